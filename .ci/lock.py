@@ -1,0 +1,47 @@
+"""Write requirements.lock: one universal, hashed lock for the four distributions and the tools.
+
+Why a script and not one command line: the distributions need each other, and those names must
+not reach an index; and what this machine configures (mirrors, local wheel folders) must not
+reach the lock, which holds names, versions and hashes only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DISTRIBUTIONS = ("proto", "controller", "agents", "emulator")
+LOCK = ROOT / "requirements.lock"
+
+
+def wanted() -> list[str]:
+    """Every requirement of the house that is not part of the house, sorted."""
+    found: set[str] = set()
+    for name in DISTRIBUTIONS:
+        project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
+        found.update(project["dependencies"])
+    found.update(tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"])
+    return sorted(line for line in found if not line.startswith("heddle-"))
+
+
+def main() -> int:
+    """Resolve and write the lock; versions already in it stay unless --upgrade is given."""
+    uv = Path(sys.executable).with_name("uv")
+    command = [
+        os.fspath(uv), "pip", "compile", "--quiet", "--no-config", "--universal",
+        "--python-version=3.11", "--generate-hashes", "--no-emit-index-url",
+        "--no-emit-find-links", "--no-header", "--no-annotate",
+        f"--output-file={LOCK}", *sys.argv[1:], "-",
+    ]  # fmt: skip
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    if "PIP_CERT" in os.environ:  # a private certificate authority says nothing about the index
+        env.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])
+    return subprocess.run(command, input="\n".join(wanted()), text=True, env=env, check=False).returncode  # noqa: E501
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Forwarding back ends behind one Protocol."""

@@ -1,0 +1,1 @@
+"""Intended, programmed and dirty entries of one switch, behind the epoch fence."""

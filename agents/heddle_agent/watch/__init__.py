@@ -1,0 +1,1 @@
+"""Link state and counters as the switch sees them."""

@@ -1,0 +1,1 @@
+"""Plans to per-switch programs: differences, make-before-break stages, explanations."""

@@ -1,0 +1,1 @@
+"""Flows to paths: candidates, lower bound, assignment, repair and certificate; pure functions."""

@@ -1,0 +1,1 @@
+"""What must survive a crash: intent, programs, epoch and generation, behind one port."""

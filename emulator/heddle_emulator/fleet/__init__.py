@@ -1,0 +1,1 @@
+"""A controller and an agent for every switch, started and stopped together on one machine."""

@@ -1,0 +1,1 @@
+"""Fabric builders: Clos, three-tier, rail-optimised and the published clusters."""

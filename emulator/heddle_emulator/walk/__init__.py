@@ -1,0 +1,1 @@
+"""Link load as packets find it: every hop is asked of the agents' tables, never of the plan."""

@@ -1,0 +1,1 @@
+"""The wire contract of Heddle; nothing but messages and services lives here."""

@@ -1,0 +1,49 @@
+# make demo and make test are all that a fresh clone needs: both set up first.
+
+PY := .venv/bin/python
+DISTRIBUTIONS := proto/heddle controller/heddle_controller agents/heddle_agent emulator/heddle_emulator
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+LOCK_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format shape proto lock bench
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## make .venv from requirements.lock; nothing to do when it is up to date
+	@.ci/setup
+
+demo: setup  ## the main job end to end on this machine (DEMO_ARGS=--keep leaves it running)
+	@.venv/bin/heddle-emulator demo $(DEMO_ARGS)
+
+test:  ## set up, lint, and run every test (PYTEST_ARGS='-k word' narrows)
+	@.ci/setup test
+	@$(MAKE) --no-print-directory lint
+	@$(PY) -m pytest tests --ignore=tests/bench $(PYTEST_ARGS)
+
+lint: setup  ## style, types, import contract, generated code, sizes
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@for part in $(DISTRIBUTIONS) tests .ci; do echo "mypy $$part"; .venv/bin/mypy $$part || exit 1; done
+	@.venv/bin/lint-imports --no-logo
+	@$(PY) .ci/proto.py --check
+	@.venv/bin/yamllint --strict .
+	@$(PY) .ci/shape.py
+
+format: setup  ## put every file into the house's style
+	@.venv/bin/ruff check --fix
+	@.venv/bin/ruff format
+
+shape: setup  ## sizes of files and functions; fails over the ceilings
+	@$(PY) .ci/shape.py
+
+proto: setup  ## generate the code of proto/heddle/v1
+	@$(PY) .ci/proto.py
+
+lock: setup  ## resolve requirements.lock anew (LOCK_ARGS=--upgrade takes newer versions)
+	@$(PY) .ci/lock.py $(LOCK_ARGS)
+
+bench: setup  ## Heddle and its peers side by side; writes bench.json
+	@$(PY) tests/bench/run.py

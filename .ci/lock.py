@@ -40,7 +40,9 @@ def main() -> int:
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
     if "PIP_CERT" in os.environ:  # a private certificate authority says nothing about the index
         env.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])
-    return subprocess.run(command, input="\n".join(wanted()), text=True, env=env, check=False).returncode  # noqa: E501
+    return subprocess.run(
+        command, input="\n".join(wanted()), text=True, env=env, check=False
+    ).returncode
 
 
 if __name__ == "__main__":

@@ -7,13 +7,11 @@ mypy-protobuf), so the output is the same wherever the lock is.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
-
-import google.rpc.status_pb2
-import grpc_tools
-from grpc_tools import protoc
 
 SOURCE = Path(__file__).resolve().parent.parent / "proto"
 PACKAGE = Path("heddle/v1")
@@ -22,24 +20,30 @@ GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi")
 
 def generate(out: Path) -> None:
     """Write the generated modules of every .proto file below `out`; exit 1 when protoc refuses."""
-    protos = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.glob("heddle/**/*.proto"))
+    protos = sorted(
+        path.relative_to(SOURCE).as_posix() for path in SOURCE.glob("heddle/**/*.proto")
+    )
     if not protos:
         sys.exit(f"no .proto file below {SOURCE / PACKAGE}: nothing to generate")
-    bin_dir = Path(sys.executable).parent
+    spec = find_spec("google.rpc.status_pb2")
+    if spec is None or spec.origin is None:
+        sys.exit("googleapis-common-protos is not installed: run make setup")
+    programs = Path(sys.executable).parent
     command = [
-        "protoc",
+        sys.executable,
+        "-m",
+        "grpc_tools.protoc",  # finds google/protobuf by itself
         f"-I{SOURCE}",
-        f"-I{Path(grpc_tools.__file__).parent / '_proto'}",  # google/protobuf
-        f"-I{Path(google.rpc.status_pb2.__file__).parents[2]}",  # google/rpc, google/type
-        f"--plugin=protoc-gen-mypy={bin_dir / 'protoc-gen-mypy'}",
-        f"--plugin=protoc-gen-mypy_grpc={bin_dir / 'protoc-gen-mypy_grpc'}",
+        f"-I{Path(spec.origin).parents[2]}",  # google/rpc, google/type
+        f"--plugin=protoc-gen-mypy={programs / 'protoc-gen-mypy'}",
+        f"--plugin=protoc-gen-mypy_grpc={programs / 'protoc-gen-mypy_grpc'}",
         f"--python_out={out}",
         f"--grpc_python_out={out}",
         f"--mypy_out=quiet:{out}",
         f"--mypy_grpc_out=quiet:{out}",
         *protos,
     ]
-    if protoc.main(command) != 0:
+    if subprocess.run(command, check=False).returncode != 0:
         sys.exit("protoc refused the files named above: mend them and run make proto again")
 
 
@@ -61,7 +65,9 @@ def check() -> int:
         name for name in fresh.keys() | committed.keys() if fresh.get(name) != committed.get(name)
     )
     for name in stale:
-        print(f"proto/{name} is not what its .proto file gives: run make proto and commit the result")
+        print(
+            f"proto/{name} is not what its .proto file gives: run make proto and commit the result"
+        )
     return 1 if stale else 0
 
 

@@ -1,0 +1,112 @@
+"""Flow demands by id, as a client or a file tells them.
+
+Demands are kept by NIC id because they outlive the fabric they were told for;
+``resolve`` turns them into ``Flows`` of one fabric.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.fabric import Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.flows import ANY_PHASE, Flows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_PROBLEMS = 20
+"""Problems told of one input; the rest is most often the same mistake again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demands:
+    """Demands, parallel columns of one length."""
+
+    ids: tuple[str, ...]
+    source: tuple[str, ...]
+    destination: tuple[str, ...]
+    gbps: Floats
+    job: tuple[str, ...]
+    phase: tuple[str, ...]
+    """Empty: may run at any time."""
+    qps: Ints
+    traffic_class: Ints
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def resolve(
+    demands: Demands, fabric: Fabric, weights: Mapping[str, float] | None = None, *, origin: str
+) -> Flows:
+    """The demands as flows of a fabric; jobs not in ``weights`` weigh 1.
+
+    Raises:
+        InputError: with ``origin`` as its source and one problem for each faulty
+            demand: unknown NIC, a switch where a NIC is due, a self flow, a rate
+            that is not above 0 and finite, fewer than 1 QP, an id told twice.
+    """
+    index = fabric.structure.index
+    source = np.array([index.get(nic, -1) for nic in demands.source], dtype=np.int64)
+    destination = np.array([index.get(nic, -1) for nic in demands.destination], dtype=np.int64)
+    problems = _problems(demands, fabric, source, destination)
+    if problems:
+        raise InputError(origin, *problems)
+    jobs = {name: row for row, name in enumerate(dict.fromkeys(demands.job))}
+    names = dict.fromkeys(name for name in demands.phase if name)
+    phases = {"": ANY_PHASE} | {name: row for row, name in enumerate(names)}
+    weight = np.array([(weights or {}).get(name, 1.0) for name in jobs])
+    job = np.array([jobs[name] for name in demands.job], dtype=np.int64)
+    return Flows(
+        ids=demands.ids,
+        source=source,
+        destination=destination,
+        gbps=demands.gbps,
+        job=job,
+        phase=np.array([phases[name] for name in demands.phase], dtype=np.int64),
+        qps=demands.qps,
+        traffic_class=demands.traffic_class,
+        weight=weight[job] if len(job) else np.empty(0),
+        job_names=tuple(jobs),
+        phase_names=tuple(names),
+    )
+
+
+def _problems(demands: Demands, fabric: Fabric, source: Ints, destination: Ints) -> list[Problem]:
+    kind = np.append(fabric.structure.nodes.kind, -1)
+    seen = dict(zip(demands.ids, range(len(demands)), strict=True))
+    twice = np.array([seen[flow] for flow in demands.ids], dtype=np.int64) != np.arange(
+        len(demands)
+    )
+    checks = [
+        (source == -1, lambda r: f"source {demands.source[r]!r} is not in the fabric"),
+        (destination == -1, lambda r: f"destination {demands.destination[r]!r} is not in the fabric"),
+        (
+            (source != -1) & (kind[source] != NodeKind.NIC),
+            lambda r: f"source {demands.source[r]!r} is a switch; name a NIC",
+        ),
+        (
+            (destination != -1) & (kind[destination] != NodeKind.NIC),
+            lambda r: f"destination {demands.destination[r]!r} is a switch; name a NIC",
+        ),
+        (
+            (source != -1) & (source == destination),
+            lambda r: f"source and destination are both {demands.source[r]!r}; drop the flow",
+        ),
+        (
+            ~(np.isfinite(demands.gbps) & (demands.gbps > 0)),
+            lambda r: f"gbps is {demands.gbps[r]:g}; give a number above 0",
+        ),
+        (demands.qps < 1, lambda r: f"qps is {demands.qps[r]}; give 1 or more"),
+        (twice, lambda r: "this id is used twice; give each flow its own"),
+    ]
+    found = [
+        (int(row), Problem(f"flow {demands.ids[row]!r}", say(int(row))))
+        for bad, say in checks
+        for row in np.flatnonzero(bad)[:MAX_PROBLEMS]
+    ]
+    return [problem for _, problem in sorted(found, key=lambda f: f[0])[:MAX_PROBLEMS]]

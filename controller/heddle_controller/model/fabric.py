@@ -1,0 +1,252 @@
+"""The fabric as arrays.
+
+Nodes and links are rows; ids are translated at the edge and everything inside
+works on row numbers. A link is stored once and has two directed *arcs*: arc
+``2 * l`` runs from ``link_a[l]`` to ``link_b[l]``, arc ``2 * l + 1`` back, so the
+reverse of an arc is ``arc ^ 1`` and its link ``arc >> 1``.
+
+A ``Fabric`` is immutable. A change of state gives a new one that shares the
+structure (and what was derived from it) with the old, so that taking a link
+down in a fabric of 24,576 NICs costs one small copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+LinkKey = int | str
+
+NONE = -1
+"""Row number that stands for "there is none"."""
+
+
+class NodeKind(IntEnum):
+    """What a node is; the order is that of the tiers, from the hosts up."""
+
+    NIC = 0
+    LEAF = 1
+    SPINE = 2
+    CORE = 3
+    SWITCH = 4
+
+
+class State(IntEnum):
+    """How a link or switch stands. DRAINED still carries, but takes no new paths."""
+
+    UP = 0
+    DOWN = 1
+    DRAINED = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nodes:
+    """All nodes, one row each. ``NONE`` in an integer column means "not given"."""
+
+    ids: tuple[str, ...]
+    kind: Ints
+    zone: Ints
+    """Index into ``Structure.zone_names``."""
+    rail: Ints
+    plane: Ints
+    host: Ints
+    """Index into ``Structure.host_names``."""
+    address: tuple[str, ...]
+    table_size: Ints
+    """Exact-match entries the switch holds; ``NONE`` is unlimited."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Links:
+    """All links, one row each: ends are node rows, speed is in Gbit/s each way."""
+
+    a: Ints
+    b: Ints
+    key: tuple[LinkKey, ...]
+    gbps: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What never changes with state: nodes, links, and what follows from them."""
+
+    name: str
+    nodes: Nodes
+    links: Links
+    zone_names: tuple[str, ...]
+    host_names: tuple[str, ...]
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Node row by id."""
+        return {node: row for row, node in enumerate(self.nodes.ids)}
+
+    @cached_property
+    def tail(self) -> Ints:
+        """Node row that each arc leaves, shape (2 x links,)."""
+        return np.stack([self.links.a, self.links.b], axis=1).ravel()
+
+    @cached_property
+    def head(self) -> Ints:
+        """Node row that each arc enters, shape (2 x links,)."""
+        return np.stack([self.links.b, self.links.a], axis=1).ravel()
+
+    @cached_property
+    def capacity(self) -> Floats:
+        """Speed of each arc in Gbit/s, shape (2 x links,)."""
+        return np.repeat(self.links.gbps, 2)
+
+    @cached_property
+    def out(self) -> tuple[Ints, Ints]:
+        """Arcs by the node they leave: ``(first, arcs)``, compressed rows.
+
+        The arcs that leave node ``n`` are ``arcs[first[n]:first[n + 1]]``, in
+        order of the node they enter and then of the link.
+        """
+        arcs = np.lexsort((self.head, self.tail)).astype(np.int64)
+        counts = np.bincount(self.tail, minlength=len(self.nodes.ids))
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), arcs
+
+    @cached_property
+    def tier_of_arc(self) -> Ints:
+        """Index into ``tiers`` of each arc."""
+        low, high = self._kind_pairs
+        _, inverse = np.unique(low * len(NodeKind) + high, return_inverse=True)
+        return np.repeat(inverse.astype(np.int64), 2)
+
+    @cached_property
+    def tiers(self) -> tuple[str, ...]:
+        """Names such as "leaf-spine", from the hosts up."""
+        low, high = self._kind_pairs
+        codes = np.unique(low * len(NodeKind) + high)
+        return tuple(
+            f"{NodeKind(int(c) // len(NodeKind)).name.lower()}"
+            f"-{NodeKind(int(c) % len(NodeKind)).name.lower()}"
+            for c in codes
+        )
+
+    @property
+    def _kind_pairs(self) -> tuple[Ints, Ints]:
+        ends = self.nodes.kind[np.stack([self.links.a, self.links.b])]
+        return ends.min(axis=0), ends.max(axis=0)
+
+    @cached_property
+    def links_between(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Rows of the links between two nodes, lesser node row first."""
+        found: dict[tuple[int, int], tuple[int, ...]] = {}
+        low = np.minimum(self.links.a, self.links.b).tolist()
+        high = np.maximum(self.links.a, self.links.b).tolist()
+        for row, ends in enumerate(zip(low, high, strict=True)):
+            found[ends] = (*found.get(ends, ()), row)
+        return found
+
+    @cached_property
+    def nics_of_host(self) -> dict[str, tuple[int, ...]]:
+        """NIC rows of each host, by rail and then by id."""
+        nodes, found = self.nodes, {}
+        nics = [n for n in np.flatnonzero(nodes.host != NONE).tolist() if nodes.kind[n] == 0]
+        nics.sort(key=lambda n: (int(nodes.rail[n]), nodes.ids[n]))
+        for nic in nics:
+            found.setdefault(self.host_names[int(nodes.host[nic])], []).append(nic)
+        return {host: tuple(rows) for host, rows in found.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """A structure and how each link and node in it stands."""
+
+    structure: Structure
+    link_state: Ints
+    """``State`` of each link, shape (links,)."""
+    node_state: Ints = field(repr=False)
+    """``State`` of each node, shape (nodes,)."""
+
+    @property
+    def name(self) -> str:
+        """Name given in the file."""
+        return self.structure.name
+
+    @property
+    def node_count(self) -> int:
+        """NICs and switches."""
+        return len(self.structure.nodes.ids)
+
+    @property
+    def link_count(self) -> int:
+        """Links, each counted once."""
+        return len(self.structure.links.key)
+
+    @cached_property
+    def effective(self) -> Ints:
+        """State of each link with that of its ends: DOWN beats DRAINED beats UP."""
+        links = self.structure.links
+        states = np.stack([self.link_state, self.node_state[links.a], self.node_state[links.b]])
+        down = (states == State.DOWN).any(axis=0)
+        drained = (states == State.DRAINED).any(axis=0)
+        return np.where(down, State.DOWN, np.where(drained, State.DRAINED, State.UP))
+
+    @cached_property
+    def carries(self) -> Bools:
+        """Whether each arc forwards packets, shape (2 x links,)."""
+        return np.repeat(self.effective != State.DOWN, 2)
+
+    @cached_property
+    def plannable(self) -> Bools:
+        """Whether new paths may use each arc, shape (2 x links,)."""
+        return np.repeat(self.effective == State.UP, 2)
+
+    def with_links(self, states: Mapping[int, State]) -> Fabric:
+        """The same fabric with some links, by row, in another state."""
+        return replace(self, link_state=_changed(self.link_state, states))
+
+    def with_nodes(self, states: Mapping[int, State]) -> Fabric:
+        """The same fabric with some nodes, by row, in another state."""
+        return replace(self, node_state=_changed(self.node_state, states))
+
+    def find_links(self, a: str, b: str, key: LinkKey | None = None) -> tuple[int, ...]:
+        """Rows of the links between two node ids; of one key if given (1 equals "1").
+
+        Empty where there are none, or where an id is unknown.
+        """
+        index = self.structure.index
+        if a not in index or b not in index:
+            return ()
+        ends = (min(index[a], index[b]), max(index[a], index[b]))
+        rows = self.structure.links_between.get(ends, ())
+        keys = self.structure.links.key
+        return tuple(r for r in rows if key is None or str(keys[r]) == str(key))
+
+    def link_label(self, row: int) -> str:
+        """A link in words: ``leaf1-spine2``, with ``#key`` where links run parallel."""
+        links, ids = self.structure.links, self.structure.nodes.ids
+        a, b = int(links.a[row]), int(links.b[row])
+        parallel = len(self.structure.links_between[min(a, b), max(a, b)]) > 1
+        return f"{ids[a]}-{ids[b]}" + (f"#{links.key[row]}" if parallel else "")
+
+    def rows_of_kind(self, *kinds: NodeKind) -> Ints:
+        """Node rows of the given kinds, ascending."""
+        return np.flatnonzero(np.isin(self.structure.nodes.kind, kinds))
+
+
+def _changed(states: Ints, changes: Mapping[int, State]) -> Ints:
+    result = states.copy()
+    if changes:
+        result[list(changes)] = list(changes.values())
+    return result
+
+
+def ids_of(fabric: Fabric, rows: Iterable[int]) -> list[str]:
+    """Ids of node rows."""
+    ids = fabric.structure.nodes.ids
+    return [ids[row] for row in rows]

@@ -1,0 +1,143 @@
+"""Flows as arrays, and the identity that packets of a flow carry.
+
+A flow is a wish: so many Gbit/s from one NIC to another, split over so many QPs.
+One row a flow. QP ``i`` of a flow leaves with a UDP source port of its own, which
+is how a switch can tell the QPs of one pair of NICs apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, Ints
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ANY_PHASE = -1
+"""Phase of a flow that may run at any time: it always adds to the load."""
+
+ROCE_PORT = 4791
+"""UDP destination port of RoCEv2."""
+
+FIRST_SOURCE_PORT = 49152
+SOURCE_PORT_COUNT = 16384
+"""RoCEv2 source ports are the dynamic range, 49152 to 65535."""
+
+
+class TrafficClass(IntEnum):
+    """What a flow asks of its path."""
+
+    BANDWIDTH = 0
+    LATENCY = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flows:
+    """All flows, one row each; every array has shape (flows,)."""
+
+    ids: tuple[str, ...]
+    source: Ints
+    """Node row of the NIC it leaves."""
+    destination: Ints
+    """Node row of the NIC it is for."""
+    gbps: Floats
+    """Wanted rate in Gbit/s."""
+    job: Ints
+    """Index into ``job_names``."""
+    phase: Ints
+    """Index into ``phase_names``, or ``ANY_PHASE``."""
+    qps: Ints
+    """QPs the flow can be split into, at least 1."""
+    traffic_class: Ints
+    weight: Floats
+    """Priority of the job; larger is more important."""
+    job_names: tuple[str, ...]
+    phase_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Ints) -> Flows:
+        """The flows of some rows, names shared."""
+        return replace(
+            self,
+            ids=tuple(self.ids[row] for row in rows.tolist()),
+            source=self.source[rows],
+            destination=self.destination[rows],
+            gbps=self.gbps[rows],
+            job=self.job[rows],
+            phase=self.phase[rows],
+            qps=self.qps[rows],
+            traffic_class=self.traffic_class[rows],
+            weight=self.weight[rows],
+        )
+
+    def with_qps(self, qps: int) -> Flows:
+        """The same flows, each with that many QPs."""
+        return replace(self, qps=np.full(len(self), qps, dtype=np.int64))
+
+    def source_ports(self) -> Ints:
+        """UDP source port of QP 0 of each flow; QP ``i`` uses the port ``+ i``.
+
+        Flows between the same two NICs get ports that follow one another in row
+        order; the range wraps round when a pair has more than 16,384 QPs.
+        """
+        order = np.lexsort((np.arange(len(self)), self.destination, self.source))
+        qps = self.qps[order]
+        before = np.cumsum(qps) - qps
+        source, destination = self.source[order], self.destination[order]
+        new_pair = np.ones(len(self), dtype=bool)
+        new_pair[1:] = (np.diff(source) != 0) | (np.diff(destination) != 0)
+        base = np.maximum.accumulate(np.where(new_pair, before, 0))
+        ports = np.empty(len(self), dtype=np.int64)
+        ports[order] = FIRST_SOURCE_PORT + (before - base) % SOURCE_PORT_COUNT
+        return ports
+
+
+def no_flows() -> Flows:
+    """An empty set of flows."""
+    return concatenate([])
+
+
+def concatenate(parts: Sequence[Flows]) -> Flows:
+    """All flows of several sets in order; names of jobs and phases are merged.
+
+    Jobs or phases of the same name in two sets become one.
+    """
+    jobs = {name: i for i, name in enumerate(dict.fromkeys(n for p in parts for n in p.job_names))}
+    phases = {
+        name: i for i, name in enumerate(dict.fromkeys(n for p in parts for n in p.phase_names))
+    }
+
+    def ints(name: str) -> Ints:
+        return np.concatenate([*(getattr(p, name) for p in parts), np.empty(0, np.int64)])
+
+    def floats(name: str) -> Floats:
+        return np.concatenate([*(getattr(p, name) for p in parts), np.empty(0)])
+
+    job = [_renamed(p.job, p.job_names, jobs) for p in parts]
+    phase = [_renamed(p.phase, p.phase_names, phases) for p in parts]
+    return Flows(
+        ids=tuple(flow for p in parts for flow in p.ids),
+        source=ints("source"),
+        destination=ints("destination"),
+        gbps=floats("gbps"),
+        job=np.concatenate([*job, np.empty(0, np.int64)]),
+        phase=np.concatenate([*phase, np.empty(0, np.int64)]),
+        qps=ints("qps"),
+        traffic_class=ints("traffic_class"),
+        weight=floats("weight"),
+        job_names=tuple(jobs),
+        phase_names=tuple(phases),
+    )
+
+
+def _renamed(column: Ints, names: tuple[str, ...], rows: dict[str, int]) -> Ints:
+    """A column of indexes into ``names``, as indexes into ``rows``; -1 stays."""
+    table = np.array([*(rows[name] for name in names), ANY_PHASE], dtype=np.int64)
+    return table[column]

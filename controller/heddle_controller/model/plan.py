@@ -1,0 +1,120 @@
+"""A plan as arrays: which QPs of which flow go over which arcs, and how good it is.
+
+Paths are compressed rows: path ``p`` runs over ``arcs[first[p]:first[p + 1]]`` and
+carries the QPs ``first_qp[p]`` to ``last_qp[p]`` (both included) of ``flow[p]``.
+Paths of one flow stand together, flows in row order, QPs ascending.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
+from heddle_controller.model.flows import Flows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """Paths of flows, compressed rows."""
+
+    flow: Ints
+    """Flow row of each path, ascending, shape (paths,)."""
+    first_qp: Ints
+    last_qp: Ints
+    first: Ints
+    """Where each path's arcs begin, shape (paths + 1,)."""
+    arcs: Ints
+    """Arcs of all paths in order of travel."""
+
+    def __len__(self) -> int:
+        return len(self.flow)
+
+    @property
+    def qp_count(self) -> Ints:
+        """QPs on each path, shape (paths,)."""
+        return self.last_qp - self.first_qp + 1
+
+    def of(self, path: int) -> Ints:
+        """The arcs of one path."""
+        return self.arcs[self.first[path] : self.first[path + 1]]
+
+    def owner(self) -> Ints:
+        """The path each element of ``arcs`` belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.first))
+
+    def take(self, rows: Ints) -> Paths:
+        """Some of the paths, in the order of ``rows``."""
+        lengths = np.diff(self.first)[rows]
+        first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        within = np.arange(first[-1], dtype=np.int64) - np.repeat(first[:-1], lengths)
+        return Paths(
+            self.flow[rows],
+            self.first_qp[rows],
+            self.last_qp[rows],
+            first,
+            self.arcs[np.repeat(self.first[:-1][rows], lengths) + within],
+        )
+
+    def gbps(self, flows: Flows) -> Floats:
+        """Rate of each path: its share of its flow's demand, shape (paths,)."""
+        return flows.gbps[self.flow] * self.qp_count / flows.qps[self.flow]
+
+    def crosses(self, arcs: Bools) -> Bools:
+        """Whether each path uses any of the arcs marked, shape (paths,)."""
+        hit = np.zeros(len(self), dtype=np.bool_)
+        hit[self.owner()[arcs[self.arcs]]] = True
+        return hit
+
+
+def no_paths() -> Paths:
+    """An empty set of paths."""
+    empty = np.empty(0, dtype=np.int64)
+    return Paths(empty, empty, empty, np.zeros(1, dtype=np.int64), empty)
+
+
+@dataclass(frozen=True, slots=True)
+class TierCertificate:
+    """One tier's worst utilisation, and the proven least it could be."""
+
+    tier: str
+    max_utilization: float
+    lower_bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How good a plan is: the worst link, what no plan can beat, and why.
+
+    ``proof`` is "cut" (a set of arcs that all have to share a load), "lp" (the
+    dual of a linear programme) or "none" (no load at all).
+    """
+
+    max_utilization: float = 0.0
+    lower_bound: float = 0.0
+    proof: str = "none"
+    tiers: tuple[TierCertificate, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """``max_utilization / lower_bound - 1``; 0 where there is no load."""
+        return self.max_utilization / self.lower_bound - 1 if self.lower_bound > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Every flow's paths and backups on one fabric, with a certificate.
+
+    ``backups`` is parallel to ``paths``; a path without a backup has one of no
+    arcs. ``unrouted`` gives the reason for each flow row without a path.
+    """
+
+    fabric: Fabric
+    flows: Flows
+    paths: Paths
+    backups: Paths
+    certificate: Certificate = Certificate()
+    unrouted: dict[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What the plan gave up and why, for people."""

@@ -1,0 +1,92 @@
+"""What switches must hold: exact-match entries, as arrays over all switches.
+
+An entry says: packets from this NIC to that NIC with this UDP source port (0 for
+any) leave by this arc; if the arc or anything at risk behind it is down, by the
+backup arc; if that is down too, the underlay takes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Ints
+
+ANY_PORT = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Entries of all switches, one row each, sorted by switch, then match."""
+
+    switch: Ints
+    """Node row of the switch that holds it."""
+    source: Ints
+    """Node row of the source NIC."""
+    destination: Ints
+    """Node row of the destination NIC."""
+    source_port: Ints
+    """UDP source port, or ``ANY_PORT``, which loses to an exact port."""
+    destination_port: Ints
+    """UDP destination port, or ``ANY_PORT``."""
+    primary: Ints
+    """Arc to leave by."""
+    backup: Ints
+    """Arc to leave by when the primary is lost; ``NONE`` for the underlay."""
+    stage: Ints
+    """Switches with entries of the same path that come after this one: entries of
+    stage 0 are programmed first, so that no packet meets a half-made path."""
+    risk_first: Ints
+    """Where each entry's risk links begin, shape (entries + 1,)."""
+    risk_links: Ints
+    """Link rows further down the path whose loss makes the primary useless."""
+
+    def __len__(self) -> int:
+        return len(self.switch)
+
+    def risks(self, row: int) -> Ints:
+        """Risk links of one entry."""
+        return self.risk_links[self.risk_first[row] : self.risk_first[row + 1]]
+
+    def take(self, rows: Ints) -> Entries:
+        """Some of the entries, in the order of ``rows``."""
+        lengths = np.diff(self.risk_first)[rows]
+        first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        within = np.arange(first[-1], dtype=np.int64) - np.repeat(first[:-1], lengths)
+        return Entries(
+            switch=self.switch[rows],
+            source=self.source[rows],
+            destination=self.destination[rows],
+            source_port=self.source_port[rows],
+            destination_port=self.destination_port[rows],
+            primary=self.primary[rows],
+            backup=self.backup[rows],
+            stage=self.stage[rows],
+            risk_first=first,
+            risk_links=self.risk_links[np.repeat(self.risk_first[:-1][rows], lengths) + within],
+        )
+
+    def of_switch(self, switch: int) -> Entries:
+        """The entries of one switch."""
+        low, high = np.searchsorted(self.switch, [switch, switch + 1])
+        return self.take(np.arange(low, high, dtype=np.int64))
+
+
+def no_entries() -> Entries:
+    """An empty set of entries."""
+    empty = np.empty(0, dtype=np.int64)
+    return Entries(*[empty] * 8, risk_first=np.zeros(1, dtype=np.int64), risk_links=empty)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A committed plan's entries: who wrote them and which plan they are."""
+
+    epoch: int
+    generation: int
+    intent_version: int
+    entries: Entries
+
+
+__all__ = ["ANY_PORT", "NONE", "Entries", "Program", "no_entries"]

@@ -1,1 +1,1 @@
-"""Frozen value types every other room speaks in; bulk data as numpy arrays, a row a flow or link."""
+"""Frozen value types every other room speaks in; bulk data as numpy arrays, a row each."""

@@ -1,1 +1,16 @@
 """Fabric builders: Clos, three-tier, rail-optimised and the published clusters."""
+
+from heddle_emulator.topology.clos import clos, three_tier
+from heddle_emulator.topology.flat import dragonfly, random_regular
+from heddle_emulator.topology.published import PUBLISHED, published
+from heddle_emulator.topology.rails import rail_optimised
+
+__all__ = [
+    "PUBLISHED",
+    "clos",
+    "dragonfly",
+    "published",
+    "rail_optimised",
+    "random_regular",
+    "three_tier",
+]

@@ -1,0 +1,168 @@
+"""Putting a fabric together from blocks of equal nodes and arrays of links.
+
+Builders think in blocks ("the leaves", "the NICs") and in index arithmetic; this
+turns blocks into the columns of a ``Fabric``. Nothing here runs once a link, and
+once a node only to write down its names, so that 24,576 NICs take well under a
+second.
+
+Addresses are handed out in order of the rows: NICs from 10.0.0.0/8, switches
+(their loopbacks) from 100.64.0.0/10, so that no two nodes of a fabric share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import (
+    NONE,
+    Fabric,
+    Floats,
+    Ints,
+    Links,
+    NodeKind,
+    Nodes,
+    State,
+    Structure,
+)
+
+NIC_NET = 10 << 24
+SWITCH_NET = (100 << 24) + (64 << 16)
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A fabric in the making; ``build`` ends it."""
+
+    name: str
+    table_size: int = NONE
+    """Exact-match entries of every switch; ``NONE`` is unlimited."""
+    _ids: list[str] = field(default_factory=list)
+    _columns: dict[str, list[Ints]] = field(default_factory=dict)
+    _ends: list[Ints] = field(default_factory=list)
+    _keys: list[Ints] = field(default_factory=list)
+    _gbps: list[Floats] = field(default_factory=list)
+
+    def nodes(
+        self,
+        kind: NodeKind,
+        ids: list[str],
+        *,
+        zone: npt.ArrayLike = NONE,
+        rail: npt.ArrayLike = NONE,
+        plane: npt.ArrayLike = NONE,
+        host: npt.ArrayLike = NONE,
+    ) -> Ints:
+        """Add nodes of one kind; columns are scalars or one value a node. Returns their rows."""
+        first, count = len(self._ids), len(ids)
+        self._ids += ids
+        sized = NONE if kind == NodeKind.NIC else self.table_size
+        for column, values in {
+            "kind": int(kind),
+            "zone": zone,
+            "rail": rail,
+            "plane": plane,
+            "host": host,
+            "table_size": sized,
+        }.items():
+            block = np.broadcast_to(np.asarray(values, dtype=np.int64), (count,))
+            self._columns.setdefault(column, []).append(block)
+        return np.arange(first, first + count, dtype=np.int64)
+
+    def links(self, a: Ints, b: Ints, gbps: float, parallel: int = 1) -> None:
+        """Join ``a[i]`` to ``b[i]`` by so many links with keys from 0; Gbit/s each."""
+        ends = np.stack(np.broadcast_arrays(a.ravel(), b.ravel()))
+        self._ends.append(np.repeat(ends, parallel, axis=1))
+        self._keys.append(np.tile(np.arange(parallel, dtype=np.int64), ends.shape[1]))
+        self._gbps.append(np.full(ends.shape[1] * parallel, float(gbps)))
+
+    def build(self, zone_names: Sequence[str], host_names: Sequence[str]) -> Fabric:
+        """The fabric, everything in it up."""
+        columns = {name: np.concatenate(blocks) for name, blocks in self._columns.items()}
+        ends = np.concatenate(self._ends, axis=1)
+        nodes = Nodes(ids=tuple(self._ids), address=_addresses(columns["kind"]), **columns)
+        links = Links(
+            a=ends[0],
+            b=ends[1],
+            key=tuple(np.concatenate(self._keys).tolist()),
+            gbps=np.concatenate(self._gbps),
+        )
+        return Fabric(
+            Structure(self.name, nodes, links, tuple(zone_names), tuple(host_names)),
+            link_state=np.full(ends.shape[1], State.UP, dtype=np.int64),
+            node_state=np.full(len(self._ids), State.UP, dtype=np.int64),
+        )
+
+
+def _addresses(kind: Ints) -> tuple[str, ...]:
+    nic = kind == NodeKind.NIC
+    serial = np.where(nic, np.cumsum(nic), np.cumsum(~nic))
+    number = np.where(nic, NIC_NET, SWITCH_NET) + serial
+    parts = [((number >> shift) & 255).tolist() for shift in (24, 16, 8, 0)]
+    return tuple(f"{a}.{b}.{c}.{d}" for a, b, c, d in zip(*parts, strict=True))
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    """``prefix`` and a number from 0, padded so that names sort as numbers do."""
+    width = len(str(max(count - 1, 0)))
+    return [f"{prefix}{number:0{width}d}" for number in range(count)]
+
+
+def at_least(builder: str, least: float, **values: float) -> None:
+    """Refuse values under ``least`` (and NaN), naming the option and the cure.
+
+    Raises:
+        InputError: for the first value that is too small.
+    """
+    for option, value in values.items():
+        if not value >= least:
+            shown = option.replace("_", "-")
+            raise refuse(f"topology {builder}", shown, f"is {value:g}; give {least:g} or more")
+
+
+def speeds(builder: str, **values: float) -> None:
+    """Refuse speeds that are not above 0 and finite.
+
+    Raises:
+        InputError: for the first faulty speed.
+    """
+    for option, value in values.items():
+        if not (np.isfinite(value) and value > 0):
+            shown = option.replace("_", "-")
+            raise refuse(f"topology {builder}", shown, f"is {value:g}; give a number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Racks:
+    """What hangs under each leaf: whole hosts, as in a rack.
+
+    Every NIC of a host is on the host's leaf; a NIC's rail is its place in the host.
+    The last host of a leaf is smaller where ``nics_per_host`` does not divide.
+    """
+
+    nics_per_leaf: int
+    nics_per_host: int
+    nic_gbps: float
+
+    def hang(self, assembly: Assembly, leaves: Ints, names: list[str], zone: Ints) -> list[str]:
+        """Add and join the NICs of all leaves, in order; returns the host names."""
+        per_leaf = -(-self.nics_per_leaf // self.nics_per_host)
+        hosts = [f"{leaf}-{host}" for leaf in names for host in numbered("h", per_leaf)]
+        place = np.arange(self.nics_per_leaf, dtype=np.int64)
+        first = np.arange(len(leaves), dtype=np.int64)[:, None] * per_leaf
+        host = (first + place // self.nics_per_host).ravel()
+        rail = np.tile(place % self.nics_per_host, len(leaves))
+        pairs = zip(host.tolist(), rail.tolist(), strict=True)
+        nics = assembly.nodes(
+            NodeKind.NIC,
+            [f"{hosts[row]}-n{number}" for row, number in pairs],
+            host=host,
+            rail=rail,
+            zone=np.repeat(zone, self.nics_per_leaf),
+        )
+        assembly.links(nics, np.repeat(leaves, self.nics_per_leaf), self.nic_gbps)
+        return hosts

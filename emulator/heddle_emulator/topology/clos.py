@@ -1,0 +1,114 @@
+"""Two-tier and three-tier Clos fabrics with whole hosts under each leaf.
+
+The three-tier builder takes the taper of the core instead of a link speed: what a
+spine has towards the cores is what it has towards its leaves, divided by the
+taper. It uses as many links as fit without one being slower than a leaf uplink,
+since a flow at line rate would not fit a slower one, and gives them what is left
+over, so that the taper is met exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_emulator.topology.assembly import Assembly, Racks, at_least, numbered, speeds
+
+Wiring = Literal["plane", "mesh"]
+
+
+def clos(
+    *,
+    leaves: int,
+    spines: int,
+    nics_per_leaf: int,
+    nics_per_host: int = 8,
+    nic_gbps: float = 400.0,
+    uplink_gbps: float = 400.0,
+    parallel: int = 1,
+    table_size: int = NONE,
+    name: str = "clos",
+) -> Fabric:
+    """Every leaf joined to every spine by ``parallel`` links; one zone. Speeds in Gbit/s.
+
+    Raises:
+        InputError: naming the option that makes no fabric.
+    """
+    counts = {"leaves": leaves, "spines": spines, "nics_per_leaf": nics_per_leaf}
+    at_least("clos", 1, **counts, nics_per_host=nics_per_host, parallel=parallel)
+    speeds("clos", nic_gbps=nic_gbps, uplink_gbps=uplink_gbps)
+    assembly = Assembly(name, table_size)
+    leaf_names = numbered("l", leaves)
+    leaf = assembly.nodes(NodeKind.LEAF, leaf_names, zone=0)
+    spine = assembly.nodes(NodeKind.SPINE, numbered("s", spines), zone=0)
+    assembly.links(np.repeat(leaf, spines), np.tile(spine, leaves), uplink_gbps, parallel)
+    zone = np.zeros(leaves, dtype=np.int64)
+    racks = Racks(nics_per_leaf, nics_per_host, nic_gbps)
+    return assembly.build(["z0"], racks.hang(assembly, leaf, leaf_names, zone))
+
+
+def three_tier(
+    *,
+    zones: int,
+    leaves: int,
+    spines: int,
+    nics_per_leaf: int,
+    cores: int,
+    taper: float = 1.0,
+    wiring: Wiring = "plane",
+    nics_per_host: int = 8,
+    nic_gbps: float = 400.0,
+    uplink_gbps: float = 400.0,
+    table_size: int = NONE,
+    name: str = "three-tier",
+) -> Fabric:
+    """Zones of ``leaves`` x ``spines``, joined by ``cores``. Speeds in Gbit/s.
+
+    ``plane`` wiring joins spine ``i`` of each zone to the cores of plane ``i`` and
+    needs a whole number of cores a plane; ``mesh`` joins every spine to every core.
+
+    Raises:
+        InputError: naming the option that makes no fabric.
+    """
+    counts = {"zones": zones, "leaves": leaves, "spines": spines, "cores": cores}
+    at_least("three-tier", 1, **counts, nics_per_leaf=nics_per_leaf, nics_per_host=nics_per_host)
+    speeds("three-tier", nic_gbps=nic_gbps, uplink_gbps=uplink_gbps, taper=taper)
+    if wiring == "plane" and cores % spines:
+        cure = f"is {cores}; give a multiple of the {spines} spines of a zone, or wire as a mesh"
+        raise refuse("topology three-tier", "cores", cure)
+    assembly = Assembly(name, table_size)
+    zone_names = numbered("z", zones)
+    leaf_names = [f"{zone}-{leaf}" for zone in zone_names for leaf in numbered("l", leaves)]
+    spine_names = [f"{zone}-{spine}" for zone in zone_names for spine in numbered("s", spines)]
+    leaf_zone = np.repeat(np.arange(zones, dtype=np.int64), leaves)
+    leaf = assembly.nodes(NodeKind.LEAF, leaf_names, zone=leaf_zone)
+    spine_zone = np.repeat(np.arange(zones, dtype=np.int64), spines)
+    plane = np.tile(np.arange(spines), zones) if wiring == "plane" else NONE
+    spine = assembly.nodes(NodeKind.SPINE, spine_names, zone=spine_zone, plane=plane)
+    grid = np.broadcast_to(spine.reshape(zones, 1, spines), (zones, leaves, spines))
+    assembly.links(np.repeat(leaf, spines), grid.ravel(), uplink_gbps)
+    upwards = leaves * uplink_gbps / taper
+    _join_cores(assembly, spine.reshape(zones, spines), cores, wiring, (upwards, uplink_gbps))
+    racks = Racks(nics_per_leaf, nics_per_host, nic_gbps)
+    return assembly.build(zone_names, racks.hang(assembly, leaf, leaf_names, leaf_zone))
+
+
+def _join_cores(
+    assembly: Assembly, spine: Ints, cores: int, wiring: Wiring, gbps: tuple[float, float]
+) -> None:
+    """Wire spines, shape (zones, spines); ``gbps`` is upwards of each, and the least of a link."""
+    zones, spines = spine.shape
+    reach = cores // spines if wiring == "plane" else cores
+    core_plane = np.repeat(np.arange(spines), reach) if wiring == "plane" else NONE
+    core = assembly.nodes(NodeKind.CORE, numbered("c", cores), plane=core_plane)
+    if wiring == "plane":
+        reached = np.broadcast_to(core.reshape(spines, reach), (zones, spines, reach))
+    else:
+        reached = np.broadcast_to(core, (zones, spines, reach))
+    upwards, least = gbps
+    parallel = max(1, int(upwards / (least * reach) + 1e-9))
+    each = upwards / (reach * parallel)
+    assembly.links(np.repeat(spine.ravel(), reach), reached.ravel(), each, parallel)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle_controller.model.errors import InputError, Problem
-from heddle_controller.model.fabric import Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 
 if TYPE_CHECKING:
@@ -77,36 +77,41 @@ def resolve(
 
 
 def _problems(demands: Demands, fabric: Fabric, source: Ints, destination: Ints) -> list[Problem]:
-    kind = np.append(fabric.structure.nodes.kind, -1)
-    seen = dict(zip(demands.ids, range(len(demands)), strict=True))
-    twice = np.array([seen[flow] for flow in demands.ids], dtype=np.int64) != np.arange(
-        len(demands)
-    )
+    kind = np.append(fabric.structure.nodes.kind, NONE)
+    last = dict(zip(demands.ids, range(len(demands)), strict=True))
+    last_row = np.array([last[flow] for flow in demands.ids], dtype=np.int64)
     checks = [
-        (source == -1, lambda r: f"source {demands.source[r]!r} is not in the fabric"),
-        (destination == -1, lambda r: f"destination {demands.destination[r]!r} is not in the fabric"),
+        (source == NONE, "source {source!r} is not in the fabric; name one of its NICs"),
+        (destination == NONE, "destination {destination!r} is not in the fabric; name a NIC of it"),
+        ((source != NONE) & (kind[source] != NodeKind.NIC), "source {source!r} is a switch"),
         (
-            (source != -1) & (kind[source] != NodeKind.NIC),
-            lambda r: f"source {demands.source[r]!r} is a switch; name a NIC",
+            (destination != NONE) & (kind[destination] != NodeKind.NIC),
+            "destination {destination!r} is a switch",
         ),
         (
-            (destination != -1) & (kind[destination] != NodeKind.NIC),
-            lambda r: f"destination {demands.destination[r]!r} is a switch; name a NIC",
-        ),
-        (
-            (source != -1) & (source == destination),
-            lambda r: f"source and destination are both {demands.source[r]!r}; drop the flow",
+            (source != NONE) & (source == destination),
+            "source and destination are both {source!r}; drop the flow",
         ),
         (
             ~(np.isfinite(demands.gbps) & (demands.gbps > 0)),
-            lambda r: f"gbps is {demands.gbps[r]:g}; give a number above 0",
+            "gbps is {gbps:g}; give a number above 0",
         ),
-        (demands.qps < 1, lambda r: f"qps is {demands.qps[r]}; give 1 or more"),
-        (twice, lambda r: "this id is used twice; give each flow its own"),
+        (demands.qps < 1, "qps is {qps}; give 1 or more"),
+        (last_row != np.arange(len(demands)), "this id is used twice; give each flow its own"),
     ]
     found = [
-        (int(row), Problem(f"flow {demands.ids[row]!r}", say(int(row))))
-        for bad, say in checks
+        (int(row), _problem(demands, int(row), text))
+        for bad, text in checks
         for row in np.flatnonzero(bad)[:MAX_PROBLEMS]
     ]
     return [problem for _, problem in sorted(found, key=lambda f: f[0])[:MAX_PROBLEMS]]
+
+
+def _problem(demands: Demands, row: int, text: str) -> Problem:
+    said = text.format(
+        source=demands.source[row],
+        destination=demands.destination[row],
+        gbps=demands.gbps[row],
+        qps=demands.qps[row],
+    )
+    return Problem(f"flow {demands.ids[row]!r}", said)

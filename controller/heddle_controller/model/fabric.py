@@ -154,7 +154,8 @@ class Structure:
     @cached_property
     def nics_of_host(self) -> dict[str, tuple[int, ...]]:
         """NIC rows of each host, by rail and then by id."""
-        nodes, found = self.nodes, {}
+        nodes = self.nodes
+        found: dict[str, list[int]] = {}
         nics = [n for n in np.flatnonzero(nodes.host != NONE).tolist() if nodes.kind[n] == 0]
         nics.sort(key=lambda n: (int(nodes.rail[n]), nodes.ids[n]))
         for nic in nics:

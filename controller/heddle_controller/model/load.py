@@ -29,7 +29,7 @@ def arc_loads(arc_count: int, flows: Flows, paths: Paths) -> Floats:
 def phased_loads(arc_count: int, arcs: Ints, gbps: Floats, job: Ints, phase: Ints) -> Floats:
     """Load of each arc from parallel arrays, one element a use of an arc."""
     always = phase == ANY_PHASE
-    loads = np.bincount(arcs[always], weights=gbps[always], minlength=arc_count)
+    loads = _summed(arcs[always], gbps[always], arc_count)
     arcs, gbps, job, phase = (column[~always] for column in (arcs, gbps, job, phase))
     if not len(arcs):
         return loads
@@ -43,7 +43,11 @@ def phased_loads(arc_count: int, arcs: Ints, gbps: Floats, job: Ints, phase: Int
     arc_job = code[starts] // phases
     job_starts = np.flatnonzero(np.concatenate([[True], arc_job[1:] != arc_job[:-1]]))
     worst = np.maximum.reduceat(per_phase, job_starts)
-    return loads + np.bincount(arc_job[job_starts] // jobs, weights=worst, minlength=arc_count)
+    return loads + _summed(arc_job[job_starts] // jobs, worst, arc_count)
+
+
+def _summed(arcs: Ints, gbps: Floats, arc_count: int) -> Floats:
+    return np.bincount(arcs, weights=gbps, minlength=arc_count).astype(np.float64)
 
 
 def utilization(fabric: Fabric, loads: Floats) -> Floats:

@@ -76,7 +76,8 @@ class Entries:
 def no_entries() -> Entries:
     """An empty set of entries."""
     empty = np.empty(0, dtype=np.int64)
-    return Entries(*[empty] * 8, risk_first=np.zeros(1, dtype=np.int64), risk_links=empty)
+    first = np.zeros(1, dtype=np.int64)
+    return Entries(empty, empty, empty, empty, empty, empty, empty, empty, first, empty)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,121 @@
+"""What is refused at the door, so that nothing faulty is ever stored or half applied.
+
+Pure: each function takes what it checks and what it is checked against, and
+raises. That hosts are free is the store's to say, in the transaction of the
+write, because only there can no other job come between.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.job import Job
+from heddle_controller.reconcile.errors import FailedPrecondition
+from heddle_controller.reconcile.records import DemandRecord, JobRecord, Request
+
+JobFlows = Callable[[Job, Fabric], Flows]
+"""``traffic.jobs.flows_of_job``: the flows of a job, or ``InputError``."""
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
+MAX_REQUEST_ID_BYTES = 64
+MAX_PROBLEMS = 20
+
+
+def check_name(kind: str, name: str) -> str:
+    """The name. Raises ``InputError`` unless it can stand in "fabrics/f1/jobs/j1"."""
+    if not NAME.fullmatch(name):
+        raise refuse(f"{kind} {name!r}", "name", "use 1 to 63 letters, digits, '-', '_' or '.'")
+    return name
+
+
+def check_request(request: Request) -> Request:
+    """The request. Raises ``InputError`` where its id is too long to keep."""
+    if len(request.id.encode()) > MAX_REQUEST_ID_BYTES:
+        raise refuse("request", "request_id", f"use at most {MAX_REQUEST_ID_BYTES} bytes")
+    return request
+
+
+def admit_job(fabric: Fabric, job: Job, flows_of_job: JobFlows) -> Flows:
+    """The flows of a job on a fabric that it fits.
+
+    Raises:
+        InputError: names each fault: unknown hosts, a host named twice, numbers out
+            of range, parallelism that does not multiply to the ranks.
+    """
+    source = f"job {job.name!r}"
+    check_name("job", job.name)
+    problems = [*_number_problems(job), *_host_problems(job, fabric)]
+    if problems:
+        raise InputError(source, *problems[:MAX_PROBLEMS])
+    return flows_of_job(job, fabric)
+
+
+def _number_problems(job: Job) -> list[Problem]:
+    problems = []
+    if job.gpus_per_host < 1:
+        problems.append(Problem("gpus_per_host", f"is {job.gpus_per_host}; give 1 or more"))
+    if job.qps < 1:
+        problems.append(Problem("qps", f"is {job.qps}; give 1 or more"))
+    if not (math.isfinite(job.priority) and job.priority > 0):
+        problems.append(Problem("priority", f"is {job.priority:g}; give a number above 0"))
+    problems += [
+        Problem(f"parallelism.{name}", f"is {value}; give 1 or more, or leave it out")
+        for name in ("tp", "pp", "dp", "cp", "ep")
+        if (value := getattr(job.parallelism, name)) < 0
+    ]
+    problems += [
+        Problem(f"collectives[{row}].bytes", f"is {collective.bytes}; give 0 or more")
+        for row, collective in enumerate(job.collectives)
+        if collective.bytes < 0
+    ]
+    return problems
+
+
+def _host_problems(job: Job, fabric: Fabric) -> list[Problem]:
+    if not job.hosts:
+        return [Problem("hosts", "none are given; name them in rank order")]
+    known = fabric.structure.nics_of_host
+    seen: set[str] = set()
+    problems = []
+    for row, host in enumerate(job.hosts):
+        if host not in known:
+            problems.append(Problem(f"hosts[{row}]", f"{host!r} has no NIC in the fabric"))
+        elif host in seen:
+            problems.append(Problem(f"hosts[{row}]", f"{host!r} is named twice"))
+        seen.add(host)
+    return problems
+
+
+def admit_fabric(
+    name: str,
+    fabric: Fabric,
+    jobs: Sequence[JobRecord],
+    demands: Sequence[DemandRecord],
+    flows_of_job: JobFlows,
+) -> None:
+    """Nothing, where all that runs fits a fabric that is to replace the present one.
+
+    Raises:
+        FailedPrecondition: names each job or demand set that does not fit.
+    """
+    problems = []
+    for record in jobs:
+        try:
+            admit_job(fabric, record.job, flows_of_job)
+        except InputError as error:
+            problems.append(Problem(f"job {record.job.name!r}", f"needs it: {error.problems[0]}"))
+    for demand_set in demands:
+        try:
+            resolve(demand_set.demands, fabric, origin=f"demands {demand_set.name!r}")
+        except InputError as error:
+            problems.append(
+                Problem(f"demands {demand_set.name!r}", f"need it: {error.problems[0]}")
+            )
+    if problems:
+        raise FailedPrecondition(f"fabric {name!r}", *problems[:MAX_PROBLEMS])

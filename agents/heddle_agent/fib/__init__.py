@@ -1,1 +1,47 @@
-"""Forwarding back ends behind one Protocol."""
+"""Forwarding back ends behind one Protocol, and the values that all rooms above speak in."""
+
+from heddle_agent.fib.hashing import flow_hash, flow_hashes
+from heddle_agent.fib.memory import MemoryFib
+from heddle_agent.fib.names import Names, Packets
+from heddle_agent.fib.port import Fib
+from heddle_agent.fib.underlay import DROPPED, DirectUnderlay, Underlay
+from heddle_agent.fib.values import (
+    ANY_PORT,
+    Batch,
+    Capability,
+    Choice,
+    Count,
+    Failure,
+    Group,
+    Link,
+    Match,
+    NextHop,
+    Packet,
+    Reason,
+    Steering,
+)
+
+__all__ = [
+    "ANY_PORT",
+    "DROPPED",
+    "Batch",
+    "Capability",
+    "Choice",
+    "Count",
+    "DirectUnderlay",
+    "Failure",
+    "Fib",
+    "Group",
+    "Link",
+    "Match",
+    "MemoryFib",
+    "Names",
+    "NextHop",
+    "Packet",
+    "Packets",
+    "Reason",
+    "Steering",
+    "Underlay",
+    "flow_hash",
+    "flow_hashes",
+]

@@ -1,0 +1,206 @@
+"""A forwarding table in memory that evaluates lookups.
+
+Tests and the emulator ask it where a packet really goes: exact ports, then the pair of NICs, on the
+primary, else the backup, else the underlay's hash. It believes nobody: what it answers follows from
+what was programmed and steered, so that a mistake anywhere above shows as a wrong next hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle_agent.fib.compiled import MISS, SHAPES, Compiled, compiled
+from heddle_agent.fib.hashing import Ints
+from heddle_agent.fib.names import Names, Packets
+from heddle_agent.fib.underlay import DROPPED, DirectUnderlay, Ecmp, Underlay
+from heddle_agent.fib.values import (
+    ANY_PORT,
+    Batch,
+    Capability,
+    Choice,
+    Count,
+    Failure,
+    Group,
+    Match,
+    NextHop,
+    Packet,
+    Reason,
+    Steering,
+)
+
+_TO_UNDERLAY = -2
+
+
+class MemoryFib:
+    """The table of one switch; answers are next hops, or their index in ``next_hops``."""
+
+    capabilities = frozenset(Capability)
+
+    def __init__(
+        self,
+        switch: str,
+        next_hops: Sequence[NextHop],
+        underlay: Underlay | None = None,
+        *,
+        seed: int = 0,
+        names: Names | None = None,
+        table_size: int = 0,
+    ) -> None:
+        self.next_hops = tuple(next_hops)
+        self.names = Names() if names is None else names
+        self.table_size = table_size
+        self._switch = switch
+        self._rows = {hop.port: row for row, hop in enumerate(self.next_hops)}
+        routes = DirectUnderlay(self.next_hops) if underlay is None else underlay
+        self._ecmp = Ecmp(routes, self._rows, seed, self.names)
+        self._dead: frozenset[int] = frozenset()
+        self._entries: dict[Match, Group] = {}
+        self._leaves: dict[Group, int] = {}  # where each group leaves now
+        self._counts: dict[Match, Count] = {}
+        self._compiled: Compiled | None = None
+        self._matches: list[Match] = []  # rows of _compiled
+        self._exits: NDArray[np.int64] | None = None  # where each row of _compiled leaves now
+
+    def apply(self, batch: Batch) -> Sequence[Failure]:
+        """Program a batch in one step."""
+        failures = self._refused(batch)
+        refused = {failure.match for failure in failures}
+        sets = {m: g for m, g in batch.sets.items() if m not in refused} if refused else batch.sets
+        for group in set(sets.values()):
+            self._leaves[group] = self._exit(group, batch.diverted.get(group, Choice.PRIMARY))
+        self._entries.update(sets)
+        for match in batch.deletes:
+            self._entries.pop(match, None)
+            self._counts.pop(match, None)
+        self._compiled = self._exits = None
+        if len(self._leaves) > 2 * len(self._entries) + 64:
+            used = set(self._entries.values())
+            self._leaves = {group: row for group, row in self._leaves.items() if group in used}
+        return failures
+
+    def steer(self, steering: Steering) -> None:
+        """Move groups, and leave dead links out of the underlay."""
+        for group, choice in steering.choices.items():
+            if group in self._leaves:
+                self._leaves[group] = self._exit(group, choice)
+        self._exits = None
+        self._dead = frozenset(
+            self._rows[port]
+            for link in steering.down
+            for port in ((link.source, link.key), (link.target, link.key))
+            if self._switch in link and port in self._rows
+        )
+
+    def read_back(self) -> Mapping[Match, Group]:
+        """Every entry that answers lookups."""
+        return dict(self._entries)
+
+    def counters(self) -> Mapping[Match, Count]:
+        """What ``count`` has added to entries that are still there."""
+        return dict(self._counts)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def lookup(self, packet: Packet) -> NextHop | None:
+        """Where a packet leaves; None where it is dropped."""
+        match = self._find(packet)
+        leaves = _TO_UNDERLAY if match is None else self._leaves[self._entries[match]]
+        if leaves == _TO_UNDERLAY:
+            leaves = self._ecmp.one(packet, self._dead)
+        return None if leaves == DROPPED else self.next_hops[leaves]
+
+    def lookup_batch(self, packets: Packets) -> NDArray[np.int32]:
+        """Index into ``next_hops`` of each packet; -1 where it is dropped."""
+        leaves = self._overlay(packets)
+        rest = np.flatnonzero(leaves == _TO_UNDERLAY)
+        if len(rest):
+            leaves[rest] = self._ecmp.many(packets.take(rest), self._dead)
+        return leaves.astype(np.int32)
+
+    def entry_hits(self, packets: Packets) -> NDArray[np.bool_]:
+        """Whether an entry sends each packet, by its primary or its backup."""
+        hits: NDArray[np.bool_] = self._overlay(packets) != _TO_UNDERLAY
+        return hits
+
+    def count(self, packets: Packets, sizes: int | Ints) -> None:
+        """Add packets of so many bytes to the counters of the entries that answer them."""
+        row = self._index().find(packets)
+        hit = row != MISS
+        each = np.broadcast_to(np.asarray(sizes, dtype=np.int64), row.shape)[hit]
+        rows, which, number = np.unique(row[hit], return_inverse=True, return_counts=True)
+        total = np.zeros(len(rows), dtype=np.int64)
+        np.add.at(total, which, each)
+        for position, seen, size in zip(
+            rows.tolist(), number.tolist(), total.tolist(), strict=True
+        ):
+            match = self._matches[position]
+            before = self._counts.get(match, Count(0, 0))
+            self._counts[match] = Count(before.packets + seen, before.bytes + size)
+
+    def _index(self) -> Compiled:
+        if self._compiled is None:
+            self._matches = list(self._entries)
+            self._compiled = compiled(self._matches, self.names)
+        return self._compiled
+
+    def _overlay(self, packets: Packets) -> Ints:
+        """Where entries send each packet; _TO_UNDERLAY where none does."""
+        row = self._index().find(packets)
+        if self._exits is None:
+            exits = [self._leaves[self._entries[match]] for match in self._matches]
+            self._exits = np.array([*exits, _TO_UNDERLAY], dtype=np.int64)  # MISS is the last
+        return self._exits[row]
+
+    def _find(self, packet: Packet) -> Match | None:
+        source, destination, source_port, destination_port = packet
+        for exact_source, exact_destination in SHAPES:
+            match = (
+                source,
+                destination,
+                source_port if exact_source else ANY_PORT,
+                destination_port if exact_destination else ANY_PORT,
+            )
+            if match in self._entries:
+                return match
+        return None
+
+    def _exit(self, group: Group, choice: Choice) -> int:
+        if choice is Choice.PRIMARY:
+            return self._rows[group.primary.port]
+        if choice is Choice.BACKUP and group.backup is not None:
+            return self._rows[group.backup.port]
+        return _TO_UNDERLAY
+
+    def _refused(self, batch: Batch) -> list[Failure]:
+        """Sets that this switch cannot hold: a next hop it has not, or no room."""
+        strange = {g for g in set(batch.sets.values()) - self._leaves.keys() if self._unknown(g)}
+        failures = (
+            [
+                Failure(match, Reason.UNKNOWN_NEXT_HOP, f"no link to {self._unknown(group)}")
+                for match, group in batch.sets.items()
+                if group in strange
+            ]
+            if strange
+            else []
+        )
+        if self.table_size and len(self._entries) + len(batch.sets) > self.table_size:
+            failures += self._overflow(batch, {failure.match for failure in failures})
+        return failures
+
+    def _overflow(self, batch: Batch, refused: set[Match]) -> list[Failure]:
+        new = [m for m in batch.sets if m not in self._entries and m not in refused]
+        leaving = sum(match in self._entries for match in set(batch.deletes))
+        room = self.table_size - len(self._entries) + leaving
+        message = f"the table holds {self.table_size} entries and is full"
+        return [Failure(match, Reason.TABLE_FULL, message) for match in new[max(room, 0) :]]
+
+    def _unknown(self, group: Group) -> str:
+        """The first next hop of a group to which there is no link; empty if all are known."""
+        for hop in (group.primary, group.backup):
+            if hop is not None and hop.port not in self._rows:
+                return f"{hop.node} key {hop.key}"
+        return ""

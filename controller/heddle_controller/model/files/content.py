@@ -1,0 +1,139 @@
+"""Bytes of a file, plain or gzip, under a ceiling; and files that are whole or absent.
+
+Which of the two a file is shows in its first bytes, never in its name: people
+rename files. The ceiling counts unpacked bytes, so that neither 100 MB of garbage
+nor a small archive that unpacks to the size of the memory gets further than a
+clear refusal; what is plainly not JSON is refused on its first bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import orjson
+
+from heddle_controller.model.errors import InputError, refuse
+
+GZIP_MAGIC = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+MEBIBYTE = 1 << 20
+_PEEK = 4096
+
+
+@contextmanager
+def open_content(path: Path, ceiling: int) -> Iterator[BinaryIO]:
+    """A file's content, unpacked where it is gzip, to be read once from the start.
+
+    Raises:
+        InputError: on opening or while reading: no such file, not readable, empty,
+            broken gzip, or more than ``ceiling`` bytes on disk.
+    """
+    try:
+        with path.open("rb") as file:
+            if (size := os.fstat(file.fileno()).st_size) > ceiling:
+                raise _too_large(path, f"{size / MEBIBYTE:.0f} MiB", ceiling)
+            head = file.peek(_PEEK)
+            if not head:
+                raise refuse(str(path), "", "the file is empty")
+            packed = head.startswith(GZIP_MAGIC)
+            yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise refuse(str(path), "", f"broken gzip ({error}); pack the file again") from error
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+        raise refuse(str(path), "", reason) from error
+
+
+def read_json(path: Path, ceiling: int) -> object:
+    """The JSON object in a file.
+
+    Raises:
+        InputError: as ``open_content``; more than ``ceiling`` bytes unpacked; not a
+            JSON object; malformed JSON, with its position.
+    """
+    with open_content(path, ceiling) as file:
+        head = file.read(_PEEK)
+        start = head.removeprefix(BOM).lstrip()
+        if head and not start.startswith(b"{") and (start or len(head) < _PEEK):
+            raise refuse(str(path), "", "not a JSON object; it must start with '{'")
+        content = head + file.read(ceiling + 1 - len(head))
+    if len(content) > ceiling:
+        raise _too_large(path, "larger", ceiling)
+    if not content:
+        raise refuse(str(path), "", "the file is empty")
+    return _parse(content.removeprefix(BOM), path)
+
+
+def _parse(content: bytes, path: Path) -> object:
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        if b"NaN" in content or b"Infinity" in content:
+            return _parse_leniently(content, path)
+        raise _malformed(path, error) from error
+
+
+def _parse_leniently(content: bytes, path: Path) -> object:
+    """Many writers say NaN, which is not JSON: take it, so that the check can name the record."""
+    try:
+        return json.loads(content)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _malformed(path, error) from error
+
+
+def _malformed(path: Path, error: ValueError) -> InputError:
+    where = (
+        f"line {error.lineno}, column {error.colno}"
+        if isinstance(error, json.JSONDecodeError)
+        else ""
+    )
+    what = error.msg if isinstance(error, json.JSONDecodeError) else "not UTF-8 text"
+    return refuse(str(path), where, f"malformed JSON: {what}")
+
+
+def _too_large(path: Path, size: str, ceiling: int) -> InputError:
+    reason = f"the file is {size}, the ceiling is {ceiling / MEBIBYTE:g} MiB; is it the right file?"
+    return refuse(str(path), "", reason)
+
+
+def write_content(path: Path, *parts: bytes) -> None:
+    """Write a file whole or not at all; gzip where its name ends in ``.gz``.
+
+    What is no regular file (a pipe, a terminal) is written straight.
+
+    Raises:
+        InputError: the file cannot be written there.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            _write(path, parts, packed=False)
+            return
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            _write(beside, parts, packed=path.name.endswith(".gz"))
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        reason = f"cannot be written: {error.strerror or error}"
+        raise refuse(str(path), "", reason) from error
+
+
+def _write(path: Path, parts: tuple[bytes, ...], *, packed: bool) -> None:
+    with path.open("wb") as file:
+        if not packed:
+            file.writelines(parts)
+            return
+        # No name and no time in the header: the same plan gives the same bytes. Level 1,
+        # because a plan is written while somebody waits and packs well at any level.
+        with gzip.GzipFile("", "wb", 1, cast("io.BytesIO", file), mtime=0) as archive:
+            for part in parts:
+                archive.write(part)

@@ -1,0 +1,136 @@
+"""Columns of JSON records, checked while they are taken.
+
+A fabric has tens of thousands of records and almost never a fault, so each field
+is taken as one column whose types are checked as a set; only a column that fails
+is looked at record by record, to name the faulty ones.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.fabric import NONE, Floats, Ints
+
+LARGEST = 2**62
+"""Integers above are refused: no count or index is as large."""
+
+
+class Records:
+    """Records of one kind, and what was found wrong with them so far."""
+
+    def __init__(
+        self, records: Sequence[Mapping[str, Any]], origin: str, label: Callable[[int], str]
+    ) -> None:
+        self.records = records
+        self.origin = origin
+        self.label = label
+        self.problems: list[Problem] = []
+
+    def fault(self, row: int, reason: str) -> None:
+        """Note what is wrong with one record."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(Problem(self.label(row), reason))
+
+    def faults(self, rows: Iterable[int], reason: Callable[[int], str]) -> None:
+        """Note the same fault of several records."""
+        for row in list(rows)[: MAX_PROBLEMS - len(self.problems)]:
+            self.fault(row, reason(row))
+
+    def finish(self) -> None:
+        """Raise ``InputError`` if anything was wrong."""
+        if self.problems:
+            raise InputError(self.origin, *self.problems)
+
+    def column(self, field: str) -> list[Any]:
+        """Values of one field as they are; None where absent or null."""
+        return [record.get(field) for record in self.records]
+
+    def strings(self, field: str, *, required: bool = False) -> list[str]:
+        """Strings; integers are taken as their digits; "" where absent."""
+        column = self.column(field)
+        types = set(map(type, column))
+        if types <= {str}:
+            return column
+        if not types <= {str, int, type(None)}:
+            bad = (row for row, v in enumerate(column) if type(v) not in (str, int, type(None)))
+            self.faults(bad, lambda row: f"{field} is {short(column[row])}; give a string")
+        if required and type(None) in types:
+            missing = (row for row, value in enumerate(column) if value is None)
+            self.faults(missing, lambda _: f"has no {field}; give one")
+        return ["" if value is None else str(value) for value in column]
+
+    def integers(self, field: str) -> Ints:
+        """Integers from 0 up; ``NONE`` where absent."""
+        column = self.column(field)
+        if set(map(type, column)) == {type(None)}:
+            return np.full(len(column), NONE, dtype=np.int64)
+        bad = [
+            row
+            for row, value in enumerate(column)
+            if value is not None and not (type(value) is int and 0 <= value < LARGEST)
+        ]
+        self.faults(bad, lambda row: f"{field} is {short(column[row])}; give an integer, 0 or more")
+        if bad:
+            return np.full(len(column), NONE, dtype=np.int64)
+        return np.array([NONE if value is None else value for value in column], dtype=np.int64)
+
+    def rates(self, field: str) -> Floats:
+        """Finite numbers above 0; every record must have one."""
+        column = self.column(field)
+        if not set(map(type, column)) <= {int, float}:
+            self.faults(
+                (row for row, value in enumerate(column) if type(value) not in (int, float)),
+                lambda row: _no_number(field, column[row]),
+            )
+            return np.ones(len(column))
+        rates = np.array([_float(value) for value in column])
+        self.faults(
+            np.flatnonzero(~(np.isfinite(rates) & (rates > 0))).tolist(),
+            lambda row: f"{field} is {short(column[row])}; give a finite number above 0",
+        )
+        return rates
+
+    def choices(self, field: str, names: Mapping[str, int], default: str | None) -> Ints:
+        """Numbers of names; without a default every record must name one."""
+        column = self.column(field)
+        codes: dict[str | None, int] = {None: names[default] if default else NONE}
+        codes.update(names)
+        try:
+            found = np.array([codes.get(value, NONE) for value in column], dtype=np.int64)
+        except TypeError:  # a list or an object, which no dictionary can look up
+            known = [value if isinstance(value, str) else "" for value in column]
+            found = np.array([names.get(value, NONE) for value in known], dtype=np.int64)
+        self.faults(
+            np.flatnonzero(found == NONE).tolist(),
+            lambda row: (
+                f"has no {field}; give one of {', '.join(names)}"
+                if column[row] is None
+                else f"unknown {field} {short(column[row])}; use one of {', '.join(names)}"
+            ),
+        )
+        return found
+
+
+def short(value: object) -> str:
+    """A value in a message: one line, never long."""
+    return reprlib.repr(value)
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond the range of floats
+        return math.inf
+
+
+def _no_number(field: str, value: object) -> str:
+    if value is None:
+        return f"has no {field}; give a number above 0"
+    return f"{field} is {short(value)}, no number; give a number above 0"

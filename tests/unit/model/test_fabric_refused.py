@@ -1,0 +1,201 @@
+"""Fabric files that are refused: which record, and in which words."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.files.content import MEBIBYTE
+from heddle_controller.model.files.fabric_file import load_fabric_file, parse_fabric
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "fabric.json"
+Change = Callable[[dict[str, Any]], object]
+
+
+def node(row: int, **fields: object) -> Change:
+    """Fields of one node replaced."""
+    return lambda document: document["nodes"][row].update(fields)
+
+
+def edge(row: int, **fields: object) -> Change:
+    """Fields of one edge replaced."""
+    return lambda document: document["edges"][row].update(fields)
+
+
+def without(part: str, row: int, field: str) -> Change:
+    """One field of one record dropped."""
+    return lambda document: document[part][row].pop(field)
+
+
+def added(part: str, **fields: object) -> Change:
+    """A record more."""
+    return lambda document: document[part].append(fields)
+
+
+FAULTS: dict[str, tuple[Change, str]] = {
+    "no nodes": (lambda d: d.pop("nodes"), r"nodes: missing"),
+    "no edges": (lambda d: d.pop("edges"), r"edges: missing"),
+    "empty nodes": (lambda d: d.update(nodes=[]), r"nodes: is \[\]; give a list"),
+    "nodes no list": (lambda d: d.update(nodes={}), r"nodes: is \{\}; give a list"),
+    "node no object": (lambda d: d["nodes"].append(3), r"nodes\[\d+\]: is 3; give an object"),
+    "directed": (lambda d: d.update(directed=True), r"directed: is true"),
+    "duplicate node": (added("nodes", id="leaf1", kind="leaf"), r"node 'leaf1': .*used twice"),
+    "1 and '1'": (
+        lambda d: d["nodes"].extend([{"id": 1, "kind": "leaf"}, {"id": "1", "kind": "leaf"}]),
+        r"node (1|'1'): .*used twice",
+    ),
+    "node without id": (without("nodes", 0, "id"), r"nodes\[0\]: has no id"),
+    "empty id": (node(0, id=""), r"node '': id is empty"),
+    "id a list": (node(0, id=["a"]), r"node \['a'\]: id is \['a'\]; give a string"),
+    "unknown kind": (node(0, kind="router"), r"node 'h1n0': unknown kind 'router'; use one of nic"),
+    "kind a list": (node(0, kind=["nic"]), r"node 'h1n0': unknown kind \['nic'\]"),
+    "no kind": (without("nodes", 0, "kind"), r"node 'h1n0': has no kind"),
+    "table negative": (node(4, table_size=-1), r"node 'leaf1': table_size is -1; give an integer"),
+    "table a fraction": (node(4, table_size=1.5), r"table_size is 1.5; give an integer"),
+    "table a boolean": (node(4, table_size=True), r"table_size is True; give an integer"),
+    "table beyond reason": (node(4, table_size=2**63), r"table_size is \d+; give an integer"),
+    "rail a word": (node(0, rail="left"), r"rail is 'left'; give an integer"),
+    "node state": (node(4, state="sleepy"), r"unknown state 'sleepy'; use one of up, down"),
+    "negative gbps": (edge(0, gbps=-400), r"edge 'h1n0'-'leaf1': gbps is -400; give a finite"),
+    "zero gbps": (edge(0, gbps=0), r"gbps is 0; give a finite number above 0"),
+    "NaN": (edge(0, gbps=math.nan), r"edge 'h1n0'-'leaf1': gbps is nan; give a finite"),
+    "infinite": (edge(0, gbps=math.inf), r"gbps is inf; give a finite"),
+    "beyond floats": (edge(0, gbps=10**400), r"gbps is 1000\d*\.\.\.\d*; give a finite"),
+    "gbps text": (edge(0, gbps="400"), r"gbps is '400', no number"),
+    "gbps boolean": (edge(0, gbps=True), r"gbps is True, no number"),
+    "no gbps": (without("edges", 0, "gbps"), r"edge 'h1n0'-'leaf1': has no gbps"),
+    "unknown end": (edge(0, source="ghost"), r"edge 'ghost'-'leaf1': source 'ghost' is no node"),
+    "no end": (without("edges", 0, "target"), r"edges\[0\]: has no target"),
+    "self loop": (edge(0, target="h1n0"), r"edge 'h1n0'-'h1n0': joins a node to itself"),
+    "same link": (
+        added("edges", source="spine1", target="leaf1", key="7", gbps=1),
+        r"edge 'spine1'-'leaf1' key '7': is there twice",
+    ),
+    "key a fraction": (edge(0, key=0.5), r"key is 0.5; give an integer or a string"),
+    "link state": (edge(0, state="half"), r"edge 'h1n0'-'leaf1': unknown state 'half'"),
+    "nic alone": (added("nodes", id="lone", kind="nic"), r"nic 'lone': has no link"),
+    "nic to nic": (
+        added("edges", source="h1n0", target="h2n0", gbps=1),
+        r"link 'h1n0'-'h2n0': joins a NIC to a NIC",
+    ),
+    "no nic": (
+        lambda d: d.update(
+            nodes=[{"id": i, "kind": "leaf"} for i in "ab"],
+            edges=[{"source": "a", "target": "b", "gbps": 1}],
+        ),
+        r"nodes: none is a nic",
+    ),
+    "half-connected": (
+        lambda d: (
+            d["nodes"].extend(
+                [{"id": "island", "kind": "leaf"}, *({"id": i, "kind": "nic"} for i in ("a", "b"))]
+            ),
+            d["edges"].extend({"source": i, "target": "island", "gbps": 1} for i in ("a", "b")),
+        ),
+        r"nic 'a' and 1 more NIC: half-connected: .* other 4 NICs; .*\(island\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_named_with_its_record(fault: str) -> None:
+    """A faulty document is refused in one line that names file, record and cure."""
+    change, expected = FAULTS[fault]
+    document = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    change(document)
+    with pytest.raises(InputError) as caught:
+        parse_fabric(document, "fab.json")
+    line = str(caught.value)
+    assert line.startswith("fab.json: ")
+    assert re.search(expected, line), line
+    assert "\n" not in line
+    assert len(line) < 300
+
+
+CONTENTS: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "the file is empty"),
+    "blank": (b" \n \n", "not a JSON object"),
+    "text": (b"hello", "not a JSON object"),
+    "a list": (b"[]", "not a JSON object"),
+    "cut short": (b'{"nodes": [\n  {"id": "a",', "line 2, column 14: malformed JSON"),
+    "not UTF-8": (b'{"nodes": "\xff\xfe"}', "malformed JSON"),
+    "NaN out of place": (b'{"nodes": NaN NaN}', "line 1, column 15: malformed JSON"),
+    "NaN not UTF-8": (b'{"nodes": NaN, "x": "\xff"}', "malformed JSON: not UTF-8 text"),
+    "gzip cut short": (gzip.compress(b'{"a": 1}' * 100)[:-10], "broken gzip"),
+    "gzip of garbage": (b"\x1f\x8b" + bytes(range(200)), "broken gzip"),
+    "gzip of nothing": (gzip.compress(b""), "the file is empty"),
+    "deep": (b'{"a":' + b"[" * 100_000, "malformed JSON"),
+}
+
+
+@pytest.mark.parametrize("case", CONTENTS)
+def test_content_is_refused_with_its_place(case: str, tmp_path: Path) -> None:
+    """What is no JSON object is refused in one line, with its position where there is one."""
+    content, expected = CONTENTS[case]
+    path = tmp_path / "fab.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_fabric_file(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_nan_in_a_file_is_named_with_its_record(tmp_path: Path) -> None:
+    """NaN is not JSON, but many write it: the message names the edge, not a column."""
+    document = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    document["edges"][3]["gbps"] = math.nan
+    path = tmp_path / "fab.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(InputError, match=r"edge 'h4n0'-'leaf2': gbps is nan"):
+        load_fabric_file(path)
+
+
+def test_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    """Editors that put a byte order mark in front do no harm."""
+    path = tmp_path / "fab.json"
+    path.write_bytes(b"\xef\xbb\xbf" + GOLDEN.read_bytes())
+    assert load_fabric_file(path).name == "golden"
+
+
+def test_large_garbage_is_refused_unread(tmp_path: Path) -> None:
+    """100 MB of garbage, sparse on disk, is refused by its size with the ceiling named."""
+    path = tmp_path / "fab.json"
+    with path.open("wb") as file:
+        file.truncate(100_000_000)
+    with pytest.raises(InputError, match=r"the file is 95 MiB, the ceiling is 64 MiB"):
+        load_fabric_file(path)
+
+
+def test_archive_that_unpacks_beyond_the_ceiling_is_refused(tmp_path: Path) -> None:
+    """A small archive of a huge object is refused once it passes the ceiling."""
+    path = tmp_path / "fab.json.gz"
+    with gzip.open(path, "wb", compresslevel=1) as archive:
+        archive.write(b'{"nodes": "')
+        for _ in range(65):
+            archive.write(b"x" * MEBIBYTE)
+    with pytest.raises(InputError, match=r"ceiling is 64 MiB"):
+        load_fabric_file(path)
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    """No such file and a folder are told apart, each in one line."""
+    with pytest.raises(InputError, match=r"absent\.json: cannot be read: No such file"):
+        load_fabric_file(tmp_path / "absent.json")
+    with pytest.raises(InputError, match=r"cannot be read: Is a directory"):
+        load_fabric_file(tmp_path)
+
+
+@pytest.mark.parametrize("document", [None, [], "x", 3])
+def test_no_object_is_refused(document: object) -> None:
+    """What is no object at all is refused, wherever it came from."""
+    with pytest.raises(InputError, match=r"request: not an object"):
+        parse_fabric(document, "request")

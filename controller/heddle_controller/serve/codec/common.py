@@ -1,0 +1,114 @@
+"""Values of common.proto: states, classes, times, links, certificates.
+
+The model counts enums from 0 and the wire from 1, where 0 is "not said"; nothing
+but these functions knows that.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from heddle.v1 import common_pb2 as pb
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.plan import Certificate
+
+
+def state_to_pb(state: int) -> pb.State.ValueType:
+    """A state for the wire."""
+    return pb.State.ValueType(state + 1)
+
+
+def state_from_pb(value: int, field: str) -> State:
+    """A state that has to be said.
+
+    Raises:
+        InputError: when it is unspecified or unknown.
+    """
+    if not pb.STATE_UP <= value <= pb.STATE_DRAINED:
+        raise refuse("request", field, f"{_said(value)}: use STATE_UP, STATE_DOWN or STATE_DRAINED")
+    return State(value - 1)
+
+
+def class_to_pb(traffic_class: int) -> pb.TrafficClass.ValueType:
+    """A traffic class for the wire."""
+    return pb.TrafficClass.ValueType(traffic_class + 1)
+
+
+def class_from_pb(value: int, field: str) -> TrafficClass:
+    """A traffic class; unspecified is BANDWIDTH.
+
+    Raises:
+        InputError: when it is unknown.
+    """
+    if not 0 <= value <= pb.TRAFFIC_CLASS_LATENCY:
+        cure = "use TRAFFIC_CLASS_BANDWIDTH or TRAFFIC_CLASS_LATENCY"
+        raise refuse("request", field, f"{_said(value)}: {cure}")
+    return TrafficClass(max(value - 1, 0))
+
+
+def _said(value: int) -> str:
+    return f"{value} is not known" if value else "it is not said"
+
+
+def time_to_pb(seconds: float) -> Timestamp:
+    """A wall-clock time in seconds since 1970."""
+    whole = Timestamp()
+    whole.FromNanoseconds(int(seconds * 1e9))
+    return whole
+
+
+def time_from_pb(time: Timestamp) -> float:
+    """Seconds since 1970; 0 where unset."""
+    return time.ToNanoseconds() / 1e9
+
+
+def time_text(time: Timestamp) -> str:
+    """For people, in UTC, to the second; empty where unset."""
+    seconds = time_from_pb(time)
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds else ""
+
+
+def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
+    """Row of the link a message names; the key may be left out where it says nothing.
+
+    Raises:
+        InputError: when there is no such link, or several and no key.
+    """
+    rows = fabric.find_links(link.source, link.target, link.key or None)
+    named = f"{link.source}-{link.target}" + (f"#{link.key}" if link.key else "")
+    if not rows:
+        reason = f"link {named!r} is not in fabric {fabric.name!r}: see heddle fabric show --links"
+        raise refuse("request", field, reason)
+    if len(rows) > 1:
+        keys = ", ".join(str(fabric.structure.links.key[row]) for row in rows)
+        reason = f"link {named!r} has {len(rows)} parallel links: give one of the keys {keys}"
+        raise refuse("request", field, reason)
+    return rows[0]
+
+
+def link_to_pb(fabric: Fabric, row: int) -> pb.LinkRef:
+    """The name of a link."""
+    links, ids = fabric.structure.links, fabric.structure.nodes.ids
+    return pb.LinkRef(
+        source=ids[int(links.a[row])], target=ids[int(links.b[row])], key=str(links.key[row])
+    )
+
+
+def certificate_to_pb(certificate: Certificate) -> pb.Certificate:
+    """A certificate for the wire."""
+    return pb.Certificate(
+        max_utilization=certificate.max_utilization,
+        lower_bound=certificate.lower_bound,
+        gap=certificate.gap,
+        proof=certificate.proof,
+        tiers=[
+            pb.TierCertificate(
+                tier=t.tier, max_utilization=t.max_utilization, lower_bound=t.lower_bound
+            )
+            for t in certificate.tiers
+        ],
+    )

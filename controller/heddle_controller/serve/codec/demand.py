@@ -1,0 +1,63 @@
+"""Flow demands, to the model and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heddle.v1 import demand_pb2 as pb
+from heddle_controller.model.demand import Demands
+from heddle_controller.model.errors import refuse
+from heddle_controller.reconcile.records import DemandRecord
+from heddle_controller.serve.codec import common, names
+
+
+def demands_from_pb(demands: Sequence[pb.FlowDemand], field: str = "demands") -> Demands:
+    """Demands as columns; what they mean in a fabric is checked by ``model.demand.resolve``.
+
+    Raises:
+        InputError: when a traffic class is unknown or a flow has no id.
+    """
+    classes = [d.traffic_class for d in demands]
+    for row, demand in enumerate(demands):
+        if not demand.flow:
+            raise refuse("request", f"{field}[{row}].flow", "it is empty: give each flow an id")
+    known = {
+        value: int(common.class_from_pb(value, f"{field}[{classes.index(value)}].traffic_class"))
+        for value in set(classes)
+    }
+    return Demands(
+        ids=tuple(d.flow for d in demands),
+        source=tuple(d.source for d in demands),
+        destination=tuple(d.destination for d in demands),
+        gbps=np.array([d.gbps for d in demands], dtype=np.float64),
+        job=tuple(d.job for d in demands),
+        phase=tuple(d.phase for d in demands),
+        qps=np.array([d.qps or 1 for d in demands], dtype=np.int64),
+        traffic_class=np.array([known[value] for value in classes], dtype=np.int64),
+    )
+
+
+def demand_to_pb(demands: Demands, row: int) -> pb.FlowDemand:
+    """One demand."""
+    return pb.FlowDemand(
+        flow=demands.ids[row],
+        source=demands.source[row],
+        destination=demands.destination[row],
+        gbps=float(demands.gbps[row]),
+        job=demands.job[row],
+        phase=demands.phase[row],
+        qps=int(demands.qps[row]),
+        traffic_class=common.class_to_pb(int(demands.traffic_class[row])),
+    )
+
+
+def record_to_pb(fabric: str, record: DemandRecord) -> pb.DemandSet:
+    """A stored set, without its demands."""
+    return pb.DemandSet(
+        name=names.demands_name(fabric, record.name),
+        flow_count=len(record.demands),
+        etag=record.etag,
+        update_time=common.time_to_pb(record.update_time),
+    )

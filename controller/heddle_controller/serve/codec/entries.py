@@ -1,0 +1,106 @@
+"""Pushes to agents: entries to a batch of parallel arrays, without an object for each entry.
+
+What repeats (NICs, next hops, links at risk, sets of them) is sent once and named
+by its index. A push of a few entries is as common as one of ten thousand, so the
+tables are made per push.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.program import Entries
+from heddle_controller.reconcile.southbound import Push
+from heddle_controller.serve.codec import common
+
+
+def push_to_pb(push: Push, nonce: int) -> pb.Push:
+    """A push for the wire: first the entries to set, then those to delete."""
+    return pb.Push(
+        mode=pb.PushMode.ValueType(push.mode),
+        epoch=push.epoch,
+        generation=push.generation,
+        nonce=nonce,
+        operations=batch(push.fabric, push.sets, push.deletes),
+        sweep_stale=push.sweep_stale,
+        completes_generation=push.completes_generation,
+    )
+
+
+def batch(fabric: Fabric, sets: Entries, deletes: Entries) -> pb.OperationBatch:
+    """The operations of a push; element i of each array is operation i."""
+    both = (sets, deletes)
+    nics, ends = _table(np.concatenate([e.source for e in both] + [e.destination for e in both]))
+    count = len(sets) + len(deletes)
+    message = pb.OperationBatch(
+        kinds=[pb.OPERATION_KIND_SET] * len(sets) + [pb.OPERATION_KIND_DELETE] * len(deletes),
+        endpoints=[_endpoint(fabric, nic) for nic in nics.tolist()],
+        sources=ends[:count].tolist(),
+        destinations=ends[count:].tolist(),
+        source_ports=np.concatenate([e.source_port for e in both]).tolist(),
+        destination_ports=np.concatenate([e.destination_port for e in both]).tolist(),
+    )
+    if len(sets):
+        _add_next_hops(message, fabric, sets, len(deletes))
+        _add_risks(message, fabric, sets, len(deletes))
+    return message
+
+
+def _table(rows: Ints) -> tuple[Ints, Ints]:
+    """The distinct rows, and the index of each into them."""
+    distinct, index = np.unique(rows, return_inverse=True)
+    return distinct, index
+
+
+def _endpoint(fabric: Fabric, nic: int) -> pb.Endpoint:
+    nodes = fabric.structure.nodes
+    return pb.Endpoint(nic=nodes.ids[nic], address=nodes.address[nic])
+
+
+def _add_next_hops(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank: int) -> None:
+    """Fill next hops, primaries and backups; deletes have zeros."""
+    arcs, index = _table(np.concatenate([sets.primary, sets.backup]))
+    none = len(arcs) > 0 and arcs[0] == NONE
+    arcs, index = (arcs[1:], index - 1) if none else (arcs, index)
+    message.next_hops.extend(_next_hop(fabric, arc) for arc in arcs.tolist())
+    message.primaries.extend(index[: len(sets)].tolist() + [0] * blank)
+    message.backups.extend((index[len(sets) :] + 1).tolist() + [0] * blank)
+
+
+def _next_hop(fabric: Fabric, arc: int) -> pb.NextHop:
+    structure = fabric.structure
+    node = int(structure.head[arc])
+    return pb.NextHop(
+        node=structure.nodes.ids[node],
+        key=str(structure.links.key[arc >> 1]),
+        address=structure.nodes.address[node],
+    )
+
+
+def _add_risks(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank: int) -> None:
+    """Fill risk links, their groups, and the group of each entry; deletes have zeros."""
+    groups, group_of = _risk_groups(sets)
+    links = np.unique(groups)
+    links = links[links != NONE]
+    message.risk_links.extend(common.link_to_pb(fabric, link) for link in links.tolist())
+    first = 0
+    for row in groups:
+        members = np.searchsorted(links, row[row != NONE])
+        if len(members):
+            message.risk_groups.add(links=members.tolist())
+        else:
+            first = 1  # sorted first: the empty group, which the wire writes as 0
+    message.risks.extend((group_of + 1 - first).tolist() + [0] * blank)
+
+
+def _risk_groups(sets: Entries) -> tuple[Ints, Ints]:
+    """The distinct sets of risk links, one padded row each, and the group of each entry."""
+    lengths = np.diff(sets.risk_first)
+    width = max(int(lengths.max()), 1)
+    padded = np.full((len(sets), width), NONE, dtype=np.int64)
+    padded[np.arange(width) < lengths[:, None]] = sets.risk_links
+    padded.sort(axis=1)
+    groups, group_of = np.unique(padded, axis=0, return_inverse=True)
+    return groups, group_of.reshape(-1)

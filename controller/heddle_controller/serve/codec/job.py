@@ -1,0 +1,124 @@
+"""Jobs: what a scheduler asks for, to the model and back.
+
+Only the form is checked here (enums, counts); whether the hosts exist and the
+parallelism divides the ranks is for the rooms that know what they mean.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeVar
+
+from heddle.v1 import placement_pb2 as pb
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.job import (
+    Algorithm,
+    Collective,
+    Group,
+    Job,
+    Operation,
+    Parallelism,
+)
+from heddle_controller.reconcile.records import JobRecord
+from heddle_controller.serve.codec import common, names
+
+E = TypeVar("E", bound=StrEnum)
+
+_OPERATIONS = tuple(Operation)
+_GROUPS = tuple(Group)
+_ALGORITHMS = tuple(Algorithm)
+"""In the order of the wire's numbers: operations and groups from 1, algorithms from 0."""
+
+DEGREES = ("tp", "pp", "dp", "cp", "ep")
+
+
+def job_from_pb(name: str, spec: pb.JobSpec, field: str = "spec") -> Job:
+    """A job of that name.
+
+    Raises:
+        InputError: with a problem for each faulty field.
+    """
+    problems = _problems(spec, field)
+    if problems:
+        raise InputError("request", *problems)
+    degrees = spec.parallelism
+    return Job(
+        name=name,
+        hosts=tuple(spec.hosts),
+        gpus_per_host=spec.gpus_per_host,
+        parallelism=Parallelism(**{degree: getattr(degrees, degree) for degree in DEGREES}),
+        collectives=tuple(
+            _collective(c, f"{field}.collectives[{i}]") for i, c in enumerate(spec.collectives)
+        ),
+        priority=spec.priority or 1.0,
+        traffic_class=common.class_from_pb(spec.traffic_class, f"{field}.traffic_class"),
+        qps=spec.qps or 1,
+    )
+
+
+def _problems(spec: pb.JobSpec, field: str) -> list[Problem]:
+    found = []
+    if not spec.hosts:
+        found.append(Problem(f"{field}.hosts", "no host is named: give them in rank order"))
+    if not spec.gpus_per_host:
+        found.append(Problem(f"{field}.gpus_per_host", "it is 0: give 1 or more"))
+    if not 0 <= spec.priority < float("inf"):
+        reason = f"it is {spec.priority:g}: give a finite number, 0 or above"
+        found.append(Problem(f"{field}.priority", reason))
+    return found
+
+
+def _collective(collective: pb.Collective, field: str) -> Collective:
+    if collective.bytes == 0:
+        raise refuse("request", f"{field}.bytes", "it is 0: give the bytes one rank puts in")
+    return Collective(
+        operation=_member(_OPERATIONS, collective.operation - 1, f"{field}.operation"),
+        group=_member(_GROUPS, collective.group - 1, f"{field}.group"),
+        bytes=collective.bytes,
+        algorithm=_member(_ALGORITHMS, collective.algorithm, f"{field}.algorithm"),
+    )
+
+
+def _member(members: tuple[E, ...], row: int, field: str) -> E:
+    if not 0 <= row < len(members):
+        raise refuse("request", field, f"it is not known: use one of {', '.join(members)}")
+    return members[row]
+
+
+def job_to_pb(job: Job) -> pb.JobSpec:
+    """The specification of a job."""
+    p = job.parallelism
+    return pb.JobSpec(
+        hosts=job.hosts,
+        gpus_per_host=job.gpus_per_host,
+        parallelism=pb.Parallelism(tp=p.tp, pp=p.pp, dp=p.dp, cp=p.cp, ep=p.ep),
+        collectives=[
+            pb.Collective(
+                operation=pb.CollectiveOperation.ValueType(_OPERATIONS.index(c.operation) + 1),
+                group=pb.GroupKind.ValueType(_GROUPS.index(c.group) + 1),
+                bytes=c.bytes,
+                algorithm=pb.CollectiveAlgorithm.ValueType(_ALGORITHMS.index(c.algorithm)),
+            )
+            for c in job.collectives
+        ],
+        priority=job.priority,
+        traffic_class=common.class_to_pb(job.traffic_class),
+        qps=job.qps,
+    )
+
+
+def record_to_pb(fabric: str, record: JobRecord) -> pb.Job:
+    """A stored job; facts of an older specification are left out."""
+    facts = record.facts
+    return pb.Job(
+        name=names.job_name(fabric, record.job.name),
+        spec=job_to_pb(record.job),
+        etag=record.etag,
+        state=pb.JobState.ValueType(facts.state),
+        reason=facts.reason,
+        flow_count=facts.flow_count,
+        unrouted_count=facts.unrouted_count,
+        generation=facts.generation,
+        create_time=common.time_to_pb(record.create_time),
+        state_time=common.time_to_pb(facts.state_time) if facts.state_time else None,
+    )

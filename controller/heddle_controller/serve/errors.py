@@ -1,0 +1,150 @@
+"""Errors on the wire: google.rpc.Status with the details a client can act on.
+
+Handlers raise in the words of the model and the ports; ``describe`` is the only
+place that knows which status each becomes. What it does not know is a fault of
+ours: INTERNAL with an incident id and nothing else, the traceback stays in the
+log. A status travels in HTTP/2 headers, of which clients take 8 KiB, so details
+are cut to size here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from heddle_controller.model.errors import InputError, Problem
+
+DOMAIN = "heddle"
+"""``ErrorInfo.domain`` of every reason below."""
+MAX_DETAILS = 3072
+"""Bytes of field violations told; base64 and the other headers come on top."""
+MAX_MESSAGE = 1024
+"""Characters of one message."""
+
+
+class Refusal(Exception):  # noqa: N818 - it refuses a call; that is no fault of anybody's
+    """A call that cannot be served as things stand, and what would cure it.
+
+    ``reason`` is UPPER_SNAKE for programs, ``message`` one line for people;
+    ``retry_seconds`` is given where the same call may succeed later.
+    """
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        reason: str,
+        message: str,
+        metadata: Mapping[str, str] | None = None,
+        retry_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.metadata = metadata or {}
+        self.retry_seconds = retry_seconds
+
+
+def failed_precondition(reason: str, message: str, **metadata: str) -> Refusal:
+    """The state of things does not allow the call."""
+    return Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, message, metadata)
+
+
+def not_found(reason: str, message: str, **metadata: str) -> Refusal:
+    """What the call names does not exist."""
+    return Refusal(grpc.StatusCode.NOT_FOUND, reason, message, metadata)
+
+
+def aborted(reason: str, message: str, **metadata: str) -> Refusal:
+    """The call lost a race; read again and repeat it."""
+    return Refusal(grpc.StatusCode.ABORTED, reason, message, metadata)
+
+
+def exhausted(reason: str, message: str, **metadata: str) -> Refusal:
+    """The call asks for more than there is."""
+    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, reason, message, metadata)
+
+
+def unavailable(reason: str, message: str, retry_seconds: float) -> Refusal:
+    """The server cannot answer now; the same call may succeed later."""
+    return Refusal(grpc.StatusCode.UNAVAILABLE, reason, message, retry_seconds=retry_seconds)
+
+
+def internal(incident: str) -> Refusal:
+    """A fault of ours, told by its incident id alone."""
+    message = f"the controller failed; its log has the cause under incident {incident}"
+    return Refusal(grpc.StatusCode.INTERNAL, "INTERNAL", message, {"incident": incident})
+
+
+def invalid_argument(error: InputError) -> status_pb2.Status:
+    """The status of refused input: one field violation a problem, while they fit."""
+    bad = error_details_pb2.BadRequest()
+    for problem in error.problems:
+        violation = bad.field_violations.add()
+        violation.CopyFrom(_violation(problem))
+        if bad.ByteSize() > MAX_DETAILS:
+            del bad.field_violations[-1]
+            break
+    return _status(grpc.StatusCode.INVALID_ARGUMENT, str(error), bad)
+
+
+def _violation(problem: Problem) -> error_details_pb2.BadRequest.FieldViolation:
+    return error_details_pb2.BadRequest.FieldViolation(
+        field=problem.record[:256], description=problem.reason[:MAX_MESSAGE]
+    )
+
+
+def precondition(source: str, problems: Sequence[Problem]) -> status_pb2.Status:
+    """The status of a request that cannot be had now: one violation a problem, while they fit."""
+    failure = error_details_pb2.PreconditionFailure()
+    for problem in problems:
+        failure.violations.add(
+            type="STATE",
+            subject=problem.record[:256],
+            description=problem.reason[:MAX_MESSAGE],
+        )
+        if failure.ByteSize() > MAX_DETAILS:
+            del failure.violations[-1]
+            break
+    info = error_details_pb2.ErrorInfo(reason="FAILED_PRECONDITION", domain=DOMAIN)
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    message = f"{source}: {problems[0]}{more}"
+    return _status(grpc.StatusCode.FAILED_PRECONDITION, message, info, failure)
+
+
+def refused(refusal: Refusal) -> status_pb2.Status:
+    """The status of a refusal: ErrorInfo, and RetryInfo where a retry may help."""
+    info = error_details_pb2.ErrorInfo(reason=refusal.reason, domain=DOMAIN)
+    for name, value in refusal.metadata.items():
+        info.metadata[name] = value[:256]
+    details: list[Message] = [info]
+    if refusal.retry_seconds is not None:
+        delay = Duration()
+        delay.FromMilliseconds(int(refusal.retry_seconds * 1000))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    return _status(refusal.code, refusal.message, *details)
+
+
+def with_request(status: status_pb2.Status, request_id: str) -> grpc.Status:
+    """The status as gRPC takes it, naming the request so that its log lines can be found."""
+    status.details.append(_packed(error_details_pb2.RequestInfo(request_id=request_id)))
+    return rpc_status.to_status(status)
+
+
+def _status(code: grpc.StatusCode, message: str, *details: Message) -> status_pb2.Status:
+    number: int = code.value[0]
+    return status_pb2.Status(
+        code=number, message=message[:MAX_MESSAGE], details=[_packed(d) for d in details]
+    )
+
+
+def _packed(message: Message) -> AnyMessage:
+    packed = AnyMessage()
+    packed.Pack(message)
+    return packed

@@ -1,0 +1,171 @@
+"""FabricService: fabrics whole, links and switches by their state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+from grpc import aio
+from typing_extensions import override
+
+from heddle.v1 import common_pb2
+from heddle.v1 import fabric_pb2 as pb
+from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Ints, NodeKind, State
+from heddle_controller.reconcile.errors import NotFound
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import FabricRecord, LinkName
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import fabric as codec
+from heddle_controller.serve.paging import page
+from heddle_controller.serve.request import request_of
+from heddle_controller.serve.watch import Changes
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class FabricService(FabricServiceServicer):
+    """Reads from the store, writes through the intake; see fabric.proto."""
+
+    def __init__(self, store: Store, intake: Intake, changes: Changes) -> None:
+        self._store = store
+        self._intake = intake
+        self._changes = changes
+
+    @override
+    async def PutFabric(self, request: pb.PutFabricRequest, context: Context) -> pb.Fabric:
+        """Create or replace; decoded and checked in a thread."""
+        given = request.fabric
+        name = names.parse_fabric(given.name, "fabric.name")
+        asked = request_of(request.request_id)
+        fabric = await asyncio.to_thread(codec.fabric_from_pb, given)
+        record = await self._intake.put_fabric(
+            name, fabric, title=given.title, etag=given.etag, request=asked
+        )
+        return await asyncio.to_thread(codec.record_to_pb, record)
+
+    @override
+    async def GetFabric(self, request: pb.GetFabricRequest, context: Context) -> pb.Fabric:
+        """With all nodes and links; encoded in a thread."""
+        record = await self._store.get_fabric(names.parse_fabric(request.name, "name"))
+        return await asyncio.to_thread(codec.record_to_pb, record)
+
+    @override
+    async def ListFabrics(
+        self, request: pb.ListFabricsRequest, context: Context
+    ) -> pb.ListFabricsResponse:
+        """By name."""
+        part = page("fabrics", request.page_size, request.page_token, default=100, ceiling=1000)
+        found = await self._store.list_fabrics(after=part.after, limit=part.size + 1)
+        more = len(found) > part.size
+        return pb.ListFabricsResponse(
+            fabrics=[codec.summary_to_pb(summary) for summary in found[: part.size]],
+            next_page_token=part.token(found[part.size - 1].name) if more else "",
+        )
+
+    @override
+    async def ListLinks(
+        self, request: pb.ListLinksRequest, context: Context
+    ) -> pb.ListLinksResponse:
+        """In the order of the fabric; a page token dies when any link changes."""
+        name = names.parse_fabric(request.parent, "parent")
+        collection = f"links/{name}/{request.not_up_only}"
+        part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
+        record = await self._store.get_fabric(name)
+        first = part.row(record.etag)
+        rows = _not_up_links(record) if request.not_up_only else np.arange(record.fabric.link_count)
+        last = first + part.size
+        return pb.ListLinksResponse(
+            links=codec.links_to_pb(record, rows[first:last].tolist()),
+            next_page_token=part.token(last, record.etag) if last < len(rows) else "",
+        )
+
+    @override
+    async def SetLinkState(self, request: pb.SetLinkStateRequest, context: Context) -> pb.Link:
+        """Administrative state of one link."""
+        name = names.parse_fabric(request.fabric, "fabric")
+        state = common.state_from_pb(request.admin_state, "admin_state")
+        asked = request_of(request.request_id)
+        link = await self._link(name, request.link)
+        return codec.link_to_pb(await self._store.set_link_state(name, link, state, request=asked))
+
+    async def _link(self, fabric: str, link: common_pb2.LinkRef) -> LinkName:
+        """The link named; without a key it has to be the only one between its ends."""
+        if not (link.source and link.target):
+            reason = "an end is missing: give source and target"
+            raise refuse("request", "link", reason)
+        record = await self._store.get_fabric(fabric)
+        if not record.fabric.find_links(link.source, link.target, link.key or None):
+            key = f"#{link.key}" if link.key else ""
+            raise NotFound(f"link {link.source}-{link.target}{key} of fabrics/{fabric}")
+        return record.link(common.find_link(record.fabric, link, "link")).link
+
+    @override
+    async def SetSwitchState(self, request: pb.SetSwitchStateRequest, context: Context) -> pb.Node:
+        """Administrative state of one switch."""
+        name = names.parse_fabric(request.fabric, "fabric")
+        state = common.state_from_pb(request.admin_state, "admin_state")
+        if not request.node:
+            raise refuse("request", "node", "it is empty: give the id of a switch")
+        switch = await self._store.set_switch_state(
+            name, request.node, state, request=request_of(request.request_id)
+        )
+        fabric = (await self._store.get_fabric(name)).fabric
+        node = codec.node_to_pb(fabric, fabric.structure.index[switch.node])
+        node.admin_state = common.state_to_pb(switch.admin_state)
+        return node
+
+    @override
+    async def WatchFabric(
+        self, request: pb.WatchFabricRequest, context: Context
+    ) -> AsyncIterator[pb.FabricEvent]:
+        """The fabric, its links and switches that are not up, ``synced``, then changes."""
+        name = names.parse_fabric(request.name, "name")
+        before: FabricRecord | None = None
+        async with aclosing(self._changes.watch(name)) as changes:
+            async for _ in changes:
+                record = await self._store.get_fabric(name)
+                for event in _difference(before, record):
+                    yield event
+                if before is None:
+                    yield pb.FabricEvent(synced=True)
+                before = record
+
+
+def _difference(before: FabricRecord | None, record: FabricRecord) -> list[pb.FabricEvent]:
+    """What to tell a watcher that has seen ``before``."""
+    if before is not None and before.etag == record.etag:
+        return []
+    if before is None or before.revision != record.revision:
+        events = [pb.FabricEvent(fabric=codec.summary_to_pb(record.summary()))]
+        links, nodes = _not_up_links(record), np.flatnonzero(record.fabric.node_state != State.UP)
+    else:
+        events = []
+        old, new = before.fabric, record.fabric
+        links = np.flatnonzero(
+            (old.link_state != new.link_state)
+            | (before.observed != record.observed)
+            | (before.state_time != record.state_time)
+        )
+        nodes = np.flatnonzero(old.node_state != new.node_state)
+    events += [pb.FabricEvent(link=link) for link in codec.links_to_pb(record, links.tolist())]
+    return events + _switches(record, nodes)
+
+
+def _not_up_links(record: FabricRecord) -> Ints:
+    """Rows of links that are not up, by either state."""
+    return np.flatnonzero((record.fabric.link_state != State.UP) | (record.observed != State.UP))
+
+
+def _switches(record: FabricRecord, rows: Ints) -> list[pb.FabricEvent]:
+    kinds = record.fabric.structure.nodes.kind
+    return [
+        pb.FabricEvent(node=codec.node_to_pb(record.fabric, row))
+        for row in rows.tolist()
+        if kinds[row] != NodeKind.NIC
+    ]

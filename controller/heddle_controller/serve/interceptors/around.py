@@ -1,0 +1,91 @@
+"""One shape for all interceptors: something done around the handler of a call.
+
+gRPC knows four kinds of methods, and for streaming ones two kinds of handlers
+(generators, and coroutines that write by themselves). An interceptor here says
+only what happens around a call; this module knows the kinds.
+"""
+
+from __future__ import annotations
+
+import abc
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc import aio
+
+Context = aio.ServicerContext[Any, Any]
+Handler = grpc.RpcMethodHandler[Any, Any]
+Behaviour = Callable[[Any, Context], Any]
+"""What a handler runs: gives an awaitable, or an asynchronous generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Which method is called. Calls that stream last as long as both sides like."""
+
+    service: str
+    name: str
+    streams: bool
+
+    @classmethod
+    def of(cls, path: str, handler: Handler) -> Method:
+        """The method at ``/package.Service/Name``."""
+        _, service, name = path.split("/", 2)
+        return cls(service, name, bool(handler.request_streaming or handler.response_streaming))
+
+
+class Around(aio.ServerInterceptor, abc.ABC):
+    """Wraps the handler of every call in ``around``."""
+
+    @abc.abstractmethod
+    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
+        """Entered before the handler runs, left when it ends or raises."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """The handler of the call, wrapped; an unknown method has none."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        return self._wrapped(Method.of(handler_call_details.method, handler), handler)
+
+    def _wrapped(self, method: Method, handler: Handler) -> Handler:
+        make, behaviour = _kind(handler)
+        if inspect.isasyncgenfunction(behaviour):
+            wrapped: Behaviour = self._generator(method, behaviour)
+        else:
+            wrapped = self._coroutine(method, behaviour)
+        return make(wrapped, handler.request_deserializer, handler.response_serializer)
+
+    def _coroutine(self, method: Method, behaviour: Behaviour) -> Behaviour:
+        async def run(request: object, context: Context) -> object:
+            async with self.around(method, context):
+                return await behaviour(request, context)
+
+        return run
+
+    def _generator(self, method: Method, behaviour: Behaviour) -> Behaviour:
+        async def run(request: object, context: Context) -> AsyncIterator[object]:
+            async with self.around(method, context), aclosing(behaviour(request, context)) as out:
+                async for response in out:
+                    yield response
+
+        return run
+
+
+def _kind(handler: Handler) -> tuple[Callable[..., Handler], Behaviour]:
+    """How to make a handler of the same kind, and what this one runs."""
+    kinds: dict[tuple[bool, bool], tuple[Callable[..., Handler], Any]] = {
+        (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
+        (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
+        (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
+        (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
+    }
+    return kinds[bool(handler.request_streaming), bool(handler.response_streaming)]

@@ -1,0 +1,100 @@
+"""Whatever a handler raises becomes a status with details, and never a traceback.
+
+Innermost, so that metrics and trace outside see the status a client sees. Calls
+with one answer get a deadline here when the client set none that is shorter: a
+call that hangs must not hold its memory for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import grpc
+import structlog
+from google.rpc import status_pb2
+from grpc import aio
+
+from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.reconcile import errors as ports
+from heddle_controller.serve import errors
+from heddle_controller.serve.interceptors.around import Around, Context, Method
+from heddle_controller.serve.interceptors.trace import current_request
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class Errors(Around):
+    """Ends calls with the status of what was raised."""
+
+    def __init__(self, unary_limit: float) -> None:
+        self._limit = unary_limit
+
+    def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
+        """Run under a deadline where there is one answer; translate what is raised."""
+        return self._translate(method, context)
+
+    @asynccontextmanager
+    async def _translate(self, method: Method, context: Context) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(None if method.streams else self._limit):
+                yield
+        except (aio.AbortError, asyncio.CancelledError, GeneratorExit):
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost edge: nothing may pass
+            status = status_of(error) or self._incident(error)
+            await context.abort_with_status(errors.with_request(status, current_request()))
+
+    def _incident(self, error: Exception) -> status_pb2.Status:
+        """Log a fault of ours with its traceback; the status names only the incident."""
+        if isinstance(error, TimeoutError):
+            message = f"not done within {self._limit:g} s; repeat it with the same request_id"
+            code = grpc.StatusCode.DEADLINE_EXCEEDED
+            return errors.refused(errors.Refusal(code, "SERVER_DEADLINE", message))
+        incident = uuid.uuid4().hex[:12]
+        log.error("rpc failed", incident=incident, exc_info=error)
+        return errors.refused(errors.internal(incident))
+
+
+def status_of(error: Exception) -> status_pb2.Status | None:
+    """The status of an expected error; None for a fault of ours."""
+    if isinstance(error, InputError):
+        return errors.invalid_argument(error)
+    if isinstance(error, errors.Refusal):
+        return errors.refused(error)
+    if isinstance(error, ports.RequestReused):
+        return errors.invalid_argument(_reused(error))
+    if isinstance(error, ports.FailedPrecondition):
+        return errors.precondition(error.source, error.problems)
+    if isinstance(error, ports.PortError):
+        refusal = _refusal(error)
+        return errors.refused(refusal) if refusal else None
+    return None
+
+
+def _reused(error: ports.RequestReused) -> InputError:
+    return InputError("request", Problem("request_id", str(error)))
+
+
+_CODES: dict[type[ports.PortError], tuple[grpc.StatusCode, str]] = {
+    ports.NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+    ports.AlreadyExists: (grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS"),
+    ports.Conflict: (grpc.StatusCode.ABORTED, "ETAG_MISMATCH"),
+    ports.StaleIntent: (grpc.StatusCode.ABORTED, "STALE_INTENT"),
+    ports.StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),
+    ports.StaleGeneration: (grpc.StatusCode.ABORTED, "STALE_GENERATION"),
+    ports.Unavailable: (grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"),
+    ports.Unusable: (grpc.StatusCode.UNAVAILABLE, "STORE_UNUSABLE"),
+}
+
+
+def _refusal(error: ports.PortError) -> errors.Refusal | None:
+    if type(error) not in _CODES:
+        return None
+    code, reason = _CODES[type(error)]
+    name = getattr(error, "name", None)
+    metadata = {"name": name} if isinstance(name, str) else None
+    retry = error.retry_after if isinstance(error, ports.Unavailable) else None
+    return errors.Refusal(code, reason, str(error), metadata, retry)

@@ -1,0 +1,107 @@
+"""PlacementService: jobs in, and how far each has come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from grpc import aio
+from typing_extensions import override
+
+from heddle.v1 import placement_pb2 as pb
+from heddle.v1.placement_pb2_grpc import PlacementServiceServicer
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import JobRecord
+from heddle_controller.serve.codec import job as codec
+from heddle_controller.serve.codec import names
+from heddle_controller.serve.paging import page
+from heddle_controller.serve.request import request_of
+from heddle_controller.serve.watch import Changes
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class PlacementService(PlacementServiceServicer):
+    """Reads from the store, writes through the intake; see placement.proto."""
+
+    def __init__(self, store: Store, intake: Intake, changes: Changes) -> None:
+        self._store = store
+        self._intake = intake
+        self._changes = changes
+
+    @override
+    async def SubmitJob(self, request: pb.SubmitJobRequest, context: Context) -> pb.Job:
+        """Durable when answered."""
+        fabric = names.parse_fabric(request.parent, "parent")
+        asked = request_of(request.request_id)
+        job = codec.job_from_pb(names.check_id(request.job_id, "job_id"), request.spec)
+        return codec.record_to_pb(fabric, await self._intake.submit_job(fabric, job, request=asked))
+
+    @override
+    async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.Job:
+        """One job."""
+        fabric, job = names.parse_job(request.name, "name")
+        return codec.record_to_pb(fabric, await self._store.get_job(fabric, job))
+
+    @override
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
+        """By name."""
+        fabric = names.parse_fabric(request.parent, "parent")
+        collection = f"jobs/{fabric}"
+        part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
+        found = await self._store.list_jobs(fabric, after=part.after, limit=part.size + 1)
+        more = len(found) > part.size
+        return pb.ListJobsResponse(
+            jobs=[codec.record_to_pb(fabric, record) for record in found[: part.size]],
+            next_page_token=part.token(found[part.size - 1].job.name) if more else "",
+        )
+
+    @override
+    async def UpdateJob(self, request: pb.UpdateJobRequest, context: Context) -> pb.Job:
+        """Replace the specification; the job is ACCEPTED again."""
+        fabric, name = names.parse_job(request.name, "name")
+        asked = request_of(request.request_id)
+        job = codec.job_from_pb(name, request.spec)
+        record = await self._intake.update_job(fabric, job, etag=request.etag, request=asked)
+        return codec.record_to_pb(fabric, record)
+
+    @override
+    async def DeleteJob(
+        self, request: pb.DeleteJobRequest, context: Context
+    ) -> pb.DeleteJobResponse:
+        """Free its hosts; its routes go with the next plan."""
+        fabric, name = names.parse_job(request.name, "name")
+        asked = request_of(request.request_id)
+        await self._store.delete_job(fabric, name, etag=request.etag, request=asked)
+        return pb.DeleteJobResponse()
+
+    @override
+    async def WatchJobs(
+        self, request: pb.WatchJobsRequest, context: Context
+    ) -> AsyncIterator[pb.JobEvent]:
+        """Every job, ``synced``, then each that changed or went."""
+        fabric = names.parse_fabric(request.parent, "parent")
+        before: dict[str, JobRecord] | None = None
+        async with aclosing(self._changes.watch(fabric)) as changes:
+            async for _ in changes:
+                records = await self._store.list_jobs(fabric)
+                for event in _difference(fabric, before or {}, records):
+                    yield event
+                if before is None:
+                    yield pb.JobEvent(synced=True)
+                before = {record.job.name: record for record in records}
+
+
+def _difference(
+    fabric: str, before: dict[str, JobRecord], records: Sequence[JobRecord]
+) -> list[pb.JobEvent]:
+    """What to tell a watcher that has seen ``before``."""
+    now = {record.job.name for record in records}
+    gone = [pb.JobEvent(deleted=names.job_name(fabric, name)) for name in before if name not in now]
+    return gone + [
+        pb.JobEvent(job=codec.record_to_pb(fabric, record))
+        for record in records
+        if before.get(record.job.name) != record
+    ]

@@ -1,0 +1,69 @@
+"""Watch streams: who watches learns that something changed, and reads what is there now.
+
+store.changes -> Changes.run (one task) -> an ``asyncio.Event`` of each stream. There
+is no queue of events: a stream that is slow, because its client is, finds several
+changes merged into one, and holds no more memory than one answer. Streams read at
+most every ``PACE`` seconds, so that a storm of writes costs readers little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.serve.errors import Refusal, unavailable
+
+PACE = 0.02
+"""Least time between two reads of one stream, in seconds."""
+
+
+def shutting_down() -> Refusal:
+    """How streams end when the controller does."""
+    message = "the controller is shutting down: connect again, to another replica if there is one"
+    return unavailable("SHUTTING_DOWN", message, retry_seconds=1.0)
+
+
+class Changes:
+    """Spreads the store's change notices over the streams that watch."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._closed = False
+
+    async def run(self) -> None:
+        """Take notices until the store is closed."""
+        async for fabric in self._store.changes(facts=True):
+            for event in self._watchers.get(fabric, ()):
+                event.set()
+
+    def close(self) -> None:
+        """End every stream, present and future, with UNAVAILABLE."""
+        self._closed = True
+        for events in self._watchers.values():
+            for event in events:
+                event.set()
+
+    async def watch(self, fabric: str) -> AsyncGenerator[None, None]:
+        """Yields at once, and then whenever the fabric may have changed since.
+
+        Raises:
+            Refusal: UNAVAILABLE when the controller shuts down.
+        """
+        event = asyncio.Event()
+        event.set()
+        events = self._watchers.setdefault(fabric, set())
+        events.add(event)
+        try:
+            while True:
+                await event.wait()
+                if self._closed:
+                    raise shutting_down()
+                event.clear()
+                yield
+                await asyncio.sleep(PACE)
+        finally:
+            events.discard(event)
+            if not events:
+                self._watchers.pop(fabric, None)

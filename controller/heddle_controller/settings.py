@@ -1,0 +1,122 @@
+"""What an operator may set, by option or by ``HEDDLE_`` variable.
+
+Read once, at the start, by the wiring; the rooms are handed plain values. A
+setting that makes no sense is refused before anything is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from heddle_controller.model.errors import InputError, Problem
+
+ENV_PREFIX = "HEDDLE_"
+DEFAULT_STORE = "sqlite:///heddle.sqlite3"
+
+
+def _default_controller_id() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class Settings(BaseSettings):
+    """The settings of one controller process. Times are in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
+
+    listen: str = "127.0.0.1:7400"
+    """Address of the gRPC API, ``host:port``; port 0 takes a free one."""
+    store: str = DEFAULT_STORE
+    """Where intent, plans and observations are kept, ``sqlite:///path``."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = Field(default=7401, ge=0, le=65535)
+    """Port of Prometheus' metrics; 0 takes a free one."""
+    controller_id: str = Field(default_factory=_default_controller_id, min_length=1)
+    """Name of this process among its replicas and in logs."""
+
+    insecure: bool = False
+    """Serve plain text to other hosts as well."""
+    tls_cert: Path | None = None
+    """PEM file of the server's certificate chain."""
+    tls_key: Path | None = None
+    """PEM file of its private key."""
+    tls_client_ca: Path | None = None
+    """PEM file of the authorities whose clients are let in; without it, any client is."""
+
+    debounce_seconds: float = Field(default=0.02, ge=0, le=60)
+    """Changes that come within so long of one another are planned together."""
+    solve_seconds: float = Field(default=30.0, gt=0, le=3600)
+    """Time limit of one solver run."""
+    rollout_seconds: float = Field(default=30.0, gt=0, le=3600)
+    """A switch that has not acknowledged after so long is left behind as degraded."""
+    drain_seconds: float = Field(default=5.0, ge=0, le=300)
+    """At shutdown, calls under way may take so long."""
+    counter_interval_seconds: float = Field(default=10.0, ge=0, le=3600)
+    """How often agents report counters; 0 is never."""
+    entry_ttl_seconds: float = Field(default=0.0, ge=0)
+    """Agents withdraw entries after so long without a controller; 0 is fail-static."""
+    agent_queue: int = Field(default=64, ge=1, le=100_000)
+    """Pushes that may wait for one agent before they are coalesced into a FULL_SYNC."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+    """auto is console on a terminal and JSON elsewhere."""
+
+    @field_validator("listen")
+    @classmethod
+    def _listen_has_port(cls, value: str) -> str:
+        split_address(value)
+        return value
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            msg = "tls_cert and tls_key belong together: give both or neither"
+            raise ValueError(msg)
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            msg = "tls_client_ca needs tls_cert and tls_key: give them too"
+            raise ValueError(msg)
+        return self
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[v6]:port``.
+
+    Raises:
+        ValueError: in words, when the address has another form.
+    """
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isdecimal() and int(port) < 65536):  # noqa: PLR2004 - ports
+        msg = f"{address!r} is not an address: use host:port, such as 127.0.0.1:7400"
+        raise ValueError(msg)
+    return host, int(port)
+
+
+def load_settings(**given: object) -> Settings:
+    """Settings from the options given, then the environment, then the defaults.
+
+    Options that are None count as not given.
+
+    Raises:
+        InputError: with a problem for each setting that makes no sense.
+    """
+    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Settings(**told)
+    except ValidationError as error:
+        problems = [_problem(details) for details in error.errors()]
+        raise InputError("settings", *problems) from None
+
+
+def _problem(details: ErrorDetails) -> Problem:
+    """One complaint of pydantic in the house's words, without the value: it may be secret."""
+    name = ".".join(str(part) for part in details["loc"])
+    record = f"{name} ({ENV_PREFIX}{name.upper()})" if name else ""
+    return Problem(record, str(details["msg"]).removeprefix("Value error, "))

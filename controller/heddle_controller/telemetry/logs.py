@@ -1,0 +1,95 @@
+"""Logs: one event a line, JSON for machines or coloured columns for people.
+
+Everything goes to standard error, the standard library's records too, so that
+standard output stays free for the one line that says where the server listens.
+Values whose name says that they are secret, and passwords in addresses, are
+replaced before any renderer sees them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+SECRET_NAME = re.compile(
+    r"(password|passwd|secret|token|authorization|credential|private)", re.IGNORECASE
+)
+PASSWORD_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
+BEARER = re.compile(r"(?<=\bbearer )\S+", re.IGNORECASE)
+PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)", re.DOTALL)
+HIDDEN = "***"
+
+
+def hide_secrets(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """A structlog processor: secrets of an event, nested ones too, become ``***``."""
+    for name, value in event.items():
+        event[name] = HIDDEN if SECRET_NAME.search(name) else _clean(value)
+    return event
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, str):
+        for pattern in (PASSWORD_IN_ADDRESS, BEARER, PEM):
+            value = pattern.sub(HIDDEN, value)
+        return value
+    if isinstance(value, dict):
+        return {
+            name: HIDDEN if SECRET_NAME.search(str(name)) else _clean(inner)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_clean(inner) for inner in value]
+    return value
+
+
+def configure_logs(level: str, style: str, stream: TextIO | None = None) -> None:
+    """Send all logs of the process to ``stream`` (standard error).
+
+    ``level`` is debug, info, warning or error; ``style`` json, console, or auto:
+    console on a terminal and JSON elsewhere.
+    """
+    stream = stream or sys.stderr
+    console = style == "console" or (style == "auto" and stream.isatty())
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,  # a test, or a reload, may configure again
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                hide_secrets,
+                _renderer(console=console, colors=stream.isatty()),
+            ],
+        )
+    )
+    logging.root.handlers = [handler]
+    logging.root.setLevel(level.upper())
+
+
+def _renderer(*, console: bool, colors: bool) -> structlog.types.Processor:
+    if console:
+        return structlog.dev.ConsoleRenderer(colors=colors)
+    return structlog.processors.JSONRenderer(sort_keys=True)

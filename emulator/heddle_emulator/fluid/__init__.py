@@ -1,0 +1,1 @@
+"""The fluid world: what rates flows get where they share links."""

@@ -1,0 +1,138 @@
+"""Forwarding tables of a whole fabric in this process, over the underlay of its present state.
+
+The world is the truth about which links are up. Tables are the agents' own
+``MemoryFib``, one a switch: filled by agents where there are any, left empty where
+only hashing shall be measured, so that both are walked in just the same way.
+
+BGP is told apart from carrier: ``converge`` is when all switches have heard of the
+world as it is. What a switch knows of its own ports it knows from its agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from heddle_agent.fib import MemoryFib, Names, NextHop, Packets
+from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
+from heddle_controller.model.flows import ROCE_PORT
+from heddle_emulator.underlay import Underlay
+
+
+class Switches:
+    """A ``MemoryFib`` for every switch of a fabric, by node row."""
+
+    def __init__(self, fabric: Fabric, seed: int = 0) -> None:
+        self.world = fabric
+        self.names = Names()
+        self._underlay = Underlay(fabric)
+        ids, kind = fabric.structure.nodes.ids, fabric.structure.nodes.kind
+        nics = fabric.rows_of_kind(NodeKind.NIC)
+        self._name = np.full(len(ids), NONE, dtype=np.int64)
+        self._name[nics] = self.names.ids(ids[row] for row in nics.tolist())
+        self.fibs: dict[int, MemoryFib] = {}
+        self._arcs: dict[int, Ints] = {}
+        self._routes: list[_Routes] = []
+        for row in np.flatnonzero(kind != NodeKind.NIC).tolist():
+            self._add(row, seed)
+
+    def _add(self, switch: int, seed: int) -> None:
+        structure = self.world.structure
+        first, arcs = structure.out
+        own = arcs[first[switch] : first[switch + 1]]
+        hops = {arc: next_hop(self.world, arc) for arc in own.tolist()}
+        routes = _Routes(self.world, switch, hops, self._underlay)
+        size = max(int(structure.nodes.table_size[switch]), 0)
+        self.fibs[switch] = MemoryFib(
+            structure.nodes.ids[switch],
+            list(hops.values()),
+            routes,
+            seed=seed_of(seed, switch),
+            names=self.names,
+            table_size=size,
+        )
+        self._arcs[switch] = np.append(own, NONE)  # -1 is "dropped" in the answers of a table
+        self._routes.append(routes)
+
+    def change(self, links: dict[int, State]) -> None:
+        """Put links, by row, in another state; routes stay as they were until ``converge``."""
+        self.world = self.world.with_links(links)
+
+    def converge(self) -> None:
+        """Let every switch's underlay know the world as it is."""
+        self._underlay = Underlay(self.world)
+        for routes in self._routes:
+            routes.learn(self._underlay)
+
+    def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
+        """The arc by which each packet leaves the switch it is at; ``NONE`` where it is dropped.
+
+        Arguments are node rows and UDP source ports, one element a packet.
+        """
+        result = np.full(len(switch), NONE, dtype=np.int64)
+        order = np.argsort(switch, kind="stable")
+        rows, starts = np.unique(switch[order], return_index=True)
+        for row, at in zip(rows.tolist(), np.split(order, starts[1:]), strict=True):
+            packets = Packets(
+                self._name[source[at]],
+                self._name[destination[at]],
+                source_port[at],
+                np.full(len(at), ROCE_PORT, dtype=np.int64),
+            )
+            result[at] = self._arcs[row][self.fibs[row].lookup_batch(packets)]
+        return result
+
+
+def seed_of(seed: int, switch: int) -> int:
+    """The hash seed of one switch: the same in each run of the same seed."""
+    return int(np.random.SeedSequence([seed, switch]).generate_state(1, np.uint64)[0])
+
+
+def next_hop(fabric: Fabric, arc: int) -> NextHop:
+    """The neighbour that an arc leads to, as its switch's agent names it."""
+    nodes, head = fabric.structure.nodes, int(fabric.structure.head[arc])
+    return NextHop(nodes.ids[head], str(fabric.structure.links.key[arc >> 1]), nodes.address[head])
+
+
+@dataclass(slots=True)
+class _Routes:
+    """The underlay of one switch in the agents' words; worked out when first asked."""
+
+    fabric: Fabric
+    switch: int
+    hops: dict[int, NextHop]
+    underlay: Underlay
+    _set_of_group: list[int] = field(default_factory=list)
+    _sets: list[Sequence[NextHop]] = field(default_factory=list)
+    _attached: dict[int, Sequence[NextHop]] = field(default_factory=dict)
+
+    def learn(self, underlay: Underlay) -> None:
+        """Take new routes."""
+        self.underlay = underlay
+        self._set_of_group, self._sets, self._attached = [], [], {}
+
+    def next_hops(self, destination: str) -> Sequence[NextHop]:
+        """Equal-cost next hops towards a NIC: one object for all that share them."""
+        if not self._sets:
+            self._work_out()
+        nic = self.fabric.structure.index[destination]
+        if nic in self._attached:
+            return self._attached[nic]
+        return self._sets[self._set_of_group[int(self.underlay.group[nic])]]
+
+    def _work_out(self) -> None:
+        arcs, ways = self.underlay.ways(self.switch)
+        sets, which = np.unique(np.packbits(ways, axis=0), axis=1, return_inverse=True)
+        chosen = np.unpackbits(sets, axis=0, count=len(arcs)).astype(np.bool_)
+        self._sets = [self._named(arcs[column]) for column in chosen.T]
+        self._set_of_group = which.ravel().tolist()
+        heads = self.fabric.structure.head
+        own = self.underlay.arcs_of(self.switch)
+        for arc in own[self.fabric.structure.nodes.kind[heads[own]] == NodeKind.NIC].tolist():
+            nic = int(heads[arc])
+            self._attached[nic] = (*self._attached.get(nic, ()), self.hops[arc])
+
+    def _named(self, arcs: Ints) -> Sequence[NextHop]:
+        return tuple(self.hops[arc] for arc in arcs.tolist())

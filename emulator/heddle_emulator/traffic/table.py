@@ -1,0 +1,99 @@
+"""Patterns as flows of a fabric, and flows as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.files.content import write_content
+from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
+from heddle_emulator.traffic.patterns import PATTERNS
+
+
+def flows_between(
+    fabric: Fabric,
+    pattern: str,
+    *,
+    seed: int = 0,
+    nics: int | None = None,
+    gbps: float | None = None,
+    qps: int = 1,
+) -> Flows:
+    """Flows of one pattern over all NICs of a fabric, or so many drawn from the seed.
+
+    Without ``gbps`` a sender divides its line rate evenly over what it sends.
+
+    Raises:
+        InputError: fewer than 2 NICs, more than there are, or no rate above 0.
+    """
+    random = np.random.default_rng(seed)
+    rows = fabric.rows_of_kind(NodeKind.NIC)
+    count = len(rows) if nics is None else nics
+    if not 2 <= count <= len(rows):
+        reason = f"is {count}; give 2 or more, and at most the {len(rows)} of the fabric"
+        raise refuse("traffic", "nics", reason)
+    if gbps is not None and not (np.isfinite(gbps) and gbps > 0):
+        raise refuse("traffic", "gbps", f"is {gbps:g}; give a number above 0")
+    if qps < 1:
+        raise refuse("traffic", "qps", f"is {qps}; give 1 or more")
+    if count < len(rows):
+        rows = np.sort(random.choice(rows, count, replace=False))
+    source, destination = PATTERNS[pattern](count, random)
+    rate = line_rates(fabric)[rows[source]] / np.bincount(source, minlength=count)[source]
+    return _flows(pattern, rows[source], rows[destination], rate if gbps is None else gbps, qps)
+
+
+def line_rates(fabric: Fabric) -> Floats:
+    """Gbit/s that each node could send over all its links together, shape (nodes,)."""
+    structure = fabric.structure
+    rates = np.zeros(fabric.node_count)
+    rates += np.bincount(structure.tail, weights=structure.capacity, minlength=fabric.node_count)
+    return rates
+
+
+def _flows(job: str, source: Ints, destination: Ints, gbps: Floats | float, qps: int) -> Flows:
+    count = len(source)
+    return Flows(
+        ids=tuple(f"f{row}" for row in range(count)),
+        source=source,
+        destination=destination,
+        gbps=np.broadcast_to(np.asarray(gbps, dtype=np.float64), (count,)).copy(),
+        job=np.zeros(count, dtype=np.int64),
+        phase=np.full(count, ANY_PHASE, dtype=np.int64),
+        qps=np.full(count, qps, dtype=np.int64),
+        traffic_class=np.full(count, TrafficClass.BANDWIDTH, dtype=np.int64),
+        weight=np.ones(count),
+        job_names=(job,),
+        phase_names=(),
+    )
+
+
+def save_flows(fabric: Fabric, flows: Flows, path: Path) -> None:
+    """Write flows as CSV, gzip where the name ends in ``.gz``.
+
+    Raises:
+        InputError: the file cannot be written there.
+    """
+    ids = fabric.structure.nodes.ids
+    phases = (*flows.phase_names, "")  # ANY_PHASE is -1: the last
+    columns = zip(
+        flows.ids,
+        flows.source.tolist(),
+        flows.destination.tolist(),
+        flows.gbps.tolist(),
+        flows.job.tolist(),
+        flows.phase.tolist(),
+        flows.qps.tolist(),
+        flows.traffic_class.tolist(),
+        strict=True,
+    )
+    lines = ["flow,src,dst,gbps,job,phase,qps,class\n"]
+    lines += [
+        f"{flow},{ids[a]},{ids[b]},{gbps!r},{flows.job_names[job]},{phases[phase]},{qps},"
+        f"{TrafficClass(kind).name.lower()}\n"
+        for flow, a, b, gbps, job, phase, qps, kind in columns
+    ]
+    write_content(path, "".join(lines).encode())

@@ -1,0 +1,132 @@
+"""The one place where a table meets its backend: pure functions decide, the backend acts.
+
+All methods are synchronous, so that no other task sees a table that differs from the backend in
+anything but its dirty matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from heddle_agent.fib import Count, Fib, Link, Match
+from heddle_agent.table import digest
+from heddle_agent.table.groups import Groups
+from heddle_agent.table.program import adopt, confirm, pending, withdraw
+from heddle_agent.table.push import NO_FENCE, Fence, OperationFailure, Push, Receipt
+from heddle_agent.table.receive import receive
+from heddle_agent.table.repair import links_changed
+from heddle_agent.table.state import Table
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a switch holds."""
+
+    epoch: int
+    """Highest accepted."""
+    generation: int
+    """Held whole; 0 for none."""
+    entries: int
+    """Programmed."""
+    dirty: int
+    """Yet to be set or deleted in the backend."""
+    stale: int
+    """Programmed, not named by the last full sync, not yet swept."""
+
+
+def _keep_in_memory(_: Fence) -> None:
+    """Remember the fence no longer than this process lives."""
+
+
+class Forwarding:
+    """The entries of one switch, in the table and in the backend."""
+
+    def __init__(
+        self,
+        switch: str,
+        fib: Fib,
+        local: Iterable[tuple[str, str]],
+        *,
+        fence: Fence = NO_FENCE,
+        remember: Callable[[Fence], None] = _keep_in_memory,
+    ) -> None:
+        """Adopt what ``fib`` holds.
+
+        ``local`` are the switch's links as (neighbour, key). ``remember`` is told of every newer
+        fence before the push that brought it is answered.
+        """
+        empty = Table(
+            Groups(switch),
+            local=frozenset(local),
+            capabilities=fib.capabilities,
+            table_size=fib.table_size,
+            fence=fence,
+        )
+        self.fib = fib
+        self.table = adopt(empty, fib.read_back())
+        self.flips = 0  # groups moved by local repair since the start
+        self._remember = remember
+
+    @property
+    def held(self) -> Held:
+        """What is programmed at the moment."""
+        table = self.table
+        return Held(
+            epoch=table.fence.epoch,
+            generation=table.whole,
+            entries=len(table.programmed),
+            dirty=len(table.dirty),
+            stale=len(table.stale),
+        )
+
+    def receive(self, push: Push) -> Receipt:
+        """Take a push into the table; ``program`` then brings it into the backend."""
+        before = self.table.fence
+        self.table, receipt = receive(self.table, push)
+        if self.table.fence > before:
+            self._remember(self.table.fence)
+        return receipt
+
+    def program(self, push: Push) -> list[OperationFailure]:
+        """Bring everything that is dirty into the backend; return the push's own failures."""
+        if self.table.dirty:
+            failures = self.fib.apply(pending(self.table))
+            self.table = confirm(self.table, {failure.match for failure in failures})
+        else:
+            failures = ()
+            self.table = confirm(self.table, ())
+        if not failures:
+            return []
+        rows = {match: row for row, match in enumerate(push.operations.matches)}
+        for failure in failures:
+            if failure.match not in rows:
+                _log.warning("entry not programmed", match=failure.match, why=failure.message)
+        return [OperationFailure(rows[m], r, text) for m, r, text in failures if m in rows]
+
+    def links_changed(self, changes: Mapping[Link, bool]) -> int:
+        """Repair around links that went down (False) or came up (True); return groups moved."""
+        self.table, steering = links_changed(self.table, changes)
+        if steering is None:
+            return 0
+        self.fib.steer(steering)
+        self.flips += len(steering.choices)
+        return len(steering.choices)
+
+    def withdraw(self) -> None:
+        """Take every entry out: all flows fall to the underlay."""
+        self.table = withdraw(self.table)
+        failures = self.fib.apply(pending(self.table))
+        self.table = confirm(self.table, {failure.match for failure in failures})
+
+    def digest(self) -> bytes:
+        """Digest of what is programmed."""
+        return digest.table_digest(self.table.programmed)
+
+    def counters(self) -> Mapping[Match, Count]:
+        """What the entries have carried."""
+        return self.fib.counters()

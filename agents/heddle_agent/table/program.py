@@ -1,0 +1,71 @@
+"""From table to backend and back: what is pending, what has been confirmed, what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from heddle_agent.fib import Batch, Choice, Group, Match
+from heddle_agent.table.groups import intern, prune
+from heddle_agent.table.state import Table
+
+
+def pending(table: Table) -> Batch:
+    """Everything in which the backend differs from what is intended."""
+    intended = table.intended
+    return Batch(
+        sets={match: intended[match] for match in table.dirty if match in intended},
+        deletes=[match for match in table.dirty if match not in intended],
+        diverted=table.diverted,
+        addresses=table.addresses,
+    )
+
+
+def confirm(table: Table, failed: Collection[Match]) -> Table:
+    """The table after the backend has taken ``pending(table)`` except some matches."""
+    if not failed:
+        whole = table.completing if table.completing and not table.rejected else table.whole
+        done = replace(table, programmed=table.intended, dirty=frozenset(), whole=whole)
+        return _pruned(done)
+    programmed = dict(table.programmed)
+    for match in table.dirty.difference(failed):
+        if match in table.intended:
+            programmed[match] = table.intended[match]
+        else:
+            programmed.pop(match, None)
+    return replace(table, programmed=programmed, dirty=frozenset(failed))
+
+
+def adopt(table: Table, found: Mapping[Match, Group]) -> Table:
+    """An empty table takes over what the backend already forwards by."""
+    unique = list(dict.fromkeys(found.values()))
+    keys = [(group.primary, group.backup, group.risks) for group in unique]
+    groups, kept, _ = intern(table.groups, keys)
+    own = dict(zip(unique, kept, strict=True))
+    entries = {match: own[group] for match, group in found.items()}
+    strange = frozenset(m for m, group in found.items() if own[group] is not group)
+    return replace(table, groups=groups, intended=entries, programmed=entries, dirty=strange)
+
+
+def withdraw(table: Table) -> Table:
+    """Intend nothing: every flow goes back to the underlay."""
+    return replace(
+        table,
+        intended={},
+        dirty=frozenset(table.programmed),
+        stale=frozenset(),
+        rejected=frozenset(),
+        completing=0,
+        whole=0,
+    )
+
+
+def _pruned(table: Table) -> Table:
+    """Drop groups without entries once they are the greater part."""
+    if len(table.groups.by_key) <= 2 * len(table.intended) + 64:
+        return table
+    used = set(table.intended.values())
+    diverted: Mapping[Group, Choice] = {
+        group: choice for group, choice in table.diverted.items() if group in used
+    }
+    return replace(table, groups=prune(table.groups, used), diverted=diverted)

@@ -1,0 +1,83 @@
+"""A push as the table takes it: decoded once, as columns, with groups instead of next hops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from heddle_agent.fib import Link, Match, NextHop, Reason
+
+DELETE = -1
+
+GroupKey: TypeAlias = tuple[NextHop, NextHop | None, tuple[Link, ...]]
+"""Primary, backup, risk links (sorted, none twice): all in which groups differ."""
+
+
+class Mode(Enum):
+    """What becomes of entries that a push does not name."""
+
+    FULL_SYNC = "they turn stale"
+    INCREMENTAL = "they stay"
+
+
+class Status(Enum):
+    """How a push was taken as a whole; names as in the protocol."""
+
+    APPLIED = "applied"
+    STALE_EPOCH = "older than one already seen"
+    INVALID = "malformed"
+
+
+class Fence(NamedTuple):
+    """The newest (epoch, generation) ever accepted; compares as the two in this order."""
+
+    epoch: int = 0
+    generation: int = 0
+
+
+NO_FENCE = Fence()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operations:
+    """Sets and deletes, one row each; the row number names the operation in answers."""
+
+    matches: Sequence[Match] = ()
+    groups: Sequence[int] = ()
+    """Row of ``keys`` that the entry shall forward by, or DELETE."""
+    keys: Sequence[GroupKey] = ()
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """IP address by NIC, where the push gives one."""
+
+
+NO_OPERATIONS = Operations()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Push:
+    """One batch for one switch."""
+
+    mode: Mode
+    version: Fence
+    nonce: int = 0
+    operations: Operations = NO_OPERATIONS
+    sweep_stale: bool = False
+    completes_generation: bool = False
+
+
+class OperationFailure(NamedTuple):
+    """One operation of a push that did not succeed."""
+
+    operation: int
+    reason: Reason
+    message: str
+
+
+class Receipt(NamedTuple):
+    """What became of a push in the table; failures name single operations of an applied push."""
+
+    status: Status
+    failures: tuple[OperationFailure, ...] = ()
+    message: str = ""

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import orjson
 
@@ -27,9 +27,11 @@ BOM = b"\xef\xbb\xbf"
 MEBIBYTE = 1 << 20
 _PEEK = 4096
 
+Content = io.BufferedReader | gzip.GzipFile
+
 
 @contextmanager
-def open_content(path: Path, ceiling: int) -> Iterator[BinaryIO]:
+def open_content(path: Path, ceiling: int) -> Iterator[Content]:
     """A file's content, unpacked where it is gzip, to be read once from the start.
 
     Raises:
@@ -44,7 +46,7 @@ def open_content(path: Path, ceiling: int) -> Iterator[BinaryIO]:
             if not head:
                 raise refuse(str(path), "", "the file is empty")
             packed = head.startswith(GZIP_MAGIC)
-            yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
+            yield gzip.GzipFile(fileobj=file) if packed else file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise refuse(str(path), "", f"broken gzip ({error}); pack the file again") from error
     except OSError as error:
@@ -60,19 +62,23 @@ def read_json(path: Path, ceiling: int) -> object:
             JSON object; malformed JSON, with its position.
     """
     with open_content(path, ceiling) as file:
-        head = file.read(_PEEK)
-        start = head.removeprefix(BOM).lstrip()
-        if head and not start.startswith(b"{") and (start or len(head) < _PEEK):
+        content = bytearray(file.read(_PEEK))
+        if not content:
+            raise refuse(str(path), "", "the file is empty")
+        if content.startswith(BOM):
+            del content[: len(BOM)]
+        start = content.lstrip()
+        if not start.startswith(b"{") and (start or len(content) < _PEEK):
             raise refuse(str(path), "", "not a JSON object; it must start with '{'")
-        content = head + file.read(ceiling + 1 - len(head))
+        # By the piece: a read of "up to the ceiling" would set that much memory aside.
+        while len(content) <= ceiling and (more := file.read(MEBIBYTE)):
+            content += more
     if len(content) > ceiling:
         raise _too_large(path, "larger", ceiling)
-    if not content:
-        raise refuse(str(path), "", "the file is empty")
-    return _parse(content.removeprefix(BOM), path)
+    return _parse(content, path)
 
 
-def _parse(content: bytes, path: Path) -> object:
+def _parse(content: bytearray, path: Path) -> object:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -81,7 +87,7 @@ def _parse(content: bytes, path: Path) -> object:
         raise _malformed(path, error) from error
 
 
-def _parse_leniently(content: bytes, path: Path) -> object:
+def _parse_leniently(content: bytearray, path: Path) -> object:
     """Many writers say NaN, which is not JSON: take it, so that the check can name the record."""
     try:
         return json.loads(content)

@@ -1,0 +1,276 @@
+"""flows.csv: demands, a row a flow.
+
+Rows are taken in chunks and turned into columns at once: a million rows never
+exist as a million lists, equal names are one string, and garbage is refused at
+its first chunk. Faults are named by line. That a NIC exists is for ``resolve`` to
+say, which knows the fabric.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, islice
+from pathlib import Path
+
+import numpy as np
+
+from heddle_controller.model.demand import MAX_PROBLEMS, Demands
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.files.content import MEBIBYTE, open_content
+from heddle_controller.model.files.records import short
+from heddle_controller.model.flows import TrafficClass
+
+CEILING = 1024 * MEBIBYTE
+"""A million flows take some 50 MB."""
+LONGEST_LINE = 1 << 16
+"""Characters; what has no line end in so many is no CSV."""
+CHUNK = 1 << 13
+REQUIRED = ("flow", "src", "dst", "gbps", "job", "phase")
+OPTIONAL = ("qps", "class")
+CLASSES = {"": int(TrafficClass.BANDWIDTH)} | {c.name.lower(): int(c) for c in TrafficClass}
+MOST_QPS = 1 << 14
+"""As many as a pair of NICs has source ports."""
+LONGEST_COUNT = 9
+"""Digits; more are not even converted, which would take time and fail on thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Some rows as columns; ``lines`` is the line each row ends on."""
+
+    lines: Sequence[int]
+    columns: dict[str, Sequence[str]]
+
+
+def load_demands(path: Path, *, qps: int | None = None) -> Demands:
+    """Read a flows.csv, plain or gzip; ``qps`` replaces what the file says.
+
+    The columns may stand in any order; others than those of the format are passed
+    over.
+
+    Raises:
+        InputError: with a problem for each faulty line, at most ``MAX_PROBLEMS``.
+    """
+    with open_content(path, CEILING) as content:
+        text = io.TextIOWrapper(content, encoding="utf-8-sig", newline="")
+        try:
+            return _demands(_chunks(_lines(text, path), path), path, qps)
+        finally:
+            text.detach()  # the file is closed by who opened it
+
+
+def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
+    """Lines, none of them endless, and not endlessly many."""
+    size = 0
+    for number in count(1):
+        line = text.readline(LONGEST_LINE)
+        size += len(line)
+        if len(line) >= LONGEST_LINE:
+            reason = f"the line is longer than {LONGEST_LINE} characters; is it the right file?"
+            raise refuse(str(path), f"line {number}", reason)
+        if size > CEILING:
+            reason = f"the ceiling of {CEILING / MEBIBYTE:g} MiB is passed; split the file"
+            raise refuse(str(path), f"line {number}", reason)
+        if not line:
+            return
+        yield line
+
+
+def _no_header(path: Path) -> InputError:
+    return refuse(str(path), "line 1", f"no header; it must be {','.join(REQUIRED)}[,qps][,class]")
+
+
+def _chunks(text: Iterator[str], path: Path) -> Iterator[_Chunk]:
+    reader = csv.reader(text)
+    try:
+        header = [name.strip().lower() for name in next(reader, ())]
+        places = _places(header, path)
+        while True:
+            first = reader.line_num
+            rows = [*islice(reader, CHUNK)]
+            if not rows:
+                return
+            lines: Sequence[int] = range(first + 1, first + 1 + len(rows))
+            if reader.line_num - first != len(rows) or not all(rows):
+                lines, rows = _with_lines(rows, first)
+            _check_width(rows, lines, len(header), path)
+            columns = [*zip(*rows, strict=True)] or [()] * len(header)
+            yield _Chunk(lines, {name: columns[at] for name, at in places.items()})
+    except csv.Error as error:
+        reason = f"malformed CSV: {error}"
+        raise refuse(str(path), f"line {reader.line_num}", reason) from error
+    except UnicodeDecodeError as error:
+        record = f"after line {reader.line_num}"
+        raise refuse(str(path), record, "not UTF-8 text; save the file as UTF-8") from error
+
+
+def _places(header: list[str], path: Path) -> dict[str, int]:
+    """Where each column stands."""
+    missing = [name for name in REQUIRED if name not in header]
+    if len(missing) == len(REQUIRED):
+        raise _no_header(path)
+    if missing:
+        raise refuse(str(path), "line 1", f"the header lacks {', '.join(missing)}")
+    known = [name for name in (*REQUIRED, *OPTIONAL) if name in header]
+    if twice := [name for name in known if header.count(name) > 1]:
+        raise refuse(str(path), "line 1", f"the header has {twice[0]!r} twice; keep one")
+    return {name: header.index(name) for name in known}
+
+
+def _with_lines(rows: list[list[str]], first: int) -> tuple[list[int], list[list[str]]]:
+    """Line and row of each row that is not blank, where some are blank or span lines."""
+    lines, line = [], first
+    for row in rows:
+        line += 1 + sum(field.count("\n") for field in row)
+        lines.append(line)
+    kept = [at for at, row in enumerate(rows) if row]
+    return [lines[at] for at in kept], [rows[at] for at in kept]
+
+
+def _check_width(rows: list[list[str]], lines: Sequence[int], width: int, path: Path) -> None:
+    if set(map(len, rows)) <= {width}:
+        return
+    faulty = [at for at, row in enumerate(rows) if len(row) != width][:MAX_PROBLEMS]
+    raise InputError(
+        str(path),
+        *(
+            Problem(f"line {lines[at]}", f"has {len(rows[at])} fields, the header {width}")
+            for at in faulty
+        ),
+    )
+
+
+def _demands(chunks: Iterator[_Chunk], path: Path, qps: int | None) -> Demands:
+    names: dict[str, str] = {}
+    lines: list[Sequence[int]] = []
+    problems: list[Problem] = []
+    parts: list[Demands] = []
+    for chunk in chunks:
+        parts.append(_part(chunk, qps, names, problems))
+        lines.append(chunk.lines)
+        if len(problems) >= MAX_PROBLEMS:
+            break
+    ids = _joined([part.ids for part in parts])
+    problems += _id_problems(ids, chain.from_iterable(lines))
+    if problems:
+        problems.sort(key=lambda problem: int(problem.record.removeprefix("line ")))
+        raise InputError(str(path), *problems[:MAX_PROBLEMS])
+    return Demands(
+        ids=ids,
+        source=_joined([part.source for part in parts]),
+        destination=_joined([part.destination for part in parts]),
+        gbps=np.concatenate([*(part.gbps for part in parts), np.empty(0)]),
+        job=_joined([part.job for part in parts]),
+        phase=_joined([part.phase for part in parts]),
+        qps=np.concatenate([*(part.qps for part in parts), np.empty(0, np.int64)]),
+        traffic_class=np.concatenate(
+            [*(part.traffic_class for part in parts), np.empty(0, np.int64)]
+        ),
+    )
+
+
+def _joined(parts: list[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(parts))
+
+
+def _part(
+    chunk: _Chunk, qps: int | None, names: dict[str, str], problems: list[Problem]
+) -> Demands:
+    """A chunk's demands, equal names being one string of ``names``; faults are added."""
+
+    def shared(name: str) -> tuple[str, ...]:
+        return tuple([names.setdefault(value, value) for value in chunk.columns[name]])
+
+    _check_ends(chunk, problems)
+    return Demands(
+        ids=tuple(chunk.columns["flow"]),
+        source=shared("src"),
+        destination=shared("dst"),
+        gbps=_rates(chunk, problems),
+        job=shared("job"),
+        phase=shared("phase"),
+        qps=_qps(chunk, problems, qps),
+        traffic_class=_classes(chunk, problems),
+    )
+
+
+def _tell(chunk: _Chunk, problems: list[Problem], bad: Bools, name: str, cure: str) -> None:
+    for row in np.flatnonzero(bad)[:MAX_PROBLEMS].tolist():
+        said = f"{name} is {short(chunk.columns[name][row])}; {cure}"
+        problems.append(Problem(f"line {chunk.lines[row]}", said))
+
+
+def _rates(chunk: _Chunk, problems: list[Problem]) -> Floats:
+    column = chunk.columns["gbps"]
+    try:
+        rates = np.array([*map(float, column)])
+    except ValueError:
+        rates = np.array([*map(_float, column)])
+    bad = ~(np.isfinite(rates) & (rates > 0))
+    _tell(chunk, problems, bad, "gbps", "give a finite number above 0")
+    return rates
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _qps(chunk: _Chunk, problems: list[Problem], qps: int | None) -> Ints:
+    if qps is not None or "qps" not in chunk.columns:
+        return np.full(len(chunk.lines), 1 if qps is None else qps, dtype=np.int64)
+    column = chunk.columns["qps"]
+    numbers = {text: _count(text) for text in set(column)}
+    counts = np.array([numbers[text] for text in column], dtype=np.int64)
+    _tell(chunk, problems, counts < 1, "qps", f"give an integer from 1 to {MOST_QPS}")
+    return counts
+
+
+def _count(text: str) -> int:
+    """The number of QPs, 1 where nothing is said, 0 where it is no such number."""
+    text = text.strip()
+    if not text:
+        return 1
+    plain = text.isascii() and text.isdecimal() and len(text) <= LONGEST_COUNT
+    number = int(text) if plain else 0
+    return number if number <= MOST_QPS else 0
+
+
+def _classes(chunk: _Chunk, problems: list[Problem]) -> Ints:
+    column = chunk.columns.get("class")
+    if column is None:
+        return np.zeros(len(chunk.lines), dtype=np.int64)
+    codes = {text: CLASSES.get(text.strip().lower(), -1) for text in set(column)}
+    classes = np.array([codes[text] for text in column], dtype=np.int64)
+    _tell(chunk, problems, classes < 0, "class", "use bandwidth or latency")
+    return classes
+
+
+def _id_problems(ids: tuple[str, ...], lines: Iterable[int]) -> list[Problem]:
+    first: dict[str, int] = {}
+    if len(set(ids)) == len(ids) and "" not in ids:
+        return []
+    found: list[Problem] = []
+    for flow, line in zip(ids, lines, strict=True):
+        if not flow:
+            found.append(Problem(f"line {line}", "has no flow id; give one"))
+        elif first.setdefault(flow, line) != line:
+            reason = f"flow {short(flow)} is already on line {first[flow]}; give each its own id"
+            found.append(Problem(f"line {line}", reason))
+        if len(found) == MAX_PROBLEMS:
+            break
+    return found
+
+
+def _check_ends(chunk: _Chunk, problems: list[Problem]) -> None:
+    ends = zip(chunk.lines, chunk.columns["src"], chunk.columns["dst"], strict=True)
+    same = ((line, source) for line, source, destination in ends if source == destination)
+    for line, source in islice(same, MAX_PROBLEMS):
+        reason = f"src and dst are both {short(source)}; drop the flow or name two NICs"
+        problems.append(Problem(f"line {line}", reason))

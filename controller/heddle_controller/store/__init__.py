@@ -1,1 +1,1 @@
-"""What must survive a crash: intent, programs, epoch and generation, behind one port."""
+"""What must survive the controller, behind reconcile's store port: one SQLite file, for now."""

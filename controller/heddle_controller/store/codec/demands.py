@@ -1,0 +1,39 @@
+"""Demand sets as columns; repeated names are kept once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from heddle_controller.model.demand import Demands
+from heddle_controller.store.codec.container import DamagedError, pack, unpack
+
+_NAMED = ("source", "destination", "job", "phase")
+_NUMBERS = ("gbps", "qps", "traffic_class")
+
+
+def pack_demands(demands: Demands) -> bytes:
+    """Bytes of a demand set."""
+    meta: dict[str, Any] = {"ids": demands.ids}
+    columns = {name: getattr(demands, name) for name in _NUMBERS}
+    for name in _NAMED:
+        column = getattr(demands, name)
+        rows = {value: row for row, value in enumerate(dict.fromkeys(column))}
+        meta[name] = list(rows)
+        columns[name] = np.array([rows[value] for value in column], dtype=np.int64)
+    return pack(meta, columns)
+
+
+def unpack_demands(packed: bytes) -> Demands:
+    """Raises ``DamagedError`` for anything that ``pack_demands`` did not make."""
+    meta, columns = unpack(packed)
+    try:
+        named: dict[str, Any] = {
+            name: tuple(map(meta[name].__getitem__, columns[name].tolist())) for name in _NAMED
+        }
+        return Demands(
+            ids=tuple(meta["ids"]), **named, **{name: columns[name] for name in _NUMBERS}
+        )
+    except (KeyError, IndexError, TypeError) as error:
+        raise DamagedError(f"demands: {error!r}") from error

@@ -1,0 +1,74 @@
+"""Jobs and their records as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.job import (
+    Algorithm,
+    Collective,
+    Group,
+    Job,
+    Operation,
+    Parallelism,
+)
+from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
+from heddle_controller.store.codec.container import DamagedError
+
+
+def job_json(job: Job) -> bytes:
+    """A job as one JSON object."""
+    return orjson.dumps(asdict(job), option=orjson.OPT_SORT_KEYS)
+
+
+def parse_job(content: bytes) -> Job:
+    """Raises ``DamagedError`` for anything that ``job_json`` did not make."""
+    try:
+        return _job(orjson.loads(content))
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"job: {error}") from error
+
+
+def _job(fields: dict[str, Any]) -> Job:
+    return Job(
+        name=fields["name"],
+        hosts=tuple(fields["hosts"]),
+        gpus_per_host=fields["gpus_per_host"],
+        parallelism=Parallelism(**fields["parallelism"]),
+        collectives=tuple(
+            Collective(
+                operation=Operation(c["operation"]),
+                group=Group(c["group"]),
+                bytes=c["bytes"],
+                algorithm=Algorithm(c["algorithm"]),
+            )
+            for c in fields["collectives"]
+        ),
+        priority=fields["priority"],
+        traffic_class=TrafficClass(fields["traffic_class"]),
+        qps=fields["qps"],
+    )
+
+
+def record_json(record: JobRecord) -> bytes:
+    """A job's record as one JSON object."""
+    return orjson.dumps(asdict(record))
+
+
+def parse_record(content: bytes) -> JobRecord:
+    """Raises ``DamagedError`` for anything that ``record_json`` did not make."""
+    try:
+        fields = orjson.loads(content)
+        facts = fields["facts"]
+        return JobRecord(
+            job=_job(fields["job"]),
+            etag=fields["etag"],
+            create_time=fields["create_time"],
+            facts=JobFacts(**(facts | {"state": JobState(facts["state"])})),
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"record of a job: {error}") from error

@@ -1,0 +1,84 @@
+"""One SQLite connection in one thread of its own.
+
+A single thread makes every write a transaction that no other can come between,
+without locks in Python, and keeps fsync out of the event loop. Who waits for a
+write may be cancelled; the write is not, and whoever watches still hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from heddle_controller.reconcile.errors import Unavailable, Unusable
+from heddle_controller.store.codec.container import DamagedError
+from heddle_controller.store.lock import FileLock
+from heddle_controller.store.schema import open_database
+
+Answer = TypeVar("Answer")
+Work = Callable[[sqlite3.Connection], Answer]
+
+
+class Database:
+    """A store file, open and locked from making to ``close``."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ``Unusable``; the text names the cure."""
+        self.path = path
+        self._lock = FileLock(path)
+        try:
+            self._connection = open_database(path)
+        except Unusable:
+            self._lock.release()
+            raise
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="heddle-store")
+        self._open = True
+
+    async def run(
+        self, work: Work[Answer], after: Callable[[Answer], None] | None = None
+    ) -> Answer:
+        """What ``work`` returns, called in the thread and inside a transaction.
+
+        Durable when this returns; nothing is written if ``work`` raises. ``after``
+        is called in the thread once it is durable, even if nobody waits any more.
+
+        Raises:
+            Unavailable: the file cannot be read or written now, or is closed.
+            Unusable: a record in it is damaged.
+        """
+        if not self._open:
+            raise Unavailable(f"store {self.path}: closed, the controller is stopping")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._transaction, work, after)
+
+    def _transaction(self, work: Work[Answer], after: Callable[[Answer], None] | None) -> Answer:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                answer = work(self._connection)
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise Unavailable(f"store {self.path}: {error}; free its disk, or mend it") from error
+        except DamagedError as error:
+            raise Unusable(
+                f"store {self.path}: a record is damaged ({error}); restore it from a backup"
+            ) from error
+        if after is not None:
+            after(answer)
+        return answer
+
+    async def close(self) -> None:
+        """Finish what was begun, then let go of the file; twice does nothing more."""
+        if not self._open:
+            return
+        self._open = False
+        await asyncio.to_thread(self._thread.shutdown)
+        self._connection.close()
+        self._lock.release()

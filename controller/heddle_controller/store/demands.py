@@ -1,0 +1,85 @@
+"""Demand sets in the embedded store: each put whole."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import orjson
+
+from heddle_controller.model.demand import Demands
+from heddle_controller.reconcile.errors import NotFound
+from heddle_controller.reconcile.records import DemandRecord, Request
+from heddle_controller.store.codec.demands import pack_demands, unpack_demands
+from heddle_controller.store.part import NOBODY, Part, new_etag
+from heddle_controller.store.requests import fingerprint, nothing, once
+from heddle_controller.store.rows import bump_intent, check_revision
+
+
+class DemandTables(Part):
+    """The demand sets of ``WorkStore``."""
+
+    async def put_demands(
+        self,
+        fabric: str,
+        name: str,
+        demands: Demands,
+        *,
+        checked_revision: int,
+        request: Request = NOBODY,
+    ) -> DemandRecord:
+        """See ``WorkStore``."""
+        body = await asyncio.to_thread(pack_demands, demands)
+        print_ = fingerprint("put_demands", fabric, name, body)
+
+        def put(connection: sqlite3.Connection) -> DemandRecord:
+            check_revision(connection, fabric, checked_revision)
+            now = self._shared.now()
+            etag = new_etag(bump_intent(connection, fabric, now))
+            connection.execute(
+                "INSERT OR REPLACE INTO demands VALUES (?, ?, ?, ?, ?)",
+                (fabric, name, body, etag, now),
+            )
+            return DemandRecord(name, demands, etag, now)
+
+        codec = (_answer, lambda answer: DemandRecord(name, demands, *orjson.loads(answer)))
+        return await self._write(fabric, lambda c: once(c, request, print_, lambda: put(c), codec))
+
+    async def get_demands(self, fabric: str, name: str) -> DemandRecord:
+        """See ``WorkStore``."""
+        return await self._read(lambda connection: _demands_named(connection, fabric, name))
+
+    async def delete_demands(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
+        """See ``WorkStore``."""
+        print_ = fingerprint("delete_demands", fabric, name)
+
+        def delete(connection: sqlite3.Connection) -> None:
+            _demands_named(connection, fabric, name)
+            connection.execute("DELETE FROM demands WHERE fabric = ? AND name = ?", (fabric, name))
+            bump_intent(connection, fabric, self._shared.now())
+
+        codec = (nothing, lambda _: None)
+        await self._write(fabric, lambda c: once(c, request, print_, lambda: delete(c), codec))
+
+
+def demands_of(connection: sqlite3.Connection, fabric: str) -> list[DemandRecord]:
+    """All demand sets of a fabric, by name."""
+    rows = connection.execute(
+        "SELECT name, body, etag, update_time FROM demands WHERE fabric = ? ORDER BY name",
+        (fabric,),
+    )
+    return [DemandRecord(name, unpack_demands(body), etag, time) for name, body, etag, time in rows]
+
+
+def _demands_named(connection: sqlite3.Connection, fabric: str, name: str) -> DemandRecord:
+    row = connection.execute(
+        "SELECT body, etag, update_time FROM demands WHERE fabric = ? AND name = ?",
+        (fabric, name),
+    ).fetchone()
+    if row is None:
+        raise NotFound(f"fabrics/{fabric}/demands/{name}")
+    return DemandRecord(name, unpack_demands(row[0]), row[1], row[2])
+
+
+def _answer(record: DemandRecord) -> bytes:
+    return orjson.dumps([record.etag, record.update_time])

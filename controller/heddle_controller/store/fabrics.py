@@ -1,0 +1,187 @@
+"""Fabrics in the embedded store: put whole, got, listed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Floats, Structure
+from heddle_controller.reconcile.errors import Conflict, StaleIntent
+from heddle_controller.reconcile.records import FabricRecord, FabricSummary, Request
+from heddle_controller.store.codec.container import pack, unpack
+from heddle_controller.store.codec.structure import PackedStructure, pack_structure
+from heddle_controller.store.observed import observed_states
+from heddle_controller.store.part import NOBODY, Part, new_etag
+from heddle_controller.store.requests import fingerprint, once
+from heddle_controller.store.rows import (
+    FabricRow,
+    States,
+    drop_unused_structures,
+    fabric_row,
+    find_fabric,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Put:
+    """One request to put a fabric, packed before its transaction begins."""
+
+    name: str
+    title: str
+    fabric: Fabric
+    packed: PackedStructure
+    etag: str
+    checked_version: int | None
+
+    def fingerprint(self) -> str:
+        states = np.concatenate([self.fabric.link_state, self.fabric.node_state]).tobytes()
+        digest = self.packed.digest
+        return fingerprint("put_fabric", self.name, self.title, digest, states, self.etag)
+
+    def encode(self, record: FabricRecord) -> bytes:
+        """What of the answer the request does not tell."""
+        meta = {
+            "etag": record.etag,
+            "update_time": record.update_time,
+            "revision": record.revision,
+        }
+        return pack(meta, {"observed": record.observed, "state_time": record.state_time})
+
+    def decode(self, answer: bytes) -> FabricRecord:
+        """The first answer to this request."""
+        meta, columns = unpack(answer)
+        fabric = replace(self.fabric, structure=self.packed.structure)
+        return FabricRecord(self.name, self.title, fabric=fabric, **meta, **columns)
+
+
+class FabricTables(Part):
+    """``put_fabric``, ``get_fabric`` and ``list_fabrics`` of ``FabricStore``."""
+
+    async def put_fabric(
+        self,
+        name: str,
+        fabric: Fabric,
+        *,
+        title: str = "",
+        etag: str = "",
+        checked_version: int | None = None,
+        request: Request = NOBODY,
+    ) -> FabricRecord:
+        """See ``FabricStore``."""
+        packed = await asyncio.to_thread(pack_structure, fabric.structure, f"fabric {name!r}")
+        put = _Put(name, title, fabric, packed, etag, checked_version)
+
+        def work(connection: sqlite3.Connection) -> FabricRecord:
+            codec = (put.encode, put.decode)
+            print_ = put.fingerprint()
+            return once(connection, request, print_, lambda: self._put(connection, put), codec)
+
+        return await self._write(name, work)
+
+    def _put(self, connection: sqlite3.Connection, put: _Put) -> FabricRecord:
+        structures = self._shared.structures
+        old = find_fabric(connection, put.name, structures)
+        version = old.version if old else 0
+        if put.checked_version is not None and put.checked_version != version:
+            raise StaleIntent(put.name)
+        if put.etag and (old is None or put.etag != old.etag):
+            raise Conflict(f"fabrics/{put.name}")
+        structure = structures.setdefault(put.packed.digest, put.packed.structure)
+        row = self._row(connection, put, old, structure)
+        _upsert(connection, row, put.packed.body)
+        drop_unused_structures(connection, structures)
+        return row.record()
+
+    def _row(
+        self,
+        connection: sqlite3.Connection,
+        put: _Put,
+        old: FabricRow | None,
+        structure: Structure,
+    ) -> FabricRow:
+        now = self._shared.now()
+        version = old.version + 1 if old else 1
+        revision = old.revision if old else 0
+        states = States(
+            link_admin=put.fabric.link_state,
+            node_admin=put.fabric.node_state,
+            observed=observed_states(structure, self._shared.observations.of(connection, put.name)),
+            time=np.zeros(len(structure.links.key)),
+        )
+        return FabricRow(
+            name=put.name,
+            title=put.title,
+            digest=put.packed.digest,
+            structure=structure,
+            states=replace(states, time=_state_times(old, structure, states, now)),
+            etag=new_etag(version),
+            update_time=now,
+            revision=revision if old and old.digest == put.packed.digest else revision + 1,
+            version=version,
+            change_time=now,
+        )
+
+    async def get_fabric(self, name: str) -> FabricRecord:
+        """See ``FabricStore``."""
+        row = await self._read(lambda c: fabric_row(c, name, self._shared.structures))
+        return row.record()
+
+    async def list_fabrics(self, *, after: str = "", limit: int = 0) -> Sequence[FabricSummary]:
+        """See ``FabricStore``."""
+
+        def work(connection: sqlite3.Connection) -> list[FabricSummary]:
+            names = connection.execute(
+                "SELECT name FROM fabrics WHERE name > ? ORDER BY name LIMIT ?",
+                (after, limit or -1),
+            ).fetchall()
+            rows = (fabric_row(connection, name, self._shared.structures) for (name,) in names)
+            return [row.record().summary() for row in rows]
+
+        return await self._read(work)
+
+
+def _upsert(connection: sqlite3.Connection, row: FabricRow, body: bytes) -> None:
+    connection.execute("INSERT OR IGNORE INTO structures VALUES (?, ?)", (row.digest, body))
+    connection.execute(
+        "INSERT INTO fabrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0) "
+        "ON CONFLICT (name) DO UPDATE SET title = excluded.title, "
+        "structure = excluded.structure, states = excluded.states, etag = excluded.etag, "
+        "update_time = excluded.update_time, revision = excluded.revision, "
+        "version = excluded.version, change_time = excluded.change_time",
+        (
+            row.name,
+            row.title,
+            row.digest,
+            row.states.packed(),
+            row.etag,
+            row.update_time,
+            row.revision,
+            row.version,
+            row.change_time,
+        ),
+    )
+
+
+def _state_times(old: FabricRow | None, structure: Structure, states: States, now: float) -> Floats:
+    """When each link's state last changed: carried over where the link stands as before."""
+    times = np.zeros(len(structure.links.key))
+    if old is None:
+        return times
+    before = {name: row for row, name in enumerate(_link_names(old.structure))}
+    was = np.array([before.get(name, -1) for name in _link_names(structure)], dtype=np.int64)
+    kept = was >= 0
+    same = (old.states.link_admin[was] == states.link_admin) & (
+        old.states.observed[was] == states.observed
+    )
+    times[kept] = np.where(same, old.states.time[was], now)[kept]
+    return times
+
+
+def _link_names(structure: Structure) -> list[tuple[str, str, str]]:
+    ids, links = structure.nodes.ids, structure.links
+    ends = zip(links.a.tolist(), links.b.tolist(), links.key, strict=True)
+    return [(*sorted((ids[a], ids[b])), str(key)) for a, b, key in ends]

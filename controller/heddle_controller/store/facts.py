@@ -1,0 +1,91 @@
+"""What is read and written of facts in the embedded store, and the snapshot of intent."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from heddle_controller.reconcile.records import Intent, JobFacts, Versions
+from heddle_controller.store.demands import demands_of
+from heddle_controller.store.jobs import jobs_of
+from heddle_controller.store.leadership import check_epoch
+from heddle_controller.store.part import Part
+from heddle_controller.store.rows import bump_facts, fabric_row, newest_generation, revision_of
+
+
+class FactTables(Part):
+    """``intent``, ``versions``, ``record_programmed`` and ``record_jobs``."""
+
+    async def intent(self, fabric: str) -> Intent:
+        """See ``PlanStore``."""
+
+        def work(connection: sqlite3.Connection) -> Intent:
+            row = fabric_row(connection, fabric, self._shared.structures)
+            return Intent(
+                name=fabric,
+                version=row.version,
+                change_time=row.change_time,
+                revision=row.revision,
+                fabric=row.record().merged(),
+                jobs=tuple(jobs_of(connection, fabric)),
+                demands=tuple(demands_of(connection, fabric)),
+            )
+
+        return await self._read(work)
+
+    async def versions(self, fabric: str) -> Versions:
+        """See ``Store``."""
+
+        def work(connection: sqlite3.Connection) -> Versions:
+            revision_of(connection, fabric)
+            row = connection.execute(
+                "SELECT version, facts FROM fabrics WHERE name = ?", (fabric,)
+            ).fetchone()
+            return Versions(row[0], row[1], newest_generation(connection, fabric))
+
+        return await self._read(work)
+
+    async def record_programmed(
+        self, fabric: str, *, epoch: int, generation: int, switches: Sequence[str], time: float
+    ) -> None:
+        """See ``PlanStore``."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            check_epoch(connection, epoch)
+            bump_facts(connection, fabric)
+            connection.executemany(
+                "INSERT INTO programmed VALUES (?, ?, ?, ?, ?) ON CONFLICT (fabric, switch) "
+                "DO UPDATE SET epoch = excluded.epoch, generation = excluded.generation, "
+                "time = excluded.time WHERE generation < excluded.generation",
+                [(fabric, switch, epoch, generation, time) for switch in switches],
+            )
+
+        await self._write(fabric, work, facts=True)
+
+    async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
+        """See ``PlanStore``."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            check_epoch(connection, epoch)
+            bump_facts(connection, fabric)
+            connection.executemany(
+                "UPDATE jobs SET state = ?, reason = ?, flow_count = ?, unrouted_count = ?, "
+                "generation = ?, state_time = ? WHERE fabric = ? AND name = ? AND etag = ?",
+                [_parameters(fabric, name, fact) for name, fact in facts.items()],
+            )
+
+        await self._write(fabric, work, facts=True)
+
+
+def _parameters(fabric: str, name: str, fact: JobFacts) -> tuple[object, ...]:
+    return (
+        int(fact.state),
+        fact.reason,
+        fact.flow_count,
+        fact.unrouted_count,
+        fact.generation,
+        fact.state_time,
+        fabric,
+        name,
+        fact.etag,
+    )

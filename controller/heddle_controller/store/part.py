@@ -1,0 +1,79 @@
+"""What the parts of the embedded store share: the file, who watches, and the time."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from heddle_controller.model.fabric import Structure
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import Program
+from heddle_controller.reconcile.records import Request
+from heddle_controller.store.changes import Changes
+from heddle_controller.store.database import Database, Work
+from heddle_controller.store.reporters import Observations
+
+Answer = TypeVar("Answer")
+
+NOBODY = Request()
+
+
+class Turn:
+    """Who leads in this process, and those who wait for it."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Condition()
+        self.leader = 0
+        self.closed = False
+
+    async def end(self) -> None:
+        """Wake every waiter: the store closes."""
+        async with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One of these a store."""
+
+    database: Database
+    changes: Changes
+    now: Callable[[], float]
+    """Unix seconds."""
+    observations: Observations = field(default_factory=Observations)
+    newest: dict[str, tuple[Plan, Program]] = field(default_factory=dict)
+    """The newest plan read or committed, by fabric."""
+    turn: Turn = field(default_factory=Turn)
+    structures: dict[str, Structure] = field(default_factory=dict)
+    """By digest, so that plans and fabrics share them; touched in the store's thread only."""
+
+
+class Part:
+    """Base of the parts: how each reads and writes."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    async def _read(self, work: Work[Answer]) -> Answer:
+        return await self._shared.database.run(work)
+
+    async def _write(self, fabric: str, work: Work[Answer], *, facts: bool = False) -> Answer:
+        """Run a transaction, and tell the watchers of the fabric once it is durable."""
+        loop = asyncio.get_running_loop()
+
+        def after(_: Answer) -> None:
+            loop.call_soon_threadsafe(self._tell, fabric, facts)
+
+        return await self._shared.database.run(work, after)
+
+    def _tell(self, fabric: str, facts: bool) -> None:  # noqa: FBT001 - a callback's argument
+        self._shared.changes.tell(fabric, facts=facts)
+
+
+def new_etag(version: int) -> str:
+    """One that no record had before, not even in a copy of the file that went another way."""
+    return f"{version:x}-{secrets.token_hex(4)}"

@@ -1,0 +1,103 @@
+"""Administrative states in the embedded store: what the operator wants of one link or switch.
+
+Setting a state that is set already writes nothing: the loop has nothing to do.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+
+import orjson
+
+from heddle_controller.model.fabric import NodeKind, State
+from heddle_controller.reconcile.errors import NotFound
+from heddle_controller.reconcile.records import LinkName, LinkRecord, Request, SwitchRecord
+from heddle_controller.store.part import NOBODY, Part, new_etag
+from heddle_controller.store.requests import fingerprint, nothing, once
+from heddle_controller.store.rows import FabricRow, States, changed, fabric_row, save_states
+
+
+class StateTables(Part):
+    """``set_link_state`` and ``set_switch_state`` of ``FabricStore``."""
+
+    async def set_link_state(
+        self, fabric: str, link: LinkName, state: State, *, request: Request = NOBODY
+    ) -> LinkRecord:
+        """See ``FabricStore``."""
+        print_ = fingerprint("set_link_state", fabric, str(link), state.name)
+
+        def work(connection: sqlite3.Connection) -> LinkRecord:
+            codec = (_link_json, _parse_link)
+            set_ = lambda: self._set_link(connection, fabric, link, state)  # noqa: E731 - a thunk
+            return once(connection, request, print_, set_, codec)
+
+        return await self._write(fabric, work)
+
+    def _set_link(
+        self, connection: sqlite3.Connection, fabric: str, link: LinkName, state: State
+    ) -> LinkRecord:
+        row = fabric_row(connection, fabric, self._shared.structures)
+        at = row.record().fabric.find_links(link.source, link.target, link.key)
+        if not at:
+            raise NotFound(f"fabrics/{fabric}/links/{link}")
+        states = row.states
+        if states.link_admin[at[0]] != state:
+            now = self._shared.now()
+            times = states.time.copy()
+            times[at[0]] = now
+            admin = changed(states.link_admin, at[0], state)
+            row = _save(connection, row, replace(states, link_admin=admin, time=times), now)
+        return row.record().link(at[0])
+
+    async def set_switch_state(
+        self, fabric: str, node: str, state: State, *, request: Request = NOBODY
+    ) -> SwitchRecord:
+        """See ``FabricStore``."""
+        print_ = fingerprint("set_switch_state", fabric, node, state.name)
+        answer = SwitchRecord(node, state)
+
+        def work(connection: sqlite3.Connection) -> SwitchRecord:
+            def set_() -> SwitchRecord:
+                self._set_switch(connection, fabric, node, state)
+                return answer
+
+            return once(connection, request, print_, set_, (nothing, lambda _: answer))
+
+        return await self._write(fabric, work)
+
+    def _set_switch(
+        self, connection: sqlite3.Connection, fabric: str, node: str, state: State
+    ) -> None:
+        row = fabric_row(connection, fabric, self._shared.structures)
+        at = row.structure.index.get(node)
+        if at is None or row.structure.nodes.kind[at] == NodeKind.NIC:
+            raise NotFound(f"fabrics/{fabric}/switches/{node}")
+        if row.states.node_admin[at] != state:
+            nodes = changed(row.states.node_admin, at, state)
+            _save(connection, row, replace(row.states, node_admin=nodes), self._shared.now())
+
+
+def _save(connection: sqlite3.Connection, row: FabricRow, states: States, now: float) -> FabricRow:
+    """Write administrative states, under a new etag."""
+    version = save_states(connection, row.name, states, now)
+    etag = new_etag(version)
+    connection.execute(
+        "UPDATE fabrics SET etag = ?, update_time = ? WHERE name = ?", (etag, now, row.name)
+    )
+    return replace(row, states=states, etag=etag, update_time=now, version=version)
+
+
+def _link_json(record: LinkRecord) -> bytes:
+    return orjson.dumps(record)
+
+
+def _parse_link(answer: bytes) -> LinkRecord:
+    fields = orjson.loads(answer)
+    return LinkRecord(
+        link=LinkName(**fields["link"]),
+        gbps=fields["gbps"],
+        admin_state=State(fields["admin_state"]),
+        observed_state=State(fields["observed_state"]),
+        state_time=fields["state_time"],
+    )

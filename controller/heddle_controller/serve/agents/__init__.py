@@ -1,0 +1,1 @@
+"""Sessions of agents: what goes down to switches, what comes up from them."""

@@ -1,0 +1,153 @@
+"""The agents that are connected to this replica, behind reconcile's gateway port.
+
+A switch has one session: a second one of the same switch replaces the first,
+because an agent that lost its connection comes back before the old stream is known
+to be dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+import structlog
+
+from heddle_controller.reconcile.errors import SessionLost
+from heddle_controller.reconcile.southbound import (
+    AgentSession,
+    Push,
+    PushReport,
+    SessionChange,
+    SessionEvent,
+)
+from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.serve.errors import aborted
+from heddle_controller.serve.watch import shutting_down
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class AgentMeter(Protocol):
+    """Where sessions and what agents count are measured."""
+
+    def agents_connected(self, fabric: str, count: int) -> None:
+        """So many agents of a fabric have a session here."""
+
+    def session_coalesced(self, fabric: str) -> None:
+        """An agent fell so far behind that a FULL_SYNC takes the place of its queue."""
+
+    def traffic_counted(self, fabric: str, packets: int, size: int) -> None:
+        """So many packets and bytes went by exact-match entries since the last report."""
+
+
+class Gateway:
+    """Implements ``AgentGateway`` for the sessions of this process."""
+
+    def __init__(self, meter: AgentMeter, queue_limit: int) -> None:
+        self._meter = meter
+        self._limit = queue_limit
+        self._ids = itertools.count(1)
+        self._sessions: dict[str, dict[str, AgentStream]] = {}
+        self._listeners: set[Listener] = set()
+        self._closed = False
+
+    def next_id(self) -> int:
+        """An id for a session that is about to begin."""
+        return next(self._ids)
+
+    def sessions(self, fabric: str) -> Mapping[str, AgentSession]:
+        """The present session of each connected switch, by switch id."""
+        of_fabric = self._sessions.get(fabric, {})
+        return {switch: session.about for switch, session in of_fabric.items()}
+
+    async def push(self, session: AgentSession, push: Push) -> PushReport:
+        """Send a batch and wait for its last answer; cancelling stops only the waiting."""
+        live = self._sessions.get(session.fabric, {}).get(session.switch)
+        if live is not None and live.about.id == session.id and live.full:
+            self._begin_anew(live)
+        if live is None or live.about.id != session.id:
+            raise SessionLost(session.switch)
+        return await asyncio.shield(live.submit(push))
+
+    def _begin_anew(self, session: AgentStream) -> None:
+        log.warning("agent fell behind", switch=session.about.switch, pending=session.pending_count)
+        self._meter.session_coalesced(session.about.fabric)
+        self._tell(SessionChange.DISCONNECTED, session.about)
+        session.begin_anew(self.next_id())
+        self._tell(SessionChange.CONNECTED, session.about)
+
+    def events(self) -> AsyncIterator[SessionEvent]:
+        """Sessions that begin and end from this call on; of a switch only the newest is kept."""
+        listener = Listener()
+        self._listeners.add(listener)
+        return self._follow(listener)
+
+    async def _follow(self, listener: Listener) -> AsyncIterator[SessionEvent]:
+        try:
+            while not self._closed:
+                for event in await listener.take():
+                    yield event
+        finally:
+            self._listeners.discard(listener)
+
+    def open(self, about: AgentSession) -> AgentStream:
+        """Begin a session; an older one of the same switch ends with ABORTED."""
+        if self._closed:
+            raise shutting_down()
+        of_fabric = self._sessions.setdefault(about.fabric, {})
+        session = AgentStream(about, self._limit)
+        older = of_fabric.get(about.switch)
+        of_fabric[about.switch] = session
+        if older is not None:
+            message = f"another session of switch {about.switch} has taken its place"
+            older.end(aborted("SESSION_REPLACED", message, instance=about.instance))
+        self._meter.agents_connected(about.fabric, len(of_fabric))
+        self._tell(SessionChange.CONNECTED, about)
+        return session
+
+    def close_session(self, session: AgentStream) -> bool:
+        """Forget a session whose stream is over; False if another has taken its place."""
+        session.end()
+        about = session.about
+        of_fabric = self._sessions.get(about.fabric, {})
+        if of_fabric.get(about.switch) is not session:
+            return False
+        del of_fabric[about.switch]
+        self._meter.agents_connected(about.fabric, len(of_fabric))
+        self._tell(SessionChange.DISCONNECTED, about)
+        return True
+
+    def close(self) -> None:
+        """End every session with UNAVAILABLE and take no new ones."""
+        self._closed = True
+        for of_fabric in self._sessions.values():
+            for session in of_fabric.values():
+                session.end(shutting_down())
+        for listener in self._listeners:
+            listener.wake.set()
+
+    def _tell(self, change: SessionChange, about: AgentSession) -> None:
+        for listener in self._listeners:
+            listener.tell(SessionEvent(change, about))
+
+
+class Listener:
+    """Gateway -> one reader of events: at most one event a switch waits."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self._waiting: dict[tuple[str, str], SessionEvent] = {}
+
+    def tell(self, event: SessionEvent) -> None:
+        """Keep the event in place of an older one of the same switch."""
+        self._waiting[event.session.fabric, event.session.switch] = event
+        self.wake.set()
+
+    async def take(self) -> list[SessionEvent]:
+        """Wait for events, then take all there are."""
+        await self.wake.wait()
+        self.wake.clear()
+        events, self._waiting = list(self._waiting.values()), {}
+        return events

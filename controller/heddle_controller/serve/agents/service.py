@@ -1,0 +1,159 @@
+"""AgentService: one stream an agent, its introduction first.
+
+A stream has a writer (the generator gRPC runs) and a reader (a task beside it).
+Whichever ends first ends the other: the reader's fault becomes the stream's status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+from grpc import aio
+from typing_extensions import override
+
+from heddle.v1 import agent_pb2 as pb
+from heddle.v1.agent_pb2_grpc import AgentServiceServicer
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import NodeKind
+from heddle_controller.reconcile.errors import NotFound
+from heddle_controller.reconcile.ports import FabricStore
+from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.serve.agents.counters import CounterBook
+from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.serve.codec import agent as codec
+from heddle_controller.serve.errors import Refusal, failed_precondition, not_found
+
+log = structlog.stdlib.get_logger(__name__)
+
+Context = aio.ServicerContext[Any, Any]
+Messages = AsyncIterator[pb.AgentMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """What every agent is told when its session is accepted."""
+
+    controller_id: str
+    counter_interval: float
+    """Seconds; 0 is never."""
+    entry_ttl: float
+    """Seconds; 0 is fail-static."""
+    introduction_limit: float = 10.0
+    """Seconds an agent may take to introduce itself."""
+
+
+class AgentService(AgentServiceServicer):
+    """Accepts sessions, and feeds what agents report to the store and the books."""
+
+    def __init__(
+        self,
+        store: FabricStore,
+        gateway: Gateway,
+        counters: CounterBook,
+        terms: SessionTerms,
+        epoch: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._gateway = gateway
+        self._counters = counters
+        self._terms = terms
+        self._epoch = epoch
+
+    @override
+    async def Session(
+        self, request_iterator: Messages, context: Context
+    ) -> AsyncIterator[pb.ControllerMessage]:
+        about = await self._introduction(request_iterator)
+        with structlog.contextvars.bound_contextvars(fabric=about.fabric, switch=about.switch):
+            session = self._gateway.open(about)
+            log.info("agent connected", version=about.software_version)
+            reader = asyncio.create_task(self._read(session, request_iterator))
+            try:
+                yield self._accepted()
+                async with aclosing(session.outgoing()) as outgoing:
+                    async for message in outgoing:
+                        yield message
+            finally:
+                reader.cancel()
+                if self._gateway.close_session(session):
+                    self._counters.forget(session.about)
+                log.info("agent disconnected")
+
+    async def _introduction(self, messages: Messages) -> AgentSession:
+        """The agent's first message, if its switch is one of ours."""
+        try:
+            async with asyncio.timeout(self._terms.introduction_limit):
+                first = await anext(messages)
+        except StopAsyncIteration:
+            first = pb.AgentMessage()
+        except TimeoutError:
+            text = f"no session_parameters within {self._terms.introduction_limit:g} s"
+            raise Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "NO_INTRODUCTION", text) from None
+        if first.WhichOneof("message") != "session_parameters":
+            reason = "the first message of a session has to be session_parameters"
+            raise refuse(codec.SOURCE, "message", reason)
+        about = codec.session_from_pb(first.session_parameters, self._gateway.next_id())
+        await self._check_switch(about)
+        return about
+
+    async def _check_switch(self, about: AgentSession) -> None:
+        named = {"fabric": about.fabric, "switch": about.switch}
+        try:
+            structure = (await self._store.get_fabric(about.fabric)).fabric.structure
+        except NotFound:
+            cure = f"put it first: heddle fabric import FILE --name {about.fabric}"
+            message = f"fabrics/{about.fabric} does not exist; {cure}"
+            raise not_found("UNKNOWN_FABRIC", message, **named) from None
+        row = structure.index.get(about.switch)
+        if row is None:
+            cure = "start the agent with the node id of its switch, or put a fabric that has it"
+            message = f"switch {about.switch!r} is not in fabrics/{about.fabric}; {cure}"
+            raise not_found("UNKNOWN_SWITCH", message, **named)
+        if structure.nodes.kind[row] == NodeKind.NIC:
+            message = f"node {about.switch!r} of fabrics/{about.fabric} is a NIC; name a switch"
+            raise failed_precondition("NOT_A_SWITCH", message, **named)
+
+    def _accepted(self) -> pb.ControllerMessage:
+        return pb.ControllerMessage(
+            session_accepted=pb.SessionAccepted(
+                controller_id=self._terms.controller_id,
+                epoch=self._epoch(),
+                counter_interval_seconds=self._terms.counter_interval,
+                entry_ttl_seconds=self._terms.entry_ttl,
+            )
+        )
+
+    async def _read(self, session: AgentStream, messages: Messages) -> None:
+        """Take in all that the agent says; how that ends is how the session ends."""
+        try:
+            async for message in messages:
+                await self._take(session, message)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the writer raises it, in the call it belongs to
+            session.end(error)
+        else:
+            session.end()
+
+    async def _take(self, session: AgentStream, message: pb.AgentMessage) -> None:
+        about = session.about
+        match message.WhichOneof("message"):
+            case "push_result":
+                session.answered(message.push_result, time.time())
+            case "link_state":
+                report = codec.links_from_pb(message.link_state, about.switch, about.instance)
+                await self._store.report_links(about.fabric, report)
+            case "counters":
+                counters = codec.counters_from_pb(message.counters)
+                await self._counters.take(about, counters)
+            case _:
+                reason = "after session_parameters come push_result, link_state and counters"
+                raise refuse(codec.SOURCE, "message", reason)

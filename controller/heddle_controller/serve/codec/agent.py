@@ -1,0 +1,181 @@
+"""What agents say: who they are, how pushes went, what they saw and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.model.fabric import Ints, State
+from heddle_controller.reconcile.records import LinkObservation, LinkReport
+from heddle_controller.reconcile.southbound import (
+    AgentSession,
+    Capability,
+    FailureReason,
+    OperationFailure,
+    Push,
+    PushStatus,
+    StageResult,
+)
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec.fabric import link_name_from_pb
+
+SOURCE = "agent"
+LARGEST = 2**63 - 1
+MAX_TEXT = 256
+"""Characters kept of what an agent says in words."""
+
+
+def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentSession:
+    """An agent's introduction; capabilities that are not known are left out.
+
+    Raises:
+        InputError: malformed fabric, or no switch or instance id.
+    """
+    fabric = names.parse_fabric(parameters.fabric, "session_parameters.fabric")
+    for name in ("switch", "instance_id"):
+        if not 0 < len(getattr(parameters, name)) <= MAX_TEXT:
+            reason = f"give 1 to {MAX_TEXT} characters"
+            raise refuse(SOURCE, f"session_parameters.{name}", reason)
+    for name in ("highest_epoch", "generation"):
+        check_number(getattr(parameters, name), f"session_parameters.{name}")
+    known = {int(capability) for capability in Capability}
+    return AgentSession(
+        id=session_id,
+        fabric=fabric,
+        switch=parameters.switch,
+        instance=parameters.instance_id,
+        software_version=parameters.software_version[:MAX_TEXT],
+        capabilities=frozenset(Capability(c) for c in parameters.capabilities if c in known),
+        table_size=parameters.table_size,
+        highest_epoch=parameters.highest_epoch,
+        generation=parameters.generation,
+        table_digest=parameters.table_digest,
+    )
+
+
+def check_number(value: int, field: str) -> None:
+    """Nothing, if the value is one that counting can reach.
+
+    Raises:
+        InputError: when it takes more than 63 bits, which no store keeps.
+    """
+    if value > LARGEST:
+        raise refuse(SOURCE, field, f"{value} is beyond 2^63 - 1: no controller gave that")
+
+
+def stage_from_pb(result: pb.PushResult, push: Push, now: float) -> StageResult:
+    """How one stage of a push went.
+
+    Raises:
+        InputError: unknown stage or status, another epoch or generation than the push
+            had, a failure of an operation that it did not hold, a count out of range.
+    """
+    if (result.epoch, result.generation) != (push.epoch, push.generation):
+        raise refuse(
+            SOURCE,
+            "push_result",
+            f"nonce {result.nonce} was of epoch {push.epoch} generation {push.generation}, "
+            f"not {result.epoch} and {result.generation}: repeat those of the push",
+        )
+    if result.stage not in (pb.PUSH_STAGE_RIB, pb.PUSH_STAGE_FIB):
+        raise refuse(SOURCE, "push_result.stage", "use PUSH_STAGE_RIB or PUSH_STAGE_FIB")
+    if not pb.PUSH_STATUS_APPLIED <= result.status <= pb.PUSH_STATUS_INVALID:
+        raise refuse(SOURCE, "push_result.status", "it is not known: say how the push went")
+    check_number(result.highest_epoch, "push_result.highest_epoch")
+    count = len(push.sets) + len(push.deletes)
+    return StageResult(
+        status=PushStatus(result.status),
+        failures=tuple(_failure(failure, count) for failure in result.failures),
+        message=result.message[:MAX_TEXT],
+        time=now,
+    )
+
+
+def _failure(failure: pb.OperationFailure, count: int) -> OperationFailure:
+    if failure.operation >= count:
+        reason = f"operation {failure.operation} of a push of {count}: count from 0"
+        raise refuse(SOURCE, "push_result.failures", reason)
+    known = failure.reason in pb.FailureReason.values()
+    reason_code = FailureReason(failure.reason) if known else FailureReason.UNSPECIFIED
+    return OperationFailure(failure.operation, reason_code, failure.message[:MAX_TEXT])
+
+
+def links_from_pb(report: pb.LinkStateReport, switch: str, instance: str) -> LinkReport:
+    """What an agent saw of its links.
+
+    Raises:
+        InputError: an observation without a link, or whose state is not UP or DOWN.
+    """
+    return LinkReport(
+        switch=switch,
+        instance=instance,
+        links=tuple(
+            _observation(seen, f"link_state.links[{i}]") for i, seen in enumerate(report.links)
+        ),
+        full=report.full,
+    )
+
+
+def _observation(seen: pb.LinkObservation, field: str) -> LinkObservation:
+    if not (seen.link.source and seen.link.target):
+        raise refuse(SOURCE, f"{field}.link", "an end is missing: give source and target")
+    state = common.state_from_pb(seen.state, f"{field}.state")
+    if state is State.DRAINED:
+        raise refuse(
+            SOURCE, f"{field}.state", "an agent sees UP or DOWN; DRAINED is wanted, not seen"
+        )
+    check_number(seen.sequence, f"{field}.sequence")
+    return LinkObservation(
+        link=link_name_from_pb(seen.link),
+        state=state,
+        time=common.time_from_pb(seen.time),
+        sequence=seen.sequence,
+        reason=seen.reason[:MAX_TEXT],
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counters:
+    """Counters of one switch's entries at one moment, parallel columns."""
+
+    time: float
+    nics: tuple[str, ...]
+    source: Ints
+    """Index into ``nics``; likewise ``destination``."""
+    destination: Ints
+    source_port: Ints
+    packets: Ints
+    bytes: Ints
+
+
+def counters_from_pb(report: pb.CounterReport) -> Counters:
+    """Counters of an agent's entries.
+
+    Raises:
+        InputError: columns of different lengths, an index beyond the endpoints, no time.
+    """
+    columns = {
+        name: np.array(getattr(report, name), dtype=np.uint64)
+        for name in ("sources", "destinations", "source_ports", "packets", "bytes")
+    }
+    if len({len(column) for column in columns.values()}) > 1:
+        raise _counters("the arrays differ in length: one element an entry in each")
+    ends = np.concatenate([columns["sources"], columns["destinations"]])
+    if len(ends) and ends.max() >= len(report.endpoints):
+        raise _counters(f"an index is beyond the {len(report.endpoints)} endpoints")
+    if not report.HasField("time"):
+        raise _counters("time is not set: say when they were read")
+    for name in ("packets", "bytes"):
+        check_number(int(columns[name].max(initial=0)), f"counters.{name}")
+    return Counters(
+        common.time_from_pb(report.time),
+        tuple(endpoint.nic for endpoint in report.endpoints),
+        *(column.astype(np.int64) for column in columns.values()),
+    )
+
+
+def _counters(reason: str) -> InputError:
+    return refuse(SOURCE, "counters", reason)

@@ -1,0 +1,98 @@
+"""Plans and routes for the wire: made a page at a time, so flows may be objects here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heddle.v1 import common_pb2
+from heddle.v1 import plan_pb2 as pb
+from heddle_controller.model.fabric import Ints
+from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.reconcile.records import Committed
+from heddle_controller.serve.codec import common, names
+
+
+def summary_to_pb(fabric: str, committed: Committed) -> pb.Plan:
+    """A committed plan without routes."""
+    message = plan_to_pb(fabric, committed.plan)
+    program, facts = committed.program, committed.facts
+    message.generation = program.generation
+    message.epoch = program.epoch
+    message.intent_version = program.intent_version
+    message.changed_count = facts.changed_count
+    message.solve_seconds = facts.solve_seconds
+    message.commit_time.CopyFrom(common.time_to_pb(facts.commit_time))
+    message.programmed_switch_count = len(committed.programmed_switches())
+    message.switch_count = len(committed.switches())
+    message.entry_count = len(program.entries)
+    if programmed := committed.programmed_time():
+        message.programmed_time.CopyFrom(common.time_to_pb(programmed))
+    return message
+
+
+def plan_to_pb(fabric: str, plan: Plan) -> pb.Plan:
+    """A plan that need not be committed: what is true of it by itself."""
+    return pb.Plan(
+        name=names.plan_name(fabric),
+        certificate=common.certificate_to_pb(plan.certificate),
+        routed_count=len(plan.flows) - len(plan.unrouted),
+        unrouted_count=len(plan.unrouted),
+    )
+
+
+def select(plan: Plan, job: str, link: int | None) -> Ints:
+    """Rows of the flows of a job (empty: all) that use a link (None: any), ascending."""
+    chosen = np.ones(len(plan.flows), dtype=np.bool_)
+    if job:
+        names_of = np.array([name == job for name in plan.flows.job_names], dtype=np.bool_)
+        chosen = names_of[plan.flows.job] if len(names_of) else ~chosen
+    if link is not None:
+        arcs = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
+        arcs[2 * link : 2 * link + 2] = True
+        over = np.zeros(len(plan.flows), dtype=np.bool_)
+        over[plan.paths.flow[plan.paths.crosses(arcs)]] = True
+        chosen &= over
+    return np.flatnonzero(chosen)
+
+
+class Routes:
+    """Routes of one plan, by flow row."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._ports = plan.flows.source_ports()
+
+    def route(self, row: int) -> pb.Route:
+        """One flow and where it goes."""
+        plan, flows = self._plan, self._plan.flows
+        ids = plan.fabric.structure.nodes.ids
+        first, last = np.searchsorted(plan.paths.flow, [row, row + 1]).tolist()
+        phase = int(flows.phase[row])
+        return pb.Route(
+            flow=flows.ids[row],
+            source=ids[int(flows.source[row])],
+            destination=ids[int(flows.destination[row])],
+            gbps=float(flows.gbps[row]),
+            job=flows.job_names[int(flows.job[row])],
+            phase="" if phase == ANY_PHASE else flows.phase_names[phase],
+            source_port=int(self._ports[row]),
+            paths=[self._path(plan.paths, path) for path in range(first, last)],
+            backups=[self._path(plan.backups, path) for path in range(first, last)],
+            unrouted_reason=plan.unrouted.get(row, ""),
+        )
+
+    def _path(self, paths: Paths, path: int) -> common_pb2.Path:
+        """One path; a backup that there is not has no nodes."""
+        structure, arcs = self._plan.fabric.structure, paths.of(path)
+        if not len(arcs):
+            return common_pb2.Path()
+        rows = [int(structure.tail[arcs[0]]), *structure.head[arcs].tolist()]
+        qps = int(self._plan.flows.qps[paths.flow[path]])
+        return common_pb2.Path(
+            nodes=[structure.nodes.ids[row] for row in rows],
+            keys=[str(structure.links.key[link]) for link in (arcs >> 1).tolist()],
+            first_qp=int(paths.first_qp[path]),
+            last_qp=int(paths.last_qp[path]),
+            share=int(paths.qp_count[path]) / qps,
+        )

@@ -1,0 +1,165 @@
+"""DemandService: flows told outright, and measured rates in and out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+from grpc import aio
+from typing_extensions import override
+
+from heddle.v1 import demand_pb2 as pb
+from heddle.v1.demand_pb2_grpc import DemandServiceServicer
+from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import demand as codec
+from heddle_controller.serve.errors import exhausted
+from heddle_controller.serve.flow_index import FlowIndexes
+from heddle_controller.serve.paging import page
+from heddle_controller.serve.rates import RateBook, Rates
+from heddle_controller.serve.request import request_of
+
+Context = aio.ServicerContext[Any, Any]
+
+MAX_DEMANDS = 1_000_000
+"""Flows of one set."""
+MAX_BATCH = 1_000_000
+"""Rates of one batch."""
+
+
+class DemandService(DemandServiceServicer):
+    """Demand sets through the intake, rates through the rate book; see demand.proto."""
+
+    def __init__(self, store: Store, intake: Intake, indexes: FlowIndexes, rates: RateBook) -> None:
+        self._store = store
+        self._intake = intake
+        self._indexes = indexes
+        self._rates = rates
+
+    @override
+    async def PutDemands(
+        self, request_iterator: AsyncIterator[pb.PutDemandsRequest], context: Context
+    ) -> pb.DemandSet:
+        """Stored when the client half-closes; a broken stream never gets here."""
+        name, request_id = "", ""
+        demands: list[pb.FlowDemand] = []
+        first = True
+        async for message in request_iterator:
+            if first:
+                name, request_id, first = message.name, message.request_id, False
+            elif message.name or message.request_id:
+                raise refuse("request", "name", "it belongs in the first message only")
+            demands.extend(message.demands)
+            if len(demands) > MAX_DEMANDS:
+                text = f"a set holds at most {MAX_DEMANDS} flows: divide it into several sets"
+                raise exhausted("TOO_MANY_DEMANDS", text)
+        fabric, of_set = names.parse_demands(name, "name")
+        asked = request_of(request_id)
+        columns = await asyncio.to_thread(codec.demands_from_pb, demands)
+        record = await self._intake.put_demands(fabric, of_set, columns, request=asked)
+        return codec.record_to_pb(fabric, record)
+
+    @override
+    async def ListDemands(
+        self, request: pb.ListDemandsRequest, context: Context
+    ) -> pb.ListDemandsResponse:
+        """In the order told; a page token dies when the set is put again."""
+        fabric, name = names.parse_demands(request.name, "name")
+        part = page(
+            request.name, request.page_size, request.page_token, default=1000, ceiling=10000
+        )
+        record = await self._store.get_demands(fabric, name)
+        first = part.row(record.etag)
+        last = min(first + part.size, len(record.demands))
+        return pb.ListDemandsResponse(
+            demands=[codec.demand_to_pb(record.demands, row) for row in range(first, last)],
+            next_page_token=part.token(last, record.etag) if last < len(record.demands) else "",
+        )
+
+    @override
+    async def DeleteDemands(
+        self, request: pb.DeleteDemandsRequest, context: Context
+    ) -> pb.DeleteDemandsResponse:
+        """Its flows go with the next plan."""
+        fabric, name = names.parse_demands(request.name, "name")
+        asked = request_of(request.request_id)
+        await self._store.delete_demands(fabric, name, request=asked)
+        return pb.DeleteDemandsResponse()
+
+    @override
+    async def ReportRates(
+        self, request_iterator: AsyncIterator[pb.ReportRatesRequest], context: Context
+    ) -> pb.ReportRatesResponse:
+        """Each batch goes to the watchers as it comes."""
+        fabric, accepted, unknown = "", 0, 0
+        async for message in request_iterator:
+            if not fabric:
+                fabric = names.parse_fabric(message.fabric, "fabric")
+                await self._store.versions(fabric)  # NOT_FOUND now, not after an hour of rates
+            elif message.fabric:
+                raise refuse("request", "fabric", "it belongs in the first message only")
+            rates, strangers = await self._known(fabric, message.batch)
+            accepted, unknown = accepted + len(rates.flows), unknown + strangers
+            self._rates.publish(fabric, "reported", rates)
+        if not fabric:
+            raise refuse("request", "fabric", "no message came: name the fabric in the first")
+        return pb.ReportRatesResponse(accepted_count=accepted, unknown_count=unknown)
+
+    async def _known(self, fabric: str, batch: pb.RateBatch) -> tuple[Rates, int]:
+        """The rates of flows that the newest plan holds, and how many others there are."""
+        _check_batch(batch)
+        index = await self._indexes.of(fabric)
+        ids = index.ids if index else frozenset[str]()
+        kept = [row for row, flow in enumerate(batch.flows) if flow in ids]
+        rates = Rates(
+            time=common.time_from_pb(batch.time),
+            interval=batch.interval_seconds,
+            flows=tuple(batch.flows[row] for row in kept),
+            gbps=np.array(batch.rates_gbps, dtype=np.float64)[kept],
+        )
+        return rates, len(batch.flows) - len(kept)
+
+    @override
+    async def WatchRates(
+        self, request: pb.WatchRatesRequest, context: Context
+    ) -> AsyncIterator[pb.RateBatch]:
+        """The newest of each source, then what comes."""
+        fabric = names.parse_fabric(request.fabric, "fabric")
+        await self._store.versions(fabric)
+        async with aclosing(self._rates.watch(fabric)) as batches:
+            async for rates in batches:
+                yield pb.RateBatch(
+                    time=common.time_to_pb(rates.time),
+                    interval_seconds=rates.interval,
+                    flows=rates.flows,
+                    rates_gbps=rates.gbps.tolist(),
+                )
+
+
+def _check_batch(batch: pb.RateBatch) -> None:
+    """Nothing, if the batch can be taken.
+
+    Raises:
+        InputError: arrays of different lengths, no interval, a rate that is not a
+            finite number from 0 up.
+    """
+    if len(batch.flows) != len(batch.rates_gbps):
+        lengths = f"{len(batch.flows)} flows and {len(batch.rates_gbps)} rates"
+        raise _batch(f"{lengths}: give one rate a flow")
+    if len(batch.flows) > MAX_BATCH:
+        raise _batch(f"{len(batch.flows)} rates: give at most {MAX_BATCH} a batch")
+    if not (math.isfinite(batch.interval_seconds) and batch.interval_seconds > 0):
+        raise _batch(f"interval_seconds is {batch.interval_seconds:g}: give a number above 0")
+    rates = np.array(batch.rates_gbps)
+    for row in np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))[:1].tolist():
+        raise _batch(f"rates_gbps[{row}] is {rates[row]:g}: give a finite number, 0 or above")
+
+
+def _batch(reason: str) -> InputError:
+    return refuse("request", "batch", reason)

@@ -1,0 +1,93 @@
+"""Which flow of the newest plan a packet or an id belongs to.
+
+Made once a plan and shared by all that measure, because every counter report and
+every batch of rates asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cached_property
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.plan import Plan
+from heddle_controller.reconcile.ports import Store
+
+PORTS = 65536
+
+
+class FlowIndex:
+    """Flows of one plan, found by id or by the identity of their packets."""
+
+    def __init__(self, plan: Plan) -> None:
+        flows = plan.flows
+        self.plan = plan
+        self._pair = self.pairs(flows.source, flows.destination)
+        ports = flows.source_ports()
+        self._order = np.lexsort((ports, self._pair))
+        self._code = (self._pair * PORTS + ports)[self._order]
+        self._end = (self._pair * PORTS + ports + flows.qps)[self._order]
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Ids of all flows."""
+        return frozenset(self.plan.flows.ids)
+
+    def pairs(self, source: Ints, destination: Ints) -> Ints:
+        """One number for each pair of node rows."""
+        return source * self.plan.fabric.node_count + destination
+
+    def shares(self, pair: Ints, port: Ints) -> tuple[Ints, Ints, Floats]:
+        """Who packets with a pair and a source port belong to: element, flow row, share.
+
+        A port of 0, any, belongs to all flows of its pair, by their demands.
+        Elements that belong to no flow of the plan are left out.
+        """
+        exact = np.flatnonzero(port > 0)
+        code = pair[exact] * PORTS + port[exact]
+        at = np.searchsorted(self._code, code, side="right") - 1
+        hit = (at >= 0) & (code < self._end[at]) if len(self._code) else np.zeros(len(at), bool)
+        elements, rows, shares = self._any_port(pair, np.flatnonzero(port == 0))
+        return (
+            np.concatenate([exact[hit], elements]),
+            np.concatenate([self._order[at[hit]], rows]),
+            np.concatenate([np.ones(int(hit.sum())), shares]),
+        )
+
+    def _any_port(self, pair: Ints, elements: Ints) -> tuple[Ints, Ints, Floats]:
+        first = np.searchsorted(self._code, pair[elements] * PORTS)
+        last = np.searchsorted(self._code, (pair[elements] + 1) * PORTS)
+        counts = last - first
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = self._order[np.repeat(first, counts) + within]
+        owner = np.repeat(np.arange(len(elements)), counts)
+        gbps = self.plan.flows.gbps[rows]
+        total = np.bincount(owner, weights=gbps, minlength=len(elements))
+        return elements[owner], rows, gbps / total[owner]
+
+
+class FlowIndexes:
+    """The index of each fabric's newest plan, kept until there is a newer one."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: dict[str, tuple[int, FlowIndex]] = {}
+
+    async def of(self, fabric: str) -> FlowIndex | None:
+        """The index; None where there is no plan yet.
+
+        Raises:
+            NotFound: there is no such fabric.
+        """
+        generation = (await self._store.versions(fabric)).generation
+        kept = self._kept.get(fabric)
+        if kept is not None and kept[0] == generation:
+            return kept[1]
+        committed = await self._store.committed(fabric)
+        if committed is None:
+            return None
+        index = await asyncio.to_thread(FlowIndex, committed.plan)
+        self._kept[fabric] = (committed.generation, index)
+        return index

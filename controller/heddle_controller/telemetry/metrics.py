@@ -1,0 +1,196 @@
+"""Prometheus metrics: every one is registered here, once, under the prefix ``heddle_``.
+
+Labels are fabrics, tiers, gRPC methods and status names; never a flow, a job or a
+switch, of which there are too many. Base units throughout.
+"""
+
+from __future__ import annotations
+
+from threading import Thread
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
+
+from heddle_controller.model.plan import Certificate
+from heddle_controller.reconcile.metrics import Metric
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+_HELP = {
+    Metric.RECONCILE_RUNS: "Times the loop looked at a fabric",
+    Metric.RECONCILE_FAILURES: "Times the loop could not bring a new plan about",
+    Metric.SOLVE_SECONDS: "From the intent read to a verified plan",
+    Metric.MAX_UTILIZATION: "Load over capacity of the worst link of the newest plan",
+    Metric.LOWER_BOUND: "What no plan of the same flows can beat",
+    Metric.UNROUTED_FLOWS: "Flows of the newest plan without a path",
+    Metric.GENERATION: "Generation of the newest plan",
+    Metric.ENTRIES: "Exact-match entries of the newest plan over all switches",
+    Metric.CHANGED_FLOWS: "Flows whose path moved",
+    Metric.PUSHES: "Batches sent to agents",
+    Metric.OPERATIONS: "Entries set or deleted on switches",
+    Metric.OPERATION_FAILURES: "Operations that an agent could not do",
+    Metric.PUSH_SECONDS: "From a batch sent to its FIB ack",
+    Metric.PROGRAM_SECONDS: "From a change of intent to the last FIB ack it needed",
+    Metric.PENDING_SWITCHES: "Switches that do not hold the newest plan yet",
+}
+
+
+class Telemetry:
+    """Implements the meters of reconcile and serve on a registry of its own."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._counters: dict[Metric, Counter] = {}
+        self._gauges: dict[Metric, Gauge] = {}
+        self._histograms: dict[Metric, Histogram] = {}
+        for metric in Metric:
+            self._register(metric)
+        self._certificate = CertificateGauges(self.registry)
+        self._agents = AgentMeters(self.registry)
+        self._calls = CallMeters(self.registry)
+
+    def _register(self, metric: Metric) -> None:
+        """A metric's kind is in its name: a count, a time, or the state of something."""
+        about = _HELP.get(metric, metric.name.capitalize().replace("_", " "))
+        if metric.endswith("_total"):
+            self._counters[metric] = Counter(metric, about, ["fabric"], registry=self.registry)
+        elif metric.endswith("_seconds"):
+            self._histograms[metric] = Histogram(
+                metric, about, ["fabric"], buckets=SECONDS, registry=self.registry
+            )
+        else:
+            self._gauges[metric] = Gauge(metric, about, ["fabric"], registry=self.registry)
+
+    def count(self, metric: Metric, fabric: str, amount: float = 1.0) -> None:
+        """Add to a counter."""
+        self._counters[metric].labels(fabric).inc(amount)
+
+    def observe(self, metric: Metric, fabric: str, value: float) -> None:
+        """Add a value to a histogram."""
+        self._histograms[metric].labels(fabric).observe(value)
+
+    def set(self, metric: Metric, fabric: str, value: float) -> None:
+        """Set a gauge."""
+        self._gauges[metric].labels(fabric).set(value)
+
+    def certificate(self, fabric: str, certificate: Certificate) -> None:
+        """Tell how good the newest plan is, tier by tier."""
+        self._certificate.set(fabric, certificate)
+
+    def call_started(self, service: str, method: str) -> None:
+        """A call began."""
+        self._calls.running.labels(service, method).inc()
+
+    def call_ended(self, service: str, method: str, code: str, seconds: float) -> None:
+        """A call ended with a status name after so long."""
+        self._calls.running.labels(service, method).dec()
+        self._calls.ended.labels(service, method, code).inc()
+        self._calls.seconds.labels(service, method).observe(seconds)
+
+    def agents_connected(self, fabric: str, count: int) -> None:
+        """So many agents of a fabric have a session here."""
+        self._agents.connected.labels(fabric).set(count)
+
+    def session_coalesced(self, fabric: str) -> None:
+        """An agent fell so far behind that its queue was dropped."""
+        self._agents.coalesced.labels(fabric).inc()
+
+    def traffic_counted(self, fabric: str, packets: int, size: int) -> None:
+        """So many packets and bytes went by exact-match entries."""
+        self._agents.packets.labels(fabric).inc(packets)
+        self._agents.bytes.labels(fabric).inc(size)
+
+
+class CertificateGauges:
+    """How good the newest plan is, tier by tier."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["fabric", "tier"]
+        self.max = Gauge(
+            "heddle_tier_max_utilization_ratio", "Worst link of a tier", labels, registry=registry
+        )
+        self.bound = Gauge(
+            "heddle_tier_lower_bound_ratio", "Least a tier can have", labels, registry=registry
+        )
+        self.gap = Gauge(
+            "heddle_tier_gap_ratio", "Worst link over bound, less 1", labels, registry=registry
+        )
+
+    def set(self, fabric: str, certificate: Certificate) -> None:
+        """Set every tier; the gap of a tier without load is 0."""
+        for tier in certificate.tiers:
+            bound = tier.lower_bound
+            self.max.labels(fabric, tier.tier).set(tier.max_utilization)
+            self.bound.labels(fabric, tier.tier).set(bound)
+            gap = tier.max_utilization / bound - 1 if bound > 0 else 0.0
+            self.gap.labels(fabric, tier.tier).set(gap)
+
+
+class CallMeters:
+    """gRPC calls."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        method = ["service", "method"]
+        self.running = Gauge("heddle_rpcs_running", "Calls under way", method, registry=registry)
+        self.ended = Counter(
+            "heddle_rpcs_total", "Calls ended, by status", [*method, "code"], registry=registry
+        )
+        self.seconds = Histogram(
+            "heddle_rpc_seconds", "How long calls took", method, buckets=SECONDS, registry=registry
+        )
+
+
+class AgentMeters:
+    """Sessions of agents, and what their switches count."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        fabric = ["fabric"]
+        self.connected = Gauge(
+            "heddle_connected_agents", "Agents with a session here", fabric, registry=registry
+        )
+        self.coalesced = Counter(
+            "heddle_sessions_coalesced_total",
+            "Queues of slow agents dropped for a FULL_SYNC",
+            fabric,
+            registry=registry,
+        )
+        self.packets = Counter(
+            "heddle_traffic_packets_total", "Packets by entries", fabric, registry=registry
+        )
+        self.bytes = Counter(
+            "heddle_traffic_bytes_total", "Bytes by entries", fabric, registry=registry
+        )
+
+
+class MetricsServer:
+    """Prometheus' endpoint, in a thread of its own."""
+
+    def __init__(self, telemetry: Telemetry, host: str, port: int) -> None:
+        """Start to serve; port 0 takes a free one.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        ProcessCollector(registry=telemetry.registry)
+        PlatformCollector(registry=telemetry.registry)
+        started: tuple[WSGIServer, Thread] = start_http_server(port, host, telemetry.registry)
+        self._server, self._thread = started
+
+    @property
+    def port(self) -> int:
+        """The port that is served."""
+        return self._server.server_port
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

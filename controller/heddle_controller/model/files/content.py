@@ -110,7 +110,7 @@ def _too_large(path: Path, size: str, ceiling: int) -> InputError:
     return refuse(str(path), "", reason)
 
 
-def write_content(path: Path, *parts: bytes) -> None:
+def write_content(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file whole or not at all; gzip where its name ends in ``.gz``.
 
     What is no regular file (a pipe, a terminal) is written straight.
@@ -133,7 +133,7 @@ def write_content(path: Path, *parts: bytes) -> None:
         raise refuse(str(path), "", reason) from error
 
 
-def _write(path: Path, parts: tuple[bytes, ...], *, packed: bool) -> None:
+def _write(path: Path, parts: tuple[bytes | memoryview, ...], *, packed: bool) -> None:
     with path.open("wb") as file:
         if not packed:
             file.writelines(parts)

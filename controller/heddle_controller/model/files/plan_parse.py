@@ -1,0 +1,243 @@
+"""A plan read back: ids and keys to rows, flows matched by id.
+
+A plan outlives the flows it was made for. Routes of flows that are gone are
+dropped; a flow that is new, or that has other ends or QPs than its route, has no
+path yet and says so. The fabric is another matter: a route over a link that does
+not exist means that plan and fabric do not belong together, and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, Structure
+from heddle_controller.model.files.plan_records import Record
+from heddle_controller.model.files.records import LARGEST, short
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate
+
+NEW = "the previous plan has no route for it"
+CHANGED = "its ends or its QPs are not those of its route in the previous plan"
+
+
+def parse_plan(document: object, fabric: Fabric, flows: Flows, origin: str) -> Plan:
+    """The plan in a document, for ``flows`` on ``fabric``.
+
+    Raises:
+        InputError: with ``origin`` as its source: not a plan, a flow routed twice, or
+            a route over nodes or links that are not in the fabric.
+    """
+    if not isinstance(document, Mapping) or not isinstance(document.get("routes"), list):
+        raise refuse(origin, "routes", "missing; give a plan.json of heddle plan")
+    routes = _Routes.of(document["routes"], flows, origin)
+    paths = _paths(routes, routes.ways, fabric.structure, origin)
+    backups = _paths(routes, routes.backups, fabric.structure, origin)
+    order = np.lexsort((paths.first_qp, paths.flow))
+    paths, backups = paths.take(order), backups.take(order)
+    fits = _fits(fabric.structure, flows, paths)
+    kept = np.flatnonzero(fits[paths.flow])
+    known = np.zeros(len(flows), dtype=np.bool_)
+    known[paths.flow] = True
+    reasons = _reasons(document.get("unrouted"), origin)
+    unrouted = {
+        row: CHANGED if known[row] else reasons.get(flows.ids[row], NEW)
+        for row in np.flatnonzero(~fits).tolist()
+    }
+    return Plan(
+        fabric=fabric,
+        flows=flows,
+        paths=paths.take(kept),
+        backups=backups.take(kept),
+        certificate=_certificate(document.get("certificate"), origin),
+        unrouted=unrouted,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Routes:
+    """Ways of the routes of known flows, parallel lists."""
+
+    names: list[str]
+    """Flow id of each way, for messages."""
+    flow: list[int]
+    ways: list[Record]
+    backups: list[Record]
+
+    @classmethod
+    def of(cls, routes: Sequence[object], flows: Flows, origin: str) -> _Routes:
+        """Take routes apart, those of unknown flows left out."""
+        rows = {flow: row for row, flow in enumerate(flows.ids)}
+        seen: set[str] = set()
+        found = cls([], [], [], [])
+        for at, route in enumerate(routes):
+            name = route.get("flow") if isinstance(route, dict) else None
+            if not isinstance(route, dict) or not isinstance(name, str):
+                raise refuse(origin, f"routes[{at}]", "names no flow; give its id")
+            if name in seen:
+                raise refuse(origin, f"route {short(name)}", "is there twice; keep one")
+            seen.add(name)
+            if name in rows:
+                found.add(rows[name], name, route, origin)
+        return found
+
+    def add(self, row: int, name: str, route: Record, origin: str) -> None:
+        """The ways of one route, and as many backups."""
+        ways, backups = route.get("paths"), route.get("backups") or []
+        if not isinstance(ways, list) or not ways or not isinstance(backups, list):
+            raise refuse(origin, f"route {short(name)}", "has no paths; give one, or drop it")
+        if len(backups) not in (0, len(ways)):
+            reason = f"has {len(ways)} paths and {len(backups)} backups; give each path its own"
+            raise refuse(origin, f"route {short(name)}", reason)
+        self.names.extend([name] * len(ways))
+        self.flow.extend([row] * len(ways))
+        self.ways.extend(ways)
+        self.backups.extend(backups or [_NOWHERE] * len(ways))
+
+
+_NOWHERE: Record = {"nodes": [], "keys": []}
+
+
+def _paths(routes: _Routes, records: list[Record], structure: Structure, origin: str) -> Paths:
+    """Paths of records that stand in parallel to the ways of the routes."""
+    for name, record in zip(routes.names, records, strict=True):
+        if not _is_way(record):
+            reason = "needs lists nodes and keys for each path, keys one fewer than nodes"
+            raise refuse(origin, f"route {short(name)}", reason)
+    hops = np.array([len(record["keys"]) for record in records], dtype=np.int64)
+    arcs = _arcs(routes, records, hops, structure, origin)
+    first_qp, last_qp = _qps(routes, origin)
+    first = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
+    return Paths(np.array(routes.flow, dtype=np.int64), first_qp, last_qp, first, arcs)
+
+
+def _is_way(record: object) -> bool:
+    if not isinstance(record, dict):
+        return False
+    nodes, keys = record.get("nodes"), record.get("keys")
+    if not isinstance(nodes, list) or not isinstance(keys, list):
+        return False
+    return len(keys) == max(len(nodes) - 1, 0)
+
+
+def _qps(routes: _Routes, origin: str) -> tuple[Ints, Ints]:
+    """First and last QP of each way."""
+    for name, way in zip(routes.names, routes.ways, strict=True):
+        match way.get("qps"):
+            case [int(first), int(last)] if 0 <= first <= last < LARGEST:
+                continue
+        reason = f"qps is {short(way.get('qps'))}; give the first and the last QP of the path"
+        raise refuse(origin, f"route {short(name)}", reason)
+    qps = np.array([way["qps"] for way in routes.ways], dtype=np.int64).reshape(-1, 2)
+    return qps[:, 0].copy(), qps[:, 1].copy()
+
+
+def _arcs(
+    routes: _Routes, records: list[Record], hops: Ints, structure: Structure, origin: str
+) -> Ints:
+    """Arcs of all paths, from ids and keys."""
+    names = [*chain.from_iterable(record["nodes"] for record in records)]
+    keys = [*chain.from_iterable(record["keys"] for record in records)]
+    index = structure.index
+    try:
+        nodes = np.array([index.get(name, NONE) for name in names], dtype=np.int64)
+    except TypeError as error:  # a list or an object: no dictionary can look it up
+        raise refuse(origin, "routes", "nodes must be lists of node ids") from error
+    counts = np.array([len(record["nodes"]) for record in records], dtype=np.int64)
+    if (nodes == NONE).any():
+        at = int(np.argmax(nodes == NONE))
+        name = routes.names[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
+        reason = f"node {short(names[at])} is not in the fabric; is it the fabric of this plan?"
+        raise refuse(origin, f"route {short(name)}", reason)
+    inner = np.ones(len(nodes), dtype=np.bool_)
+    inner[np.cumsum(counts)[counts > 0] - 1] = False
+    tails = np.flatnonzero(inner)
+    arcs = _find(structure, nodes[tails], nodes[tails + 1], [str(key) for key in keys])
+    if (arcs == NONE).any():
+        at = int(np.argmax(arcs == NONE))
+        name = routes.names[int(np.searchsorted(np.cumsum(hops), at, side="right"))]
+        link = f"{names[tails[at]]}-{names[tails[at] + 1]}"
+        reason = f"link {link} with key {short(keys[at])} is not in the fabric"
+        raise refuse(origin, f"route {short(name)}", reason)
+    return arcs
+
+
+def _find(structure: Structure, tail: Ints, head: Ints, keys: list[str]) -> Ints:
+    """The arc of each pair of nodes and key, ``NONE`` where there is none."""
+    numbers = {name: at for at, name in enumerate(dict.fromkeys(map(str, structure.links.key)))}
+    known = np.array([numbers[str(key)] for key in structure.links.key], dtype=np.int64)
+    wanted = np.array([numbers.get(key, NONE) for key in keys], dtype=np.int64)
+
+    def code(tail: Ints, head: Ints, key: Ints) -> Ints:
+        return (tail * len(structure.nodes.ids) + head) * len(numbers) + key
+
+    codes = code(structure.tail, structure.head, np.repeat(known, 2))
+    order = np.argsort(codes)
+    sought = code(tail, head, wanted)
+    place = np.minimum(np.searchsorted(codes, sought, sorter=order), len(codes) - 1)
+    arcs = order[place]
+    return np.where((codes[arcs] == sought) & (wanted != NONE), arcs, NONE)
+
+
+def _fits(structure: Structure, flows: Flows, paths: Paths) -> Bools:
+    """Whether each flow has paths from its source to its destination for just its QPs."""
+    fits = np.zeros(len(flows), dtype=np.bool_)
+    fits[paths.flow] = True
+    long = np.diff(paths.first) > 0
+    fits[paths.flow[~long]] = False
+    rows, starts = paths.flow[long], paths.first[:-1][long]
+    ends = paths.first[1:][long] - 1
+    off = structure.tail[paths.arcs[starts]] != flows.source[rows]
+    off |= structure.head[paths.arcs[ends]] != flows.destination[rows]
+    fits[rows[off]] = False
+    same = paths.flow[1:] == paths.flow[:-1]
+    due = np.zeros(len(paths), dtype=np.int64)
+    due[1:] = np.where(same, paths.last_qp[:-1] + 1, 0)
+    fits[paths.flow[paths.first_qp != due]] = False
+    last = np.ones(len(paths), dtype=np.bool_)
+    last[:-1] = ~same
+    fits[paths.flow[last & (paths.last_qp != flows.qps[paths.flow] - 1)]] = False
+    return fits
+
+
+def _reasons(records: object, origin: str) -> dict[str, str]:
+    """Why flows had no path in the plan as it was."""
+    if records is None:
+        return {}
+    try:
+        return {str(one["flow"]): str(one["reason"]) for one in records}  # type: ignore[attr-defined]  # not a list of such: refused below
+    except (TypeError, KeyError) as error:
+        raise refuse(origin, "unrouted", "give a list of objects with flow and reason") from error
+
+
+def _certificate(record: object, origin: str) -> Certificate:
+    """The certificate as told; an empty one where there is none."""
+    if record is None:
+        return Certificate()
+    if not isinstance(record, Mapping):
+        raise refuse(origin, "certificate", "is no object")
+    tiers, bounds = record.get("tiers") or {}, record.get("tier_bounds") or {}
+    if not isinstance(tiers, Mapping) or not isinstance(bounds, Mapping):
+        raise refuse(origin, "certificate", "tiers and tier_bounds must be objects")
+    return Certificate(
+        max_utilization=_figure(record, "max_utilization", origin),
+        lower_bound=_figure(record, "lower_bound", origin),
+        proof=str(record.get("proof", "none")),
+        tiers=tuple(
+            TierCertificate(tier, _figure(tiers, tier, origin), _figure(bounds, tier, origin))
+            for tier in tiers
+        ),
+    )
+
+
+def _figure(record: Mapping[str, Any], name: str, origin: str) -> float:
+    value = record.get(name, 0.0)
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise refuse(origin, "certificate", f"{name} is {short(value)}; give a finite number")
+    return float(value)

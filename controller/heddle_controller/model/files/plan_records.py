@@ -1,0 +1,84 @@
+"""Routes of a plan as plan.json writes them.
+
+Arrays become ids and keys in one step each for the whole plan; what is left to do
+for a route is to cut its slice out.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from heddle_controller.model.fabric import Ints
+from heddle_controller.model.plan import Certificate, Paths, Plan
+
+Record = dict[str, Any]
+
+
+def certificate_record(certificate: Certificate) -> Record:
+    """A certificate as in plan.json."""
+    return {
+        "max_utilization": certificate.max_utilization,
+        "lower_bound": certificate.lower_bound,
+        "gap": certificate.gap,
+        "proof": certificate.proof,
+        "tiers": {tier.tier: tier.max_utilization for tier in certificate.tiers},
+        "tier_bounds": {tier.tier: tier.lower_bound for tier in certificate.tiers},
+    }
+
+
+def unrouted_records(plan: Plan) -> list[Record]:
+    """Flows without a path, each with the reason."""
+    return [
+        {"flow": plan.flows.ids[row], "reason": reason}
+        for row, reason in sorted(plan.unrouted.items())
+    ]
+
+
+def route_records(plan: Plan) -> list[Record]:
+    """Routes of all flows that have one, in order of flows.
+
+    A path without a backup has one of no nodes; if no path of a flow has one, the
+    flow has no backups.
+    """
+    paths, flows = plan.paths, plan.flows
+    forward = _hop_records(plan, paths)
+    backup = _hop_records(plan, plan.backups) if len(plan.backups) else [{}] * len(paths)
+    shares = (paths.qp_count / flows.qps[paths.flow]).tolist()
+    first_qp, last_qp = paths.first_qp.tolist(), paths.last_qp.tolist()
+    rows, starts = np.unique(paths.flow, return_index=True)
+    ends = np.append(starts, len(paths))[1:].tolist()
+    routes: list[Record] = []
+    for flow, start, end in zip(rows.tolist(), starts.tolist(), ends, strict=True):
+        own = range(start, end)
+        ways = [{"share": shares[p], "qps": [first_qp[p], last_qp[p]], **forward[p]} for p in own]
+        backups = backup[start:end] if any(backup[p].get("nodes") for p in own) else []
+        routes.append({"flow": flows.ids[flow], "paths": ways, "backups": backups})
+    return routes
+
+
+def _hop_records(plan: Plan, paths: Paths) -> list[Record]:
+    """Nodes and keys of each path."""
+    structure = plan.fabric.structure
+    ids, keys = structure.nodes.ids, structure.links.key
+    names = [ids[row] for row in _node_rows(structure.tail, structure.head, paths).tolist()]
+    ways = [keys[link] for link in (paths.arcs >> 1).tolist()]
+    bounds = paths.first.tolist()
+    records: list[Record] = []
+    before = 0  # paths with arcs so far: each has one node more than arcs
+    for low, high in pairwise(bounds):
+        if low == high:
+            records.append({"nodes": [], "keys": []})
+            continue
+        start, end = low + before, high + before + 1
+        records.append({"nodes": names[start:end], "keys": ways[low:high]})
+        before += 1
+    return records
+
+
+def _node_rows(tail: Ints, head: Ints, paths: Paths) -> Ints:
+    """Nodes of all paths in order of travel: where each begins, then where each arc leads."""
+    starts = paths.first[:-1][np.diff(paths.first) > 0]
+    return np.insert(head[paths.arcs], starts, tail[paths.arcs[starts]])

@@ -34,7 +34,7 @@ class Switches:
         self._name[nics] = self.names.ids(ids[row] for row in nics.tolist())
         self.fibs: dict[int, MemoryFib] = {}
         self._arcs: dict[int, Ints] = {}
-        self._routes: list[_Routes] = []
+        self.routes: dict[int, Routes] = {}
         for row in np.flatnonzero(kind != NodeKind.NIC).tolist():
             self._add(row, seed)
 
@@ -43,7 +43,7 @@ class Switches:
         first, arcs = structure.out
         own = arcs[first[switch] : first[switch + 1]]
         hops = {arc: next_hop(self.world, arc) for arc in own.tolist()}
-        routes = _Routes(self.world, switch, hops, self._underlay)
+        routes = Routes(self.world, switch, hops, self._underlay)
         size = max(int(structure.nodes.table_size[switch]), 0)
         self.fibs[switch] = MemoryFib(
             structure.nodes.ids[switch],
@@ -54,7 +54,7 @@ class Switches:
             table_size=size,
         )
         self._arcs[switch] = np.append(own, NONE)  # -1 is "dropped" in the answers of a table
-        self._routes.append(routes)
+        self.routes[switch] = routes
 
     def change(self, links: dict[int, State]) -> None:
         """Put links, by row, in another state; routes stay as they were until ``converge``."""
@@ -63,7 +63,7 @@ class Switches:
     def converge(self) -> None:
         """Let every switch's underlay know the world as it is."""
         self._underlay = Underlay(self.world)
-        for routes in self._routes:
+        for routes in self.routes.values():
             routes.learn(self._underlay)
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
@@ -97,7 +97,7 @@ def next_hop(fabric: Fabric, arc: int) -> NextHop:
 
 
 @dataclass(slots=True)
-class _Routes:
+class Routes:
     """The underlay of one switch in the agents' words; worked out when first asked."""
 
     fabric: Fabric

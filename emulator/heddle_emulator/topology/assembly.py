@@ -11,6 +11,7 @@ Addresses are handed out in order of the rows: NICs from 10.0.0.0/8, switches
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ from heddle_controller.model.fabric import (
 
 NIC_NET = 10 << 24
 SWITCH_NET = (100 << 24) + (64 << 16)
+MOST = 10**10
+"""Product of a builder's counts: a hundred times that of the largest published cluster."""
 
 
 @dataclass(slots=True)
@@ -112,16 +115,20 @@ def numbered(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{number:0{width}d}" for number in range(count)]
 
 
-def at_least(builder: str, least: float, **values: float) -> None:
-    """Refuse values under ``least`` (and NaN), naming the option and the cure.
+def counts(builder: str, **values: int) -> None:
+    """Refuse counts under 1, and counts that together make more than a machine can hold.
 
     Raises:
-        InputError: for the first value that is too small.
+        InputError: for the first faulty count, naming the option and the cure.
     """
     for option, value in values.items():
-        if not value >= least:
+        if value < 1:
             shown = option.replace("_", "-")
-            raise refuse(f"topology {builder}", shown, f"is {value:g}; give {least:g} or more")
+            raise refuse(f"topology {builder}", shown, f"is {value}; give 1 or more")
+    if math.prod(values.values()) > MOST:
+        option = max(values, key=lambda name: values[name])
+        reason = f"is {values[option]:,}, too many together with the other counts; give less"
+        raise refuse(f"topology {builder}", option.replace("_", "-"), reason)
 
 
 def speeds(builder: str, **values: float) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
-from heddle_emulator.topology.assembly import Assembly, Racks, at_least, numbered, speeds
+from heddle_emulator.topology.assembly import Assembly, Racks, counts, numbered, speeds
 
 Wiring = Literal["plane", "mesh"]
 
@@ -37,8 +37,8 @@ def clos(
     Raises:
         InputError: naming the option that makes no fabric.
     """
-    counts = {"leaves": leaves, "spines": spines, "nics_per_leaf": nics_per_leaf}
-    at_least("clos", 1, **counts, nics_per_host=nics_per_host, parallel=parallel)
+    sizes = {"leaves": leaves, "spines": spines, "nics_per_leaf": nics_per_leaf}
+    counts("clos", **sizes, nics_per_host=nics_per_host, parallel=parallel)
     speeds("clos", nic_gbps=nic_gbps, uplink_gbps=uplink_gbps)
     assembly = Assembly(name, table_size)
     leaf_names = numbered("l", leaves)
@@ -73,8 +73,8 @@ def three_tier(
     Raises:
         InputError: naming the option that makes no fabric.
     """
-    counts = {"zones": zones, "leaves": leaves, "spines": spines, "cores": cores}
-    at_least("three-tier", 1, **counts, nics_per_leaf=nics_per_leaf, nics_per_host=nics_per_host)
+    sizes = {"zones": zones, "leaves": leaves, "spines": spines, "cores": cores}
+    counts("three-tier", **sizes, nics_per_leaf=nics_per_leaf, nics_per_host=nics_per_host)
     speeds("three-tier", nic_gbps=nic_gbps, uplink_gbps=uplink_gbps, taper=taper)
     if wiring == "plane" and cores % spines:
         cure = f"is {cores}; give a multiple of the {spines} spines of a zone, or wire as a mesh"

@@ -11,7 +11,7 @@ import numpy as np
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
-from heddle_emulator.topology.assembly import Assembly, Racks, at_least, numbered, speeds
+from heddle_emulator.topology.assembly import Assembly, Racks, counts, numbered, speeds
 
 ATTEMPTS = 100
 """Graphs drawn before giving up on a connected one; one in a million needs a second."""
@@ -34,8 +34,8 @@ def random_regular(
     Raises:
         InputError: where no such graph is, or none drawn was connected.
     """
-    counts = {"switches": switches, "nics_per_switch": nics_per_switch}
-    at_least("random-regular", 1, **counts, degree=degree, nics_per_host=nics_per_host)
+    sizes = {"switches": switches, "nics_per_switch": nics_per_switch}
+    counts("random-regular", **sizes, degree=degree, nics_per_host=nics_per_host)
     speeds("random-regular", nic_gbps=nic_gbps, link_gbps=link_gbps)
     if degree >= switches or switches * degree % 2:
         cure = f"is {degree}; give less than the {switches} switches, and switches x degree even"
@@ -64,8 +64,8 @@ def dragonfly(
     Raises:
         InputError: naming the option that makes no fabric.
     """
-    counts = {"routers": routers, "global_links": global_links, "nics_per_switch": nics_per_switch}
-    at_least("dragonfly", 1, **counts, nics_per_host=nics_per_host)
+    sizes = {"routers": routers, "global_links": global_links, "nics_per_switch": nics_per_switch}
+    counts("dragonfly", **sizes, nics_per_host=nics_per_host)
     speeds("dragonfly", nic_gbps=nic_gbps, link_gbps=link_gbps)
     groups = routers * global_links + 1
     local = np.stack(np.triu_indices(routers, 1))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
-from heddle_emulator.topology.assembly import Assembly, at_least, numbered, speeds
+from heddle_emulator.topology.assembly import Assembly, counts, numbered, speeds
 
 
 def rail_optimised(
@@ -32,8 +32,8 @@ def rail_optimised(
     Raises:
         InputError: naming the option that makes no fabric.
     """
-    counts = {"units": units, "servers": servers, "rails": rails, "spines": spines}
-    at_least("rail", 1, **counts, parallel=parallel)
+    sizes = {"units": units, "servers": servers, "rails": rails, "spines": spines}
+    counts("rail", **sizes, parallel=parallel)
     speeds("rail", nic_gbps=nic_gbps, uplink_gbps=uplink_gbps)
     assembly = Assembly(name, table_size)
     unit_names = numbered("u", units)

@@ -25,15 +25,11 @@ MOST_FLOWS = 10_000_000
 
 def permutation(nics: int, random: np.random.Generator) -> Pairs:
     """Everyone to one other, and nobody to oneself."""
-    order = random.permutation(nics)
-    target = np.empty(nics, dtype=np.int64)
-    # One cycle through all of them has no fixed point, but is not any derangement: draw
-    # freely, then let those who drew themselves hand their place on in a cycle.
-    target[:] = order
+    target = random.permutation(nics).astype(np.int64)
+    # Those who drew themselves hand what they drew on in a ring; one alone takes a partner.
     fixed = np.flatnonzero(target == np.arange(nics))
     if len(fixed) == 1:
-        other = (fixed + 1 + random.integers(nics - 1)) % nics
-        fixed = np.concatenate([fixed, other])
+        fixed = np.append(fixed, (fixed[0] + 1 + random.integers(nics - 1)) % nics)
     target[fixed] = target[np.roll(fixed, 1)]
     return np.arange(nics, dtype=np.int64), target
 

@@ -32,7 +32,7 @@ def flows_between(
     random = np.random.default_rng(seed)
     rows = fabric.rows_of_kind(NodeKind.NIC)
     count = len(rows) if nics is None else nics
-    if not 2 <= count <= len(rows):
+    if count <= 1 or count > len(rows):
         reason = f"is {count}; give 2 or more, and at most the {len(rows)} of the fabric"
         raise refuse("traffic", "nics", reason)
     if gbps is not None and not (np.isfinite(gbps) and gbps > 0):

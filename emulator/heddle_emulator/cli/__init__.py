@@ -1,0 +1,51 @@
+"""The `heddle-emulator` command: make inputs, and run what the emulator can show.
+
+One place turns what went wrong into one line and an exit code: 2 for input that was
+refused, 130 for Ctrl-C. Everything else that fails is a fault of ours and may show
+where.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from heddle_controller.model.errors import InputError
+from heddle_emulator.cli.demo import demo
+from heddle_emulator.cli.topology import topology
+from heddle_emulator.cli.traffic import traffic
+
+REFUSED = 2
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="heddle-emulator")
+def cli() -> None:
+    """Fabrics, agents and traffic on one machine, and a verdict of its own."""
+
+
+cli.add_command(demo)
+cli.add_command(topology)
+cli.add_command(traffic)
+
+
+def main() -> None:
+    """The program's entry: runs the command line and exits."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code."""
+    try:
+        result = cli.main(arguments, prog_name="heddle-emulator", standalone_mode=False)
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        return REFUSED
+    except click.ClickException as error:
+        error.show()
+        return REFUSED
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,8 @@
+"""stub while building"""
+
+import click
+
+
+@click.command()
+def demo() -> None:
+    """x"""

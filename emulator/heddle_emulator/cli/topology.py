@@ -1,0 +1,156 @@
+"""`heddle-emulator topology NAME`: fabric files from the builders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from heddle_controller.model.fabric import NONE, Fabric, NodeKind
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_emulator import topology as builders
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _out(command: Command) -> Command:
+    return click.option(
+        "--out",
+        required=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="File to write; packed where the name ends in .gz.",
+    )(command)
+
+
+def _common(command: Command) -> Command:
+    """The options that every builder has."""
+    for option in (
+        click.option("--name", help="Name written into the file."),
+        click.option(
+            "--table-size", type=int, default=NONE, help="Exact-match entries a switch holds."
+        ),
+        click.option("--nic-gbps", type=float, default=400.0, show_default=True),
+        _out,
+    ):
+        command = option(command)
+    return command
+
+
+def _count(name: str, default: int | None, text: str) -> Callable[[Command], Command]:
+    return click.option(
+        f"--{name}",
+        type=int,
+        default=default,
+        required=default is None,
+        show_default=True,
+        help=text,
+    )
+
+
+_uplink = click.option("--uplink-gbps", type=float, default=400.0, show_default=True)
+_hosts = _count("nics-per-host", 8, "NICs of a host.")
+
+
+@click.group()
+def topology() -> None:
+    """Write a fabric file: give one of the shapes, or a published cluster by name."""
+
+
+def _save(fabric: Fabric, out: Path) -> None:
+    save_fabric_file(fabric, out)
+    nics = len(fabric.rows_of_kind(NodeKind.NIC))
+    click.echo(
+        f"{out}: {fabric.name}, {nics:,} NICs, {fabric.node_count - nics:,} switches,"
+        f" {fabric.link_count:,} links"
+    )
+
+
+def _build(builder: Callable[..., Fabric], out: Path, **options: object) -> None:
+    """Build and save; options left open keep the builder's defaults."""
+    _save(builder(**{name: value for name, value in options.items() if value is not None}), out)
+
+
+@topology.command()
+@_count("leaves", None, "Leaf switches.")
+@_count("spines", None, "Spine switches.")
+@_count("nics-per-leaf", None, "NICs under each leaf.")
+@_count("parallel", 1, "Links between each leaf and spine.")
+@_hosts
+@_uplink
+@_common
+def clos(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
+    """Two tiers, every leaf joined to every spine."""
+    _build(builders.clos, **options)
+
+
+@topology.command("three-tier")
+@_count("zones", None, "Zones.")
+@_count("leaves", None, "Leaf switches of a zone.")
+@_count("spines", None, "Spine switches of a zone.")
+@_count("nics-per-leaf", None, "NICs under each leaf.")
+@_count("cores", None, "Core switches in all.")
+@click.option("--taper", type=float, default=1.0, show_default=True, help="Spine down over up.")
+@click.option(
+    "--wiring",
+    type=click.Choice(["plane", "mesh"]),
+    default="plane",
+    show_default=True,
+    help="Spine i to the cores of plane i, or every spine to every core.",
+)
+@_hosts
+@_uplink
+@_common
+def three_tier(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
+    """Zones of two tiers, joined by cores; from the taper follow the links to them."""
+    _build(builders.three_tier, **options)
+
+
+@topology.command()
+@_count("units", 1, "Scalable units.")
+@_count("servers", 32, "Servers of a unit.")
+@_count("rails", 8, "NICs of a server, and leaves of a unit.")
+@_count("spines", 16, "Spine switches.")
+@_count("parallel", 2, "Links between each leaf and spine.")
+@_uplink
+@_common
+def rail(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
+    """Rail-optimised: the n-th NIC of every server of a unit on one leaf."""
+    _build(builders.rail_optimised, **options)
+
+
+@topology.command("random-regular")
+@_count("switches", None, "Switches.")
+@_count("degree", None, "Other switches each is joined to.")
+@_count("nics-per-switch", None, "NICs on each switch.")
+@click.option("--link-gbps", type=float, default=400.0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@_hosts
+@_common
+def random_regular(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
+    """Plain switches in a connected random graph of one degree."""
+    _build(builders.random_regular, **options)
+
+
+@topology.command()
+@_count("routers", None, "Switches of a group.")
+@_count("global-links", None, "Links of each switch to other groups.")
+@_count("nics-per-switch", None, "NICs on each switch.")
+@click.option("--link-gbps", type=float, default=400.0, show_default=True)
+@_hosts
+@_common
+def dragonfly(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
+    """Plain switches in groups, one link between any two groups."""
+    _build(builders.dragonfly, **options)
+
+
+def _published(name: str) -> click.Command:
+    def write(out: Path) -> None:
+        _save(builders.published(name), out)
+
+    return click.command(name, help=f"Published: {builders.PUBLISHED[name].shape}.")(_out(write))
+
+
+for _name in builders.PUBLISHED:
+    topology.add_command(_published(_name))

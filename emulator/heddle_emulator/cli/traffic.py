@@ -1,0 +1,54 @@
+"""`heddle-emulator traffic PATTERN`: flow files for a fabric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
+
+
+@click.command()
+@click.argument("pattern", type=click.Choice(sorted(PATTERNS)))
+@click.option(
+    "--fabric",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Fabric file whose NICs send.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the pattern."
+)
+@click.option("--nics", type=int, help="NICs that take part, drawn from the seed. [default: all]")
+@click.option("--gbps", type=float, help="Rate of each flow. [default: its part of the line rate]")
+@click.option("--qps", type=int, default=1, show_default=True, help="QPs of each flow.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write; packed where the name ends in .gz.",
+)
+def traffic(  # noqa: PLR0917 - click passes options by name
+    pattern: str,
+    fabric: Path,
+    seed: int,
+    nics: int | None,
+    gbps: float | None,
+    qps: int,
+    out: Path,
+) -> None:
+    """Write a file of flows between the NICs of a fabric.
+
+    \b
+    permutation  everyone to one other, at line rate
+    shift        everyone to the one half the fabric further
+    all-to-all   everyone to everyone else
+    incast       everyone to the same one
+    uniform      everyone to any other
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    loaded = load_fabric_file(fabric)
+    flows = flows_between(loaded, pattern, seed=seed, nics=nics, gbps=gbps, qps=qps)
+    save_flows(loaded, flows, out)
+    click.echo(f"{out}: {len(flows):,} flows, seed {seed}")

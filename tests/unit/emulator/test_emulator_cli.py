@@ -1,0 +1,88 @@
+"""The command line as a user meets it: files, or one line of refusal and exit 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_controller.model.files.flows_file import load_demands
+from heddle_emulator.cli import run
+from heddle_emulator.topology import PUBLISHED
+
+SHAPES = {
+    "clos": "--leaves 4 --spines 2 --nics-per-leaf 4 --parallel 2 --table-size 100",
+    "three-tier": "--zones 2 --leaves 2 --spines 2 --nics-per-leaf 2 --cores 2 --taper 2",
+    "rail": "--servers 4",
+    "random-regular": "--switches 8 --degree 3 --nics-per-switch 2 --seed 5",
+    "dragonfly": "--routers 3 --global-links 1 --nics-per-switch 2",
+    "rail-256": "",
+}
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_fabrics_and_their_traffic(shape: str, tmp_path: Path) -> None:
+    """Each shape gives a file that loads whole, and a permutation over its NICs."""
+    fabric, flows = tmp_path / "fabric.json.gz", tmp_path / "flows.csv"
+    assert run(["topology", shape, *SHAPES[shape].split(), "--out", str(fabric)]) == 0
+    nics = len(load_fabric_file(fabric).rows_of_kind(NodeKind.NIC))
+    assert run(["traffic", "permutation", "--fabric", str(fabric), "--out", str(flows)]) == 0
+    assert len(load_demands(flows)) == nics > 1
+
+
+def test_options_reach_the_builder(tmp_path: Path) -> None:
+    """Table size, name and parallel links are as they were asked for."""
+    out = tmp_path / "f.json"
+    line = ["topology", "clos", *SHAPES["clos"].split(), "--name", "lab", "--out", str(out)]
+    assert run(line) == 0
+    fabric = load_fabric_file(out)
+    assert fabric.name == "lab"
+    assert (
+        fabric.structure.nodes.table_size[fabric.rows_of_kind(NodeKind.LEAF)].tolist() == [100] * 4
+    )
+    assert len(fabric.find_links("l0", "s0")) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topology",
+        "topology nowhere",
+        "topology clos --leaves 4",
+        "topology clos --leaves x --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
+        "topology clos --leaves 0 --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
+        "topology clos --leaves 1 --spines 2 --nics-per-leaf 4 --out {dir}/none/f.json",
+        "topology random-regular --switches 3 --degree 3 --nics-per-switch 1 --out {dir}/f.json",
+        "traffic permutation --fabric {dir}/none.json --out {dir}/f.csv",
+        "traffic permutation --fabric {dir}/garbage.json --out {dir}/f.csv",
+        "traffic chaos --fabric {dir}/garbage.json --out {dir}/f.csv",
+        "traffic permutation --seed -1 --fabric {dir}/garbage.json --out {dir}/f.csv",
+        "demo --seed -1",
+        "demo --nothing",
+    ],
+)
+def test_bad_input(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 2, the reason on standard error, no traceback, and no file left."""
+    (tmp_path / "garbage.json").write_text("{]")
+    assert run(line.format(dir=tmp_path).split()) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err
+    assert "Traceback" not in shown.err
+    assert [path.name for path in tmp_path.iterdir()] == ["garbage.json"]
+
+
+@pytest.mark.parametrize("line", ["", "topology", "topology clos", "traffic", "demo"])
+def test_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command says what it does and exits 0."""
+    assert run([*line.split(), "--help"]) == 0
+    assert "Usage: heddle-emulator" in capsys.readouterr().out
+
+
+def test_published_clusters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The published clusters can be found by reading the help."""
+    run(["topology", "--help"])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in PUBLISHED)

@@ -1,0 +1,87 @@
+"""Patterns of traffic, and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.files.flows_file import load_demands
+from heddle_emulator.topology import clos
+from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
+
+FABRIC = clos(leaves=4, spines=2, nics_per_leaf=4)
+
+
+@given(st.integers(2, 50), st.integers(0, 10_000))
+def test_permutation(nics: int, seed: int) -> None:
+    """Everyone sends once and receives once, and nobody to oneself."""
+    source, target = PATTERNS["permutation"](nics, np.random.default_rng(seed))
+    assert sorted(source.tolist()) == sorted(target.tolist()) == list(range(nics))
+    assert (source != target).all()
+
+
+@given(st.sampled_from(sorted(PATTERNS)), st.integers(2, 30), st.integers(0, 99))
+def test_no_self_flows_and_nobody_unknown(pattern: str, nics: int, seed: int) -> None:
+    """Whatever the pattern, both ends are NICs that take part, and differ."""
+    source, target = PATTERNS[pattern](nics, np.random.default_rng(seed))
+    assert (source != target).all()
+    assert set(source.tolist()) | set(target.tolist()) <= set(range(nics))
+
+
+def test_all_to_all_is_complete() -> None:
+    """Every ordered pair once, each at its part of the line rate."""
+    flows = flows_between(FABRIC, "all-to-all", nics=5, seed=3)
+    assert len(set(zip(flows.source.tolist(), flows.destination.tolist(), strict=True))) == 20
+    assert flows.gbps.tolist() == [100.0] * 20
+
+
+def test_same_seed_same_flows() -> None:
+    """A seed stands for one set of flows, and another for another."""
+    one, two, other = (flows_between(FABRIC, "uniform", seed=seed, nics=9) for seed in (4, 4, 5))
+    assert (one.source == two.source).all()
+    assert (one.destination == two.destination).all()
+    assert (one.destination != other.destination).any()
+
+
+@pytest.mark.parametrize("name", ["flows.csv", "flows.csv.gz"])
+def test_a_file_reads_back_as_it_was(tmp_path: Path, name: str) -> None:
+    """What is written is what the controller reads, rate and QPs included."""
+    flows = flows_between(FABRIC, "permutation", seed=2, gbps=123.4567890123, qps=3)
+    save_flows(FABRIC, flows, tmp_path / name)
+    read = resolve(load_demands(tmp_path / name), FABRIC, origin=name)
+    assert read.ids == flows.ids
+    for column in ("source", "destination", "gbps", "qps", "phase", "traffic_class"):
+        assert getattr(read, column).tolist() == getattr(flows, column).tolist()
+    assert read.job_names == flows.job_names
+
+
+@pytest.mark.parametrize(
+    ("options", "record"),
+    [
+        ({"nics": 1}, "nics"),
+        ({"nics": 17}, "nics"),
+        ({"gbps": float("inf")}, "gbps"),
+        ({"gbps": -1.0}, "gbps"),
+        ({"qps": 0}, "qps"),
+    ],
+)
+def test_refusals(options: dict[str, float], record: str) -> None:
+    """Options that make no traffic are refused by name."""
+    with pytest.raises(InputError) as refused:
+        flows_between(FABRIC, "permutation", **options)  # type: ignore[arg-type]  # faulty on purpose
+    assert refused.value.problems[0].record == record
+
+
+def test_all_to_all_of_a_whole_cluster_is_refused() -> None:
+    """More flows than fit anywhere are refused before they are made."""
+    fabric = clos(leaves=64, spines=1, nics_per_leaf=64)
+    assert len(fabric.rows_of_kind(NodeKind.NIC)) == 4096
+    with pytest.raises(InputError, match="take fewer with --nics"):
+        flows_between(fabric, "all-to-all")

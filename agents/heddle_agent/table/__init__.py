@@ -1,9 +1,12 @@
 """Intended, programmed and dirty entries of one switch, behind the epoch fence."""
 
 from heddle_agent.table.digest import table_digest
-from heddle_agent.table.forwarding import Forwarding, Held
+from heddle_agent.table.fence_file import FenceFile
+from heddle_agent.table.forwarding import Forwarding, Held, keep_in_memory
+from heddle_agent.table.links import LinkObservation
 from heddle_agent.table.push import (
     DELETE,
+    NO_FENCE,
     Fence,
     GroupKey,
     Mode,
@@ -16,15 +19,19 @@ from heddle_agent.table.push import (
 
 __all__ = [
     "DELETE",
+    "NO_FENCE",
     "Fence",
+    "FenceFile",
     "Forwarding",
     "GroupKey",
     "Held",
+    "LinkObservation",
     "Mode",
     "OperationFailure",
     "Operations",
     "Push",
     "Receipt",
     "Status",
+    "keep_in_memory",
     "table_digest",
 ]

@@ -6,12 +6,12 @@ anything but its dirty matches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from heddle_agent.fib import Count, Fib, Link, Match
+from heddle_agent.fib import Count, Failure, Fib, Link, Match
 from heddle_agent.table import digest
 from heddle_agent.table.groups import Groups
 from heddle_agent.table.program import adopt, confirm, pending, withdraw
@@ -39,7 +39,7 @@ class Held:
     """Programmed, not named by the last full sync, not yet swept."""
 
 
-def _keep_in_memory(_: Fence) -> None:
+def keep_in_memory(_: Fence) -> None:
     """Remember the fence no longer than this process lives."""
 
 
@@ -52,13 +52,14 @@ class Forwarding:
         fib: Fib,
         local: Iterable[tuple[str, str]],
         *,
+        down: Collection[Link] = (),
         fence: Fence = NO_FENCE,
-        remember: Callable[[Fence], None] = _keep_in_memory,
+        remember: Callable[[Fence], None] = keep_in_memory,
     ) -> None:
         """Adopt what ``fib`` holds.
 
-        ``local`` are the switch's links as (neighbour, key). ``remember`` is told of every newer
-        fence before the push that brought it is answered.
+        ``local`` are the switch's links as (neighbour, key), ``down`` all links known down.
+        ``remember`` is told of every newer fence before the push that brought it is answered.
         """
         empty = Table(
             Groups(switch),
@@ -68,7 +69,8 @@ class Forwarding:
             fence=fence,
         )
         self.fib = fib
-        self.table = adopt(empty, fib.read_back())
+        self.table, steering = adopt(empty, fib.read_back(), frozenset(down))
+        fib.steer(steering)
         self.flips = 0  # groups moved by local repair since the start
         self._remember = remember
 
@@ -94,12 +96,7 @@ class Forwarding:
 
     def program(self, push: Push) -> list[OperationFailure]:
         """Bring everything that is dirty into the backend; return the push's own failures."""
-        if self.table.dirty:
-            failures = self.fib.apply(pending(self.table))
-            self.table = confirm(self.table, {failure.match for failure in failures})
-        else:
-            failures = ()
-            self.table = confirm(self.table, ())
+        failures = self._apply()
         if not failures:
             return []
         rows = {match: row for row, match in enumerate(push.operations.matches)}
@@ -107,6 +104,11 @@ class Forwarding:
             if failure.match not in rows:
                 _log.warning("entry not programmed", match=failure.match, why=failure.message)
         return [OperationFailure(rows[m], r, text) for m, r, text in failures if m in rows]
+
+    def mend(self) -> None:
+        """Try again what the backend has refused before."""
+        if self.table.dirty:
+            self._apply()
 
     def links_changed(self, changes: Mapping[Link, bool]) -> int:
         """Repair around links that went down (False) or came up (True); return groups moved."""
@@ -120,8 +122,7 @@ class Forwarding:
     def withdraw(self) -> None:
         """Take every entry out: all flows fall to the underlay."""
         self.table = withdraw(self.table)
-        failures = self.fib.apply(pending(self.table))
-        self.table = confirm(self.table, {failure.match for failure in failures})
+        self._apply()
 
     def digest(self) -> bytes:
         """Digest of what is programmed."""
@@ -130,3 +131,8 @@ class Forwarding:
     def counters(self) -> Mapping[Match, Count]:
         """What the entries have carried."""
         return self.fib.counters()
+
+    def _apply(self) -> Sequence[Failure]:
+        failures = self.fib.apply(pending(self.table)) if self.table.dirty else ()
+        self.table = confirm(self.table, {failure.match for failure in failures})
+        return failures

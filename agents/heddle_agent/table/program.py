@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from heddle_agent.fib import Batch, Choice, Group, Match
+from heddle_agent.fib import Batch, Choice, Group, Link, Match, Steering
 from heddle_agent.table.groups import intern, prune
 from heddle_agent.table.state import Table
 
@@ -36,15 +36,27 @@ def confirm(table: Table, failed: Collection[Match]) -> Table:
     return replace(table, programmed=programmed, dirty=frozenset(failed))
 
 
-def adopt(table: Table, found: Mapping[Match, Group]) -> Table:
-    """An empty table takes over what the backend already forwards by."""
+def adopt(
+    table: Table, found: Mapping[Match, Group], down: frozenset[Link]
+) -> tuple[Table, Steering]:
+    """An empty table takes over what the backend already forwards by, and where it may."""
     unique = list(dict.fromkeys(found.values()))
     keys = [(group.primary, group.backup, group.risks) for group in unique]
     groups, kept, _ = intern(table.groups, keys)
     own = dict(zip(unique, kept, strict=True))
     entries = {match: own[group] for match, group in found.items()}
     strange = frozenset(m for m, group in found.items() if own[group] is not group)
-    return replace(table, groups=groups, intended=entries, programmed=entries, dirty=strange)
+    choices = {group: groups.choose(group, down) for group in unique}
+    adopted = replace(
+        table,
+        groups=groups,
+        intended=entries,
+        programmed=entries,
+        dirty=strange,
+        down=down,
+        diverted={own[g]: choice for g, choice in choices.items() if choice is not Choice.PRIMARY},
+    )
+    return adopted, Steering(choices, down)
 
 
 def withdraw(table: Table) -> Table:

@@ -1,0 +1,88 @@
+"""gRPC channels by address, with keepalive on, plain text only where nobody listens in.
+
+Agents of one process share them: a hundred streams need one connection, not a hundred. gRPC's own
+reconnect delay is kept short, since the session has a back-off of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from heddle_agent.session.address import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files: whom to trust (None for the system's authorities), and who we are, if asked."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Read the files; ValueError that names the one that cannot be used."""
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("a client certificate needs both its file and its key's: give both")
+        return grpc.ssl_channel_credentials(_pem(self.ca), _pem(self.key), _pem(self.cert))
+
+
+def _pem(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    if b"-----BEGIN " not in text:
+        raise ValueError(f"{path} is not a PEM file: it has no line that begins -----BEGIN")
+    return text
+
+
+class Channels:
+    """Open channels of one event loop; ``close`` closes them all."""
+
+    def __init__(
+        self, tls: Tls | None = None, *, insecure: bool = False, keepalive_seconds: float = 20.0
+    ) -> None:
+        self._credentials = tls.credentials() if tls is not None else None
+        self._insecure = insecure
+        self._keepalive = round(keepalive_seconds * 1000)
+        self._open: dict[Address, grpc.aio.Channel] = {}
+
+    def check(self, address: Address) -> None:
+        """ValueError where plain text would leave this machine unasked."""
+        if self._credentials is None and not self._insecure and not address.loopback:
+            raise ValueError(
+                f"controller {address} is not on this machine: give --tls-ca (and --tls-cert,"
+                " --tls-key), or say --insecure to speak plain text to it"
+            )
+
+    def get(self, address: Address) -> grpc.aio.Channel:
+        """The channel to a controller; ValueError as in ``check``."""
+        channel = self._open.get(address)
+        if channel is None:
+            self.check(address)
+            channel = self._open[address] = self._new(str(address))
+        return channel
+
+    async def close(self) -> None:
+        """Close every channel; sessions over them must have ended."""
+        channels, self._open = self._open, {}
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+
+    def _new(self, target: str) -> grpc.aio.Channel:
+        options = [
+            ("grpc.keepalive_time_ms", self._keepalive),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.max_receive_message_length", 256 << 20),  # a full sync is one message
+        ]
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(target, options)
+        return grpc.aio.secure_channel(target, self._credentials, options)

@@ -1,0 +1,132 @@
+"""One stream to one controller, from the session parameters to its end.
+
+Everything that goes up passes one lock, so a slow controller slows the conversation down instead of
+filling memory: the next push is read once the last is answered, and of link changes only the newest
+of each link waits. Forwarding itself waits for none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+import grpc
+import structlog
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_agent.fib import Count, Link, Match
+from heddle_agent.session import encode
+from heddle_agent.session.decode import MalformedPushError, decode_push
+from heddle_agent.table import Forwarding, LinkObservation, Receipt, Status
+
+_log = structlog.get_logger()
+
+Call: TypeAlias = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.ControllerMessage]
+ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)  # what gRPC raises on a finished call
+
+
+class ForeignError(Exception):
+    """The other side answers, but not as a Heddle controller."""
+
+
+class Conversation:
+    """One stream; ``introduce`` it, then ``run`` it to its end."""
+
+    def __init__(
+        self,
+        call: Call,
+        forwarding: Forwarding,
+        links: Callable[[], Sequence[LinkObservation]],
+        answered: Counter[Status],
+    ) -> None:
+        """``links`` gives all links as they are; ``answered`` counts pushes by their status."""
+        self._call = call
+        self._forwarding = forwarding
+        self._links = links
+        self._answered = answered
+        self._writing = asyncio.Lock()
+        self._news: dict[Link, LinkObservation] = {}
+        self._wake = asyncio.Event()
+
+    async def introduce(self, identity: encode.Identity) -> pb.SessionAccepted:
+        """Say who we are and what we hold, wait to be accepted, report all links."""
+        await self._call.write(encode.parameters(identity, self._forwarding))
+        answer = await self._call.read()
+        if not isinstance(answer, pb.ControllerMessage):
+            raise asyncio.InvalidStateError("the stream ended without an answer")
+        if answer.WhichOneof("message") != "session_accepted":
+            raise ForeignError("its first message is not SessionAccepted")
+        await self._write(encode.link_report(self._links(), full=True))
+        return answer.session_accepted
+
+    async def run(self, counter_interval: float) -> None:
+        """Answer pushes and send reports until the controller ends the stream."""
+        reports = asyncio.create_task(self._reports(counter_interval))
+        try:
+            while isinstance(message := await self._call.read(), pb.ControllerMessage):
+                if message.WhichOneof("message") == "push":
+                    await self._answer(message.push)
+        finally:
+            reports.cancel()
+            with suppress(asyncio.CancelledError, *ENDED):
+                await reports
+
+    def report(self, observations: Iterable[LinkObservation]) -> None:
+        """Have link changes go up as soon as may be."""
+        self._news.update((observation.link, observation) for observation in observations)
+        self._wake.set()
+
+    async def _write(self, message: pb.AgentMessage) -> None:
+        async with self._writing:
+            await self._call.write(message)
+
+    async def _answer(self, message: pb.Push) -> None:
+        try:
+            push = decode_push(message)
+        except MalformedPushError as error:
+            receipt = Receipt(Status.INVALID, message=str(error))
+            await self._write(self._result(message, receipt))
+            return
+        receipt = self._forwarding.receive(push)
+        try:
+            await self._write(self._result(message, receipt))
+        finally:  # what is in the table goes into the backend, whether or not the stream lives
+            failures = self._forwarding.program(push)
+        if receipt.status is Status.APPLIED:
+            done = receipt._replace(failures=(*receipt.failures, *failures))
+            await self._write(self._result(message, done, pb.PUSH_STAGE_FIB))
+
+    def _result(
+        self,
+        push: pb.Push,
+        receipt: Receipt,
+        stage: pb.PushStage.ValueType = pb.PUSH_STAGE_RIB,
+    ) -> pb.AgentMessage:
+        if stage == pb.PUSH_STAGE_RIB:
+            self._answered[receipt.status] += 1
+            if receipt.status is not Status.APPLIED:
+                _log.warning("push refused", status=receipt.status.name, why=receipt.message)
+        return encode.push_result(push, stage, receipt, self._forwarding.table.fence.epoch)
+
+    async def _reports(self, counter_interval: float) -> None:
+        """Send link changes when they come and counters when they are due; 0 is never."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + counter_interval if counter_interval > 0 else None
+        sent: Mapping[Match, Count] = {}
+        while True:
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                counts = self._forwarding.counters()
+                changed = {m: count for m, count in counts.items() if count != sent.get(m)}
+                await self._write(encode.counter_report(changed, time.time()))
+                sent, due = counts, loop.time() + counter_interval
+            else:
+                self._wake.clear()
+                news, self._news = self._news.values(), {}
+                await self._write(encode.link_report(news, full=False))

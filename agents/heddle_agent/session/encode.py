@@ -1,0 +1,116 @@
+"""What goes up to the controller, from the agent's values onto the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from heddle.v1 import agent_pb2 as pb
+from heddle.v1 import common_pb2
+from heddle_agent.fib import Count, Match
+from heddle_agent.table import Forwarding, LinkObservation, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who an agent is, for as long as its process lives."""
+
+    fabric: str
+    """As the protocol names it: "fabrics/f1"."""
+    switch: str
+    instance_id: str
+    software_version: str
+
+
+def timestamp(seconds: float) -> Timestamp:
+    """A time in seconds since 1970, on the wire."""
+    whole, nanos = divmod(round(seconds * 1e9), 10**9)
+    return Timestamp(seconds=whole, nanos=nanos)
+
+
+def parameters(identity: Identity, forwarding: Forwarding) -> pb.AgentMessage:
+    """The first message of a session."""
+    held = forwarding.held
+    names = sorted(capability.name for capability in forwarding.fib.capabilities)
+    return pb.AgentMessage(
+        session_parameters=pb.SessionParameters(
+            fabric=identity.fabric,
+            switch=identity.switch,
+            instance_id=identity.instance_id,
+            software_version=identity.software_version,
+            capabilities=[pb.Capability.Value(f"CAPABILITY_{name}") for name in names],
+            table_size=forwarding.fib.table_size,
+            highest_epoch=held.epoch,
+            generation=held.generation,
+            table_digest=forwarding.digest(),
+        )
+    )
+
+
+def push_result(
+    push: pb.Push,
+    stage: pb.PushStage.ValueType,
+    receipt: Receipt,
+    highest_epoch: int,
+) -> pb.AgentMessage:
+    """The answer to one stage of one push."""
+    return pb.AgentMessage(
+        push_result=pb.PushResult(
+            nonce=push.nonce,
+            epoch=push.epoch,
+            generation=push.generation,
+            stage=stage,
+            status=pb.PushStatus.Value(f"PUSH_STATUS_{receipt.status.name}"),
+            failures=[
+                pb.OperationFailure(
+                    operation=operation,
+                    reason=pb.FailureReason.Value(f"FAILURE_REASON_{reason.name}"),
+                    message=text,
+                )
+                for operation, reason, text in receipt.failures
+            ],
+            highest_epoch=highest_epoch,
+            message=receipt.message,
+        )
+    )
+
+
+def link_report(observations: Iterable[LinkObservation], *, full: bool) -> pb.AgentMessage:
+    """Links that changed, or all of them."""
+    links = [
+        pb.LinkObservation(
+            link=common_pb2.LinkRef(source=link.source, target=link.target, key=link.key),
+            state=common_pb2.STATE_UP if up else common_pb2.STATE_DOWN,
+            time=timestamp(time),
+            sequence=sequence,
+            reason=reason,
+        )
+        for link, up, time, sequence, reason in observations
+    ]
+    return pb.AgentMessage(link_state=pb.LinkStateReport(links=links, full=full))
+
+
+def counter_report(counts: Mapping[Match, Count], now: float) -> pb.AgentMessage:
+    """Counters of entries; those that differ in nothing but the destination port are added up."""
+    sums: dict[tuple[str, str, int], list[int]] = {}
+    for (source, destination, source_port, _), count in counts.items():
+        total = sums.setdefault((source, destination, source_port), [0, 0])
+        total[0] += count.packets
+        total[1] += count.bytes
+    rows: dict[str, int] = {}
+    for source, destination, _ in sums:
+        rows.setdefault(source, len(rows))
+        rows.setdefault(destination, len(rows))
+    return pb.AgentMessage(
+        counters=pb.CounterReport(
+            time=timestamp(now),
+            endpoints=[pb.Endpoint(nic=nic) for nic in rows],
+            sources=[rows[source] for source, _, _ in sums],
+            destinations=[rows[destination] for _, destination, _ in sums],
+            source_ports=[port for _, _, port in sums],
+            packets=[packets for packets, _ in sums.values()],
+            bytes=[size for _, size in sums.values()],
+        )
+    )

@@ -1,0 +1,86 @@
+"""The fence on disk, so that a restarted agent refuses what the last one would have refused.
+
+Written before the push that raised it is answered: in one step, and through to the disk when the
+epoch grew. A generation may be lost with the power; the table it belonged to is then lost as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import structlog
+
+from heddle_agent.table.push import NO_FENCE, Fence
+
+_log = structlog.get_logger()
+
+
+class FenceFile:
+    """One small JSON file for one switch."""
+
+    def __init__(self, path: Path, fabric: str, switch: str) -> None:
+        self._path = path
+        self._owner = {"fabric": fabric, "switch": switch}
+        self._epoch = 0  # on disk
+
+    def load(self) -> Fence:
+        """The fence of earlier runs; ValueError if the file cannot be used, and why."""
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            fence = NO_FENCE
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"state file {self._path} cannot be read: {error}") from error
+        else:
+            fence = self._parse(text)
+        try:
+            self._write(fence)  # better to learn here than with the first push
+        except OSError as error:
+            raise ValueError(
+                f"state file {self._path} cannot be written: {error.strerror};"
+                " give a path in a folder that this user may write to"
+            ) from error
+        return fence
+
+    def remember(self, fence: Fence) -> None:
+        """Keep a newer fence; forwarding goes on, and says so, if the disk does not take it."""
+        try:
+            self._write(fence)
+        except OSError as error:
+            _log.error(
+                "state file not written: an agent restart could let an older controller in",
+                path=str(self._path),
+                why=error.strerror,
+            )
+
+    def _parse(self, text: str) -> Fence:
+        try:
+            values = json.loads(text)
+            owner = {key: values[key] for key in self._owner}
+            fence = Fence(values["highest_epoch"], values["generation"])
+            if not all(type(value) is int and value >= 0 for value in fence):
+                raise ValueError("epoch and generation must be whole numbers from 0")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"state file {self._path} is damaged ({error}): remove it, and the agent accepts"
+                " any epoch once"
+            ) from error
+        if owner != self._owner:
+            raise ValueError(
+                f"state file {self._path} is of {owner['switch']} in {owner['fabric']}, not of"
+                f" {self._owner['switch']} in {self._owner['fabric']}: give each agent its own"
+            )
+        return fence
+
+    def _write(self, fence: Fence) -> None:
+        values = {**self._owner, "highest_epoch": fence.epoch, "generation": fence.generation}
+        fresh = self._path.with_name(f"{self._path.name}.new")
+        with fresh.open("w", encoding="utf-8") as file:
+            json.dump(values, file)
+            if fence.epoch > self._epoch:
+                file.flush()
+                os.fsync(file.fileno())
+        fresh.replace(self._path)
+        self._epoch = fence.epoch

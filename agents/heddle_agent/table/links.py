@@ -1,0 +1,20 @@
+"""The state of a link as somebody saw it: what repair acts on and reports speak of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from heddle_agent.fib import Link
+
+
+class LinkObservation(NamedTuple):
+    """One link at one time."""
+
+    link: Link
+    up: bool
+    time: float
+    """When it was seen, in seconds since 1970 by the agent's clock."""
+    sequence: int
+    """Grows with every change that this agent instance sees; 0 is how it found the link."""
+    reason: str
+    """Why, for example "carrier"."""

@@ -1,0 +1,61 @@
+"""The stores that the contract holds of: each a way to open one, and to open it again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.store.embedded import open_embedded
+
+
+class Ticking:
+    """A clock whose every reading is one second later."""
+
+    def __init__(self) -> None:
+        self._seconds = 1_000.0
+
+    def __call__(self) -> float:
+        """Unix seconds, of a kind."""
+        self._seconds += 1
+        return self._seconds
+
+
+class StoreWorld(Protocol):
+    """Where one store lives; all that it keeps survives ``close`` and ``open``."""
+
+    async def open(self) -> Store:
+        """A store on what was kept; only one at a time."""
+        ...
+
+
+class EmbeddedWorld:
+    """One SQLite file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "store.db"
+        self._now = Ticking()
+
+    async def open(self) -> Store:
+        """See ``StoreWorld``."""
+        return await open_embedded(self.path, self._now)
+
+
+WORLDS = {"embedded": EmbeddedWorld}
+
+
+@pytest.fixture(params=sorted(WORLDS))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    """Each kind of store in turn."""
+    return WORLDS[request.param](tmp_path)
+
+
+@pytest.fixture
+async def store(world: StoreWorld) -> AsyncIterator[Store]:
+    """An empty store of each kind."""
+    opened = await world.open()
+    yield opened
+    await opened.close()

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.errors import Conflict, NotFound, StaleIntent
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import LinkName
+from tests.contract.store_worlds import StoreWorld
+from tests.unit.store.samples import clos, plain
+
+
+async def test_put_is_got_back(store: Store) -> None:
+    """A fabric comes back as it was put, states included, links and nodes in the same rows."""
+    fabric = clos().with_links({5: State.DRAINED}).with_nodes({0: State.DOWN})
+    put = await store.put_fabric("f1", fabric, title="Lab")
+    got = await store.get_fabric("f1")
+    assert plain(got) == plain(put)
+    assert plain(got.fabric) == plain(fabric)
+    assert (got.title, got.revision) == ("Lab", 1)
+    assert (await store.versions("f1")).intent == 1
+
+
+async def test_faulty_is_refused(store: Store) -> None:
+    """What could not be read back is not kept: a fabric in two halves."""
+    fabric = clos()
+    links = fabric.structure.links
+    cut = replace(links, b=links.a.copy(), a=links.a)
+    with pytest.raises(InputError):
+        await store.put_fabric(
+            "f1", replace(fabric, structure=replace(fabric.structure, links=cut))
+        )
+    assert await store.list_fabrics() == []
+
+
+async def test_unknown_is_not_found(store: Store) -> None:
+    """Every question about a fabric that is not there says so."""
+    for question in (
+        store.get_fabric("f1"),
+        store.intent("f1"),
+        store.versions("f1"),
+        store.list_jobs("f1"),
+        store.committed("f1"),
+        store.set_switch_state("f1", "l0", State.DOWN),
+    ):
+        with pytest.raises(NotFound, match="fabrics/f1 does not exist"):
+            await question
+
+
+async def test_list_by_name_and_page(store: Store) -> None:
+    """Fabrics come by name, page by page."""
+    for name in ("b", "c", "a"):
+        await store.put_fabric(name, clos())
+    assert [f.name for f in await store.list_fabrics()] == ["a", "b", "c"]
+    assert [f.name for f in await store.list_fabrics(limit=2)] == ["a", "b"]
+    assert [f.name for f in await store.list_fabrics(after="b", limit=2)] == ["c"]
+    (summary, *_) = await store.list_fabrics()
+    assert (summary.node_count, summary.link_count) == (8, 8)
+
+
+async def test_etag_guards_a_put(store: Store) -> None:
+    """An etag that is not the stored one is refused and nothing changes."""
+    first = await store.put_fabric("f1", clos())
+    second = await store.put_fabric("f1", clos(spines=3), etag=first.etag)
+    with pytest.raises(Conflict):
+        await store.put_fabric("f1", clos(spines=4), etag=first.etag)
+    with pytest.raises(Conflict):
+        await store.put_fabric("f2", clos(), etag=first.etag)
+    assert plain(await store.get_fabric("f1")) == plain(second)
+    assert [f.name for f in await store.list_fabrics()] == ["f1"]
+
+
+async def test_checked_version_guards_a_put(store: Store) -> None:
+    """A put that was checked against an intent that has moved since is refused."""
+    await store.put_fabric("f1", clos(), checked_version=0)
+    with pytest.raises(StaleIntent):
+        await store.put_fabric("f1", clos(), checked_version=0)
+    await store.put_fabric("f1", clos(), checked_version=1)
+    await store.set_switch_state("f1", "s0", State.DRAINED)
+    with pytest.raises(StaleIntent):
+        await store.put_fabric("f1", clos(), checked_version=2)
+
+
+async def test_revision_grows_with_the_structure_only(store: Store) -> None:
+    """States, even those of a put, leave the revision; another structure moves it."""
+    await store.put_fabric("f1", clos())
+    await store.set_switch_state("f1", "s0", State.DOWN)
+    again = await store.put_fabric("f1", clos().with_links({0: State.DOWN}))
+    assert again.revision == 1
+    other = await store.put_fabric("f1", clos(spines=3))
+    assert other.revision == 2
+
+
+async def test_link_state(store: Store) -> None:
+    """A link is found by its ends in either order; its state, time and version are kept."""
+    await store.put_fabric("f1", clos())
+    record = await store.set_link_state("f1", LinkName("s1", "l0"), State.DRAINED)
+    assert (record.admin_state, record.observed_state, record.gbps) == (
+        State.DRAINED,
+        State.UP,
+        400.0,
+    )
+    got = await store.get_fabric("f1")
+    (row,) = got.fabric.find_links("l0", "s1")
+    assert got.link(row) == record
+    assert record.state_time == got.state_time[row] > 0
+    assert (got.state_time > 0).sum() == 1
+    assert (await store.intent("f1")).fabric.link_state[row] == State.DRAINED
+
+
+async def test_setting_what_is_set_writes_nothing(store: Store) -> None:
+    """The same state again moves neither version nor etag nor time."""
+    await store.put_fabric("f1", clos())
+    await store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN)
+    await store.set_switch_state("f1", "s0", State.DRAINED)
+    before, record = await store.versions("f1"), await store.get_fabric("f1")
+    await store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN)
+    await store.set_switch_state("f1", "s0", State.DRAINED)
+    assert await store.versions("f1") == before
+    assert plain(await store.get_fabric("f1")) == plain(record)
+
+
+async def test_states_of_what_is_not_there(store: Store) -> None:
+    """A link or switch that the fabric lacks, and a NIC, are not found."""
+    await store.put_fabric("f1", clos())
+    with pytest.raises(NotFound, match="fabrics/f1/links/l0-s9#0"):
+        await store.set_link_state("f1", LinkName("l0", "s9"), State.DOWN)
+    with pytest.raises(NotFound, match="l0-s0#7"):
+        await store.set_link_state("f1", LinkName("l0", "s0", 7), State.DOWN)
+    for node in ("x", "n0.0"):
+        with pytest.raises(NotFound, match=node):
+            await store.set_switch_state("f1", node, State.DOWN)
+    assert (await store.versions("f1")).intent == 1
+
+
+async def test_etag_changes_with_administrative_states(store: Store) -> None:
+    """Who read a fabric before an operator's change cannot put over it."""
+    first = await store.put_fabric("f1", clos())
+    await store.set_switch_state("f1", "s0", State.DRAINED)
+    second = await store.get_fabric("f1")
+    await store.set_link_state("f1", LinkName("l0", "s0"), State.DOWN)
+    third = await store.get_fabric("f1")
+    assert len({first.etag, second.etag, third.etag}) == 3
+    with pytest.raises(Conflict):
+        await store.put_fabric("f1", clos(), etag=second.etag)
+
+
+async def test_put_keeps_the_times_of_links_that_stand_as_before(store: Store) -> None:
+    """Links that change by a put are stamped, the others keep their time, new ones have none."""
+    await store.put_fabric("f1", clos())
+    await store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN)
+    before = await store.get_fabric("f1")
+    wanted = clos(spines=3)
+    (kept,), (turned,) = wanted.find_links("l0", "s1"), wanted.find_links("l1", "s1")
+    (new,) = wanted.find_links("l1", "s2")
+    after = await store.put_fabric(
+        "f1", wanted.with_links({kept: State.DOWN, turned: State.DRAINED})
+    )
+    (old,) = before.fabric.find_links("l0", "s1")
+    assert after.state_time[kept] == before.state_time[old]
+    assert after.state_time[turned] == after.update_time
+    assert after.state_time[new] == 0
+
+
+async def test_survives_reopening(world: StoreWorld) -> None:
+    """Another process finds what the one before had been told."""
+    store = await world.open()
+    await store.put_fabric("f1", clos(), title="Lab")
+    await store.set_link_state("f1", LinkName("l0", "s1"), State.DRAINED)
+    record, versions = await store.get_fabric("f1"), await store.versions("f1")
+    await store.close()
+    again = await world.open()
+    assert plain(await again.get_fabric("f1")) == plain(record)
+    assert await again.versions("f1") == versions
+    await again.close()

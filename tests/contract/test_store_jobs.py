@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from heddle_controller.reconcile.errors import (
+    AlreadyExists,
+    Conflict,
+    FailedPrecondition,
+    NotFound,
+    StaleIntent,
+)
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import JobRecord, JobState
+from tests.contract.store_worlds import StoreWorld
+from tests.unit.store.samples import clos, demands, job, plain
+
+
+@pytest.fixture
+async def fabric(store: Store) -> Store:
+    """A store with fabric f1 of hosts h0.0 to h1.1, revision 1."""
+    await store.put_fabric("f1", clos())
+    return store
+
+
+async def test_submitted_is_got_back(fabric: Store) -> None:
+    """A job comes back as it was submitted, ACCEPTED, and moves the intent's version."""
+    record = await fabric.submit_job("f1", job(), checked_revision=1)
+    assert record.job == job()
+    assert record.facts.state == JobState.ACCEPTED
+    assert record.facts.etag == record.etag
+    assert await fabric.get_job("f1", "j1") == record
+    intent = await fabric.intent("f1")
+    assert (intent.version, intent.jobs) == (2, (record,))
+
+
+async def test_names_are_unique(fabric: Store) -> None:
+    """A second job of a name is refused; the first stays."""
+    first = await fabric.submit_job("f1", job(), checked_revision=1)
+    with pytest.raises(AlreadyExists, match="fabrics/f1/jobs/j1"):
+        await fabric.submit_job("f1", job(hosts=("h0.1", "h1.1")), checked_revision=1)
+    assert await fabric.list_jobs("f1") == [first]
+
+
+async def test_hosts_have_one_job(fabric: Store) -> None:
+    """A job on hosts in use is refused whole, and told which job has which host."""
+    await fabric.submit_job("f1", job(), checked_revision=1)
+    with pytest.raises(FailedPrecondition) as caught:
+        await fabric.submit_job("f1", job("j2", ("h0.1", "h1.0", "h0.0")), checked_revision=1)
+    assert [str(p) for p in caught.value.problems] == [
+        "host 'h1.0': is in use by job 'j1'; delete it, or choose others",
+        "host 'h0.0': is in use by job 'j1'; delete it, or choose others",
+    ]
+    assert (await fabric.versions("f1")).intent == 2
+    await fabric.submit_job("f1", job("j3", ("h0.1",)), checked_revision=1)
+
+
+async def test_one_of_many_at_once(fabric: Store) -> None:
+    """Of many jobs that want the same host at the same time, one gets it."""
+    asked = [
+        fabric.submit_job("f1", job(f"j{n}", ("h0.0",)), checked_revision=1) for n in range(20)
+    ]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert sum(isinstance(a, JobRecord) for a in answers) == 1
+    assert sum(isinstance(a, FailedPrecondition) for a in answers) == 19
+    assert len(await fabric.list_jobs("f1")) == 1
+
+
+async def test_checked_against_another_fabric(fabric: Store) -> None:
+    """A job or demand that was checked against another revision is refused."""
+    await fabric.put_fabric("f1", clos(spines=3))
+    with pytest.raises(StaleIntent):
+        await fabric.submit_job("f1", job(), checked_revision=1)
+    with pytest.raises(StaleIntent):
+        await fabric.put_demands("f1", "d1", demands(("n0.0", "n1.0")), checked_revision=1)
+    await fabric.submit_job("f1", job(), checked_revision=2)
+    with pytest.raises(StaleIntent):
+        await fabric.update_job("f1", job(), checked_revision=1)
+
+
+async def test_update_replaces_the_specification(fabric: Store) -> None:
+    """A new etag, ACCEPTED again, made when the job was; old hosts free, new ones taken."""
+    first = await fabric.submit_job("f1", job(), checked_revision=1)
+    second = await fabric.update_job(
+        "f1", job(hosts=("h0.1", "h1.0")), checked_revision=1, etag=first.etag
+    )
+    assert (await fabric.get_job("f1", "j1")) == second
+    assert second.etag != first.etag
+    assert second.create_time == first.create_time
+    await fabric.submit_job("f1", job("j2", ("h0.0",)), checked_revision=1)
+    with pytest.raises(FailedPrecondition):
+        await fabric.submit_job("f1", job("j3", ("h0.1",)), checked_revision=1)
+
+
+async def test_refused_update_changes_nothing(fabric: Store) -> None:
+    """Another's hosts, an old etag, or a job that is not there leave all as it was."""
+    first = await fabric.submit_job("f1", job(), checked_revision=1)
+    await fabric.submit_job("f1", job("j2", ("h0.1",)), checked_revision=1)
+    with pytest.raises(FailedPrecondition):
+        await fabric.update_job("f1", job(hosts=("h0.1",)), checked_revision=1)
+    with pytest.raises(Conflict):
+        await fabric.update_job("f1", job(qps=2), checked_revision=1, etag="old")
+    with pytest.raises(NotFound):
+        await fabric.update_job("f1", job("j9"), checked_revision=1)
+    assert await fabric.get_job("f1", "j1") == first
+    with pytest.raises(FailedPrecondition):
+        await fabric.submit_job("f1", job("j3", ("h0.0",)), checked_revision=1)
+
+
+async def test_delete_frees_hosts_and_name(fabric: Store) -> None:
+    """Gone is gone; the name and the hosts can be had again, under another etag."""
+    first = await fabric.submit_job("f1", job(), checked_revision=1)
+    with pytest.raises(Conflict):
+        await fabric.delete_job("f1", "j1", etag="old")
+    await fabric.delete_job("f1", "j1", etag=first.etag)
+    with pytest.raises(NotFound):
+        await fabric.get_job("f1", "j1")
+    with pytest.raises(NotFound):
+        await fabric.delete_job("f1", "j1")
+    assert (await fabric.intent("f1")).jobs == ()
+    assert (await fabric.submit_job("f1", job(), checked_revision=1)).etag != first.etag
+
+
+async def test_list_by_name_and_page(fabric: Store) -> None:
+    """Jobs come by name, page by page."""
+    for name, host in (("b", "h0.0"), ("c", "h0.1"), ("a", "h1.0")):
+        await fabric.submit_job("f1", job(name, (host,)), checked_revision=1)
+    assert [r.job.name for r in await fabric.list_jobs("f1")] == ["a", "b", "c"]
+    assert [r.job.name for r in await fabric.list_jobs("f1", after="a", limit=1)] == ["b"]
+    assert await fabric.list_jobs("f1", after="c") == []
+
+
+async def test_fabrics_do_not_mix(fabric: Store) -> None:
+    """The same names in two fabrics are different things."""
+    await fabric.put_fabric("f2", clos())
+    await fabric.submit_job("f1", job(), checked_revision=1)
+    await fabric.submit_job("f2", job(), checked_revision=1)
+    await fabric.delete_job("f1", "j1")
+    assert [r.job.name for r in await fabric.list_jobs("f2")] == ["j1"]
+    assert (await fabric.versions("f2")).intent == 2
+
+
+async def test_demands_are_replaced_whole(fabric: Store) -> None:
+    """A set is what was put last; it is part of the intent until deleted."""
+    first = await fabric.put_demands("f1", "d1", demands(("n0.0", "n1.0")), checked_revision=1)
+    wanted = demands(("n0.1", "n1.0"), ("n1.0", "n0.1"))
+    second = await fabric.put_demands("f1", "d1", wanted, checked_revision=1)
+    assert first.etag != second.etag
+    assert plain((await fabric.get_demands("f1", "d1")).demands) == plain(wanted)
+    assert plain((await fabric.intent("f1")).demands) == plain((second,))
+    await fabric.delete_demands("f1", "d1")
+    for gone in (fabric.get_demands("f1", "d1"), fabric.delete_demands("f1", "d1")):
+        with pytest.raises(NotFound, match="fabrics/f1/demands/d1"):
+            await gone
+    assert (await fabric.intent("f1")).version == 4
+
+
+async def test_survives_reopening(world: StoreWorld) -> None:
+    """Jobs, hosts in use and demands are there for the next process."""
+    store = await world.open()
+    await store.put_fabric("f1", clos())
+    await store.submit_job("f1", job(), checked_revision=1)
+    await store.put_demands("f1", "d1", demands(("n0.0", "n1.0")), checked_revision=1)
+    intent = await store.intent("f1")
+    await store.close()
+    again = await world.open()
+    assert plain(await again.intent("f1")) == plain(intent)
+    with pytest.raises(FailedPrecondition):
+        await again.submit_job("f1", job("j2"), checked_revision=1)
+    await again.close()

@@ -1,1 +1,11 @@
-"""Flows to paths: candidates, lower bound, assignment, repair and certificate; pure functions."""
+"""Candidate paths, lower bounds, assignment, repair, certificate: the planner.
+
+Pure: plans come from the fabric, the flows and the options alone. Only this room
+knows OR-Tools.
+"""
+
+from heddle_controller.solve.options import Options
+from heddle_controller.solve.planner import solve
+from heddle_controller.solve.repair import Repairer
+
+__all__ = ["Options", "Repairer", "solve"]

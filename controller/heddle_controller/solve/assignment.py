@@ -1,0 +1,171 @@
+"""Flows on paths while a plan is being made: loads kept up to date move by move.
+
+The unit of the search is the *chunk*: some QPs of one flow, together on one path.
+Chunks are rows of plain lists, because the search touches few of them; loads are
+arrays, because it looks at many arcs at a time. Only the choice is kept here, the
+arcs between the terminals of a flow; the arcs of single-homed NICs are fixed.
+
+Load follows the rule of ``model.load``. Flows of a job with one phase, or with
+none, simply add up. Jobs of several phases keep a small table of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.phases import PhaseTable, phase_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What ``Assignment.undo`` needs to take a move back."""
+
+    chunk: int
+    old_path: Ints
+    old_last: int
+    split: int | None
+
+
+class Assignment:
+    """Which chunk runs over which arcs, and the load that results."""
+
+    def __init__(self, network: Network, flows: Flows) -> None:
+        self.network = network
+        self.flows = flows
+        self.load: Floats = np.zeros(network.arc_count + 1)
+        """Gbit/s on each arc and, last, on the padding, which weighs nothing."""
+        self.flow: list[int] = []
+        self.first_qp: list[int] = []
+        self.last_qp: list[int] = []
+        self.path: list[Ints] = []
+        self.unit: Floats = flows.gbps / flows.qps
+        """Gbit/s of one QP of each flow."""
+        self._tables: dict[int, PhaseTable] = phase_tables(flows)
+        self._joined: dict[int, list[int]] = {}
+        self._base: tuple[Ints, Ints] | None = None
+        self.touched: set[int] = set()
+        """Chunks moved or made since loading."""
+
+    def load_chunks(self, flow: Ints, first_qp: Ints, last_qp: Ints, paths: list[Ints]) -> None:
+        """Takes in many chunks at once; only before any other."""
+        self.flow, self.first_qp, self.last_qp = flow.tolist(), first_qp.tolist(), last_qp.tolist()
+        self.path = paths
+        lengths = np.array([len(path) for path in paths], dtype=np.int64)
+        arcs = np.concatenate([*paths, np.empty(0, dtype=np.int64)])
+        owner = np.repeat(np.arange(len(paths), dtype=np.int64), lengths)
+        gbps = (self.unit[flow] * (last_qp - first_qp + 1))[owner]
+        linear = ~np.isin(self.flows.job[flow], list(self._tables)) | (
+            self.flows.phase[flow] == ANY_PHASE
+        )
+        keep = linear[owner]
+        np.add.at(self.load, arcs[keep], gbps[keep])
+        for job, table in self._tables.items():
+            rows = ~keep & (self.flows.job[flow][owner] == job)
+            phases = self.flows.phase[flow][owner[rows]]
+            table.load(arcs[rows], phases, gbps[rows], self.load)
+        self.load[self.network.pad] = 0.0
+        order = np.argsort(arcs, kind="stable")
+        counts = np.bincount(arcs, minlength=self.network.arc_count + 1)
+        self._base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), owner[order]
+
+    def members(self, arc: int) -> list[int]:
+        """Chunks on an arc, ascending."""
+        found: set[int] = set(self._joined.get(arc, ()))
+        if self._base is not None:
+            first, chunks = self._base
+            found.update(chunks[first[arc] : first[arc + 1]].tolist())
+        # Entries are never removed when chunks leave: what is stale is seen here.
+        count = len(self.path)
+        return sorted(chunk for chunk in found if chunk < count and arc in self.path[chunk])
+
+    def gbps(self, chunk: int) -> float:
+        """Rate of a chunk."""
+        return self.unit_of(chunk) * self.qps(chunk)
+
+    def qps(self, chunk: int) -> int:
+        """QPs in a chunk."""
+        return self.last_qp[chunk] - self.first_qp[chunk] + 1
+
+    def utilization(self) -> Floats:
+        """Load over capacity of every arc and the padding (0)."""
+        return self.load * self.network.per_gbps
+
+    def utilization_of(self, arc: int) -> float:
+        """Load over capacity of one arc."""
+        return float(self.load[arc] * self.network.per_gbps[arc])
+
+    def unit_of(self, chunk: int) -> float:
+        """Gbit/s of one QP of a chunk."""
+        return float(self.unit[self.flow[chunk]])
+
+    def used_with(self, flow: int, gbps: float, arcs: Ints) -> Floats:
+        """Utilisation of arcs (any shape) if they carried that much more of a flow."""
+        return self.load_with(flow, gbps, arcs) * self.network.per_gbps[arcs]
+
+    def load_with(self, flow: int, gbps: float, arcs: Ints) -> Floats:
+        """Load of arcs (any shape) if they carried that much more of a flow."""
+        table = self._table(flow)
+        loads: Floats = self.load[arcs]
+        if table is None:
+            return loads + gbps
+        return loads + table.increase(arcs, int(self.flows.phase[flow]), gbps)
+
+    def add(self, flow: int, gbps: float, path: Ints) -> None:
+        """Puts load on a path; negative takes it off."""
+        table = self._table(flow)
+        if table is None:
+            self.load[path] += gbps
+        else:
+            self.load[path] += table.change(path, int(self.flows.phase[flow]), gbps)
+        self.load[self.network.pad] = 0.0
+
+    def _table(self, flow: int) -> PhaseTable | None:
+        if not self._tables or self.flows.phase[flow] == ANY_PHASE:
+            return None
+        return self._tables.get(int(self.flows.job[flow]))
+
+    def place(self, flow: int, first_qp: int, last_qp: int, path: Ints) -> int:
+        """Makes a new chunk on a path and returns its row."""
+        chunk = len(self.flow)
+        self.flow.append(flow)
+        self.first_qp.append(first_qp)
+        self.last_qp.append(last_qp)
+        self.path.append(path)
+        self.add(flow, self.gbps(chunk), path)
+        self._join(chunk, path)
+        return chunk
+
+    def move(self, chunk: int, qps: int, path: Ints) -> Move:
+        """Moves the last ``qps`` QPs of a chunk to a path; fewer than all splits it."""
+        flow, old, last = self.flow[chunk], self.path[chunk], self.last_qp[chunk]
+        self.add(flow, -float(self.unit[flow]) * qps, old)
+        if qps < self.qps(chunk):
+            self.last_qp[chunk] = last - qps
+            self.touched.add(chunk)
+            return Move(chunk, old, last, self.place(flow, last - qps + 1, last, path))
+        self.path[chunk] = path
+        self.add(flow, self.gbps(chunk), path)
+        self._join(chunk, path)
+        return Move(chunk, old, last, None)
+
+    def undo(self, move: Move) -> None:
+        """Takes back the newest move that was not taken back yet."""
+        moved = move.chunk if move.split is None else move.split
+        flow, gbps = self.flow[moved], self.gbps(moved)
+        self.add(flow, -gbps, self.path[moved])
+        if move.split is not None:
+            for column in (self.flow, self.first_qp, self.last_qp, self.path):
+                column.pop()
+        self.last_qp[move.chunk] = move.old_last
+        self.path[move.chunk] = move.old_path
+        self.add(flow, gbps, move.old_path)
+
+    def _join(self, chunk: int, path: Ints) -> None:
+        self.touched.add(chunk)
+        for arc in path.tolist():
+            self._joined.setdefault(arc, []).append(chunk)

@@ -1,0 +1,160 @@
+"""A second path for every path, used the moment the first breaks.
+
+A backup avoids the switch-to-switch links of its path, and its switches too where
+it can. In a fabric of tiers the backups are rotations: the flows of one uplink
+fall back on different slots, one further for each, so that after any single
+failure no other link takes on more than its even share of what was lost, to
+within one flow. Elsewhere, and where the rotation meets only holes, the backup is
+the least loaded candidate that shares the fewest links and then switches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads
+from heddle_controller.model.plan import Paths
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.export import starts, with_nics
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.planes import Planes
+
+MOST_CORE_TURNS = 4
+"""Cores tried for one slot of a backup between zones before the next slot."""
+
+
+def backups_of(
+    network: Network, candidates: Candidates, planes: Planes | None, flows: Flows, paths: Paths
+) -> Paths:
+    """A backup for each path, without arcs where there is none; parallel to ``paths``."""
+    inner = _inner_arcs(network, paths)
+    backup = np.full((len(paths), 4), NONE, dtype=np.int64)
+    if planes is not None:
+        for avoid_switches in (True, False):
+            _rotate(network, planes, inner, backup, avoid_switches=avoid_switches)
+    lengths = (backup != NONE).sum(axis=1)
+    pieces: list[Ints] = list(backup)
+    bare = np.flatnonzero((lengths == 0) & (inner[:, 0] != NONE))
+    if len(bare):
+        used = np.append(arc_loads(network.arc_count, flows, paths), 0.0) * network.per_gbps
+        source = network.terminal[flows.source[paths.flow]]
+        destination = network.terminal[flows.destination[paths.flow]]
+        for row in bare.tolist():
+            choice = candidates.between(int(source[row]), int(destination[row]))
+            pieces[row] = _least_shared(network, choice, paths.of(row), used)
+            lengths[row] = len(pieces[row])
+    flat = np.concatenate([*pieces, np.empty(0, dtype=np.int64)])
+    chosen = Paths(paths.flow, paths.first_qp, paths.last_qp, starts(lengths), flat[flat != NONE])
+    return with_nics(network, flows, chosen, lengths > 0)
+
+
+def _inner_arcs(network: Network, paths: Paths) -> Ints:
+    """The switch-to-switch arcs of each path, the first four, padded with ``NONE``."""
+    inner = np.zeros(network.arc_count, dtype=np.bool_)
+    inner[network.inner] = True
+    owner, keep = paths.owner(), inner[paths.arcs]
+    owner, arcs = owner[keep], paths.arcs[keep]
+    place = np.arange(len(owner)) - np.searchsorted(owner, owner)
+    result = np.full((len(paths), 4), NONE, dtype=np.int64)
+    fits = place < result.shape[1]
+    result[owner[fits], place[fits]] = arcs[fits]
+    return result
+
+
+def _rotate(
+    network: Network, planes: Planes, inner: Ints, backup: Ints, *, avoid_switches: bool
+) -> None:
+    """Fills in backups by rotating slots, for paths over one spine or one core."""
+    layer = planes.spines
+    last = np.where(inner[:, 3] != NONE, inner[:, 3], inner[:, 1])
+    usual = (inner[:, 1] != NONE) & ((inner[:, 2] == NONE) | (inner[:, 3] != NONE))
+    rows = np.flatnonzero(usual & (backup[:, 0] == NONE))
+    if not len(rows):
+        return
+    slot = layer.slot_of_arc[inner[rows, 0]]
+    rows, slot = rows[slot != NONE], slot[slot != NONE]
+    part = layer.part[network.tail[inner[rows, 0]]]
+    width = np.diff(layer.first)[part]
+    turn = _ordinal(inner[rows, 0])
+    for step in range(int(width.max(initial=1)) - 1):
+        open_ = np.flatnonzero((backup[rows, 0] == NONE) & (width > step + 1))
+        if not len(open_):
+            return
+        chosen = rows[open_]
+        shifted = (slot[open_] + 1 + (turn[open_] + step) % (width[open_] - 1)) % width[open_]
+        up = layer.arcs(network.tail[inner[chosen, 0]], shifted)
+        down = layer.arcs(network.head[last[chosen]], shifted)
+        good = (up != NONE) & (down != NONE) & (up != inner[chosen, 0])
+        if avoid_switches:
+            good &= network.head[up] != network.head[inner[chosen, 0]]
+        fresh = _Spines(chosen[good], up[good], down[good], turn[open_[good]])
+        _fill(planes, fresh, inner, backup)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spines:
+    """The outer arcs of backups, one row each."""
+
+    rows: Ints
+    """Rows of the paths they are for."""
+    up: Ints
+    """Arc from the source's leaf."""
+    down: Ints
+    """Arc from the destination's leaf, to be travelled backwards."""
+    turn: Ints
+    """How far to rotate cores."""
+
+
+def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
+    """Writes backups over the spines given, through a core where zones differ."""
+    network, cores = planes.network, planes.cores
+    rows, up, down = spines.rows, spines.up, spines.down
+    within = inner[rows, 2] == NONE
+    meet = within & (network.head[up] == network.head[down])
+    backup[rows[meet], 0], backup[rows[meet], 1] = up[meet], down[meet] ^ 1
+    low, high = network.head[up], network.head[down]
+    between = np.flatnonzero(
+        ~within & (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
+    )
+    slot = cores.slot_of_arc[inner[rows[between], 1]]
+    width = np.diff(cores.first)[cores.part[low[between]]]
+    for step in range(MOST_CORE_TURNS):
+        shifted = (slot + spines.turn[between] + step) % width
+        climb, fall = cores.arcs(low[between], shifted), cores.arcs(high[between], shifted)
+        good = (climb != NONE) & (fall != NONE) & (backup[rows[between], 0] == NONE)
+        chosen = between[good]
+        backup[rows[chosen]] = np.stack(
+            [up[chosen], climb[good], fall[good] ^ 1, down[chosen] ^ 1], axis=1
+        )
+
+
+def _ordinal(values: Ints) -> Ints:
+    """How many equal values stand before each."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    place = np.empty(len(values), dtype=np.int64)
+    place[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
+    return place
+
+
+def _least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> Ints:
+    """The candidate with the fewest links, then switches, in common; none if equal."""
+    links = _shared(choice >> 1, taken >> 1)
+    head = np.append(network.head, NONE)
+    switches = _shared(head[choice], network.head[taken[:-1]])
+    worst = used[choice].max(axis=1, initial=0.0)
+    best = int(np.lexsort((worst, switches, links))[0])
+    chosen: Ints = choice[best][choice[best] != network.pad]
+    if np.isin(chosen, taken).all():
+        return np.empty(0, dtype=np.int64)
+    return chosen
+
+
+def _shared(rows: Ints, taken: Ints) -> Ints:
+    """How many elements of each row are among those taken."""
+    count: Ints = np.isin(rows, taken).sum(axis=1)
+    return count

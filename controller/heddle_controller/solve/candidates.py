@@ -1,0 +1,154 @@
+"""Which paths a flow may take, found when first asked for.
+
+In a fabric of tiers a path goes up to an *apex* and down again; the candidates
+between two leaves are all such paths over the lowest apexes they share: the
+segments up from one, joined at the apex with those of the other. Where two
+leaves share none (links are down), and in graphs without tiers, they are the
+loop-free paths of least hops, then of one and two hops more, up to a limit
+(depth-first search pruned by the distance to the destination).
+
+A set of candidates is a matrix of arcs, one row a path, padded on the right with
+``Network.pad``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from heddle_controller.model.fabric import Ints, NodeKind
+from heddle_controller.solve.network import Network
+
+EXTRA_HOPS = 2
+"""How much longer than the shortest a path may be in a graph without tiers."""
+
+
+class Candidates:
+    """Candidate paths between terminals of one network, cached."""
+
+    def __init__(self, network: Network, limit: int) -> None:
+        self.network = network
+        self.limit = limit
+        self._found: dict[tuple[int, int], Ints] = {}
+        self._segments: dict[tuple[int, int], tuple[Ints, Ints]] = {}
+        self._distances: dict[int, dict[int, int]] = {}
+
+    def between(self, source: int, destination: int) -> Ints:
+        """Paths from one terminal to another, shape (paths, hops); no rows if none."""
+        key = (source, destination)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._search(source, destination)
+        return found
+
+    def _search(self, source: int, destination: int) -> Ints:
+        if source == destination:
+            return np.empty((1, 0), dtype=np.int64)
+        if self.network.tiered:
+            found = self._over_apex(source, destination)
+            if len(found):
+                return found
+        return self._by_hops(source, destination)
+
+    def _over_apex(self, source: int, destination: int) -> Ints:
+        levels = self.network.level
+        low = (int(levels[source]), int(levels[destination]))
+        for apex_level in range(max(low), int(NodeKind.CORE) + 1):
+            up_apex, up = self.segments(source, apex_level - low[0])
+            down_apex, down = self.segments(destination, apex_level - low[1])
+            rows_up, rows_down = _join(up_apex, down_apex, self.limit)
+            if len(rows_up):
+                return np.concatenate([up[rows_up], down[rows_down][:, ::-1] ^ 1], axis=1)
+        return np.empty((0, 0), dtype=np.int64)
+
+    def segments(self, node: int, height: int) -> tuple[Ints, Ints]:
+        """All ways up from a node by ``height`` tiers: apexes, ascending, and arcs."""
+        key = (node, height)
+        found = self._segments.get(key)
+        if found is None:
+            found = self._segments[key] = self._climb(node, height)
+        return found
+
+    def _climb(self, node: int, height: int) -> tuple[Ints, Ints]:
+        if height == 0:
+            return np.array([node], dtype=np.int64), np.empty((1, 0), dtype=np.int64)
+        below, arcs = self.segments(node, height - 1)
+        ups = [self.network.up(int(n)) for n in below]
+        last = np.concatenate([*ups, np.empty(0, dtype=np.int64)])
+        rows = np.repeat(np.arange(len(below)), [len(u) for u in ups])
+        apex = self.network.head[last]
+        order = np.argsort(apex, kind="stable")
+        return apex[order], np.concatenate([arcs[rows], last[:, None]], axis=1)[order]
+
+    def _by_hops(self, source: int, destination: int) -> Ints:
+        distance = self._distance_to(destination)
+        following = self.network.head[self.network.out(source)].tolist()
+        reached = [distance[node] for node in following if node in distance]
+        if not reached:
+            return np.empty((0, 0), dtype=np.int64)
+        paths: list[list[int]] = []
+        least = 1 + min(reached)
+        for hops in range(least, least + EXTRA_HOPS + 1):
+            self._walk(source, destination, hops, paths)
+        width = max(len(path) for path in paths)
+        matrix = np.full((len(paths), width), self.network.pad, dtype=np.int64)
+        for row, path in enumerate(paths):
+            matrix[row, : len(path)] = path
+        return matrix
+
+    def _walk(self, source: int, destination: int, hops: int, paths: list[list[int]]) -> None:
+        """Appends the loop-free paths of exactly ``hops`` hops, up to the limit in all."""
+        network, distance = self.network, self._distance_to(destination)
+        stack: list[tuple[int, list[int], frozenset[int]]] = [(source, [], frozenset([source]))]
+        while stack and len(paths) < self.limit:
+            node, path, seen = stack.pop()
+            if node == destination:
+                if len(path) == hops:
+                    paths.append(path)
+                continue
+            left = hops - len(path) - 1
+            for arc in network.out(node)[::-1].tolist():
+                following = int(network.head[arc])
+                if following not in seen and distance.get(following, hops + 1) <= left:
+                    stack.append((following, [*path, arc], seen | {following}))
+
+    def _distance_to(self, destination: int) -> dict[int, int]:
+        """Hops to a terminal from every switch that reaches it."""
+        found = self._distances.get(destination)
+        if found is None:
+            found = self._distances[destination] = _breadth_first(self.network, destination)
+        return found
+
+
+def _breadth_first(network: Network, start: int) -> dict[int, int]:
+    # Links carry both ways at once, so distances to a node are those from it.
+    distance = {start: 0}
+    queue = deque([start])
+    while queue:
+        node = queue.popleft()
+        for following in network.head[network.out(node)].tolist():
+            if following not in distance and network.level[following] != NodeKind.NIC:
+                distance[following] = distance[node] + 1
+                queue.append(following)
+    return distance
+
+
+def _join(first: Ints, second: Ints, limit: int) -> tuple[Ints, Ints]:
+    """Rows of two ascending arrays that hold equal numbers, every pair of them.
+
+    Beyond ``limit`` pairs, each row of ``first`` meets a share of its partners
+    only, shifted from row to row so that all partners are met equally often.
+    """
+    low = np.searchsorted(second, first, side="left")
+    counts = np.searchsorted(second, first, side="right") - low
+    total = int(counts.sum())
+    kept = counts
+    if total > limit:
+        share = max(1, limit // max(1, int(np.count_nonzero(counts))))
+        kept = np.minimum(counts, share)
+    rows = np.repeat(np.arange(len(first)), kept)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(kept) - kept, kept)
+    if total > limit:
+        within = (within + rows) % counts[rows]
+    return rows, low[rows] + within

@@ -1,0 +1,27 @@
+"""How good a plan is: what it reached, tier by tier, beside what nothing can beat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.load import utilization
+from heddle_controller.model.plan import Certificate, TierCertificate
+from heddle_controller.solve.bound import Bound
+
+
+def certify(fabric: Fabric, loads: Floats, bound: Bound) -> Certificate:
+    """The certificate of loads (Gbit/s by arc) against a proven bound."""
+    used = utilization(fabric, loads)
+    structure = fabric.structure
+    worst = np.zeros(len(structure.tiers))
+    np.maximum.at(worst, structure.tier_of_arc, used)
+    # Both are sums of the same rates in another order: a bound that is met may
+    # come out a rounding error above what meets it.
+    tiers = tuple(
+        TierCertificate(name, float(reached), float(min(least, reached)))
+        for name, reached, least in zip(structure.tiers, worst, bound.tiers, strict=True)
+    )
+    reached = float(worst.max(initial=0.0))
+    proof = bound.proof if reached > 0 else "none"
+    return Certificate(reached, min(bound.overall, reached), proof, tiers)

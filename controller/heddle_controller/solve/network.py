@@ -1,0 +1,85 @@
+"""What the planner sees of a fabric: the arcs it may use, and where NICs attach.
+
+Most NICs have one uplink, which is no choice: paths are searched between the
+*terminals* of flows, the leaf of such a NIC, or the NIC itself where it has
+several uplinks. One more arc than there are stands for "no arc" and pads paths of
+unequal length; its capacity is infinite.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
+
+
+class Network:
+    """The plannable part of one fabric. Arrays are by node row or by arc."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        structure = fabric.structure
+        self.arc_count = 2 * fabric.link_count
+        self.pad = self.arc_count
+        """The arc that stands for "no arc"."""
+        self.tail, self.head = structure.tail, structure.head
+        self.level = structure.nodes.kind
+        self.usable = fabric.plannable
+        inverse = np.zeros(self.arc_count + 1)
+        inverse[:-1] = 1.0 / structure.capacity
+        self.per_gbps: Floats = inverse
+        """Utilisation that one Gbit/s adds to each arc, 0 for the padding."""
+        self._attach()
+
+    def _attach(self) -> None:
+        is_nic = self.level == NodeKind.NIC
+        up = np.flatnonzero(self.usable & is_nic[self.tail])
+        count = np.bincount(self.tail[up], minlength=self.fabric.node_count)
+        self.nic_arc: Ints = np.full(self.fabric.node_count, NONE, dtype=np.int64)
+        """The only usable arc out of a NIC; ``NONE`` where there are several or none."""
+        self.nic_arc[self.tail[up]] = up
+        self.nic_arc[count != 1] = NONE
+        self.terminal: Ints = np.arange(self.fabric.node_count, dtype=np.int64)
+        """Where path choice begins for each node; ``NONE`` for a NIC cut off."""
+        single = self.nic_arc != NONE
+        self.terminal[single] = self.head[self.nic_arc[single]]
+        self.terminal[is_nic & (count == 0)] = NONE
+
+    @cached_property
+    def inner(self) -> Ints:
+        """Arcs between two switches, usable or not, ascending."""
+        is_nic = self.level == NodeKind.NIC
+        return np.flatnonzero(~is_nic[self.tail] & ~is_nic[self.head])
+
+    @cached_property
+    def tiered(self) -> bool:
+        """Whether switches are leaves, spines and cores, linked to the next tier only."""
+        levels = self.level
+        ends = np.abs(levels[self.tail] - levels[self.head])[self.inner]
+        return bool((levels != NodeKind.SWITCH).all() and (ends == 1).all())
+
+    @cached_property
+    def _usable_rows(self) -> tuple[Ints, Ints]:
+        first, arcs = self.fabric.structure.out
+        keep = self.usable[arcs]
+        counts = np.concatenate([[0], np.cumsum(keep)])
+        return counts[first], arcs[keep]
+
+    def out(self, node: int) -> Ints:
+        """Usable arcs that leave a node, by the node they enter."""
+        first, arcs = self._usable_rows
+        return arcs[first[node] : first[node + 1]]
+
+    @cached_property
+    def _up_rows(self) -> tuple[Ints, Ints]:
+        first, arcs = self._usable_rows
+        keep = self.level[self.head[arcs]] > self.level[self.tail[arcs]]
+        counts = np.concatenate([[0], np.cumsum(keep)])
+        return counts[first], arcs[keep]
+
+    def up(self, node: int) -> Ints:
+        """Usable arcs that leave a node for the tier above, by the node they enter."""
+        first, arcs = self._up_rows
+        return arcs[first[node] : first[node + 1]]

@@ -1,0 +1,41 @@
+"""What a caller may ask of the planner. Time and randomness come in from here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Equal input, equal options: equal plan, unless a time limit cuts it short."""
+
+    seed: int = 0
+    time_limit_seconds: float | None = None
+    """Improvement stops at this limit; what was reached by then is returned."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds; only differences count."""
+    candidate_limit: int = 512
+    """Paths considered between two switches at most."""
+
+    def deadline(self) -> Deadline:
+        """A deadline that starts now."""
+        limit = self.time_limit_seconds
+        return Deadline(self.clock, None if limit is None else self.clock() + limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment, or none."""
+
+    clock: Callable[[], float]
+    at: float | None
+
+    def passed(self) -> bool:
+        """Whether it is over."""
+        return self.at is not None and self.clock() >= self.at
+
+    def remaining(self) -> float | None:
+        """Seconds that are left, at least 0; None for no limit."""
+        return None if self.at is None else max(0.0, self.at - self.clock())

@@ -1,0 +1,84 @@
+"""Loads of jobs whose phases take turns.
+
+Such a job puts the greatest of its phases' loads on each arc. The table of a job
+holds one row a phase and one column for each arc that it has touched; column 0
+stands for all others and stays zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.flows import ANY_PHASE, Flows
+
+
+class PhaseTable:
+    """Load of each phase of one job on each arc it uses."""
+
+    def __init__(self, phases: Ints) -> None:
+        self._row = {int(phase): row for row, phase in enumerate(phases)}
+        self._column: dict[int, int] = {}
+        self._load: Floats = np.zeros((len(phases), 16))
+        self._worst: Floats = np.zeros(16)
+
+    def load(self, arcs: Ints, phases: Ints, gbps: Floats, total: Floats) -> None:
+        """Takes in many uses at once and adds what they amount to to ``total``."""
+        if not len(arcs):
+            return
+        columns = self._columns(arcs, make=True)
+        rows = np.array([self._row[phase] for phase in phases.tolist()], dtype=np.int64)
+        before = self._worst.copy()
+        np.add.at(self._load, (rows, columns), gbps)
+        self._worst = self._load.max(axis=0)
+        grown = self._worst - before
+        used = np.unique(arcs)
+        total[used] += grown[self._columns(used, make=False)]
+
+    def increase(self, arcs: Ints, phase: int, gbps: float) -> Floats:
+        """What each arc's load would grow by if the phase grew by ``gbps`` there."""
+        columns = self._columns(arcs, make=False)
+        worst = self._worst[columns]
+        own = self._load[self._row[phase]][columns]
+        grown: Floats = np.maximum(worst, own + gbps) - worst
+        return grown
+
+    def change(self, arcs: Ints, phase: int, gbps: float) -> Floats:
+        """Changes the phase's load on arcs and returns what the arcs' loads change by."""
+        columns = self._columns(arcs, make=True)
+        before = self._worst[columns]
+        self._load[self._row[phase], columns] += gbps
+        after = self._load[:, columns].max(axis=0)
+        self._worst[columns] = after
+        change: Floats = after - before
+        return change
+
+    def _columns(self, arcs: Ints, *, make: bool) -> Ints:
+        known = self._column
+        if make:
+            for arc in arcs.ravel().tolist():
+                if arc not in known:
+                    known[arc] = len(known) + 1
+            self._grow(len(known) + 1)
+        columns = [known.get(arc, 0) for arc in arcs.ravel().tolist()]
+        return np.array(columns, dtype=np.int64).reshape(arcs.shape)
+
+    def _grow(self, size: int) -> None:
+        room = len(self._worst)
+        if size <= room:
+            return
+        more = max(size, 2 * room) - room
+        self._worst = np.concatenate([self._worst, np.zeros(more)])
+        self._load = np.concatenate([self._load, np.zeros((len(self._load), more))], axis=1)
+
+
+def phase_tables(flows: Flows) -> dict[int, PhaseTable]:
+    """An empty table for each job that has flows in more than one phase, by job row."""
+    phased = flows.phase != ANY_PHASE
+    pairs = np.unique(np.stack([flows.job[phased], flows.phase[phased]]), axis=1)
+    jobs, first, count = np.unique(pairs[0], return_index=True, return_counts=True)
+    return {
+        int(job): PhaseTable(pairs[1, start : start + size])
+        for job, start, size in zip(jobs, first, count, strict=True)
+        if size > 1
+    }

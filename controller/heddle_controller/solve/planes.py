@@ -1,0 +1,152 @@
+"""First paths in a fabric of tiers: colour leaf pairs with spines, spine pairs with cores.
+
+Flows of one round run together; they are coloured as one bipartite multigraph of
+leaves, which balances every uplink and every downlink at once. A flow between
+zones takes the same colour, hence the same plane, in both; which core of the
+plane it takes is a second colouring, of spines. Jobs of several phases have one
+round for each phase, since their phases never add up.
+
+What a colour promises may be a hole (a dead link, an irregular zone): such flows
+stay without a path here and are placed by search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
+from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.solve.colouring import equitable_colouring
+from heddle_controller.solve.layers import Layer
+from heddle_controller.solve.network import Network
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coloured:
+    """Arcs between the leaves of each flow; -1 pads, and fills rows without a path."""
+
+    arcs: Ints
+    """Shape (flows, 4)."""
+    placed: Bools
+
+
+class Planes:
+    """The tiers of one network, ready to colour."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.cores = Layer(network, NodeKind.SPINE)
+        self.spines = Layer(network, NodeKind.LEAF, group=self.cores.part)
+
+    def colour(self, flows: Flows) -> Coloured:
+        """Paths for flows between leaves, as far as colours give them."""
+        leaf = self.network.terminal
+        source, destination = leaf[flows.source], leaf[flows.destination]
+        arcs = np.full((len(flows), 4), NONE, dtype=np.int64)
+        level = self.network.level
+        ends_at_leaves = (level[source] == NodeKind.LEAF) & (level[destination] == NodeKind.LEAF)
+        here = ends_at_leaves & (source != NONE) & (destination != NONE)
+        part = self.spines.part
+        choice = np.flatnonzero(here & (source != destination) & (part[source] != NONE))
+        rounds = phase_rounds(flows)
+        for turn in np.unique(rounds[choice]).tolist():
+            rows = choice[rounds[choice] == turn]
+            rows = rows[np.argsort(-flows.gbps[rows], kind="stable")]
+            for chosen in self._alike(source[rows], destination[rows]):
+                self._colour_round(rows[chosen], source, destination, arcs)
+        self._through_cores(choice, source, destination, arcs)
+        placed = (arcs[:, 0] != NONE) | (here & (source == destination))
+        return Coloured(arcs, placed)
+
+    def _alike(self, source: Ints, destination: Ints) -> list[Ints]:
+        """Splits flows by the colours of their parts; those of unlike parts drop out."""
+        part = self.spines.part
+        signature: dict[int, tuple[bytes, bytes]] = {}
+        for p in np.unique(np.concatenate([part[source], part[destination]])).tolist():
+            if p != NONE:
+                slots = self.spines.colours(p)
+                signature[p] = (slots.tobytes(), self.spines.groups(p).tobytes())
+        kinds = {s: i for i, s in enumerate(dict.fromkeys(c[0] for c in signature.values()))}
+        code = np.full(len(part) + 1, NONE, dtype=np.int64)
+        exact = {s: i for i, s in enumerate(dict.fromkeys(signature.values()))}
+        plane = np.full(len(part) + 1, NONE, dtype=np.int64)
+        for p, sign in signature.items():
+            code[p], plane[p] = kinds[sign[0]], exact[sign]
+        first, second = part[source], part[destination]
+        fits = (first == second) | (plane[first] == plane[second])
+        fits &= second != NONE
+        return [np.flatnonzero(fits & (code[first] == kind)) for kind in range(len(kinds))]
+
+    def _colour_round(self, rows: Ints, source: Ints, destination: Ints, arcs: Ints) -> None:
+        """Leaf-to-spine and spine-to-leaf arcs of flows whose parts are alike."""
+        if not len(rows):
+            return
+        spines = self.spines
+        slots = spines.colours(int(spines.part[source[rows[0]]]))
+        left, right = source[rows], destination[rows]
+        cross = spines.part[left] != spines.part[right]
+        colour = np.zeros(len(rows), dtype=np.int64)
+        if _separable(left, right, cross, len(slots)):
+            for chosen in (np.flatnonzero(cross), np.flatnonzero(~cross)):
+                colour[chosen] = equitable_colouring(left[chosen], right[chosen], len(slots))
+        else:
+            order = np.argsort(~cross, kind="stable")
+            colour[order] = equitable_colouring(left[order], right[order], len(slots))
+        up, down = spines.arcs(left, slots[colour]), spines.arcs(right, slots[colour])
+        whole = (up != NONE) & (down != NONE)
+        arcs[rows[whole], 0] = up[whole]
+        arcs[rows[whole], 3] = down[whole] ^ 1
+
+    def _through_cores(self, choice: Ints, source: Ints, destination: Ints, arcs: Ints) -> None:
+        """Fills in the core of flows between parts and closes the ranks of the others."""
+        part = self.spines.part
+        cross = part[source[choice]] != part[destination[choice]]
+        inside = choice[~cross]
+        arcs[inside, 1] = arcs[inside, 3]
+        arcs[inside, 3] = NONE
+        rows = choice[cross & (arcs[choice, 0] != NONE)]
+        low, high = self.network.head[arcs[rows, 0]], self.network.tail[arcs[rows, 3]]
+        plane = self.cores.part[low]
+        joined = (plane == self.cores.part[high]) & (plane != NONE)
+        for p in np.unique(plane[joined]).tolist():
+            chosen = np.flatnonzero(joined & (plane == p))
+            slots = self.cores.colours(p)
+            colour = slots[equitable_colouring(low[chosen], high[chosen], len(slots))]
+            up, down = self.cores.arcs(low[chosen], colour), self.cores.arcs(high[chosen], colour)
+            whole = (up != NONE) & (down != NONE)
+            arcs[rows[chosen[whole]], 1] = up[whole]
+            arcs[rows[chosen[whole]], 2] = down[whole] ^ 1
+        arcs[rows[arcs[rows, 1] == NONE]] = NONE
+
+
+def phase_rounds(flows: Flows) -> Ints:
+    """Which colouring each flow takes part in: 0, or the place of its phase in its job.
+
+    A job's first phase is its most demanding one.
+    """
+    jobs, phases = len(flows.job_names), len(flows.phase_names)
+    if not phases or not len(flows):
+        return np.zeros(len(flows), dtype=np.int64)
+    phased = flows.phase != ANY_PHASE
+    code = flows.job * phases + np.where(phased, flows.phase, 0)
+    demand = np.bincount(code[phased], weights=flows.gbps[phased], minlength=jobs * phases)
+    place = np.argsort(np.argsort(-demand.reshape(jobs, phases), axis=1, kind="stable"), axis=1)
+    return np.where(phased, place[flows.job, flows.phase], 0).astype(np.int64)
+
+
+def _separable(left: Ints, right: Ints, cross: Bools, colours: int) -> bool:
+    """Whether colouring flows within and between zones apart costs no leaf anything.
+
+    Apart is better for the cores, which then see each zone's flows balanced.
+    """
+    if not cross.any() or cross.all():
+        return True
+    together = apart = 0
+    for side in (left, right):
+        between = np.bincount(side[cross], minlength=int(side.max()) + 1)
+        within = np.bincount(side[~cross], minlength=int(side.max()) + 1)
+        together = max(together, int((-(-(between + within) // colours)).max()))
+        apart = max(apart, int((-(-between // colours) + -(-within // colours)).max()))
+    return apart <= together

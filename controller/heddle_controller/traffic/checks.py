@@ -1,0 +1,89 @@
+"""What must hold of a job before its flows are made, alone and on a fabric."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import Problem
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import SOURCE_PORT_COUNT
+from heddle_controller.model.job import Collective, Job, Parallelism
+from heddle_controller.traffic.groups import group_size, rank_count
+from heddle_controller.traffic.patterns import pairwise, patterns_of
+
+MAX_HOPS = 4_000_000
+"""Hops one collective may become; more is an all-to-all over a group chosen too large."""
+
+
+def job_problems(job: Job, parallelism: Parallelism) -> list[Problem]:
+    """What is wrong with a job whatever the fabric; ``parallelism`` is resolved."""
+    twice = [host for host, count in Counter(job.hosts).items() if count > 1]
+    found = [
+        Problem(f"host {host!r}", "is named twice; give each host once")
+        for host in twice[:MAX_PROBLEMS]
+    ]
+    if not (math.isfinite(job.priority) and job.priority > 0):
+        found.append(Problem("priority", f"is {job.priority:g}; give a number above 0"))
+    if not 1 <= job.qps <= SOURCE_PORT_COUNT:
+        found.append(Problem("qps", f"is {job.qps}; give 1 to {SOURCE_PORT_COUNT}"))
+    for row, collective in enumerate(job.collectives):
+        reason = collective_problem(collective, parallelism)
+        if reason:
+            record = f"collectives[{row}] ({collective.operation} over {collective.group})"
+            found.append(Problem(record, reason))
+    return found
+
+
+def collective_problem(collective: Collective, parallelism: Parallelism) -> str:
+    """Why a job of that parallelism cannot run the collective; empty if it can."""
+    algorithms = patterns_of(collective.operation, collective.group)
+    members = group_size(parallelism, collective.group)
+    if collective.bytes < 1:
+        return f"bytes is {collective.bytes}; give the bytes one rank puts in"
+    if collective.algorithm not in algorithms:
+        return f"no {collective.algorithm} algorithm; use {' or '.join(algorithms)}"
+    if members < 2:  # noqa: PLR2004 - it takes two to communicate
+        kind = collective.group.value
+        return f"{kind} is 1, so its groups have one member; raise {kind} or leave it out"
+    hops = rank_count(parallelism) * (members - 1)
+    if algorithms[collective.algorithm] is pairwise and hops > MAX_HOPS:
+        return f"makes {hops:,} flows, at most {MAX_HOPS:,}; use a smaller group"
+    return ""
+
+
+def host_problems(job: Job, fabric: Fabric) -> list[Problem]:
+    """Hosts of a job that the fabric does not have, or that have no NIC."""
+    known = fabric.structure.nics_of_host
+    missing = [host for host in dict.fromkeys(job.hosts) if host not in known]
+    return [
+        Problem(f"host {host!r}", _unknown(host, fabric, guess=row == 0))
+        for row, host in enumerate(missing[:MAX_PROBLEMS])
+    ]
+
+
+def _unknown(host: str, fabric: Fabric, *, guess: bool) -> str:
+    if host in fabric.structure.host_names:
+        return "has no NIC in the fabric; give one to it, or leave the host out"
+    # Guessing reads every name, so only the first unknown host is guessed at.
+    close = get_close_matches(host, fabric.structure.nics_of_host, n=3) if guess else []
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "see the fabric's hosts"
+    return f"is not in the fabric; {hint}"
+
+
+def shared_hosts(jobs: Iterable[Job]) -> Iterator[Problem]:
+    """Names that two jobs have, and hosts that two jobs are on."""
+    names: set[str] = set()
+    owner: dict[str, str] = {}
+    for job in jobs:
+        if job.name in names:
+            yield Problem(f"job {job.name!r}", "this name is used twice; give each job its own")
+            continue
+        names.add(job.name)
+        for host in dict.fromkeys(job.hosts):
+            if owner.setdefault(host, job.name) != job.name:
+                reason = f"is in use by job {owner[host]!r}; give each job hosts of its own"
+                yield Problem(f"job {job.name!r}, host {host!r}", reason)

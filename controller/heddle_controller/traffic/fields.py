@@ -1,0 +1,109 @@
+"""Fields of one record of a YAML file, taken by name and checked; faults are gathered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, TypeGuard, TypeVar
+
+from heddle_controller.model.errors import Problem
+from heddle_controller.model.files.records import short
+
+T = TypeVar("T")
+
+_SIZE = re.compile(r"(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)\s*([kKMGT]i?)?B?")
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+LARGEST = 1 << 62
+
+
+class Fields:
+    """One record; what is wrong with it goes to ``problems`` under ``label``."""
+
+    def __init__(self, record: Mapping[Any, Any], label: str, problems: list[Problem]) -> None:
+        self.record = record
+        self.label = label
+        self.problems = problems
+
+    def fault(self, reason: str) -> None:
+        """Note what is wrong with the record."""
+        self.problems.append(Problem(self.label, reason))
+
+    def only(self, *known: str) -> None:
+        """Fault every key that is not known, with the nearest one that is."""
+        for key in self.record:
+            if key not in known:
+                close = get_close_matches(str(key), known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+                self.fault(f"unknown key {short(key)}; {hint}")
+
+    def text(self, name: str, what: str) -> str:
+        """A string that must be there; "" where it is not."""
+        value = self.record.get(name)
+        if isinstance(value, str) and value:
+            return value
+        self.fault(f"has no {name}; {what}" if value in (None, "") else _not(name, value, what))
+        return ""
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        """An integer; must be there unless there is a default."""
+        value = self.record.get(name, default)
+        if type(value) is int and least <= value < LARGEST:
+            return value
+        what = f"give an integer, {least} or more"
+        self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
+        return least
+
+    def positive(self, name: str, default: float) -> float:
+        """A finite number above 0."""
+        value = self.record.get(name, default)
+        if _is_number(value) and 0 < value < LARGEST:
+            return float(value)
+        self.fault(_not(name, value, "give a finite number above 0"))
+        return default
+
+    def size(self, name: str) -> int:
+        """Bytes: an integer, or a number with a unit such as 64MiB or 1.5GB."""
+        value = self.record.get(name)
+        match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match:
+            base = 1024 if (match[2] or "").endswith("i") else 1000
+            value = float(match[1]) * base ** _POWERS.get((match[2] or "")[:1].lower(), 0)
+        if _is_number(value) and 1 <= value < LARGEST and value == int(value):
+            return int(value)
+        what = "give the bytes one rank puts in, such as 1048576 or 64MiB"
+        self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
+        return 1
+
+    def choice(self, name: str, choices: Mapping[str, T], default: T | None = None) -> T:
+        """One of some words; case, '-', '_' and spaces do not count."""
+        value = self.record.get(name)
+        plain = {_plain(word): choice for word, choice in choices.items()}
+        if value is None and default is not None:
+            return default
+        if isinstance(value, str) and _plain(value) in plain:
+            return plain[_plain(value)]
+        what = f"give one of {', '.join(choices)}"
+        self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
+        return next(iter(choices.values()))
+
+    def entries(self, name: str) -> list[Any]:
+        """A list; empty where it is absent."""
+        value = self.record.get(name)
+        if value is None or isinstance(value, list):
+            return value or []
+        self.fault(_not(name, value, "give a list"))
+        return []
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether YAML read a number: True and False are none, NaN fails every comparison."""
+    return type(value) in (int, float)
+
+
+def _not(name: str, value: object, what: str) -> str:
+    return f"{name} is {short(value)}; {what}"
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[-_ ]", "", word).lower()

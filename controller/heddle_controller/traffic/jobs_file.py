@@ -1,0 +1,185 @@
+"""jobs.yaml: a list of placed jobs, each with collectives or the trace of a real run.
+
+A trace tells degrees too. What the file says of a degree counts; degrees it leaves
+out are the trace's, save dp, which takes the ranks that remain, so that a run
+recorded on 128 GPUs can be replayed on 1,024. Collectives of the trace over groups
+that have a single member in this job are dropped.
+
+Everything that can be said without a fabric is checked here, so that the message
+names the file; whether the hosts exist is for ``jobs`` to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.files.records import short
+from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation, Parallelism
+from heddle_controller.traffic.checks import job_problems, shared_hosts
+from heddle_controller.traffic.fields import Fields
+from heddle_controller.traffic.groups import group_size, resolve_parallelism
+from heddle_controller.traffic.hostlist import expand
+from heddle_controller.traffic.summary import Trace
+from heddle_controller.traffic.trace import load_trace
+from heddle_controller.traffic.yaml_text import Record, load_yaml
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_NAME_CURE = "give 1 to 63 letters, digits, '-', '_' or '.'"
+_DEGREES = ("tp", "pp", "dp", "cp", "ep")
+_KEYS = ("job", "hosts", "gpus_per_host", "parallelism", "collectives", "trace")
+_MORE_KEYS = ("priority", "class", "qps")
+
+_OPERATIONS = {operation.value: operation for operation in Operation}
+_GROUPS = {group.value: group for group in Group}
+_ALGORITHMS = {algorithm.value: algorithm for algorithm in Algorithm}
+_CLASSES = {name.name.lower(): name for name in TrafficClass}
+
+
+def load_jobs(path: Path) -> tuple[Job, ...]:
+    """The jobs of a jobs.yaml (plain or gzip), in order of the file.
+
+    ``trace:`` names a file beside the yaml, or by an absolute path.
+
+    Raises:
+        InputError: a file that cannot be read or is no list of jobs; a problem for
+            each faulty job, naming it and its line; two jobs of a name or on a host.
+    """
+    document = load_yaml(path)
+    if not isinstance(document, list) or not document:
+        found = "is empty" if not document else f"is {short(document)}"
+        raise refuse(str(path), "", f"the list of jobs {found}; give one or more '- job: NAME'")
+    reader = _Reader(path)
+    jobs = [job for row, record in enumerate(document) for job in reader.job(row, record)]
+    problems = reader.problems or list(shared_hosts(jobs))
+    if problems:
+        raise InputError(str(path), *problems[:MAX_PROBLEMS])
+    return tuple(jobs)
+
+
+class _Reader:
+    """Reads the jobs of one file; gathers problems, keeps traces that several jobs name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        self.traces: dict[str, Trace] = {}
+
+    def job(self, row: int, record: object) -> Iterator[Job]:
+        """The job of a record; none if something is wrong with it."""
+        if not isinstance(record, Record):
+            reason = f"is {short(record)}; give a mapping that starts with 'job: NAME'"
+            self.problems.append(Problem(f"jobs[{row}]", reason))
+            return
+        before = len(self.problems)
+        name = record.get("job")
+        told = f"job {name!r}" if isinstance(name, str) else f"jobs[{row}]"
+        label = f"{told} (line {record.line})"
+        fields = Fields(record, label, self.problems)
+        job = self._plain(fields)
+        trace = self._trace(fields)
+        if len(self.problems) == before:
+            yield from self._resolved(job, trace, label)
+
+    def _plain(self, fields: Fields) -> Job:
+        """The job without its trace."""
+        fields.only(*_KEYS, *_MORE_KEYS)
+        name = fields.text("job", _NAME_CURE)
+        if name and not _NAME.fullmatch(name):
+            fields.fault(f"the name {short(name)} is no good; {_NAME_CURE}")
+        return Job(
+            name=name,
+            hosts=tuple(_hosts(fields)),
+            gpus_per_host=fields.integer("gpus_per_host"),
+            parallelism=self._parallelism(fields),
+            collectives=tuple(self._collectives(fields)),
+            priority=fields.positive("priority", 1.0),
+            traffic_class=fields.choice("class", _CLASSES, TrafficClass.BANDWIDTH),
+            qps=fields.integer("qps", 1),
+        )
+
+    def _parallelism(self, fields: Fields) -> Parallelism:
+        value = fields.record.get("parallelism")
+        if value is None:
+            return Parallelism()
+        if not isinstance(value, Record):
+            fields.fault(f"parallelism is {short(value)}; give a mapping such as {{tp: 8, dp: 4}}")
+            return Parallelism()
+        degrees = Fields(value, f"{fields.label}, parallelism", self.problems)
+        degrees.only(*_DEGREES)
+        return Parallelism(**{name: degrees.integer(name, 0, least=0) for name in _DEGREES})
+
+    def _collectives(self, fields: Fields) -> Iterator[Collective]:
+        for row, value in enumerate(fields.entries("collectives")):
+            if not isinstance(value, Record):
+                reason = f"is {short(value)}; give operation, group and bytes"
+                fields.fault(f"collectives[{row}] {reason}")
+                continue
+            label = f"{fields.label}, collectives[{row}] (line {value.line})"
+            collective = Fields(value, label, self.problems)
+            collective.only("operation", "group", "bytes", "algorithm")
+            yield Collective(
+                operation=collective.choice("operation", _OPERATIONS),
+                group=collective.choice("group", _GROUPS),
+                bytes=collective.size("bytes"),
+                algorithm=collective.choice("algorithm", _ALGORITHMS, Algorithm.AUTO),
+            )
+
+    def _trace(self, fields: Fields) -> Trace | None:
+        if fields.record.get("trace") is None:
+            return None
+        if fields.record.get("collectives"):
+            fields.fault("has both trace and collectives; keep one of them")
+        name = fields.text("trace", "give the name of a file")
+        if name and name not in self.traces:
+            try:
+                self.traces[name] = load_trace(self.path.parent / name)
+            except InputError as error:
+                fields.fault(f"trace {error}")
+        return self.traces.get(name)
+
+    def _resolved(self, job: Job, trace: Trace | None, label: str) -> Iterator[Job]:
+        """The job with what its trace tells, checked as far as it can be without a fabric."""
+        if trace:
+            job = replace(job, parallelism=_filled(job.parallelism, trace.parallelism))
+        try:
+            parallelism = resolve_parallelism(job)
+        except InputError as error:
+            self.problems += [Problem(f"{label}, {p.record}", p.reason) for p in error.problems]
+            return
+        if trace:
+            used = (c for c in trace.collectives if group_size(parallelism, c.group) > 1)
+            job = replace(job, collectives=tuple(used))
+        found = job_problems(job, parallelism)
+        self.problems += [Problem(f"{label}, {p.record}", p.reason) for p in found]
+        yield job
+
+
+def _filled(given: Parallelism, told: Parallelism) -> Parallelism:
+    """``given`` with the degrees of a trace where it has none, dp left to take the rest."""
+    degrees: dict[str, Any] = {
+        name: getattr(given, name) or getattr(told, name) for name in _DEGREES if name != "dp"
+    }
+    return replace(given, **degrees)
+
+
+def _hosts(fields: Fields) -> Iterator[str]:
+    """Host names; short forms such as ``host[0-15]`` are written out."""
+    value = fields.record.get("hosts")
+    patterns = [value] if isinstance(value, str) else fields.entries("hosts")
+    if not patterns:
+        fields.fault("has no hosts; name them in rank order")
+    for row, pattern in enumerate(patterns):
+        if not isinstance(pattern, str) or not pattern:
+            fields.fault(f"hosts[{row}] is {short(pattern)}; give a name, in quotes if need be")
+            continue
+        try:
+            yield from expand(pattern)
+        except ValueError as error:
+            fields.fault(f"hosts[{row}]: {error}")

@@ -1,0 +1,53 @@
+"""Lines of a text file from strangers, numbered and under ceilings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.model.files.content import MEBIBYTE, Content
+
+CEILING = 1024 * MEBIBYTE
+"""Of a trace, unpacked; a recorded iteration of 100,000 ranks stays far below."""
+MAX_LINE = 4 * MEBIBYTE
+"""The first line of a section names all its ranks."""
+
+
+class Lines:
+    """The lines of a text file, numbered; ``number`` is that of the last one given."""
+
+    def __init__(self, file: Content, path: Path) -> None:
+        self._file = file
+        self._left = CEILING
+        self.path = path
+        self.number = 0
+
+    def __iter__(self) -> Lines:
+        return self
+
+    def __next__(self) -> str:
+        raw = self._file.readline(MAX_LINE + 1)
+        if not raw:
+            raise StopIteration
+        self.number += 1
+        self._left -= len(raw)
+        if len(raw) > MAX_LINE or self._left < 0:
+            raise self.refuse("too long for a trace; is it the right file?")
+        try:
+            return raw.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise self.refuse("not UTF-8 text; is it the right file?") from error
+
+    def refuse(self, reason: str) -> InputError:
+        """An error about the last line given."""
+        return refuse(str(self.path), f"line {self.number}", reason)
+
+    def size(self, text: str, field: str) -> int:
+        """Bytes, an integer from 0 up; refuses anything else."""
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < 1 << 62 or value != int(value):
+            raise self.refuse(f"{field} is {text!r}; give a number of bytes, 0 or more")
+        return int(text) if text.isdecimal() else int(value)

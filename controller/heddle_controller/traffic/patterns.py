@@ -1,0 +1,190 @@
+"""Which ranks' NICs send to which when a group runs a collective.
+
+Every pattern maps groups (a row a group, ranks ascending) to hops: pairs of ranks
+on different hosts whose NICs exchange data at the same time. Hops inside a host
+run over NVLink and make no flow in the fabric.
+
+Rings, chains and trees follow NCCL's shape. Members are visited host by host, so
+that a group enters and leaves each host once; and there are as many rings
+("channels") as each host has members of the group, channel ``c`` entering and
+leaving every host by the NIC of its ``c``-th member there. Thus a hop between
+hosts stays on the rail of one local rank, and no NIC of the group lies idle.
+
+All-to-all and send/recv go from rank to rank. With PXN (NCCL's "PCI x NVLink")
+the data first moves over NVSwitch to the GPU of the same host that sits on the
+destination's rail, and is same-rail on the wire. Pass ``rail`` to have it;
+``jobs`` does so by default exactly where the fabric's NICs carry rails, as NCCL
+does by itself, because only there a cross-rail hop costs a trip through a spine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Ints
+from heddle_controller.model.job import Algorithm, Collective, Group, Operation
+from heddle_controller.traffic.trees import double_tree
+
+Hops = tuple[Ints, Ints]
+"""Sending and receiving rank of each hop; the ranks are on different hosts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Where ranks sit: rank ``r`` is on host ``r // gpus_per_host``."""
+
+    gpus_per_host: int
+    rail: Ints | None = None
+    """Rail of each rank's NIC, ``NONE`` where it has none, shape (ranks,); given to
+    route all-to-all and send/recv by PXN, None to send from the rank's own NIC."""
+
+
+Pattern = Callable[[Ints, Layout], Hops]
+
+
+def channels(groups: Ints, gpus_per_host: int) -> list[Ints]:
+    """The channels of each group: rows of one rank a host, hosts in rank order.
+
+    A group on ``k`` hosts with at least ``m`` members on each gives ``m`` rows of
+    ``k`` ranks. Rows of one length come as one array, shape (channels, k); groups
+    on a single host give none.
+    """
+    count, members = groups.shape
+    rank, row = groups.ravel(), np.repeat(np.arange(count), members)
+    host = rank // gpus_per_host
+    new = np.ones(len(rank), dtype=bool)
+    new[1:] = (host[1:] != host[:-1]) | (row[1:] != row[:-1])
+    start = np.flatnonzero(new)
+    row_of_run = row[start]
+    length = np.diff(np.append(start, len(rank)))
+    width = np.full(count, members)
+    np.minimum.at(width, row_of_run, length)
+    hosts = np.bincount(row_of_run, minlength=count)
+    found = []
+    for key in np.unique(np.stack([hosts, width], axis=1)[hosts > 1], axis=0).tolist():
+        runs = start[(hosts[row_of_run] == key[0]) & (width[row_of_run] == key[1])]
+        firsts = runs.reshape(-1, 1, key[0]) + np.arange(key[1]).reshape(1, -1, 1)
+        found.append(rank[firsts.reshape(-1, key[0])])
+    return found
+
+
+def ring(groups: Ints, layout: Layout) -> Hops:
+    """Each channel once round: all-reduce, all-gather and reduce-scatter."""
+    lines = channels(groups, layout.gpus_per_host)
+    return _joined([(line, np.roll(line, -1, axis=1)) for line in lines])
+
+
+def chain(groups: Ints, layout: Layout) -> Hops:
+    """Each channel from its first host to its last: a pipelined broadcast."""
+    lines = channels(groups, layout.gpus_per_host)
+    return _joined([(line[:, :-1], line[:, 1:]) for line in lines])
+
+
+def tree_down(groups: Ints, layout: Layout) -> Hops:
+    """Both trees of each channel, from the first host down: a broadcast."""
+    hops = []
+    for line in channels(groups, layout.gpus_per_host):
+        parent, child = double_tree(line.shape[1])
+        hops.append((line[:, parent], line[:, child]))
+    return _joined(hops)
+
+
+def tree_both(groups: Ints, layout: Layout) -> Hops:
+    """Both trees of each channel, up and then down at the same time: an all-reduce."""
+    down = tree_down(groups, layout)
+    return _joined([down, down[::-1]])
+
+
+def pairwise(groups: Ints, layout: Layout) -> Hops:
+    """Every member to every other: all-to-all."""
+    others = ~np.eye(groups.shape[1], dtype=bool)
+    first, second = np.nonzero(others)
+    return _point_to_point([(groups[:, first], groups[:, second])], layout)
+
+
+def neighbours(groups: Ints, layout: Layout) -> Hops:
+    """Each member with the next, both ways: activations forward, gradients back."""
+    forward = groups[:, :-1], groups[:, 1:]
+    return _point_to_point([forward, forward[::-1]], layout)
+
+
+def neighbours_round(groups: Ints, layout: Layout) -> Hops:
+    """As ``neighbours``, and the last with the first: interleaved pipeline stages."""
+    forward = groups, np.roll(groups, -1, axis=1)
+    return _point_to_point([forward, forward[::-1]], layout)
+
+
+def pass_round(groups: Ints, layout: Layout) -> Hops:
+    """Each member to the next, the last to the first: ring attention."""
+    return _point_to_point([(groups, np.roll(groups, -1, axis=1))], layout)
+
+
+def _joined(parts: list[Hops]) -> Hops:
+    """All hops as two flat arrays."""
+    empty = np.empty(0, dtype=np.int64)
+    return (
+        np.concatenate([empty, *(source.ravel() for source, _ in parts)]),
+        np.concatenate([empty, *(destination.ravel() for _, destination in parts)]),
+    )
+
+
+def _point_to_point(parts: list[Hops], layout: Layout) -> Hops:
+    """The hops between hosts, by PXN if the layout has rails."""
+    source, destination = _joined(parts)
+    apart = source // layout.gpus_per_host != destination // layout.gpus_per_host
+    source, destination = source[apart], destination[apart]
+    if layout.rail is None:
+        return source, destination
+    return _relay(source, destination, layout.rail, layout.gpus_per_host), destination
+
+
+def _relay(source: Ints, destination: Ints, rail: Ints, gpus_per_host: int) -> Ints:
+    """The rank beside each source that is on the destination's rail, or the source itself."""
+    ranks = np.arange(len(rail) - 1, -1, -1)  # backwards, so that the least rank of a rail stays
+    relays = np.full((len(rail) // gpus_per_host, max(int(rail.max()), 0) + 2), NONE)
+    relays[ranks // gpus_per_host, rail[ranks]] = ranks
+    relays[:, NONE] = NONE
+    wanted = rail[destination]
+    relay = relays[source // gpus_per_host, wanted]
+    return np.where((rail[source] != wanted) & (relay != NONE), relay, source)
+
+
+_PATTERNS: dict[Operation, dict[Algorithm, Pattern]] = {
+    **{
+        operation: {Algorithm.AUTO: ring, Algorithm.RING: ring, Algorithm.PAIRWISE: pairwise}
+        for operation in (Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
+    },
+    Operation.BROADCAST: {
+        Algorithm.AUTO: chain,
+        Algorithm.RING: chain,
+        Algorithm.TREE: tree_down,
+    },
+    Operation.ALL_TO_ALL: {Algorithm.AUTO: pairwise, Algorithm.PAIRWISE: pairwise},
+    Operation.SEND_RECV: {Algorithm.AUTO: pass_round, Algorithm.RING: pass_round},
+}
+_PATTERNS[Operation.ALL_REDUCE][Algorithm.TREE] = tree_both
+
+_STAGES: dict[Algorithm, Pattern] = {
+    Algorithm.AUTO: neighbours,
+    Algorithm.RING: neighbours_round,
+}
+
+
+def patterns_of(operation: Operation, group: Group) -> dict[Algorithm, Pattern]:
+    """What each algorithm that can do the operation makes of it; AUTO always can.
+
+    Send/recv over pipeline stages is not a ring unless RING says that the stages
+    are interleaved; over any other group it passes data round.
+    """
+    if operation is Operation.SEND_RECV and group is Group.PP:
+        return _STAGES
+    return _PATTERNS[operation]
+
+
+def hops_of(collective: Collective, groups: Ints, layout: Layout) -> Hops:
+    """The hops of a collective over groups; its algorithm must be in ``patterns_of``."""
+    pattern = patterns_of(collective.operation, collective.group)[collective.algorithm]
+    return pattern(groups, layout)

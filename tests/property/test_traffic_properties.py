@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from math import prod
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle_controller.model.job import (
+    Algorithm,
+    Collective,
+    Group,
+    Job,
+    Operation,
+    Parallelism,
+)
+from heddle_controller.traffic.groups import rank_count, rank_groups, resolve_parallelism
+from heddle_controller.traffic.implied import implied_collectives
+from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
+from heddle_controller.traffic.patterns import Layout, channels, hops_of, patterns_of, ring
+from heddle_controller.traffic.summary import BULK_BYTES, summarise
+from tests.unit.traffic.small_fabrics import clos, star
+
+degrees = st.sampled_from([1, 2, 3, 4])
+parallelisms = st.builds(Parallelism, tp=degrees, cp=degrees, dp=degrees, pp=degrees).flatmap(
+    lambda p: st.sampled_from([n for n in range(1, p.dp * p.cp + 1) if p.dp * p.cp % n == 0]).map(
+        lambda ep: Parallelism(tp=p.tp, cp=p.cp, dp=p.dp, pp=p.pp, ep=ep)
+    )
+)
+collectives = st.sampled_from(
+    [
+        Collective(operation, group, BULK_BYTES, algorithm)
+        for operation in Operation
+        for group in Group
+        for algorithm in Algorithm
+        if algorithm in patterns_of(operation, group)
+    ]
+)
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """A job that multiplies: its parallelism first, then hosts that hold its ranks."""
+    parallelism = draw(parallelisms)
+    ranks = rank_count(parallelism)
+    gpus = draw(st.sampled_from([n for n in _divisors(ranks) if n <= 8]))
+    wanted = draw(st.lists(collectives, max_size=3))
+    sizes = {group: rank_groups(parallelism, group).shape[1] for group in Group}
+    used = tuple(c for c in wanted if sizes[c.group] > 1)
+    hosts = tuple(f"h{i}" for i in range(ranks // gpus))
+    return Job("j", hosts, gpus, parallelism, used)
+
+
+@given(parallelisms, st.sampled_from(list(Group)))
+def test_groups_partition_the_ranks(parallelism: Parallelism, group: Group) -> None:
+    """Every rank is in exactly one group of each kind."""
+    groups = rank_groups(parallelism, group)
+    assert sorted(groups.ravel().tolist()) == list(range(rank_count(parallelism)))
+    assert (np.diff(groups, axis=1) > 0).all()
+
+
+@given(parallelisms, st.integers(1, 8))
+def test_dp_is_found_from_the_rest(parallelism: Parallelism, gpus: int) -> None:
+    """Leaving dp out of a job that multiplies gives the same parallelism."""
+    p = parallelism
+    if rank_count(p) % gpus:
+        return
+    hosts = tuple(f"h{i}" for i in range(rank_count(p) // gpus))
+    open_dp = Parallelism(tp=p.tp, cp=p.cp, pp=p.pp, ep=p.ep)
+    assert resolve_parallelism(Job("j", hosts, gpus, open_dp)) == p
+
+
+@given(jobs(), st.sampled_from(list(Group)))
+def test_rings_are_cycles_over_all_hosts_of_their_group(job: Job, group: Group) -> None:
+    """From any rank of a channel the hops visit every host of the group once and return."""
+    groups = rank_groups(job.parallelism, group)
+    after = dict(zip(*map(np.ndarray.tolist, ring(groups, Layout(job.gpus_per_host))), strict=True))
+    row_of = {rank: row for row, members in enumerate(groups.tolist()) for rank in members}
+    hosts_of: dict[int, set[int]] = defaultdict(set)
+    for rank, row in row_of.items():
+        hosts_of[row].add(rank // job.gpus_per_host)
+    for start in after:
+        visited: list[int] = []
+        rank = start
+        while not visited or rank != start:
+            visited.append(rank // job.gpus_per_host)
+            assert row_of[rank] == row_of[start]
+            rank = after[rank]
+        assert sorted(visited) == sorted(hosts_of[row_of[start]])
+
+
+@given(jobs(), st.sampled_from(list(Group)))
+def test_every_group_over_several_hosts_has_a_channel(job: Job, group: Group) -> None:
+    """And every rank is in at most one."""
+    groups = rank_groups(job.parallelism, group)
+    lines = channels(groups, job.gpus_per_host)
+    used = [rank for line in lines for rank in line.ravel().tolist()]
+    assert len(used) == len(set(used))
+    spread = (groups // job.gpus_per_host).max(axis=1) > (groups // job.gpus_per_host).min(axis=1)
+    assert {rank in used for rank in groups[spread][:, 0].tolist()} <= {True}
+
+
+@given(parallelism=parallelisms, collective=collectives, gpus=st.integers(1, 8), pxn=st.booleans())
+def test_data_reaches_all_that_must_have_it(
+    parallelism: Parallelism, collective: Collective, gpus: int, *, pxn: bool
+) -> None:
+    """Every member's data can get to every host of its group over hops and NVLink.
+
+    Save that of a broadcast, which starts at the first member.
+    """
+    ranks = rank_count(parallelism)
+    gpus = next(n for n in range(gpus, 0, -1) if ranks % n == 0)
+    rail = np.arange(ranks) % gpus if pxn else None
+    groups = rank_groups(parallelism, collective.group)
+    source, destination = hops_of(collective, groups, Layout(gpus, rail))
+    assert (source // gpus != destination // gpus).all()
+    edges: dict[int, set[int]] = defaultdict(set)
+    for a, b in zip((source // gpus).tolist(), (destination // gpus).tolist(), strict=True):
+        edges[a].add(b)
+    for members in (groups // gpus).tolist():
+        one_way = collective.operation is Operation.BROADCAST
+        for start in members[:1] if one_way else members:
+            reached, waiting = {start}, [start]
+            while waiting:
+                new = edges[waiting.pop()] - reached
+                reached |= new
+                waiting += new
+            assert set(members) <= reached
+
+
+@given(job=jobs(), nics=st.integers(1, 8), rails=st.booleans())
+def test_flows_of_a_job(job: Job, nics: int, *, rails: bool) -> None:
+    """Ids are unique, no flow stays on its host, and no NIC is asked for more than its line.
+
+    This holds for sending and for receiving, in each phase by itself.
+    """
+    fabric = clos(len(job.hosts), nics, rails=rails)
+    flows = flows_of_job(job, fabric)
+    host = fabric.structure.nodes.host
+    assert len(set(flows.ids)) == len(flows)
+    assert (host[flows.source] != host[flows.destination]).all()
+    assert (flows.gbps > 0).all()
+    for phase in range(len(flows.phase_names)):
+        rows = flows.phase == phase
+        assert rows.any()
+        for end in (flows.source, flows.destination):
+            asked = np.bincount(end[rows], weights=flows.gbps[rows])
+            assert asked.max() <= 400.0 * (1 + 1e-12)
+
+
+@given(
+    speeds=st.lists(st.sampled_from([100.0, 200.0, 400.0]), min_size=2, max_size=6),
+    everybody=st.booleans(),
+)
+def test_some_end_of_every_flow_is_full(speeds: list[float], *, everybody: bool) -> None:
+    """A flow is held back by one of its ends sharing its line evenly, never by both idling."""
+    fabric = star({f"h{i}": [speed] for i, speed in enumerate(speeds)})
+    operation = Operation.ALL_TO_ALL if everybody else Operation.ALL_REDUCE
+    hosts = tuple(f"h{i}" for i in range(len(speeds)))
+    wanted = (Collective(operation, Group.DP, BULK_BYTES),)
+    flows = flows_of_job(Job("j", hosts, 1, collectives=wanted), fabric)
+    share = len(speeds) - 1 if everybody else 1
+    rate = dict(zip(fabric.structure.nodes.ids, [0.0, *speeds], strict=True))
+    ids = fabric.structure.nodes.ids
+    for row in range(len(flows)):
+        ends = rate[ids[flows.source[row]]], rate[ids[flows.destination[row]]]
+        assert flows.gbps[row] == min(ends) / share
+
+
+@given(jobs())
+def test_implied_traffic_uses_every_nic_that_has_partners_elsewhere(job: Job) -> None:
+    """With one NIC a GPU and whole hosts in a dp group, none of its NICs idles."""
+    plain = Job("j", job.hosts, job.gpus_per_host)
+    fabric = clos(len(job.hosts), job.gpus_per_host)
+    flows = flows_of_job(plain, fabric)
+    expected = len(job.hosts) * job.gpus_per_host if len(job.hosts) > 1 else 0
+    assert len(flows) == expected == len(set(flows.source.tolist()))
+
+
+@given(jobs(), st.integers(2, 3))
+def test_jobs_side_by_side_are_the_sum_of_the_jobs(job: Job, copies: int) -> None:
+    """Flows of several jobs are those of each, in order, whatever the others are."""
+    size = len(job.hosts)
+    fabric = clos(size * copies, 2)
+    many = [
+        Job(
+            f"j{n}",
+            tuple(f"h{n * size + i}" for i in range(size)),
+            job.gpus_per_host,
+            job.parallelism,
+            job.collectives,
+        )
+        for n in range(copies)
+    ]
+    together = flows_of_jobs(many, fabric)
+    assert together.ids == tuple(i for one in many for i in flows_of_job(one, fabric).ids)
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.tuples(st.sampled_from(Operation), st.sampled_from(Group)),
+            st.integers(0, 4 * BULK_BYTES),
+        ),
+        min_size=1,
+    )
+)
+def test_summary_keeps_the_bytes_of_the_busiest_stage(
+    stages: list[dict[tuple[Operation, Group], int]],
+) -> None:
+    """No byte is made or lost: each sum is the greatest among the stages, or below bulk."""
+    kept = {(c.operation, c.group): c.bytes for c in summarise(Parallelism(), stages).collectives}
+    for key in {key for sums in stages for key in sums}:
+        most = max(sums.get(key, 0) for sums in stages)
+        assert kept.get(key, 0) == (most if most >= BULK_BYTES else 0)
+
+
+@given(parallelisms)
+def test_implied_collectives_can_all_run(parallelism: Parallelism) -> None:
+    """One for each kind of group with several members, none for others."""
+    groups = {c.group for c in implied_collectives(parallelism)}
+    p = parallelism
+    sizes = {Group.TP: p.tp, Group.CP: p.cp, Group.DP: p.dp, Group.PP: p.pp, Group.EP: p.ep}
+    assert groups == {group for group, size in sizes.items() if size > 1}
+    assert prod((p.tp, p.cp, p.dp, p.pp)) == rank_count(p)

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.files.fabric_file import parse_fabric
+from heddle_controller.model.flows import Flows, TrafficClass
+from heddle_controller.model.job import (
+    Algorithm,
+    Collective,
+    Group,
+    Job,
+    Operation,
+    Parallelism,
+)
+from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
+from tests.unit.traffic.small_fabrics import clos, star
+
+ALL_TO_ALL = Collective(Operation.ALL_TO_ALL, Group.WORLD, 1 << 20)
+
+
+def _job(hosts: int, gpus: int, *collectives: Collective, **degrees: int) -> Job:
+    names = tuple(f"h{i}" for i in range(hosts))
+    return Job("j", names, gpus, Parallelism(**degrees), collectives)
+
+
+def _phase_of(flows: Flows, name: str) -> list[str]:
+    wanted = flows.phase == flows.phase_names.index(name)
+    return [flows.ids[row] for row in np.flatnonzero(wanted)]
+
+
+def test_implied_traffic_of_a_plain_job() -> None:
+    """TP inside hosts makes no flow; dp 2 is a ring of two hosts on every rail, at line rate."""
+    flows = flows_of_job(_job(2, 4, tp=2, pp=1), clos(2, 4))
+    assert flows.phase_names == ("dp",)
+    assert sorted(flows.ids) == sorted(
+        [f"j/dp/h0-{n}->h1-{n}" for n in range(4)] + [f"j/dp/h1-{n}->h0-{n}" for n in range(4)]
+    )
+    assert flows.gbps.tolist() == [400.0] * 8
+
+
+def test_implied_traffic_of_every_degree() -> None:
+    """Each kind with several members is a phase, in the order tp, pp, dp, cp, ep."""
+    flows = flows_of_job(_job(16, 1, tp=2, cp=2, dp=2, pp=2, ep=2), clos(16, 1))
+    assert flows.phase_names == ("tp", "pp", "dp", "cp", "ep")
+    assert _phase_of(flows, "tp")[:2] == ["j/tp/h0-0->h1-0", "j/tp/h1-0->h0-0"]
+
+
+def test_one_rank_has_no_traffic() -> None:
+    """A job of one GPU is a job, only a quiet one."""
+    assert len(flows_of_job(_job(1, 1), clos(2, 1))) == 0
+
+
+def test_pipeline_directions_share_one_phase() -> None:
+    """A middle stage sends two ways and hears from two: 200 of 400 Gbit/s each."""
+    flows = flows_of_job(_job(4, 1, pp=4), clos(4, 1))
+    assert flows.phase_names == ("pp",)
+    assert len(flows) == 6
+    assert set(flows.gbps.tolist()) == {200.0}
+
+
+def test_rate_is_the_lesser_share_of_both_ends() -> None:
+    """A 100 Gbit/s NIC in a ring with 400s holds both its neighbours to 100."""
+    fabric = star({"h0": [400.0], "h1": [100.0], "h2": [400.0]})
+    flows = flows_of_job(_job(3, 1), fabric)
+    assert dict(zip(flows.ids, flows.gbps.tolist(), strict=True)) == {
+        "j/dp/h0-0->h1-0": 100.0,
+        "j/dp/h1-0->h2-0": 100.0,
+        "j/dp/h2-0->h0-0": 400.0,
+    }
+
+
+def test_gpus_share_the_nics_there_are() -> None:
+    """Four GPUs on two NICs: GPU 0 and 2 have NIC 0, and their equal flows are one."""
+    flows = flows_of_job(_job(2, 4), clos(2, 2))
+    assert sorted(flows.ids) == [
+        "j/dp/h0-0->h1-0",
+        "j/dp/h0-1->h1-1",
+        "j/dp/h1-0->h0-0",
+        "j/dp/h1-1->h0-1",
+    ]
+    assert flows.gbps.tolist() == [400.0] * 4
+
+
+def test_nic_of_two_ports_gives_one_port_to_one_qp() -> None:
+    """A QP takes one path; with two QPs the flow can have both ports' 800 Gbit/s."""
+    nodes = [{"id": f"h{h}-0", "kind": "nic", "host": f"h{h}"} for h in range(2)]
+    nodes += [{"id": f"leaf{s}", "kind": "leaf"} for s in range(2)]
+    edges = [
+        {"source": f"h{h}-0", "target": f"leaf{s}", "gbps": 400} for h in range(2) for s in range(2)
+    ]
+    fabric = parse_fabric({"nodes": nodes, "edges": edges}, "a test")
+    assert flows_of_job(_job(2, 1), fabric).gbps.tolist() == [400.0, 400.0]
+    assert flows_of_job(replace(_job(2, 1), qps=2), fabric).gbps.tolist() == [800.0, 800.0]
+
+
+def test_job_columns_reach_the_flows() -> None:
+    """Priority is the weight; class and QPs are the job's."""
+    wanted = replace(_job(2, 1), priority=2.5, qps=4, traffic_class=TrafficClass.LATENCY)
+    flows = flows_of_job(wanted, clos(2, 1))
+    assert set(flows.weight.tolist()) == {2.5}
+    assert set(flows.qps.tolist()) == {4}
+    assert set(flows.traffic_class.tolist()) == {int(TrafficClass.LATENCY)}
+    assert flows.job_names == ("j",)
+
+
+def test_all_to_all_goes_by_pxn_where_there_are_rails() -> None:
+    """On rails every flow stays on its rail; told otherwise, or without rails, it does not."""
+    rails, plain = clos(2, 4, rails=True), clos(2, 4)
+    wanted = _job(2, 4, ALL_TO_ALL)
+    assert len(flows_of_job(wanted, rails)) == 8
+    assert len(flows_of_job(wanted, rails, pxn=False)) == 32
+    assert len(flows_of_job(wanted, plain)) == 32
+    flows = flows_of_job(wanted, rails)
+    rail = rails.structure.nodes.rail
+    assert (rail[flows.source] == rail[flows.destination]).all()
+
+
+def test_operations_over_one_group_are_one_phase() -> None:
+    """Ring and tree of the same group never run together, yet may: their flows are merged."""
+    ring = Collective(Operation.ALL_GATHER, Group.DP, 1 << 20)
+    tree = Collective(Operation.ALL_REDUCE, Group.DP, 1 << 20, Algorithm.TREE)
+    flows = flows_of_job(_job(4, 1, ring, tree), clos(4, 1))
+    assert flows.phase_names == ("dp",)
+    assert len(set(flows.ids)) == len(flows)
+    assert {"j/dp/h3-0->h0-0", "j/dp/h0-0->h3-0"} <= set(flows.ids)
+
+
+def test_same_input_gives_the_same_ids() -> None:
+    """Ids and their order do not change from run to run or with the order of collectives."""
+    ring = Collective(Operation.ALL_GATHER, Group.DP, 1 << 20)
+    one = flows_of_job(_job(4, 2, ring, ALL_TO_ALL), clos(4, 2))
+    two = flows_of_job(_job(4, 2, ALL_TO_ALL, ring), clos(4, 2))
+    assert one.ids == two.ids
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (
+            replace(_job(2, 1), hosts=("h0", "h11")),
+            "job 'j': host 'h11': is not in the fabric; did you mean 'h1'",
+        ),
+        (replace(_job(2, 1), hosts=("h0", "zebra")), "'zebra': is not in the fabric; see"),
+        (replace(_job(2, 1), hosts=("h0", "h0")), "host 'h0': is named twice; give each host once"),
+        (replace(_job(2, 1), priority=float("nan")), "priority: is nan; give a number above 0"),
+        (replace(_job(2, 1), qps=0), "qps: is 0; give 1 to"),
+        (
+            _job(2, 1, Collective(Operation.ALL_TO_ALL, Group.EP, 1)),
+            "collectives[0] (all_to_all over ep): ep is 1, so its groups have one member",
+        ),
+        (_job(2, 1, Collective(Operation.ALL_REDUCE, Group.DP, 0)), "bytes is 0"),
+        (
+            _job(2, 1, Collective(Operation.ALL_GATHER, Group.DP, 1, Algorithm.TREE)),
+            "no tree algorithm; use auto or ring or pairwise",
+        ),
+        (_job(2, 1, tp=3), "tp 3 does not make up 2 hosts × 1 GPUs = 2 ranks"),
+        (_job(4, 1024, ALL_TO_ALL), "makes 16,773,120 flows, at most 4,000,000"),
+    ],
+)
+def test_what_cannot_run_is_refused(wanted: Job, told: str) -> None:
+    """One line names the job, the record, and what would cure it."""
+    with pytest.raises(InputError) as caught:
+        flows_of_job(wanted, clos(4, 1))
+    assert told in str(caught.value)
+
+
+def test_host_without_nic_is_told_apart_from_an_unknown_one() -> None:
+    """A name that only switches carry is known, but no job can run there."""
+    nodes = [
+        {"id": "n0", "kind": "nic", "host": "h0"},
+        {"id": "n1", "kind": "nic", "host": "h1"},
+        {"id": "s", "kind": "leaf", "host": "mgmt"},
+    ]
+    edges = [{"source": n, "target": "s", "gbps": 100} for n in ("n0", "n1")]
+    fabric = parse_fabric({"nodes": nodes, "edges": edges}, "a test")
+    with pytest.raises(InputError, match=r"'mgmt': has no NIC in the fabric"):
+        flows_of_job(replace(_job(2, 1), hosts=("h0", "mgmt")), fabric)
+
+
+def test_jobs_side_by_side() -> None:
+    """Two jobs on hosts of their own: their flows in order, phases shared by name."""
+    one = _job(2, 1)
+    two = replace(one, name="k", hosts=("h2", "h3"))
+    flows = flows_of_jobs([one, two], clos(4, 1))
+    assert flows.job_names == ("j", "k")
+    assert flows.phase_names == ("dp",)
+    assert flows.job.tolist() == [0, 0, 1, 1]
+    assert len(flows_of_jobs([], clos(4, 1))) == 0
+
+
+def test_two_jobs_on_a_host_and_other_faults_are_told_together() -> None:
+    """Every fault of every job is in one error, the source is what the caller says."""
+    one = _job(2, 1)
+    jobs = [one, replace(one, name="k", hosts=("h1", "h9")), replace(one, hosts=("h2", "h3"))]
+    with pytest.raises(InputError) as caught:
+        flows_of_jobs(jobs, clos(4, 1), origin="jobs.yaml")
+    told = [str(problem) for problem in caught.value.problems]
+    assert caught.value.source == "jobs.yaml"
+    assert told[0].startswith("job 'k', host 'h1': is in use by job 'j'; give each job hosts")
+    assert told[1].startswith("job 'j': this name is used twice")
+    assert told[2].startswith("job 'k', host 'h9': is not in the fabric")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.job import (
+    Algorithm,
+    Collective,
+    Group,
+    Job,
+    Operation,
+    Parallelism,
+)
+from heddle_controller.traffic.jobs_file import load_jobs
+
+FULL = """
+- job: train
+  hosts: [a, "b[08-10]"]
+  gpus_per_host: 8
+  parallelism: {tp: 8, pp: 2}
+  collectives:
+    - {operation: all_reduce, group: tp, bytes: 1048576, algorithm: ring}
+    - {operation: Send-Recv, group: PP, bytes: 1.5MiB}
+  priority: 2
+  class: latency
+  qps: 4
+- job: serve
+  hosts: c[0-1]
+  gpus_per_host: 4
+"""
+ONE = "- job: a\n  hosts: [h0, h1]\n  gpus_per_host: 8\n"
+TRACE = """comm_type,comm_group,comm_group_size,msg_size,stage
+CommType.all_reduce,CommGroup.tp_group,4,33554432,forward
+CommType.isend,CommGroup.pp_group,2,33554432,forward
+CommType.reduce_scatter,CommGroup.dp_group,16,33554432,step
+"""
+
+
+def _written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "jobs.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_every_field(tmp_path: Path) -> None:
+    """What the file says is in the jobs, hosts written out, what it leaves out is default."""
+    assert load_jobs(_written(tmp_path, FULL)) == (
+        Job(
+            "train",
+            ("a", "b08", "b09", "b10"),
+            8,
+            Parallelism(tp=8, pp=2),
+            (
+                Collective(Operation.ALL_REDUCE, Group.TP, 1 << 20, Algorithm.RING),
+                Collective(Operation.SEND_RECV, Group.PP, 3 << 19),
+            ),
+            priority=2.0,
+            traffic_class=TrafficClass.LATENCY,
+            qps=4,
+        ),
+        Job("serve", ("c0", "c1"), 4),
+    )
+
+
+def test_packed_file(tmp_path: Path) -> None:
+    """The same through gzip."""
+    path = tmp_path / "jobs.yaml.gz"
+    path.write_bytes(gzip.compress(FULL.encode()))
+    assert [job.name for job in load_jobs(path)] == ["train", "serve"]
+
+
+def test_anchors_and_merges(tmp_path: Path) -> None:
+    """Jobs may share what they have in common, and change some of it."""
+    text = "- &a {job: a, hosts: [h0], gpus_per_host: 8, qps: 2}\n"
+    one, two = load_jobs(_written(tmp_path, text + "- {<<: *a, job: b, hosts: [h1]}\n"))
+    assert (one.name, one.qps, two.name, two.qps, two.hosts) == ("a", 2, "b", 2, ("h1",))
+
+
+def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
+    """Degrees are the trace's, the file's own count more, dp takes the rest."""
+    (tmp_path / "t.csv").write_text(TRACE)
+    (job,) = load_jobs(_written(tmp_path, ONE + "  trace: t.csv\n"))
+    assert job.parallelism == Parallelism(tp=4, pp=2)
+    assert [c.group for c in job.collectives] == [Group.TP, Group.PP, Group.DP]
+    text = ONE + "  trace: t.csv\n  parallelism: {tp: 8, pp: 1}\n"
+    (job,) = load_jobs(_written(tmp_path, text))
+    assert job.parallelism == Parallelism(tp=8, pp=1)
+    assert [c.group for c in job.collectives] == [Group.TP, Group.DP]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("# nothing\n", "the list of jobs is empty; give one or more '- job: NAME'"),
+        ("job: a\n", "the list of jobs is {'job': 'a'}"),
+        ("- job: a\n  hosts: [h0\n", "line 3, column 1: malformed YAML"),
+        (ONE + "  qps: 1\n  qps: 2\n", "line 5, column 3: malformed YAML: the key 'qps' stands tw"),
+        (ONE + "---\n" + ONE, "line 4: a second document starts here"),
+        ("- 7\n", "jobs[0]: is 7; give a mapping"),
+        (ONE + "  gpu_per_host: 8\n", "job 'a' (line 1): unknown key 'gpu_per_host'; did you mean"),
+        (ONE + "  priority: .nan\n", "priority is nan; give a finite number above 0"),
+        (ONE + "  priority: -1\n", "priority is -1; give a finite number above 0"),
+        (ONE + "  qps: yes\n", "qps is True; give an integer, 1 or more"),
+        (ONE + "  class: fast\n", "class is 'fast'; give one of bandwidth, latency"),
+        (ONE + "  parallelism: 8\n", "parallelism is 8; give a mapping such as {tp: 8, dp: 4}"),
+        (ONE + "  parallelism: {tp: 2.5}\n", "parallelism: tp is 2.5; give an integer, 0 or more"),
+        (ONE + "  parallelism: {tq: 2}\n", "unknown key 'tq'; known are tp, pp, dp"),
+        (ONE + "  parallelism: {tp: 3}\n", "tp 3 does not make up 2 hosts × 8 GPUs = 16 ranks"),
+        (ONE + "  collectives: all\n", "collectives is 'all'; give a list"),
+        (ONE + "  collectives: [1]\n", "collectives[0] is 1; give operation, group and bytes"),
+        (
+            ONE + "  collectives: [{operation: sing, group: dp, bytes: 1}]\n",
+            "operation is 'sing'; give one of all_reduce, all_gather",
+        ),
+        (
+            ONE + "  collectives: [{operation: all_reduce, group: dp, bytes: .inf}]\n",
+            "collectives[0] (line 4): bytes is inf; give the bytes one rank puts in",
+        ),
+        (ONE + "  collectives: [{operation: all_reduce, group: dp}]\n", "has no bytes"),
+        (ONE + "  trace: gone.csv\n", "gone.csv: cannot be read: No such file"),
+        (ONE + ONE, "job 'a': this name is used twice"),
+        (ONE + ONE.replace("job: a", "job: b"), "job 'b', host 'h0': is in use by job 'a'"),
+        (ONE.replace("h1", "h0"), "host 'h0': is named twice"),
+        (ONE.replace("h1", "3"), "hosts[1] is 3; give a name, in quotes if need be"),
+        (ONE.replace("[h0, h1]", "'h[3-1]'"), "hosts[0]: [3-1] runs backwards"),
+        (ONE.replace("[h0, h1]", "'h[x]'"), "[x] is no list of numbers; write [0-15]"),
+        (ONE.replace("[h0, h1]", "'h[0-3'"), "a bracket without its other half"),
+        (ONE.replace("[h0, h1]", "'h[0-99999999]'"), "names more than 1,048,576 hosts"),
+        (ONE.replace("[h0, h1]", "[]"), "has no hosts; name them in rank order"),
+        (ONE.replace("job: a", "job: a/b"), "the name 'a/b' is no good"),
+        (ONE.replace("job: a", "qps: 1"), "jobs[0] (line 1): has no job; give 1 to 63 letters"),
+        (ONE.replace("  gpus_per_host: 8\n", ""), "has no gpus_per_host; give an integer"),
+        ("- job: !!python/object/apply:print [1]\n", "malformed YAML: could not determine a con"),
+        ("- ? [a]\n  : b\n", "malformed YAML"),
+        ("- &a [*a]\n", "jobs[0]: is [[[[[[["),
+        ("[" * 100_000, "nested more than 32 deep; is it the right file?"),
+        ("- a\n" * 1_100_000, "more than 1,000,000 records and values; is it the right file?"),
+    ],
+)
+def test_what_is_no_list_of_jobs_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    """One line with file, job or line, reason and cure; no other exception gets out."""
+    path = _written(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        load_jobs(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_trace_and_collectives_are_one_too_many(tmp_path: Path) -> None:
+    """Which of the two would count is nobody's guess."""
+    (tmp_path / "t.csv").write_text(TRACE)
+    extra = "  trace: t.csv\n  collectives: [{operation: all_reduce, group: dp, bytes: 1}]\n"
+    with pytest.raises(InputError, match="has both trace and collectives; keep one of them"):
+        load_jobs(_written(tmp_path, ONE + extra))
+
+
+def test_every_faulty_job_is_told(tmp_path: Path) -> None:
+    """The error counts them all; the first stands in its line."""
+    with pytest.raises(InputError, match="and 2 more") as caught:
+        load_jobs(_written(tmp_path, "- {job: a}\n- {job: b, hosts: [x]}\n"))
+    assert [problem.record for problem in caught.value.problems] == [
+        "job 'a' (line 1)",
+        "job 'a' (line 1)",
+        "job 'b' (line 2)",
+    ]
+
+
+def test_empty_and_missing_files(tmp_path: Path) -> None:
+    """Said plainly."""
+    with pytest.raises(InputError, match="the file is empty"):
+        load_jobs(_written(tmp_path, ""))
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        load_jobs(tmp_path / "gone.yaml")
+
+
+def test_garbage_is_refused_whatever_its_size(tmp_path: Path) -> None:
+    """100 MB on disk, 100 MB once unpacked, or a little of it: one clear line each."""
+    path = tmp_path / "jobs.yaml"
+    path.write_bytes(os.urandom(1 << 16))
+    with pytest.raises(InputError, match="not YAML text"):
+        load_jobs(path)
+    with path.open("wb") as file:
+        file.truncate(100_000_000)
+    with pytest.raises(InputError, match="the file is 95 MiB, the ceiling is 16 MiB"):
+        load_jobs(path)
+    path.write_bytes(gzip.compress(bytes(100_000_000), 1))
+    with pytest.raises(InputError, match="larger than 16 MiB"):
+        load_jobs(path)

@@ -159,6 +159,6 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 def _cure(path: Path, trouble: object) -> str:
     return (
-        f"store {path}: cannot be read ({trouble}); restore it from a backup, or move it "
+        f"store {path}: cannot be read ({' '.join(str(trouble).split())}); restore it from a backup, or move it "
         "aside to start with an empty one"
     )

@@ -67,8 +67,8 @@ def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 def _columns(listed: list[Any], raw: bytes, start: int) -> tuple[dict[str, Any], int]:
     columns: dict[str, Any] = {}
     for name, kind, length in listed:
-        if kind not in _TYPES:
-            raise DamagedError(f"column {name!r} has type {kind!r}")
+        if kind not in _TYPES or length < 0:  # -1 would be "all that is left" to numpy
+            raise DamagedError(f"column {name!r} has type {kind!r} and length {length!r}")
         column = np.frombuffer(raw, dtype=kind, count=length, offset=start)
         start += column.nbytes
         columns[name] = column.astype(np.float64 if kind == "float64" else np.int64)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.errors import NotFound, Unavailable
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
+from tests.unit.store.samples import clos, demands, job
+
+DEADLINE = 5.0
+
+
+async def heard(changes: AsyncIterator[str]) -> str:
+    """The next name."""
+    async with asyncio.timeout(DEADLINE):
+        return await anext(changes)
+
+
+async def silent(changes: AsyncIterator[str], store: Store) -> bool:
+    """Whether nothing is heard before a change of a fabric made to end the silence."""
+    await store.put_fabric("end", clos())
+    return await heard(changes) == "end"
+
+
+async def test_every_fabric_at_the_start(store: Store) -> None:
+    """Who begins to watch is told of everything once: it cannot know what it missed."""
+    for name in ("f1", "f2"):
+        await store.put_fabric(name, clos())
+    changes = store.changes()
+    assert {await heard(changes), await heard(changes)} == {"f1", "f2"}
+    assert await silent(changes, store)
+
+
+async def test_every_write_of_intent_is_heard(store: Store) -> None:
+    """Fabric, states, reports, jobs and demands each wake the loop."""
+    await store.put_fabric("f1", clos())
+    changes = store.changes()
+    await heard(changes)
+    down = LinkObservation(LinkName("l0", "s0"), State.DOWN, 1.0, 1)
+    record = await store.submit_job("f1", job("j0", ("h0.1",)), checked_revision=1)
+    await heard(changes)
+    for write in (
+        store.put_fabric("f1", clos(), title="again"),
+        store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN),
+        store.set_switch_state("f1", "s0", State.DRAINED),
+        store.report_links("f1", LinkReport("l0", "i", (down,))),
+        store.submit_job("f1", job(), checked_revision=1),
+        store.update_job("f1", job(qps=2), checked_revision=1),
+        store.delete_job("f1", "j0", etag=record.etag),
+        store.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=1),
+        store.delete_demands("f1", "d"),
+    ):
+        await write
+        assert await heard(changes) == "f1"
+
+
+async def test_slow_watchers_hear_once(store: Store) -> None:
+    """Names that were not yet taken are told once however often they changed."""
+    await store.put_fabric("f1", clos())
+    changes = store.changes()
+    await heard(changes)
+    for state in (State.DOWN, State.UP, State.DRAINED):
+        await store.set_switch_state("f1", "s0", state)
+    assert await heard(changes) == "f1"
+    assert await silent(changes, store)
+
+
+async def test_facts_only_for_those_who_ask(store: Store) -> None:
+    """The loop does not wake itself; those who show facts hear of them."""
+    await store.put_fabric("f1", clos())
+    epoch = await store.acquire_leadership("c1")
+    loop, screen = store.changes(), store.changes(facts=True)
+    await heard(loop)
+    await heard(screen)
+    await store.record_programmed("f1", epoch=epoch, generation=1, switches=["l0"], time=1.0)
+    assert await heard(screen) == "f1"
+    assert await silent(loop, store)
+
+
+async def test_refused_writes_are_silent(store: Store) -> None:
+    """Nothing was written, nobody is woken."""
+    await store.put_fabric("f1", clos())
+    changes = store.changes()
+    await heard(changes)
+    with pytest.raises(NotFound):
+        await store.delete_job("f1", "j1")
+    assert await silent(changes, store)
+
+
+async def test_a_cancelled_write_is_heard(store: Store) -> None:
+    """Whoever asked may be gone; what was written wakes the watchers all the same."""
+    await store.put_fabric("f1", clos())
+    changes = store.changes()
+    await heard(changes)
+    write = asyncio.create_task(store.submit_job("f1", job(), checked_revision=1))
+    while (await store.versions("f1")).intent == 1:
+        write.cancel()
+        if write.done():
+            write = asyncio.create_task(store.submit_job("f1", job(), checked_revision=1))
+    assert await heard(changes) == "f1"
+
+
+async def test_close_ends_all(store: Store) -> None:
+    """Watchers end, waiters for leadership are told, and later calls are refused."""
+    await store.put_fabric("f1", clos())
+    epoch = await store.acquire_leadership("c1")
+    changes = store.changes()
+    await heard(changes)
+    waiting = asyncio.ensure_future(anext(changes))
+    second = asyncio.create_task(store.acquire_leadership("c2"))
+    lost = asyncio.create_task(store.leadership_lost(epoch))
+    await asyncio.sleep(0)
+    await store.close()
+    async with asyncio.timeout(DEADLINE):
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        with pytest.raises(Unavailable):
+            await second
+        await lost
+    with pytest.raises(Unavailable):
+        await store.versions("f1")
+    await store.close()

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.errors import StaleEpoch, StaleGeneration
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import Committed, JobFacts, JobState, PlanFacts
+from tests.contract.store_worlds import StoreWorld
+from tests.unit.store.samples import clos, job, plain, plan_of, program_of
+
+DEADLINE = 5.0
+
+
+async def commit(store: Store, epoch: int, generation: int) -> Committed:
+    """Commit the sample plan on the present intent."""
+    intent = await store.intent("f1")
+    plan = plan_of(intent.fabric)
+    return await store.commit(
+        "f1",
+        epoch=epoch,
+        expected_generation=generation - 1,
+        plan=plan,
+        program=program_of(plan, epoch, generation, intent.version),
+        facts=PlanFacts(changed_count=3, solve_seconds=0.25),
+    )
+
+
+@pytest.fixture
+async def led(store: Store) -> Store:
+    """A store with fabric f1, job j1, and a leader of epoch 1."""
+    await store.put_fabric("f1", clos())
+    await store.submit_job("f1", job(), checked_revision=1)
+    assert await store.acquire_leadership("c1") == 1
+    return store
+
+
+async def test_committed_is_got_back(led: Store) -> None:
+    """The newest plan comes back as committed; before the first there is none."""
+    assert await led.committed("f1") is None
+    done = await commit(led, 1, 1)
+    assert done.facts.commit_time > 0
+    assert plain(await led.committed("f1")) == plain(done)
+    assert await led.versions("f1") == replace(await led.versions("f1"), generation=1)
+    assert (done.switches(), done.programmed_switches()) == (("l0",), ())
+
+
+async def test_commit_leaves_the_intent_alone(led: Store) -> None:
+    """A plan, acks and job facts move the version of the facts, never that of the intent."""
+    before = await led.versions("f1")
+    await commit(led, 1, 1)
+    await led.record_programmed("f1", epoch=1, generation=1, switches=["l0"], time=7.0)
+    etag = (await led.get_job("f1", "j1")).etag
+    await led.record_jobs("f1", epoch=1, facts={"j1": JobFacts(etag, JobState.PLANNED)})
+    after = await led.versions("f1")
+    assert after.intent == before.intent
+    assert after.facts == before.facts + 3
+
+
+async def test_stale_epoch(led: Store) -> None:
+    """Whoever led before can write nothing: no plan, no ack, no fact."""
+    await led.release_leadership(1)
+    assert await led.acquire_leadership("c2") == 2
+    etag = (await led.get_job("f1", "j1")).etag
+    for write in (
+        commit(led, 1, 1),
+        led.record_programmed("f1", epoch=1, generation=1, switches=["l0"], time=7.0),
+        led.record_jobs("f1", epoch=1, facts={"j1": JobFacts(etag, JobState.PLANNED)}),
+    ):
+        with pytest.raises(StaleEpoch, match="epoch 1 is over"):
+            await write
+    assert await led.committed("f1") is None
+    assert (await led.get_job("f1", "j1")).facts.state == JobState.ACCEPTED
+
+
+@pytest.mark.parametrize("generation", [1, 3])
+async def test_stale_generation(led: Store, generation: int) -> None:
+    """A commit follows the newest plan, or is refused."""
+    first = await commit(led, 1, 1)
+    with pytest.raises(StaleGeneration):
+        await commit(led, 1, generation)
+    assert plain(await led.committed("f1")) == plain(first)
+
+
+async def test_program_must_be_of_its_commit(led: Store) -> None:
+    """A program with another epoch or generation than the commit's is a mistake of the caller."""
+    plan = plan_of((await led.intent("f1")).fabric)
+    for program in (program_of(plan, 2, 1), program_of(plan, 1, 2)):
+        with pytest.raises(ValueError, match="generation"):
+            await led.commit(
+                "f1",
+                epoch=1,
+                expected_generation=0,
+                plan=plan,
+                program=program,
+                facts=PlanFacts(),
+            )
+
+
+async def test_old_plans_are_kept_a_while_then_trimmed(led: Store) -> None:
+    """The plan before is still there by its generation; one long past is not."""
+    for generation in range(1, 12):
+        await commit(led, 1, generation)
+    newest, before = await led.committed("f1"), await led.committed("f1", 10)
+    assert newest is not None
+    assert before is not None
+    assert (newest.generation, before.generation) == (11, 10)
+    assert await led.committed("f1", 1) is None
+    assert await led.committed("f1", 12) is None
+
+
+async def test_plan_outlives_the_fabric_it_was_made_on(led: Store) -> None:
+    """A plan speaks of the fabric as it was, also when another has been put."""
+    done = await commit(led, 1, 1)
+    await led.put_fabric("f1", clos(spines=3))
+    assert plain(await led.committed("f1")) == plain(done)
+
+
+async def test_commit_on_a_fabric_that_was_just_replaced(led: Store) -> None:
+    """The structure of a plan is kept even if the store has let go of it meanwhile."""
+    plan = plan_of((await led.intent("f1")).fabric.with_links({0: State.DRAINED}))
+    await led.put_fabric("f1", clos(spines=3))
+    done = await led.commit(
+        "f1",
+        epoch=1,
+        expected_generation=0,
+        plan=plan,
+        program=program_of(plan, 1, 1),
+        facts=PlanFacts(),
+    )
+    assert plain(await led.committed("f1")) == plain(done)
+
+
+async def test_programmed_only_grows(led: Store) -> None:
+    """A late ack of an older plan does not take back what is programmed."""
+    await commit(led, 1, 1)
+    await led.record_programmed("f1", epoch=1, generation=1, switches=["l0", "l1"], time=7.0)
+    first = await led.committed("f1")
+    assert first is not None
+    assert (first.programmed_switches(), first.programmed_time()) == (("l0",), 7.0)
+    await commit(led, 1, 2)
+    second = await led.committed("f1")
+    assert second is not None
+    assert (second.programmed_switches(), second.programmed_time()) == ((), 0.0)
+    await led.record_programmed("f1", epoch=1, generation=2, switches=["l0"], time=8.0)
+    await led.record_programmed("f1", epoch=1, generation=1, switches=["l0"], time=9.0)
+    third = await led.committed("f1")
+    assert third is not None
+    assert third.programmed["l0"].generation == 2
+    assert third.programmed["l1"].generation == 1
+    assert third.programmed_time() == 8.0
+
+
+async def test_facts_are_true_of_one_specification(led: Store) -> None:
+    """Facts found for a specification that has been replaced are dropped."""
+    old = await led.get_job("f1", "j1")
+    facts = JobFacts(old.etag, JobState.DEGRADED, "no path", 4, 1, 7, 9.0)
+    await led.record_jobs("f1", epoch=1, facts={"j1": facts, "gone": facts})
+    assert (await led.get_job("f1", "j1")).facts == facts
+    new = await led.update_job("f1", job(qps=2), checked_revision=1)
+    await led.record_jobs("f1", epoch=1, facts={"j1": facts})
+    assert (await led.get_job("f1", "j1")).facts == new.facts
+
+
+async def test_epochs_only_grow(world: StoreWorld) -> None:
+    """Across leaders and processes, and above what an agent remembers."""
+    store = await world.open()
+    assert await store.acquire_leadership("c1") == 1
+    await store.release_leadership(1)
+    assert await store.acquire_leadership("c1", above=41) == 42
+    await store.close()
+    again = await world.open()
+    assert await again.acquire_leadership("c2") == 43
+    await again.close()
+
+
+async def test_one_leads_at_a_time(store: Store) -> None:
+    """The second waits for the first, who learns that it leads no more."""
+    first = await store.acquire_leadership("c1")
+    waiting = asyncio.create_task(store.acquire_leadership("c2"))
+    lost = asyncio.create_task(store.leadership_lost(first))
+    await store.list_fabrics()
+    assert not waiting.done()
+    assert not lost.done()
+    await store.release_leadership(first)
+    async with asyncio.timeout(DEADLINE):
+        assert await waiting > first
+        await lost
+    lost = asyncio.create_task(store.leadership_lost(waiting.result()))
+    await store.release_leadership(first)
+    await store.list_fabrics()
+    assert not lost.done()
+    lost.cancel()
+
+
+async def test_survives_reopening(world: StoreWorld) -> None:
+    """The next process finds plan, program, acks and facts, and can follow on."""
+    store = await world.open()
+    await store.put_fabric("f1", clos())
+    await store.submit_job("f1", job(), checked_revision=1)
+    await store.acquire_leadership("c1")
+    await commit(store, 1, 1)
+    await store.record_programmed("f1", epoch=1, generation=1, switches=["l0"], time=7.0)
+    before, versions = await store.committed("f1"), await store.versions("f1")
+    await store.close()
+    again = await world.open()
+    assert plain(await again.committed("f1")) == plain(before)
+    assert await again.versions("f1") == versions
+    epoch = await again.acquire_leadership("c2")
+    with pytest.raises(StaleEpoch):
+        await commit(again, 1, 2)
+    await commit(again, epoch, 2)
+    await again.close()

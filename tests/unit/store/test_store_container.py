@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from heddle_controller.store.codec.container import LEVEL, MAGIC, DamagedError, pack, unpack
+from heddle_controller.store.codec.demands import pack_demands, unpack_demands
+from heddle_controller.store.codec.jobs import job_json, parse_job, parse_record
+from heddle_controller.store.codec.plans import pack_plan, unpack_plan
+from heddle_controller.store.codec.structure import pack_structure, unpack_structure
+from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
+
+columns = st.dictionaries(
+    st.text(max_size=5),
+    arrays(np.int64, st.integers(0, 20)) | arrays(np.float64, st.integers(0, 20)),
+    max_size=4,
+)
+
+
+@given(columns, st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3))
+def test_round_trip(given_columns: dict[str, Any], meta: dict[str, str]) -> None:
+    """What is packed comes back in value and type, NaN and all."""
+    got_meta, got = unpack(pack(meta, given_columns))
+    assert got_meta == meta
+    assert list(got) == list(given_columns)
+    for name, column in given_columns.items():
+        assert got[name].dtype == column.dtype
+        np.testing.assert_array_equal(got[name], column)
+
+
+def test_small_numbers_take_little_room() -> None:
+    """A column of small integers is kept in bytes, not in words."""
+    random = np.random.default_rng(1).integers(0, 256, 10_000)
+    assert len(pack({}, {"c": random - 128})) < 10_500
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_damage_is_told(place: int, change: int) -> None:
+    """A changed byte anywhere is noticed."""
+    packed = bytearray(pack({"a": 1}, {"c": np.arange(50), "d": np.ones(3)}))
+    packed[place % len(packed)] ^= change
+    with pytest.raises(DamagedError):
+        unpack(bytes(packed))
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_refused(garbage: bytes) -> None:
+    """Bytes of any origin are refused as damaged, whole or with our mark in front."""
+    for content in (garbage, MAGIC + garbage, MAGIC + zlib.compress(garbage, LEVEL)):
+        with pytest.raises(DamagedError):
+            unpack(content)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [["c", "object", 1]],
+        [["c", "int64", 9]],
+        [["c", "int64", -1]],
+        [["c", "int8", 1]],
+        [["c", "int64"]],
+        [[["c"], "int64", 1]],
+        5,
+    ],
+)
+def test_headers_that_lie_are_refused(listed: Any) -> None:
+    """A header that promises other columns than follow is damage."""
+    header = orjson.dumps({"meta": {}, "columns": listed})
+    raw = len(header).to_bytes(4, "big") + header + bytes(8)
+    with pytest.raises(DamagedError):
+        unpack(MAGIC + zlib.compress(raw))
+
+
+def test_structure_round_trip() -> None:
+    """Nodes and links come back in the same rows with all they had; the name is the content's."""
+    structure = clos(3, 2, 2).structure
+    packed = pack_structure(structure, "test")
+    back = unpack_structure(packed.body, packed.digest)
+    assert plain(back) == plain(packed.structure) == plain(structure)
+    assert pack_structure(back, "test").digest == packed.digest
+    with pytest.raises(DamagedError, match="another content"):
+        unpack_structure(packed.body, "0" * 64)
+    with pytest.raises(DamagedError):
+        unpack_structure(packed.body[:-9], packed.digest)
+
+
+def test_plan_round_trip() -> None:
+    """A plan and its program come back on the structure they were made on."""
+    plan = plan_of(clos())
+    program = program_of(plan, 3, 7, 9)
+    back = unpack_plan(pack_plan(plan, program), plan.fabric.structure)
+    assert plain(back) == plain((plan, program))
+    with pytest.raises(DamagedError):
+        unpack_plan(pack({}, {}), plan.fabric.structure)
+
+
+def test_demands_round_trip() -> None:
+    """Demands come back as they were, and an empty set too."""
+    for wanted in (demands(("a", "b"), ("b", "c"), ("c", "ä\0")), demands()):
+        assert plain(unpack_demands(pack_demands(wanted))) == plain(wanted)
+    with pytest.raises(DamagedError):
+        unpack_demands(pack({}, {}))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"name": 1}', b"null"])
+def test_damaged_jobs(content: bytes) -> None:
+    """JSON that is no job is damage."""
+    for parse in (parse_job, parse_record):
+        with pytest.raises(DamagedError):
+            parse(content)
+
+
+def test_job_round_trip() -> None:
+    """A job comes back equal, enumerations and all."""
+    wanted = replace(job(), priority=2.5)
+    assert parse_job(job_json(wanted)) == wanted

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.reconcile.errors import Unavailable, Unusable
+from heddle_controller.store.embedded import open_embedded
+from heddle_controller.store.schema import VERSION
+from tests.unit.store.samples import clos, job
+
+HOLD = """
+import asyncio, sys
+from pathlib import Path
+from heddle_controller.store.embedded import open_embedded
+async def main():
+    store = await open_embedded(Path(sys.argv[1]))
+    print("open", flush=True)
+    sys.stdin.read()
+asyncio.run(main())
+"""
+
+
+async def open_and_close(path: Path) -> None:
+    """What a controller does that has nothing to do."""
+    await (await open_embedded(path)).close()
+
+
+def newer(path: Path) -> None:
+    """A file as a newer Heddle leaves it."""
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+
+
+def foreign(path: Path) -> None:
+    """A file of another program."""
+    path.unlink()
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE browser_history (url TEXT)")
+    connection.commit()
+    connection.close()
+
+
+def garbage(path: Path) -> None:
+    """Something that is no database."""
+    path.write_bytes(b"not a database at all " * 400)
+
+
+def torn(path: Path) -> None:
+    """A database with pages overwritten."""
+    content = bytearray(path.read_bytes())
+    content[4096 : 4096 * 6] = os.urandom(4096 * 5)
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    """A database that ends in the middle."""
+    path.write_bytes(path.read_bytes()[: 4096 * 3 + 100])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (newer, "written by a newer Heddle .schema 2, this one knows 1.; run that one"),
+        (foreign, "belongs to another program; give a file of its own"),
+        (garbage, "cannot be read .* restore it from a backup"),
+        (torn, "cannot be read .* restore it from a backup"),
+        (cut, "cannot be read .* restore it from a backup"),
+    ],
+)
+async def test_unusable_files(tmp_path: Path, spoil: Callable[[Path], None], says: str) -> None:
+    """Each is refused in one line that names the file and the cure, and is left as it was."""
+    path = tmp_path / "store.db"
+    await open_and_close(path)
+    spoil(path)
+    before = path.read_bytes()
+    with pytest.raises(Unusable, match=says) as caught:
+        await open_embedded(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+    path.unlink()
+    await open_and_close(path)
+
+
+async def test_no_folder(tmp_path: Path) -> None:
+    """A folder that is not there is named, with the cure."""
+    with pytest.raises(Unusable, match="give a path in a folder that exists"):
+        await open_embedded(tmp_path / "none" / "store.db")
+
+
+async def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    """A path that is a folder is refused, and the lock let go."""
+    (tmp_path / "store.db").mkdir()
+    with pytest.raises(Unusable, match=r"store\.db"):
+        await open_embedded(tmp_path / "store.db")
+    (tmp_path / "store.db").rmdir()
+    await open_and_close(tmp_path / "store.db")
+
+
+def test_one_process_has_the_file(tmp_path: Path) -> None:
+    """A second controller is refused while the first lives, and not once it was killed."""
+    path = tmp_path / "store.db"
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        with pytest.raises(Unusable, match=rf"process {holder.pid}\); stop that one"):
+            asyncio.run(open_embedded(path))
+        holder.kill()
+        holder.wait()
+    asyncio.run(open_and_close(path))
+
+
+async def test_twice_in_one_process(tmp_path: Path) -> None:
+    """The lock holds within a process too."""
+    store = await open_embedded(tmp_path / "store.db")
+    with pytest.raises(Unusable, match="in use"):
+        await open_embedded(tmp_path / "store.db")
+    await store.close()
+
+
+async def test_damaged_record_is_told(tmp_path: Path) -> None:
+    """A record that was changed behind our back is an error that names the file."""
+    path = tmp_path / "store.db"
+    store = await open_embedded(path)
+    await store.put_fabric("f1", clos())
+    await store.submit_job("f1", job(), checked_revision=1)
+    await store.close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE jobs SET spec = x'00'")
+    connection.commit()
+    connection.close()
+    again = await open_embedded(path)
+    with pytest.raises(Unusable, match="a record is damaged"):
+        await again.get_job("f1", "j1")
+    await again.close()
+
+
+async def test_a_full_disk_is_unavailable_and_passes(tmp_path: Path) -> None:
+    """A write that finds no room fails alone; what was there is read, and room cures it."""
+    store = await open_embedded(tmp_path / "store.db")
+    await store.put_fabric("f1", clos())
+    pages = await store._read(lambda c: c.execute("PRAGMA page_count").fetchone()[0])
+    store._shared.database._connection.execute(f"PRAGMA max_page_count = {pages}")
+    big = job("big", tuple(f"x{n}" for n in range(10_000)))
+    with pytest.raises(Unavailable, match="full"):
+        await store.submit_job("f1", big, checked_revision=1)
+    assert (await store.get_fabric("f1")).name == "f1"
+    store._shared.database._connection.execute("PRAGMA max_page_count = 100000")
+    await store.submit_job("f1", job("after"), checked_revision=1)
+    await store.close()
+
+
+async def test_bounded_growth(tmp_path: Path) -> None:
+    """Structures that no fabric and no kept plan stands on are dropped."""
+    store = await open_embedded(tmp_path / "store.db")
+    for spines in range(2, 8):
+        await store.put_fabric("f1", clos(spines=spines))
+    count = "SELECT count(*) FROM structures"
+    assert await store._read(lambda c: c.execute(count).fetchone()[0]) == 1
+    assert len(store._shared.structures) == 1
+    await store.close()

@@ -95,21 +95,20 @@ def _groups(
     batch: pb.OperationBatch, kinds: list[pb.OperationKind.ValueType]
 ) -> tuple[list[GroupKey], list[int]]:
     """Distinct (primary, backup, risks) and each operation's row among them, or DELETE."""
+    deleted = pb.OPERATION_KIND_DELETE
+    if pb.OPERATION_KIND_SET not in kinds:
+        return [], [DELETE] * len(kinds)
     hops = [NextHop(hop.node, hop.key, hop.address) for hop in batch.next_hops]
     risks = _risk_groups(batch)
     triples = list(zip(batch.primaries, batch.backups, batch.risks, strict=True))
-    deleted = pb.OPERATION_KIND_DELETE
-    if deleted in kinds:
-        triples = triples or [(0, 0, 0)] * len(kinds)
-        used = [triple for triple, kind in zip(triples, kinds, strict=True) if kind != deleted]
-    else:
-        used = triples
+    whole = deleted not in kinds
+    used = triples if whole else [t for t, k in zip(triples, kinds, strict=True) if k != deleted]
     rows = {triple: row for row, triple in enumerate(dict.fromkeys(used))}
     keys: list[GroupKey] = [
         (hops[primary], hops[backup - 1] if backup else None, risks[risk - 1] if risk else ())
         for primary, backup, risk in rows
     ]
-    if used is triples:
+    if whole:
         return keys, list(map(rows.__getitem__, triples))
     pairs = zip(triples, kinds, strict=True)
     return keys, [DELETE if kind == deleted else rows[triple] for triple, kind in pairs]
@@ -117,7 +116,8 @@ def _groups(
 
 def _risk_groups(batch: pb.OperationBatch) -> list[tuple[Link, ...]]:
     links = [Link.between(link.source, link.target, link.key) for link in batch.risk_links]
-    return [tuple(sorted({links[index] for index in group.links})) for group in batch.risk_groups]
+    groups = [tuple(map(links.__getitem__, group.links)) for group in batch.risk_groups]
+    return [group if len(group) < 2 else tuple(sorted(set(group))) for group in groups]  # noqa: PLR2004
 
 
 def _stray_index(batch: pb.OperationBatch) -> str:

@@ -17,6 +17,12 @@ from heddle_agent.table.push import NO_FENCE, Fence
 _log = structlog.get_logger()
 
 
+def _whole(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a whole number from 0")
+    return value
+
+
 class FenceFile:
     """One small JSON file for one switch."""
 
@@ -59,9 +65,7 @@ class FenceFile:
         try:
             values = json.loads(text)
             owner = {key: values[key] for key in self._owner}
-            fence = Fence(values["highest_epoch"], values["generation"])
-            if not all(type(value) is int and value >= 0 for value in fence):
-                raise ValueError("epoch and generation must be whole numbers from 0")
+            fence = Fence(_whole(values["highest_epoch"]), _whole(values["generation"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"state file {self._path} is damaged ({error}): remove it, and the agent accepts"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from heddle_agent.fib import Choice, Group, Link, NextHop
 from heddle_agent.table.push import GroupKey
@@ -20,17 +20,18 @@ class Groups:
     """All groups of one switch."""
 
     switch: str
+    own: dict[tuple[str, str], Link] = field(default_factory=dict)
+    """Links of this switch by neighbour and key, as far as they were asked for: a memo."""
     by_key: Mapping[GroupKey, Group] = field(default_factory=dict)
     by_link: Mapping[Link, tuple[Group, ...]] = field(default_factory=dict)
 
     def link(self, hop: NextHop) -> Link:
         """The link of this switch that leads to a next hop."""
-        return Link.between(self.switch, hop.node, hop.key)
-
-    def links(self, group: Group) -> tuple[Link, ...]:
-        """Every link whose state can change where a group leaves."""
-        backup = () if group.backup is None else (self.link(group.backup),)
-        return (self.link(group.primary), *backup, *group.risks)
+        port = hop[:2]
+        link = self.own.get(port)
+        if link is None:
+            link = self.own[port] = Link.between(self.switch, hop.node, hop.key)
+        return link
 
     def choose(self, group: Group, down: frozenset[Link]) -> Choice:
         """Where a group leaves when these links are down."""
@@ -47,35 +48,38 @@ class Groups:
 
 def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group], list[Group]]:
     """The groups of these keys, in their order, and those among them that are new."""
-    fresh: dict[GroupKey, Group] = {}
     found: list[Group] = []
+    new: list[Group] = []
+    by_key = groups.by_key
     for key in keys:
-        group = groups.by_key.get(key) or fresh.get(key)
+        group = by_key.get(key)
         if group is None:
-            group = fresh[key] = Group(*key)
+            if not new:
+                by_key = dict(by_key)
+            group = by_key[key] = Group(*key)  # type: ignore[index]
+            new.append(group)
         found.append(group)
-    if not fresh:
-        return groups, found, []
-    new = list(fresh.values())
-    return _indexed(groups.switch, {**groups.by_key, **fresh}, groups.by_link, new), found, new
+    return (_indexed(groups, by_key, groups.by_link, new) if new else groups), found, new
 
 
 def prune(groups: Groups, used: Collection[Group]) -> Groups:
     """Only the groups in use."""
     by_key = {key: group for key, group in groups.by_key.items() if group in used}
-    return _indexed(groups.switch, by_key, {}, list(by_key.values()))
+    return _indexed(groups, by_key, {}, list(by_key.values()))
 
 
 def _indexed(
-    switch: str,
+    groups: Groups,
     by_key: Mapping[GroupKey, Group],
     by_link: Mapping[Link, tuple[Group, ...]],
     new: Iterable[Group],
 ) -> Groups:
-    groups = Groups(switch, by_key, by_link)
     added: defaultdict[Link, list[Group]] = defaultdict(list)
     for group in new:
-        for link in groups.links(group):
+        added[groups.link(group.primary)].append(group)
+        if group.backup is not None:
+            added[groups.link(group.backup)].append(group)
+        for link in group.risks:
             added[link].append(group)
     merged = {link: (*by_link.get(link, ()), *more) for link, more in added.items()}
-    return Groups(switch, by_key, {**by_link, **merged})
+    return replace(groups, by_key=by_key, by_link={**by_link, **merged})

@@ -20,7 +20,7 @@ of them in one asyncio loop. That is how the emulator runs a fabric::
     agent = Agent(
         fabric="fabrics/f1",
         switch="leaf0",
-        controllers=["127.0.0.1:7000"],
+        controllers=["127.0.0.1:7400"],
         fib=fib,
         links=links,
         channels=channels,

@@ -103,8 +103,12 @@ class Agent:
 
     async def stop(self) -> None:
         """End ``run`` and wait until it has ended. Entries stay as they are."""
-        self._stopping.set()
+        self.request_stop()
         await self._stopped.wait()
+
+    def request_stop(self) -> None:
+        """Have ``run`` end soon; for signal handlers, which cannot wait."""
+        self._stopping.set()
 
     def _repair(self, observations: Sequence[LinkObservation]) -> None:
         self.forwarding.links_changed({seen.link: seen.up for seen in observations})

@@ -1,6 +1,6 @@
 """Forwarding back ends behind one Protocol, and the values that all rooms above speak in."""
 
-from heddle_agent.fib.hashing import flow_hash, flow_hashes
+from heddle_agent.fib.hashing import flow_hash, flow_hashes, name_hash
 from heddle_agent.fib.memory import MemoryFib
 from heddle_agent.fib.names import Names, Packets
 from heddle_agent.fib.port import Fib
@@ -44,4 +44,5 @@ __all__ = [
     "Underlay",
     "flow_hash",
     "flow_hashes",
+    "name_hash",
 ]

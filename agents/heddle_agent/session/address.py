@@ -21,9 +21,9 @@ class Address(NamedTuple):
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         elif ":" in host:
-            raise ValueError(f"address {text!r}: write an IPv6 address in brackets, [::1]:7000")
+            raise ValueError(f"address {text!r}: write an IPv6 address in brackets, [::1]:7400")
         if not colon or not host or any(c.isspace() or c == "/" for c in host):
-            raise ValueError(f"address {text!r} is not host:port, for example 127.0.0.1:7000")
+            raise ValueError(f"address {text!r} is not host:port, for example 127.0.0.1:7400")
         if not port.isascii() or not port.isdigit() or int(port) not in _PORTS:
             raise ValueError(f"address {text!r}: port {port!r} is not a number from 1 to 65535")
         return cls(host, int(port))

@@ -17,9 +17,9 @@ from heddle_agent.session.address import Address
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files: whom to trust (None for the system's authorities), and who we are, if asked."""
+    """PEM files: whom to trust, and who we are, if asked."""
 
-    ca: Path | None = None
+    ca: Path
     cert: Path | None = None
     key: Path | None = None
 
@@ -27,12 +27,11 @@ class Tls:
         """Read the files; ValueError that names the one that cannot be used."""
         if (self.cert is None) != (self.key is None):
             raise ValueError("a client certificate needs both its file and its key's: give both")
-        return grpc.ssl_channel_credentials(_pem(self.ca), _pem(self.key), _pem(self.cert))
+        own = [None if path is None else _pem(path) for path in (self.key, self.cert)]
+        return grpc.ssl_channel_credentials(_pem(self.ca), *own)
 
 
-def _pem(path: Path | None) -> bytes | None:
-    if path is None:
-        return None
+def _pem(path: Path) -> bytes:
     try:
         text = path.read_bytes()
     except OSError as error:

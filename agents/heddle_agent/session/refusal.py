@@ -26,6 +26,10 @@ class SessionEnd(NamedTuple):
     code: grpc.StatusCode
     details: str
 
+    def differs(self, other: SessionEnd) -> bool:
+        """Whether it is worth telling after the other; unreachable is unreachable in any words."""
+        return self != other and not self.code == other.code == grpc.StatusCode.UNAVAILABLE
+
     @property
     def cure(self) -> str:
         """What a person can do; empty where time alone will tell."""

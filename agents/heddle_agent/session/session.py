@@ -152,7 +152,7 @@ class Session:
         """Log a failure once, and again only if it changes or lasts."""
         known, since = self._logged.get(address, (None, 0.0))
         now = time.monotonic()
-        loud = end != known or now - since > self._options.remind
+        loud = known is None or end.differs(known) or now - since > self._options.remind
         if loud:
             self._logged[address] = (end, now)
         log = self._log.warning if loud else self._log.debug

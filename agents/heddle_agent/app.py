@@ -1,0 +1,152 @@
+"""The only wiring: from settings to a running agent, and from a signal to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+import structlog
+from prometheus_client import start_http_server
+
+from heddle_agent import metrics
+from heddle_agent.agent import Agent
+from heddle_agent.fib import Fib, MemoryFib, NextHop, name_hash
+from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
+from heddle_agent.settings import Settings, SettingsError
+from heddle_agent.table import NO_FENCE, Fence, FenceFile, keep_in_memory
+from heddle_agent.watch import LinkWatch, ManualLinks
+
+_log = structlog.get_logger()
+
+
+def next_hops(settings: Settings) -> list[NextHop]:
+    """The links that the settings name; SettingsError if one is none, or there twice."""
+    hops: list[NextHop] = []
+    for text in settings.link:
+        node, comma, key = text.partition(",")
+        if not node or (comma and not key) or "," in key or node == settings.switch:
+            raise SettingsError(f"--link {text!r} is not NEIGHBOUR or NEIGHBOUR,KEY")
+        hop = NextHop(node, key or "0")
+        if hop in hops:
+            raise SettingsError(f"--link {text!r} is there twice: give parallel links keys")
+        hops.append(hop)
+    return hops
+
+
+def backend(settings: Settings) -> tuple[Fib, LinkWatch]:
+    """The backend of that name, and who watches its links."""
+    hops = next_hops(settings)
+    seed = name_hash(settings.switch) if settings.hash_seed is None else settings.hash_seed
+    fib = MemoryFib(settings.switch, hops, seed=seed, table_size=settings.table_size)
+    return fib, ManualLinks(settings.switch, hops)
+
+
+def build(settings: Settings, channels: Channels) -> Agent:
+    """The agent that the settings ask for; ValueError if an address or the state file is bad."""
+    fib, links = backend(settings)
+    fence = NO_FENCE
+    remember: Callable[[Fence], None] = keep_in_memory
+    if settings.state_file is not None:
+        file = FenceFile(settings.state_file, settings.fabric, settings.switch)
+        fence, remember = file.load(), file.remember
+    return Agent(
+        fabric=settings.fabric,
+        switch=settings.switch,
+        controllers=settings.controller,
+        fib=fib,
+        links=links,
+        channels=channels,
+        options=SessionOptions(backoff=Backoff(longest=settings.backoff_seconds)),
+        fence=fence,
+        remember=remember,
+    )
+
+
+def open_channels(settings: Settings) -> Channels:
+    """Channels as the settings want them secured; ValueError if a file cannot be used."""
+    tls = None
+    if settings.tls_ca is not None:
+        tls = Tls(settings.tls_ca, settings.tls_cert, settings.tls_key)
+    return Channels(tls, insecure=settings.insecure, keepalive_seconds=settings.keepalive_seconds)
+
+
+@contextlib.contextmanager
+def metrics_server(settings: Settings, agent: Agent) -> Iterator[None]:
+    """Serve metrics while inside; SettingsError if the port cannot be had."""
+    if settings.metrics_port is None:
+        yield
+        return
+    try:
+        server, thread = start_http_server(
+            settings.metrics_port, settings.metrics_host, metrics.registry([agent])
+        )
+    except OSError as error:
+        raise SettingsError(
+            f"--metrics-port {settings.metrics_port} on {settings.metrics_host}:"
+            f" {error.strerror or error}; choose another port or address"
+        ) from error
+    _log.info("metrics served", host=settings.metrics_host, port=server.server_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+async def serve(settings: Settings) -> None:
+    """Run one agent until SIGTERM or SIGINT; SettingsError if it cannot start."""
+    try:
+        channels = open_channels(settings)
+        agent = build(settings, channels)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, agent.request_stop)
+    with metrics_server(settings, agent):
+        _log.info(
+            "agent started",
+            fabric=settings.fabric,
+            switch=settings.switch,
+            controllers=settings.controller,
+            fib=settings.fib,
+            links=len(settings.link),
+            epoch=agent.held.epoch,
+        )
+        await agent.run()
+        await channels.close()
+    _log.info("agent stopped", switch=settings.switch)
+
+
+def configure_logs(level: str, style: str) -> None:
+    """One event a line on standard error: for people on a terminal, JSON elsewhere."""
+    terminal = sys.stderr.isatty()
+    pretty = style == "console" or (style == "auto" and terminal)
+    renderer: structlog.types.Processor = (
+        structlog.dev.ConsoleRenderer(colors=terminal)
+        if pretty
+        else structlog.processors.JSONRenderer(sort_keys=True)
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def run(settings: Settings) -> None:
+    """Run one agent in this process; SettingsError if it cannot start."""
+    configure_logs(settings.log_level, settings.log_format)
+    asyncio.run(serve(settings))

@@ -1,0 +1,93 @@
+"""``heddle-agent``: flags to settings, errors to one line and exit status 2."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from heddle_agent.app import run as run_agent
+from heddle_agent.settings import ENV_PREFIX, SettingsError, load_settings
+
+_PATH = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(version("heddle-agent"), prog_name="heddle-agent")
+def cli() -> None:
+    """The agent of one switch: it holds the routes, and repairs them without the controller."""
+
+
+@cli.command(
+    epilog=f"Every flag may be given as a variable instead: --table-size is {ENV_PREFIX}TABLE_SIZE."
+    " Stop it with SIGTERM or Ctrl-C."
+)
+@click.option("--fabric", metavar="NAME", help='Fabric of the switch, "fabrics/f1".  [required]')
+@click.option("--switch", metavar="NODE", help="Node id of the switch.  [required]")
+@click.option(
+    "--controller",
+    multiple=True,
+    metavar="HOST:PORT[,HOST:PORT]...",
+    help="Controllers; any one will do. One that cannot be reached is tried again.  [required]",
+)
+@click.option("--fib", metavar="memory", help="What forwards packets.  [default: memory]")
+@click.option(
+    "--link",
+    multiple=True,
+    metavar="NEIGHBOUR[,KEY]",
+    help="A link of the switch; repeat it for each. Parallel links differ in KEY.",
+)
+@click.option("--table-size", metavar="N", help="Entries it can hold.  [default: 0, unlimited]")
+@click.option("--hash-seed", metavar="N", help="Seed of the ECMP hash.  [default: by the switch]")
+@click.option(
+    "--state-file",
+    type=_PATH,
+    help="Keep the highest epoch here, so that a restarted agent still refuses older ones.",
+)
+@click.option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics; 0 for a free port.")
+@click.option("--metrics-host", metavar="HOST", help="Where.  [default: 127.0.0.1]")
+@click.option("--tls-ca", type=_PATH, help="PEM of the authorities that controllers are known by.")
+@click.option("--tls-cert", type=_PATH, help="PEM of the agent's own certificate.")
+@click.option("--tls-key", type=_PATH, help="PEM of its private key.")
+@click.option(
+    "--insecure", is_flag=True, default=None, help="Speak plain text to controllers elsewhere."
+)
+@click.option("--keepalive-seconds", metavar="S", help="Probe silent connections.  [default: 20]")
+@click.option("--backoff-seconds", metavar="S", help="Longest pause in retries.  [default: 5]")
+@click.option("--log-level", metavar="debug|info|warning|error", help="[default: info]")
+@click.option(
+    "--log-format", metavar="auto|console|json", help="[default: auto, console on a terminal]"
+)
+def run(**given: object) -> None:
+    """Run the agent of one switch.
+
+    A switch in memory, with a controller on the same machine:
+
+    \b
+    heddle-agent run --fabric fabrics/f1 --switch leaf0 --controller 127.0.0.1:7400 \\
+        --link spine0 --link spine1 --link nic0
+    """
+    run_agent(load_settings(**given))
+
+
+def main() -> None:
+    """Run the command; errors become one line each on standard error and exit status 2."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except SettingsError as error:
+        _fail(str(error))
+    except click.Abort:
+        sys.exit(130)
+
+
+def _fail(message: str) -> None:
+    for line in message.splitlines():
+        click.echo(f"heddle-agent: {line}", err=True)
+    sys.exit(2)

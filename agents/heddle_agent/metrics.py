@@ -1,0 +1,89 @@
+"""What Prometheus sees of agents, read when it asks: counting costs forwarding nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from heddle_agent.agent import Agent
+
+
+class AgentCollector(Collector):
+    """The state of the agents of this process, one series a switch."""
+
+    def __init__(self, agents: Iterable[Agent]) -> None:
+        self._agents = list(agents)
+
+    def collect(self) -> Iterable[Metric]:
+        """All families; each agent's values are of one moment."""
+        yield self._entries()
+        yield self._links()
+        yield self._pushes()
+        for name, text in (
+            ("connected", "1 while a controller has accepted the session."),
+            ("epoch", "Highest epoch accepted."),
+            ("generation", "Generation held whole; 0 for none."),
+        ):
+            family = GaugeMetricFamily(f"heddle_agent_{name}", text, labels=["switch"])
+            for agent in self._agents:
+                held = agent.held
+                values = {
+                    "connected": agent.connected,
+                    "epoch": held.epoch,
+                    "generation": held.generation,
+                }
+                family.add_metric([agent.switch], values[name])
+            yield family
+        sessions = CounterMetricFamily(
+            "heddle_agent_sessions", "Sessions accepted by a controller.", labels=["switch"]
+        )
+        flips = CounterMetricFamily(
+            "heddle_agent_groups_moved", "Next-hop groups moved by local repair.", labels=["switch"]
+        )
+        for agent in self._agents:
+            sessions.add_metric([agent.switch], agent.session.sessions)
+            flips.add_metric([agent.switch], agent.forwarding.flips)
+        yield sessions
+        yield flips
+
+    def _entries(self) -> Metric:
+        family = GaugeMetricFamily(
+            "heddle_agent_entries",
+            "Entries programmed, of these stale, and entries that differ from what is intended.",
+            labels=["switch", "state"],
+        )
+        for agent in self._agents:
+            held = agent.held
+            family.add_metric([agent.switch, "programmed"], held.entries)
+            family.add_metric([agent.switch, "stale"], held.stale)
+            family.add_metric([agent.switch, "dirty"], held.dirty)
+        return family
+
+    def _links(self) -> Metric:
+        family = GaugeMetricFamily(
+            "heddle_agent_links", "Links of the switch by state.", labels=["switch", "state"]
+        )
+        for agent in self._agents:
+            states = [seen.up for seen in agent.links.current()]
+            family.add_metric([agent.switch, "up"], states.count(True))
+            family.add_metric([agent.switch, "down"], states.count(False))
+        return family
+
+    def _pushes(self) -> Metric:
+        family = CounterMetricFamily(
+            "heddle_agent_pushes", "Pushes by how they were taken.", labels=["switch", "status"]
+        )
+        for agent in self._agents:
+            for status, count in dict(agent.session.answered).items():
+                family.add_metric([agent.switch, status.name.lower()], count)
+        return family
+
+
+def registry(agents: Iterable[Agent]) -> CollectorRegistry:
+    """A registry that knows these agents and nothing else."""
+    own = CollectorRegistry()
+    own.register(AgentCollector(agents))
+    return own

@@ -1,0 +1,120 @@
+"""What an operator may set, by flag or by ``HEDDLE_AGENT_`` variable; a flag wins.
+
+Read once, at the start, by the wiring; the rooms are handed plain values. A setting that makes no
+sense is refused before anything is opened, and the message says how to give it either way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ENV_PREFIX = "HEDDLE_AGENT_"
+
+
+class SettingsError(Exception):
+    """Settings with which no agent can run; one line each, and what to do."""
+
+
+def _split(separator: str | None) -> BeforeValidator:
+    """Let a list be given as one string, or as several that may hold several."""
+
+    def split(value: object) -> object:
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple):
+            return value
+        return [part.strip() for text in texts for part in text.split(separator) if part.strip()]
+
+    return BeforeValidator(split)
+
+
+Addresses = Annotated[tuple[str, ...], NoDecode, _split(","), Field(min_length=1)]
+Links = Annotated[tuple[str, ...], NoDecode, _split(None)]
+
+
+class Settings(BaseSettings):
+    """The settings of one agent process. Times are in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
+
+    fabric: str = Field(pattern=r"^fabrics/[^/\s]+$")
+    """The fabric the switch is part of, ``fabrics/f1``."""
+    switch: str = Field(min_length=1)
+    """Node id of the switch."""
+    controller: Addresses
+    """Addresses of controllers, ``host:port``; any of them will do."""
+
+    fib: Literal["memory"] = "memory"
+    """What forwards packets."""
+    link: Links = ()
+    """Links of the switch, ``NEIGHBOUR`` or ``NEIGHBOUR,KEY``."""
+    table_size: int = Field(default=0, ge=0, lt=2**32)
+    """Entries the switch can hold; 0 is unlimited."""
+    hash_seed: int | None = Field(default=None, ge=0, lt=2**64)
+    """Seed of the underlay's hash; by default it follows from the switch's name."""
+
+    state_file: Path | None = None
+    """Where the highest epoch is kept, so that a restarted agent still refuses older ones."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of Prometheus' metrics; 0 takes a free one, without it there are none."""
+
+    tls_ca: Path | None = None
+    """PEM file of the authorities that controllers are trusted by."""
+    tls_cert: Path | None = None
+    """PEM file of this agent's certificate chain."""
+    tls_key: Path | None = None
+    """PEM file of its private key."""
+    insecure: bool = False
+    """Speak plain text to controllers on other hosts."""
+    keepalive_seconds: float = Field(default=20.0, ge=1, le=3600)
+    """A connection on which nothing comes back for so long is probed."""
+    backoff_seconds: float = Field(default=5.0, ge=0.2, le=600)
+    """Longest pause between two attempts to reach a controller."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+    """auto is console on a terminal and JSON elsewhere."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("--tls-cert and --tls-key belong together: give both or neither")
+        if self.tls_cert is not None and self.tls_ca is None:
+            raise ValueError("--tls-cert needs --tls-ca, to know the controller by: give it too")
+        if not self.link:
+            raise ValueError(
+                "a switch in memory has no links but those it is told of: give --link NEIGHBOUR"
+                f" for each, or {ENV_PREFIX}LINK"
+            )
+        return self
+
+
+def load_settings(**given: object) -> Settings:
+    """Settings from the flags given, then the environment, then the defaults.
+
+    Flags that are None or empty count as not given. SettingsError says what cannot be used.
+    """
+    told: dict[str, Any] = {name: value for name, value in given.items() if value not in (None, ())}
+    try:
+        return Settings(**told)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_complaint(details) for details in error.errors())) from None
+
+
+def _complaint(details: ErrorDetails) -> str:
+    """One complaint in the words of the command line, without the value: it may be secret."""
+    message = details["msg"].removeprefix("Value error, ")
+    if not details["loc"]:
+        return message
+    name = str(details["loc"][0])
+    flag, variable = f"--{name.replace('_', '-')}", f"{ENV_PREFIX}{name.upper()}"
+    if details["type"] == "missing":
+        return f"{flag} is missing: give it, or set {variable}"
+    if name == "fabric":
+        message = 'write it as "fabrics/f1"'
+    return f"{flag} ({variable}): {message}"

@@ -13,6 +13,15 @@ from heddle_agent.settings import ENV_PREFIX, SettingsError, load_settings
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
+_RUN_HELP = """Run the agent of one switch until it is told to stop.
+
+A switch in memory, with a controller on the same machine:
+
+\b
+heddle-agent run --fabric fabrics/f1 --switch leaf0 --controller 127.0.0.1:7400 \\
+    --link spine0 --link spine1 --link nic0
+"""
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("heddle-agent"), prog_name="heddle-agent")
@@ -21,8 +30,9 @@ def cli() -> None:
 
 
 @cli.command(
+    help=_RUN_HELP,
     epilog=f"Every flag may be given as a variable instead: --table-size is {ENV_PREFIX}TABLE_SIZE."
-    " Stop it with SIGTERM or Ctrl-C."
+    " Stop it with SIGTERM or Ctrl-C.",
 )
 @click.option("--fabric", metavar="NAME", help='Fabric of the switch, "fabrics/f1".  [required]')
 @click.option("--switch", metavar="NODE", help="Node id of the switch.  [required]")
@@ -61,14 +71,7 @@ def cli() -> None:
     "--log-format", metavar="auto|console|json", help="[default: auto, console on a terminal]"
 )
 def run(**given: object) -> None:
-    """Run the agent of one switch.
-
-    A switch in memory, with a controller on the same machine:
-
-    \b
-    heddle-agent run --fabric fabrics/f1 --switch leaf0 --controller 127.0.0.1:7400 \\
-        --link spine0 --link spine1 --link nic0
-    """
+    """Run the agent of one switch until it is told to stop."""
     run_agent(load_settings(**given))
 
 

@@ -1,0 +1,141 @@
+"""A plan as entries of switches.
+
+Where all QPs between two NICs leave a switch the same way, one entry for the pair
+does; where they part, each QP that needs an entry has its own, told apart by its
+UDP source port. A *unit* is what one decision covers: a pair of NICs at a switch,
+or a single hop of a path.
+
+The risk of an entry is every link between switches from here to the destination:
+whoever hears of one's loss can turn the flow aside without asking anybody. A pair
+whose QPs part further down shares the risk of all of them, and takes a backup
+only if it avoids all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.flows import FIRST_SOURCE_PORT, ROCE_PORT, SOURCE_PORT_COUNT
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import ANY_PORT, Entries, no_entries
+from heddle_controller.plan.hops import Hops, hops_of, links_ahead
+
+
+def entries_of(plan: Plan) -> Entries:
+    """What every switch must hold so that packets take the paths of the plan."""
+    hops = hops_of(plan)
+    if not hops.needed.any():
+        return no_entries()
+    units = _units(plan, hops)
+    risk_unit, risk_link = _risks(plan, hops, units)
+    backup = _backups(plan, hops, units, risk_unit, risk_link)
+    return _expanded(plan, hops, units, backup, (risk_unit, risk_link))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Units:
+    """Decisions; ``member`` and ``of`` are parallel, the rest has one element a unit."""
+
+    member: Ints
+    """Hops that need entries."""
+    of: Ints
+    """Unit of each of them."""
+    lead: Ints
+    """The first hop of each unit."""
+    whole: Bools
+    """Whether the unit is a pair of NICs, or else a single hop."""
+    stage: Ints
+
+    def __len__(self) -> int:
+        return len(self.lead)
+
+
+def _units(plan: Plan, hops: Hops) -> _Units:
+    nodes = plan.fabric.node_count
+    code = (hops.switch * nodes + hops.source) * nodes + hops.destination
+    _, group = np.unique(code, return_inverse=True)
+    groups = int(group.max()) + 1
+    low = np.full(groups, len(plan.fabric.structure.tail), dtype=np.int64)
+    high = np.full(groups, NONE, dtype=np.int64)
+    np.minimum.at(low, group, hops.arc)
+    np.maximum.at(high, group, hops.arc)
+    alike = (low == high)[group]
+    member = np.flatnonzero(hops.needed)
+    key = np.where(alike[member], group[member], groups + member)
+    _, lead, of = np.unique(key, return_index=True, return_inverse=True)
+    stage = np.zeros(len(lead), dtype=np.int64)
+    np.maximum.at(stage, of, hops.stage[member])
+    lead = member[lead]
+    return _Units(member, of, lead, alike[lead], stage)
+
+
+def _risks(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
+    """Risk links of units: parallel, by unit and then by link, each once."""
+    rows, links = links_ahead(plan, plan.paths, hops.path[units.member], hops.place[units.member])
+    codes = np.unique(units.of[rows] * plan.fabric.link_count + links)
+    return codes // plan.fabric.link_count, codes % plan.fabric.link_count
+
+
+def _backups(plan: Plan, hops: Hops, units: _Units, risk_unit: Ints, risk_link: Ints) -> Ints:
+    """Backup arc of each unit: the first of its hops' that avoids the unit's risk."""
+    spare = np.flatnonzero(hops.backup[units.member] != NONE)
+    unit, place = units.of[spare], hops.backup[units.member[spare]]
+    rows, links = links_ahead(plan, plan.backups, hops.path[units.member[spare]], place)
+    risk = risk_unit * plan.fabric.link_count + risk_link
+    shared = np.isin(unit[rows] * plan.fabric.link_count + links, risk)
+    good = np.ones(len(spare), dtype=np.bool_)
+    good[rows[shared]] = False
+    backup = np.full(len(units), NONE, dtype=np.int64)
+    chosen, first = np.unique(unit[good], return_index=True)
+    backup[chosen] = plan.backups.arcs[place[good][first]]
+    return backup
+
+
+def _expanded(
+    plan: Plan, hops: Hops, units: _Units, backup: Ints, risks: tuple[Ints, Ints]
+) -> Entries:
+    """Entries of units: one for a whole pair, one for each QP of a single hop."""
+    unit, port = _ports(plan, hops, units)
+    lead = units.lead[unit]
+    columns = (hops.switch[lead], hops.source[lead], hops.destination[lead], port)
+    order = np.lexsort(columns[::-1])
+    # Ports wrap round, so a pair with very many QPs may meet the same match twice:
+    # a switch holds it once, and the first flow has it.
+    first = np.ones(len(order), dtype=np.bool_)
+    ordered = np.stack([column[order] for column in columns])
+    first[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    order = order[first]
+    unit, lead, port = unit[order], lead[order], port[order]
+    risk_unit, risk_links = risks
+    bounds = np.searchsorted(risk_unit, np.arange(len(units) + 1))
+    lengths = np.diff(bounds)[unit]
+    risk_first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    within = np.arange(risk_first[-1]) - np.repeat(risk_first[:-1], lengths)
+    return Entries(
+        switch=hops.switch[lead],
+        source=hops.source[lead],
+        destination=hops.destination[lead],
+        source_port=port,
+        destination_port=np.where(port == ANY_PORT, ANY_PORT, ROCE_PORT),
+        primary=hops.arc[lead],
+        backup=backup[unit],
+        stage=units.stage[unit],
+        risk_first=risk_first,
+        risk_links=risk_links[np.repeat(bounds[unit], lengths) + within],
+    )
+
+
+def _ports(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
+    """Unit and source port of each entry."""
+    whole, single = np.flatnonzero(units.whole), np.flatnonzero(~units.whole)
+    path = hops.path[units.lead[single]]
+    count = plan.paths.qp_count[path]
+    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    base = plan.flows.source_ports()[plan.paths.flow[path]] - FIRST_SOURCE_PORT
+    offset = np.repeat(base + plan.paths.first_qp[path], count) + within
+    port = FIRST_SOURCE_PORT + offset % SOURCE_PORT_COUNT
+    unit = np.concatenate([whole, np.repeat(single, count)])
+    return unit, np.concatenate([np.full(len(whole), ANY_PORT, dtype=np.int64), port])

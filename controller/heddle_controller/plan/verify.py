@@ -1,0 +1,155 @@
+"""An independent check of a plan, before anybody relies on it.
+
+It shares no code with the solver: what a plan must be is said here a second time,
+from the arrays alone, and cheaply enough to run on every plan.
+
+A link in maintenance (drained) still carries but takes no new paths. A flow may
+stay on one only where no way round it exists: where the links that take new paths
+do not join its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE
+from heddle_controller.model.load import arc_loads, worst_by_tier
+from heddle_controller.model.plan import Certificate, Paths, Plan
+from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.ways import Fault, malformed, shared_faults, way_faults
+
+MOST_TOLD = 20
+TOLERANCE = 1e-6
+"""How far a figure of the certificate may be from what is found again, relative to it."""
+
+
+class PlanInvalid(Exception):  # noqa: N818  # a word of the design: a plan is valid or invalid
+    """A plan that must not be used. ``problems`` says why, at most ``MOST_TOLD``."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(*self.problems)
+
+    def __str__(self) -> str:
+        more = len(self.problems) - 1
+        return f"the plan is invalid: {self.problems[0]}" + (f" (and {more} more)" if more else "")
+
+
+def verify_plan(plan: Plan) -> None:
+    """Check a plan whole.
+
+    Raises:
+        PlanInvalid: anything at all is wrong with it.
+    """
+    # Later checks stand on earlier ones: each group runs on what the one before let pass.
+    for group in (_shape, _routes, _figures):
+        if problems := [*islice(group(plan), MOST_TOLD)]:
+            raise PlanInvalid(problems)
+
+
+def _shape(plan: Plan) -> Iterator[str]:
+    for name, paths in (("paths", plan.paths), ("backups", plan.backups)):
+        if reason := malformed(plan, paths):
+            yield f"{name}: {reason}"
+            return
+    pairs = [(getattr(plan.paths, n), getattr(plan.backups, n)) for n in _WHOSE]
+    if not all(np.array_equal(path, backup) for path, backup in pairs):
+        yield "backups do not stand in parallel to paths"
+    if not all(0 <= row < len(plan.flows) for row in plan.unrouted):
+        yield "unrouted names flows that are not there"
+
+
+_WHOSE = ("flow", "first_qp", "last_qp")
+
+
+def _routes(plan: Plan) -> Iterator[str]:
+    yield from _coverage(plan)
+    yield from _told(plan, "path", way_faults(plan, plan.paths))
+    empty = np.flatnonzero(np.diff(plan.paths.first) == 0).tolist()
+    yield from _told(plan, "path", ((row, "has no links") for row in empty))
+    yield from _told(plan, "backup", way_faults(plan, plan.backups))
+    yield from _told(plan, "backup", shared_faults(plan))
+
+
+def _told(plan: Plan, what: str, faults: Iterator[Fault]) -> Iterator[str]:
+    paths = plan.paths
+    for row, reason in faults:
+        qps = f"QPs {paths.first_qp[row]} to {paths.last_qp[row]}"
+        yield f"flow {plan.flows.ids[paths.flow[row]]!r}, {what} of {qps}: {reason}"
+
+
+def _coverage(plan: Plan) -> Iterator[str]:
+    """Every flow has its QPs on paths, each once, or says why it has none."""
+    paths, flows = plan.paths, plan.flows
+    for row in _not_partitioned(plan):
+        own = paths.flow == row
+        told = [*zip(paths.first_qp[own].tolist(), paths.last_qp[own].tolist(), strict=True)]
+        yield f"flow {flows.ids[row]!r}: paths carry QPs {told[:3]}, not 0 to {flows.qps[row] - 1}"
+    routed = np.zeros(len(flows), dtype=np.bool_)
+    routed[paths.flow] = True
+    for row, reason in plan.unrouted.items():
+        if routed[row]:
+            yield f"flow {flows.ids[row]!r}: has a path, yet counts as unrouted"
+        elif not reason.strip():
+            yield f"flow {flows.ids[row]!r}: has no path, and no reason is given"
+        routed[row] = True
+    for row in np.flatnonzero(~routed).tolist():
+        yield f"flow {flows.ids[row]!r}: is neither routed nor said to be unrouted"
+
+
+def _not_partitioned(plan: Plan) -> list[int]:
+    paths = plan.paths
+    starts = np.ones(len(paths), dtype=np.bool_)
+    starts[1:] = paths.flow[1:] != paths.flow[:-1]
+    due = np.zeros(len(paths), dtype=np.int64)
+    due[1:] = paths.last_qp[:-1] + 1
+    due[starts] = 0
+    bad = (paths.first_qp != due) | (paths.last_qp < paths.first_qp)
+    ends = np.append(starts[1:], np.ones(min(len(paths), 1), dtype=np.bool_))
+    bad |= ends & (paths.last_qp != plan.flows.qps[paths.flow] - 1)
+    found: list[int] = np.unique(paths.flow[bad]).tolist()
+    return found
+
+
+def _figures(plan: Plan) -> Iterator[str]:
+    yield from _tables(plan)
+    yield from _certificate(plan.certificate, _worst(plan, plan.paths))
+
+
+def _tables(plan: Plan) -> Iterator[str]:
+    nodes = plan.fabric.structure.nodes
+    if (nodes.table_size == NONE).all():
+        return
+    entries = np.bincount(entries_of(plan).switch, minlength=len(nodes.ids))
+    for row in np.flatnonzero((nodes.table_size != NONE) & (entries > nodes.table_size)).tolist():
+        held = f"needs {entries[row]} entries, its table holds {nodes.table_size[row]}"
+        yield f"switch {nodes.ids[row]!r}: {held}"
+
+
+def _worst(plan: Plan, paths: Paths) -> dict[str, float]:
+    arcs = len(plan.fabric.structure.tail)
+    return worst_by_tier(plan.fabric, arc_loads(arcs, plan.flows, paths))
+
+
+def _certificate(told: Certificate, found: dict[str, float]) -> Iterator[str]:
+    rows = [("", told.max_utilization, told.lower_bound, max(found.values(), default=0.0))]
+    for tier in told.tiers:
+        if tier.tier not in found:
+            yield f"certificate: the fabric has no tier {tier.tier!r}"
+            continue
+        name = f" of {tier.tier}"
+        rows.append((name, tier.max_utilization, tier.lower_bound, found[tier.tier]))
+    for name, said, bound, real in rows:
+        # Told the other way round, a NaN would pass.
+        if not abs(said - real) <= TOLERANCE * max(1.0, real):
+            yield f"certificate: worst utilisation{name} is {real:.6g}, said to be {said:.6g}"
+        if not 0 <= bound <= said + TOLERANCE * max(1.0, said):
+            yield f"certificate: lower bound{name} {bound:.6g} is not within 0 and {said:.6g}"
+    for name in sorted({tier for tier, value in found.items() if value > 0}):
+        if name not in {tier.tier for tier in told.tiers}:
+            yield f"certificate: says nothing of the tier {name!r}, which carries load"
+    if told.lower_bound > 0 and told.proof in ("", "none"):
+        yield "certificate: gives a lower bound and no proof of it"

@@ -16,8 +16,10 @@ class Options:
     """Improvement stops at this limit; what was reached by then is returned."""
     clock: Callable[[], float] = time.monotonic
     """Seconds; only differences count."""
-    candidate_limit: int = 512
+    candidate_limit: int = 128
     """Paths considered between two switches at most."""
+    relaxation_limit: int = 20000
+    """Flows beyond which a coloured plan is not compared with a rounded relaxation."""
 
     def deadline(self) -> Deadline:
         """A deadline that starts now."""

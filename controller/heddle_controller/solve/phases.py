@@ -74,11 +74,17 @@ class PhaseTable:
 
 def phase_tables(flows: Flows) -> dict[int, PhaseTable]:
     """An empty table for each job that has flows in more than one phase, by job row."""
+    pairs = _job_phases(flows)
+    return {job: PhaseTable(pairs[1, pairs[0] == job]) for job in phased_jobs(flows).tolist()}
+
+
+def phased_jobs(flows: Flows) -> Ints:
+    """Rows of the jobs that have flows in more than one phase."""
+    jobs, count = np.unique(_job_phases(flows)[0], return_counts=True)
+    return jobs[count > 1]
+
+
+def _job_phases(flows: Flows) -> Ints:
+    """The pairs of job and phase that there are, shape (2, pairs)."""
     phased = flows.phase != ANY_PHASE
-    pairs = np.unique(np.stack([flows.job[phased], flows.phase[phased]]), axis=1)
-    jobs, first, count = np.unique(pairs[0], return_index=True, return_counts=True)
-    return {
-        int(job): PhaseTable(pairs[1, start : start + size])
-        for job, start, size in zip(jobs, first, count, strict=True)
-        if size > 1
-    }
+    return np.unique(np.stack([flows.job[phased], flows.phase[phased]]), axis=1)

@@ -1,78 +1,84 @@
-"""A plan from nothing: colour, place the rest, search, certify.
+"""A plan from nothing.
 
 1. In a fabric of tiers, colouring places every flow whose colour has no hole; on
-   a healthy fabric that is all of them, at the bound.
-2. What is left is placed greedily.
-3. Local search takes load off arcs above the bound that cuts prove.
-4. Each path gets a backup, and the plan its certificate.
+   a healthy fabric that is all of them, at the bound that cuts prove. What is left
+   is placed greedily, and local search takes load off arcs above the bound.
+2. Where that does not meet the bound, and in graphs without tiers from the start,
+   the linear relaxation is rounded, the rest placed and searched likewise; the
+   relaxation also proves a better bound. The better of the two plans stays.
+3. Each path gets a backup, and the plan its certificate.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints
+from heddle_controller.model.fabric import NONE, Bools, Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.attempt import (
+    Problem,
+    better,
+    by_colours,
+    by_relaxation,
+    is_met,
+)
 from heddle_controller.solve.backups import backups_of
-from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.certificate import certify
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.export import paths_of
-from heddle_controller.solve.greedy import place_greedily
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planes import Planes
-from heddle_controller.solve.search import Search, Target
 from heddle_controller.solve.unrouted import reason_unrouted
 
 
 def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
     """Plans all flows anew. Pure, unless a time limit cuts the search short."""
     options = options or Options()
-    deadline = options.deadline()
     network = Network(fabric)
-    candidates = Candidates(network, options.candidate_limit)
-    planes = Planes(network) if network.tiered else None
-    assignment = Assignment(network, flows)
-    rest = _load_coloured(assignment, planes)
-    reachable = attached(network, flows)
-    bound = cut_bound(network, flows, reachable)
-    search = Search(assignment, candidates, target_of(fabric, bound), deadline)
-    rest = rest[reachable[rest]]
-    stuck = place_greedily(assignment, search, rest, np.zeros_like(rest), flows.qps[rest] - 1)
-    if stuck:
-        reachable[stuck] = False
-        bound = cut_bound(network, flows, reachable)
-    search.run()
-    return finished_plan(
-        network, candidates, planes, flows, paths_of(assignment, renumber=True), reachable, bound
+    routed = attached(network, flows)
+    problem = Problem(
+        network,
+        Candidates(network, options.candidate_limit),
+        Planes(network) if network.tiered else None,
+        flows,
+        routed,
+        cut_bound(network, flows, routed),
+        options.deadline(),
     )
+    paths = paths_of(_assign(problem, options), renumber=True)
+    return finished_plan(problem, paths)
 
 
-def finished_plan(  # noqa: PLR0917 - the parts that every plan is made of
-    network: Network,
-    candidates: Candidates,
-    planes: Planes | None,
-    flows: Flows,
-    paths: Paths,
-    routed: Bools,
-    bound: Bound,
-) -> Plan:
+def _assign(problem: Problem, options: Options) -> Assignment:
+    coloured = by_colours(problem, problem.planes) if problem.planes else None
+    if coloured is not None and (
+        is_met(problem, coloured)
+        or problem.deadline.passed()
+        or len(problem.flows) > options.relaxation_limit
+    ):
+        return coloured
+    relaxed = by_relaxation(problem, problem.deadline.remaining())
+    return relaxed if coloured is None else better(problem, coloured, relaxed)
+
+
+def finished_plan(problem: Problem, paths: Paths) -> Plan:
     """Adds to paths what makes them a plan: backups, certificate, reasons."""
+    network, flows = problem.network, problem.flows
     unrouted = {
         row: reason_unrouted(network, int(flows.source[row]), int(flows.destination[row]))
-        for row in np.flatnonzero(~routed).tolist()
+        for row in np.flatnonzero(~problem.routed).tolist()
     }
     return Plan(
         network.fabric,
         flows,
         paths,
-        backups_of(network, candidates, planes, flows, paths),
-        certify(network.fabric, arc_loads(network.arc_count, flows, paths), bound),
+        backups_of(network, problem.candidates, problem.planes, flows, paths),
+        certify(network.fabric, arc_loads(network.arc_count, flows, paths), problem.bound),
         unrouted,
     )
 
@@ -83,23 +89,3 @@ def attached(network: Network, flows: Flows) -> Bools:
         network.terminal[flows.destination] != NONE
     )
     return result
-
-
-def target_of(fabric: Fabric, bound: Bound) -> Target:
-    """What the search aims at: the bound."""
-    return Target(bound.tiers, fabric.structure.tier_of_arc, bound.overall)
-
-
-def _load_coloured(assignment: Assignment, planes: Planes | None) -> Ints:
-    """Loads what colouring places; returns the rows of the flows that it does not."""
-    flows = assignment.flows
-    if planes is None:
-        return np.arange(len(flows), dtype=np.int64)
-    coloured = planes.colour(flows)
-    rows = np.flatnonzero(coloured.placed)
-    arcs = coloured.arcs[rows]
-    lengths = (arcs != NONE).sum(axis=1)
-    # Paths keep their arcs on the left: 0 within a leaf, 2 in a zone, 4 between.
-    paths = [row[:length] for row, length in zip(arcs, lengths.tolist(), strict=True)]
-    assignment.load_chunks(rows, np.zeros_like(rows), flows.qps[rows] - 1, paths)
-    return np.flatnonzero(~coloured.placed)

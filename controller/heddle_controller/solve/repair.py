@@ -16,6 +16,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.attempt import Problem
 from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.cuts import cut_bound
@@ -42,22 +43,25 @@ class Repairer:
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now; the one held is unchanged."""
         network = Network(fabric)
-        candidates = Candidates(network, self.options.candidate_limit)
+        routed = attached(network, flows)
+        problem = Problem(
+            network,
+            Candidates(network, self.options.candidate_limit),
+            Planes(network) if network.tiered else None,
+            flows,
+            routed,
+            cut_bound(network, flows, routed),
+            self.options.deadline(),
+        )
         assignment = Assignment(network, flows)
         homeless = self._keep(assignment)
-        reachable = attached(network, flows)
-        bound = cut_bound(network, flows, reachable)
-        target = self._target(fabric, bound)
-        search = Search(assignment, candidates, target, self.options.deadline())
-        flow, first_qp, last_qp = (column[reachable[homeless[0]]] for column in homeless)
-        stuck = place_greedily(assignment, search, flow, first_qp, last_qp)
-        if stuck:
-            reachable[stuck] = False
-            bound = cut_bound(network, flows, reachable)
+        search = Search(
+            assignment, problem.candidates, self._target(fabric, problem.bound), problem.deadline
+        )
+        flow, first_qp, last_qp = (column[routed[homeless[0]]] for column in homeless)
+        problem.exclude(place_greedily(assignment, search, flow, first_qp, last_qp))
         search.run()
-        paths = paths_of(assignment, renumber=False)
-        planes = Planes(network) if network.tiered else None
-        return finished_plan(network, candidates, planes, flows, paths, reachable, bound)
+        return finished_plan(problem, paths_of(assignment, renumber=False))
 
     def _target(self, fabric: Fabric, bound: Bound) -> Target:
         """The bound, or what each tier had before: what has not got worse stays."""

@@ -45,6 +45,8 @@ class Limits:
     """Placements tried in one chain."""
     rounds: int = 20000
     """Arcs relieved at most."""
+    patience: int = 24
+    """Arcs in a row that could not give before the search ends, ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,12 +108,18 @@ class Search:
 
     def run(self) -> None:
         """Relieves arcs, worst first, until each is at its target or cannot give."""
+        failed = 0
         for _ in range(self.limits.rounds):
             arc = self._worst()
             if arc is None or self.deadline.passed():
                 return
-            if not self.relieve(arc):
-                self.given_up[arc] = True
+            if self.relieve(arc):
+                failed = 0
+                continue
+            self.given_up[arc] = True
+            failed += 1
+            if failed >= self.limits.patience:
+                return
 
     def _worst(self) -> int | None:
         used = self.assignment.utilization()

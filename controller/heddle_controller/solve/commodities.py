@@ -1,0 +1,118 @@
+"""Flows between the same terminals, taken together, and the paths they may take.
+
+Flat arrays: a commodity has paths, a path has uses of arcs. Flows of a job of
+several phases are kept apart by phase, since only flows that run together share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.phases import phased_jobs
+
+LINEAR = -1
+"""Job of commodities whose loads simply add up."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Commodities:
+    """All commodities of a set of flows, with their candidate paths."""
+
+    of_flow: Ints
+    """Commodity of each flow; -1 for flows that have no choice of arcs, or no path."""
+    stuck: Ints
+    """Rows of the flows that no path exists for."""
+    source: Ints
+    """Terminal each commodity leaves, shape (commodities,)."""
+    destination: Ints
+    demand: Floats
+    """Gbit/s, shape (commodities,)."""
+    job: Ints
+    """Job row, or ``LINEAR``, shape (commodities,)."""
+    group: Ints
+    """Numbers each pair of job and phase; ``LINEAR`` for the rest."""
+    first_path: Ints
+    """Where each commodity's paths begin, shape (commodities + 1,)."""
+    path_commodity: Ints
+    """Commodity of each path, shape (paths,)."""
+    use_path: Ints
+    """Path of each use of an arc, shape (uses,)."""
+    use_arc: Ints
+    """Arc of each use."""
+
+    @property
+    def count(self) -> int:
+        """Commodities."""
+        return len(self.demand)
+
+    @property
+    def path_count(self) -> int:
+        """Candidate paths of all commodities."""
+        return len(self.path_commodity)
+
+    @property
+    def use_commodity(self) -> Ints:
+        """Commodity of each use."""
+        return self.path_commodity[self.use_path]
+
+    @property
+    def use_job(self) -> Ints:
+        """Job of each use, ``LINEAR`` where loads simply add up."""
+        return self.job[self.use_commodity]
+
+    @property
+    def use_group(self) -> Ints:
+        """Job and phase of each use."""
+        return self.group[self.use_commodity]
+
+    def arcs_of(self, path: int) -> Ints:
+        """Arcs of one path in order of travel."""
+        low, high = np.searchsorted(self.use_path, [path, path + 1])
+        return self.use_arc[low:high]
+
+
+def commodities_of(
+    network: Network, candidates: Candidates, flows: Flows, routed: Bools
+) -> Commodities:
+    """Groups the flows marked by ``routed`` and looks up their candidates."""
+    source = network.terminal[flows.source]
+    destination = network.terminal[flows.destination]
+    phased = np.isin(flows.job, phased_jobs(flows)) & (flows.phase != ANY_PHASE)
+    job = np.where(phased, flows.job, LINEAR)
+    group = np.where(phased, flows.job * max(1, len(flows.phase_names)) + flows.phase, LINEAR)
+    rows = np.flatnonzero(routed & (source != destination))
+    columns = np.stack([source[rows], destination[rows], job[rows], group[rows]])
+    keys, inverse = np.unique(columns, axis=1, return_inverse=True)
+    sets = [candidates.between(int(s), int(t)) for s, t in zip(keys[0], keys[1], strict=True)]
+    found = np.array([len(paths) > 0 for paths in sets], dtype=np.bool_)
+    stuck = rows[~found[inverse]]
+    number = np.where(found, np.cumsum(found) - 1, -1)
+    of_flow = np.full(len(flows), -1, dtype=np.int64)
+    of_flow[rows] = number[inverse]
+    keys, sets = keys[:, found], [paths for paths in sets if len(paths)]
+    held = of_flow >= 0
+    demand = np.bincount(of_flow[held], weights=flows.gbps[held], minlength=len(sets))
+    counts = np.array([len(paths) for paths in sets], dtype=np.int64)
+    first_path = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    lengths = [np.count_nonzero(paths != network.pad, axis=1) for paths in sets]
+    per_path = np.concatenate([*lengths, np.empty(0, dtype=np.int64)])
+    arcs = np.concatenate([*(paths[paths != network.pad] for paths in sets), np.empty(0, np.int64)])
+    return Commodities(
+        of_flow=of_flow,
+        stuck=stuck,
+        source=keys[0],
+        destination=keys[1],
+        demand=demand.astype(np.float64),
+        job=keys[2],
+        group=keys[3],
+        first_path=first_path,
+        path_commodity=np.repeat(np.arange(len(counts), dtype=np.int64), counts),
+        use_path=np.repeat(np.arange(int(counts.sum()), dtype=np.int64), per_path),
+        use_arc=arcs,
+    )

@@ -115,8 +115,8 @@ class DemandService(DemandServiceServicer):
         """The rates of flows that the newest plan holds, and how many others there are."""
         _check_batch(batch)
         index = await self._indexes.of(fabric)
-        ids = index.ids if index else frozenset[str]()
-        kept = [row for row, flow in enumerate(batch.flows) if flow in ids]
+        known = index.rows if index else {}
+        kept = [row for row, flow in enumerate(batch.flows) if flow in known]
         rates = Rates(
             time=common.time_from_pb(batch.time),
             interval=batch.interval_seconds,

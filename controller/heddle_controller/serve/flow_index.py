@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import Committed
 
 PORTS = 65536
 
@@ -21,19 +21,21 @@ PORTS = 65536
 class FlowIndex:
     """Flows of one plan, found by id or by the identity of their packets."""
 
-    def __init__(self, plan: Plan) -> None:
-        flows = plan.flows
-        self.plan = plan
-        self._pair = self.pairs(flows.source, flows.destination)
-        ports = flows.source_ports()
-        self._order = np.lexsort((ports, self._pair))
-        self._code = (self._pair * PORTS + ports)[self._order]
-        self._end = (self._pair * PORTS + ports + flows.qps)[self._order]
+    def __init__(self, committed: Committed) -> None:
+        self.generation = committed.generation
+        self.plan = committed.plan
+        flows = self.plan.flows
+        self.ports = flows.source_ports()
+        """Source port of QP 0 of each flow."""
+        code = self.pairs(flows.source, flows.destination) * PORTS + self.ports
+        self._order = np.argsort(code)
+        self._code = code[self._order]
+        self._end = (code + flows.qps)[self._order]
 
     @cached_property
-    def ids(self) -> frozenset[str]:
-        """Ids of all flows."""
-        return frozenset(self.plan.flows.ids)
+    def rows(self) -> dict[str, int]:
+        """Flow row by id."""
+        return {flow: row for row, flow in enumerate(self.plan.flows.ids)}
 
     def pairs(self, source: Ints, destination: Ints) -> Ints:
         """One number for each pair of node rows."""
@@ -73,7 +75,7 @@ class FlowIndexes:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: dict[str, tuple[int, FlowIndex]] = {}
+        self._kept: dict[str, FlowIndex] = {}
 
     async def of(self, fabric: str) -> FlowIndex | None:
         """The index; None where there is no plan yet.
@@ -83,11 +85,11 @@ class FlowIndexes:
         """
         generation = (await self._store.versions(fabric)).generation
         kept = self._kept.get(fabric)
-        if kept is not None and kept[0] == generation:
-            return kept[1]
+        if kept is not None and kept.generation == generation:
+            return kept
         committed = await self._store.committed(fabric)
         if committed is None:
             return None
-        index = await asyncio.to_thread(FlowIndex, committed.plan)
-        self._kept[fabric] = (committed.generation, index)
+        index = await asyncio.to_thread(FlowIndex, committed)
+        self._kept[fabric] = index
         return index

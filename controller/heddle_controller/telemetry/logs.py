@@ -87,6 +87,8 @@ def configure_logs(level: str, style: str, stream: TextIO | None = None) -> None
     )
     logging.root.handlers = [handler]
     logging.root.setLevel(level.upper())
+    logging.getLogger("grpc").setLevel(max(logging.root.level, logging.INFO))
+    logging.getLogger("asyncio").setLevel(max(logging.root.level, logging.INFO))
 
 
 def _renderer(*, console: bool, colors: bool) -> structlog.types.Processor:

@@ -55,15 +55,15 @@ def _said(value: int) -> str:
 
 
 def time_to_pb(seconds: float) -> Timestamp:
-    """A wall-clock time in seconds since 1970."""
+    """A wall-clock time in seconds since 1970, to the microsecond that a float holds."""
     whole = Timestamp()
-    whole.FromNanoseconds(int(seconds * 1e9))
+    whole.FromMicroseconds(round(seconds * 1e6))
     return whole
 
 
 def time_from_pb(time: Timestamp) -> float:
     """Seconds since 1970; 0 where unset."""
-    return time.ToNanoseconds() / 1e9
+    return time.seconds + time.nanos / 1e9
 
 
 def time_text(time: Timestamp) -> str:

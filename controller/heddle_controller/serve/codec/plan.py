@@ -59,9 +59,10 @@ def select(plan: Plan, job: str, link: int | None) -> Ints:
 class Routes:
     """Routes of one plan, by flow row."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, ports: Ints) -> None:
         self._plan = plan
-        self._ports = plan.flows.source_ports()
+        self._ports = ports
+        """Source port of QP 0 of each flow."""
 
     def route(self, row: int) -> pb.Route:
         """One flow and where it goes."""

@@ -12,13 +12,13 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from grpc import aio
 
 Context = aio.ServicerContext[Any, Any]
-Handler = grpc.RpcMethodHandler[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not subscriptable when run
 Behaviour = Callable[[Any, Context], Any]
 """What a handler runs: gives an awaitable, or an asynchronous generator."""
 

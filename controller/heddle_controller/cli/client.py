@@ -1,0 +1,135 @@
+"""The connection of a command: channel, deadline, and the fabric it speaks of."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from heddle.v1 import fabric_pb2
+from heddle.v1.demand_pb2_grpc import DemandServiceStub
+from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle.v1.plan_pb2_grpc import PlanServiceStub
+from heddle_controller.cli.failure import Failure, calling
+from heddle_controller.model.errors import refuse
+from heddle_controller.serve.codec import names
+from heddle_controller.settings import split_address
+
+Answer = TypeVar("Answer")
+
+MAX_MESSAGE_BYTES = 64 << 20
+OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the options before the command say."""
+
+    server: str
+    timeout: float
+    """Seconds a call may take."""
+    json: bool
+    named_fabric: str | None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    @cached_property
+    def channel(self) -> grpc.Channel:
+        """The channel; gRPC connects with the first call."""
+        try:
+            split_address(self.server)
+        except ValueError as error:
+            raise refuse("--server", "", str(error)) from None
+        if not (self.ca or self.cert):
+            return grpc.insecure_channel(self.server, OPTIONS)
+        return grpc.secure_channel(self.server, self._credentials(), OPTIONS)
+
+    def _credentials(self) -> grpc.ChannelCredentials:
+        try:
+            return grpc.ssl_channel_credentials(
+                *(path.read_bytes() if path else None for path in (self.ca, self.key, self.cert))
+            )
+        except OSError as error:
+            raise Failure(f"{error.filename}: {error.strerror}: give a readable PEM file") from None
+
+    @cached_property
+    def fabrics(self) -> FabricServiceStub:
+        """FabricService."""
+        return FabricServiceStub(self.channel)
+
+    @cached_property
+    def jobs(self) -> PlacementServiceStub:
+        """PlacementService."""
+        return PlacementServiceStub(self.channel)
+
+    @cached_property
+    def demands(self) -> DemandServiceStub:
+        """DemandService."""
+        return DemandServiceStub(self.channel)
+
+    @cached_property
+    def plans(self) -> PlanServiceStub:
+        """PlanService."""
+        return PlanServiceStub(self.channel)
+
+    def call(self, method: Callable[..., Answer], request: object) -> Answer:
+        """One answer to one question, or to a stream of questions.
+
+        Raises:
+            Failure: the call ended in anything but an answer.
+        """
+        with calling(self.server):
+            return method(request, timeout=self.timeout)
+
+    def watch(
+        self, method: Callable[..., Iterator[Answer]], request: object, limit: float | None = None
+    ) -> Iterator[Answer]:
+        """Answers as they come, for at most ``limit`` seconds."""
+        with calling(self.server):
+            try:
+                yield from method(request, timeout=limit)
+            except grpc.RpcError as error:
+                if limit is None or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise
+
+    @cached_property
+    def fabric(self) -> str:
+        """Name of the fabric meant: the one named, or the only one there is.
+
+        Raises:
+            Failure: none was named and there is none, or there are several.
+        """
+        if self.named_fabric:
+            return names.fabric_name(self.named_fabric)
+        answer = self.call(self.fabrics.ListFabrics, fabric_pb2.ListFabricsRequest())
+        found = [fabric.name for fabric in answer.fabrics]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            cure = "import one with 'heddle fabric import FILE'"
+            raise Failure(f"the controller at {self.server} has no fabric: {cure}")
+        told = ", ".join(name.rpartition("/")[2] for name in found)
+        raise Failure(f"there are several fabrics ({told}): say which with --fabric")
+
+    @property
+    def plan(self) -> str:
+        """Name of the fabric's plan."""
+        return f"{self.fabric}/plan"
+
+
+def request_id() -> str:
+    """An id for a changing call, so that a repeated one is not done twice."""
+    return uuid.uuid4().hex

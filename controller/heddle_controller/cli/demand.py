@@ -1,0 +1,97 @@
+"""``heddle demand``: flows told outright, for traffic that no job describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from heddle.v1 import demand_pb2 as pb
+from heddle_controller.cli.client import Client, request_id
+from heddle_controller.cli.failure import House
+from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
+from heddle_controller.cli.output import echo_json, echo_pairs, echo_table
+from heddle_controller.model.demand import Demands
+from heddle_controller.model.files.flows_file import load_demands
+from heddle_controller.serve.codec import demand as codec
+
+PER_MESSAGE = 20_000
+"""Flows a message, far below the size a server takes."""
+
+
+@click.group(cls=House)
+def demand() -> None:
+    """Tell flows outright, and see measured rates."""
+
+
+@demand.command("put")
+@click.argument("name")
+@click.argument("file", type=INPUT_FILE)
+@with_client
+def put(client: Client, name: str, file: Path) -> None:
+    """Set the demand set NAME to the flows of a flows.csv, whole."""
+    demands = load_demands(file)
+    messages = _messages(f"{client.fabric}/demands/{name}", demands)
+    stored = client.call(client.demands.PutDemands, messages)
+    if client.json:
+        echo_json(stored)
+    else:
+        echo_pairs({"demands": last_part(stored.name), "flows": stored.flow_count})
+
+
+def _messages(name: str, demands: Demands) -> Iterator[pb.PutDemandsRequest]:
+    yield pb.PutDemandsRequest(name=name, request_id=request_id())
+    for first in range(0, len(demands), PER_MESSAGE):
+        rows = range(first, min(first + PER_MESSAGE, len(demands)))
+        yield pb.PutDemandsRequest(demands=[codec.demand_to_pb(demands, row) for row in rows])
+
+
+@demand.command("show")
+@click.argument("name")
+@with_client
+def show(client: Client, name: str) -> None:
+    """List the flows of a demand set."""
+    found = list(_all_demands(client, name))
+    if client.json:
+        echo_json(found)
+        return
+    rows = [(d.flow, d.source, d.destination, f"{d.gbps:g}", d.job, d.phase, d.qps) for d in found]
+    echo_table(["flow", "src", "dst", "gbps", "job", "phase", "qps"], rows)
+
+
+def _all_demands(client: Client, name: str) -> Iterator[pb.FlowDemand]:
+    request = pb.ListDemandsRequest(name=f"{client.fabric}/demands/{name}", page_size=10000)
+    while True:
+        answer = client.call(client.demands.ListDemands, request)
+        yield from answer.demands
+        if not answer.next_page_token:
+            return
+        request.page_token = answer.next_page_token
+
+
+@demand.command("delete")
+@click.argument("name")
+@with_client
+def delete(client: Client, name: str) -> None:
+    """Take a demand set away."""
+    request = pb.DeleteDemandsRequest(
+        name=f"{client.fabric}/demands/{name}", request_id=request_id()
+    )
+    client.call(client.demands.DeleteDemands, request)
+    if not client.json:
+        click.echo(f"deleted {name}")
+
+
+@demand.command("rates")
+@click.option("--seconds", type=float, help="Stop after so long.")
+@with_client
+def rates(client: Client, seconds: float | None) -> None:
+    """Print measured rates of flows as they come."""
+    request = pb.WatchRatesRequest(fabric=client.fabric)
+    for batch in client.watch(client.demands.WatchRates, request, seconds):
+        if client.json:
+            echo_json(batch)
+            continue
+        for flow, gbps in zip(batch.flows, batch.rates_gbps, strict=True):
+            click.echo(f"{flow} {gbps:.3f} Gbit/s")

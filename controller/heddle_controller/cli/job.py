@@ -1,0 +1,233 @@
+"""``heddle job``: submit placements, and see how far each has come."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from heddle.v1 import placement_pb2 as pb
+from heddle_controller.cli.client import Client, request_id
+from heddle_controller.cli.failure import UNROUTED, Failure, House
+from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
+from heddle_controller.cli.output import echo_json, echo_pairs, echo_table
+from heddle_controller.model.job import Job
+from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import job as codec
+from heddle_controller.traffic.jobs_file import load_jobs
+
+COLUMNS = ["job", "state", "hosts", "flows", "unrouted", "plan", "since", "reason"]
+
+
+@click.group(cls=House)
+def job() -> None:
+    """Submit jobs, and see how far each has come."""
+
+
+@job.command("submit")
+@click.argument("file", type=INPUT_FILE)
+@click.option("--replace", is_flag=True, help="Update jobs that are there already.")
+@click.option("--only", multiple=True, metavar="JOB", help="Submit this job of the file alone.")
+@with_client
+def submit(client: Client, file: Path, only: tuple[str, ...], *, replace: bool) -> None:
+    """Submit the jobs of a jobs.yaml; stops at the first that is refused."""
+    jobs = load_jobs(file)
+    if missing := set(only) - {one.name for one in jobs}:
+        raise Failure(f"{file}: there is no job {min(missing)!r}")
+    stored = []
+    for one in jobs:
+        if only and one.name not in only:
+            continue
+        try:
+            stored.append(_submit(client, one, replace=replace))
+        except Failure as failure:
+            before = f" ({len(stored)} submitted before it stay)" if stored else ""
+            text = f"job {one.name!r}: {failure.message}{before}"
+            raise Failure(text, failure.exit_code, failure.details) from failure
+    _echo_jobs(client, stored)
+
+
+def _submit(client: Client, one: Job, *, replace: bool) -> pb.Job:
+    spec, parent = codec.job_to_pb(one), client.fabric
+    if replace and one.name in {last_part(stored.name) for stored in _all_jobs(client)}:
+        update = pb.UpdateJobRequest(
+            name=f"{parent}/jobs/{one.name}", spec=spec, request_id=request_id()
+        )
+        return client.call(client.jobs.UpdateJob, update)
+    request = pb.SubmitJobRequest(
+        parent=parent, job_id=one.name, spec=spec, request_id=request_id()
+    )
+    return client.call(client.jobs.SubmitJob, request)
+
+
+@job.command("list")
+@with_client
+def list_jobs(client: Client) -> None:
+    """List jobs, their states, flows and plans."""
+    _echo_jobs(client, list(_all_jobs(client)))
+
+
+def _all_jobs(client: Client) -> Iterator[pb.Job]:
+    request = pb.ListJobsRequest(parent=client.fabric, page_size=1000)
+    while True:
+        answer = client.call(client.jobs.ListJobs, request)
+        yield from answer.jobs
+        if not answer.next_page_token:
+            return
+        request.page_token = answer.next_page_token
+
+
+def _echo_jobs(client: Client, jobs: list[pb.Job]) -> None:
+    if client.json:
+        echo_json(jobs)
+    else:
+        echo_table(COLUMNS, [_row(one) for one in jobs])
+
+
+def _row(one: pb.Job) -> tuple[object, ...]:
+    return (
+        last_part(one.name),
+        _state(one),
+        len(one.spec.hosts),
+        one.flow_count,
+        one.unrouted_count,
+        one.generation or "",
+        common.time_text(one.state_time),
+        one.reason,
+    )
+
+
+def _state(one: pb.Job) -> str:
+    return pb.JobState.Name(one.state).removeprefix("JOB_STATE_")
+
+
+@job.command("show")
+@click.argument("name")
+@with_client
+def show(client: Client, name: str) -> None:
+    """Show one job."""
+    request = pb.GetJobRequest(name=f"{client.fabric}/jobs/{name}")
+    one = client.call(client.jobs.GetJob, request)
+    if client.json:
+        echo_json(one)
+        return
+    degrees = codec.job_from_pb(name, one.spec).parallelism
+    echo_pairs(
+        {
+            "job": last_part(one.name),
+            "state": _state(one),
+            "reason": one.reason,
+            "hosts": _some(list(one.spec.hosts)),
+            "gpus per host": one.spec.gpus_per_host,
+            "parallelism": " ".join(
+                f"{degree} {getattr(degrees, degree)}"
+                for degree in codec.DEGREES
+                if getattr(degrees, degree)
+            ),
+            "collectives": "; ".join(
+                f"{c.operation} over {c.group}, {c.bytes} bytes"
+                for c in codec.job_from_pb(name, one.spec).collectives
+            ),
+            "flows": one.flow_count,
+            "unrouted": one.unrouted_count,
+            "plan": one.generation or "",
+            "submitted": common.time_text(one.create_time),
+            "since": common.time_text(one.state_time),
+        }
+    )
+
+
+def _some(hosts: list[str]) -> str:
+    shown = 4
+    more = f" and {len(hosts) - shown} more" if len(hosts) > shown else ""
+    return ", ".join(hosts[:shown]) + more
+
+
+@job.command("delete")
+@click.argument("names", nargs=-1, required=True)
+@with_client
+def delete(client: Client, names: tuple[str, ...]) -> None:
+    """End jobs and take their routes away."""
+    for name in names:
+        request = pb.DeleteJobRequest(name=f"{client.fabric}/jobs/{name}", request_id=request_id())
+        client.call(client.jobs.DeleteJob, request)
+    if not client.json:
+        click.echo(f"deleted {', '.join(names)}")
+
+
+@job.command("watch")
+@click.argument("names", nargs=-1)
+@click.option(
+    "--until",
+    type=click.Choice(["planned", "programmed"]),
+    help="Exit when the jobs (all there are at the start, if none is named) have come so far; "
+    "exit 3 if one is degraded instead.",
+)
+@click.option("--seconds", type=float, help="Stop after so long.")
+@with_client
+def watch(client: Client, names: tuple[str, ...], until: str | None, seconds: float | None) -> None:
+    """Print jobs and every change of their state."""
+    waiting = Waiting(set(names), until) if until else None
+    request = pb.WatchJobsRequest(parent=client.fabric)
+    for event in client.watch(client.jobs.WatchJobs, request, seconds):
+        _echo_event(client, event, set(names))
+        if waiting and waiting.done(event):
+            sys.exit(UNROUTED if waiting.degraded else 0)
+    if until:
+        raise Failure(f"the jobs are not {until} after {seconds:g} s: see heddle job list")
+
+
+def _echo_event(client: Client, event: pb.JobEvent, wanted: set[str]) -> None:
+    name = last_part(event.job.name or event.deleted)
+    if wanted and name not in wanted:
+        return
+    if client.json:
+        echo_json(event)
+    elif event.HasField("job"):
+        one = event.job
+        tail = f": {one.reason}" if one.reason else ""
+        plan = f" in plan {one.generation}" if one.generation else ""
+        click.echo(f"{name} {_state(one)}, {one.flow_count} flows{plan}{tail}")
+    elif event.HasField("deleted"):
+        click.echo(f"{name} deleted")
+
+
+class Waiting:
+    """Which jobs have yet to come as far as is wanted."""
+
+    def __init__(self, wanted: set[str], until: str) -> None:
+        programmed = (pb.JOB_STATE_PROGRAMMED,)
+        self._enough = programmed if until == "programmed" else (pb.JOB_STATE_PLANNED, *programmed)
+        self._wanted = wanted
+        self._all = not wanted
+        self._synced = False
+        self._states: dict[str, pb.JobState.ValueType] = {}
+
+    @property
+    def degraded(self) -> bool:
+        """Whether one of them is."""
+        return pb.JOB_STATE_DEGRADED in {self._states.get(name) for name in self._wanted}
+
+    def done(self, event: pb.JobEvent) -> bool:
+        """Whether all have come so far, are degraded or are gone, with this event."""
+        name = last_part(event.job.name or event.deleted)
+        if event.HasField("job"):
+            self._states[name] = event.job.state
+            if self._all and not self._synced:
+                self._wanted.add(name)
+        elif event.HasField("deleted"):
+            self._states.pop(name, None)
+            self._wanted.discard(name)
+        else:
+            self._synced = True
+            self._check_known()
+        return self._synced and all(
+            self._states.get(name) in (*self._enough, pb.JOB_STATE_DEGRADED)
+            for name in self._wanted
+        )
+
+    def _check_known(self) -> None:
+        if missing := sorted(self._wanted - self._states.keys()):
+            raise Failure(f"there is no job {missing[0]!r}: see heddle job list")

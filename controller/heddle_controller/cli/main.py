@@ -1,0 +1,59 @@
+"""``heddle``: what an operator types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from heddle_controller.cli.client import Client
+from heddle_controller.cli.demand import demand
+from heddle_controller.cli.fabric import fabric
+from heddle_controller.cli.failure import EXIT_CODES, House
+from heddle_controller.cli.job import job
+from heddle_controller.cli.plan import plan
+from heddle_controller.cli.show import show
+
+PEM = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group(cls=House, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--server",
+    envvar="HEDDLE_SERVER",
+    default="127.0.0.1:7400",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The controller's address.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a document, or one a line.")
+@click.option("--timeout", default=60.0, show_default=True, help="Seconds a call may take.")
+@click.option(
+    "--ca", envvar="HEDDLE_CA", type=PEM, help="Authority of the controller; turns TLS on."
+)
+@click.option("--cert", envvar="HEDDLE_CERT", type=PEM, help="Certificate of this client.")
+@click.option("--key", envvar="HEDDLE_KEY", type=PEM, help="Private key of this client.")
+@click.version_option(package_name="heddle-controller")
+@click.pass_context
+def main(
+    ctx: click.Context,
+    *,
+    server: str,
+    timeout: float,
+    as_json: bool,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+) -> None:
+    """Heddle: collision-free routes for the fabrics of AI clusters.
+
+    'heddle plan' works offline; all else talks to a controller.
+    """
+    ctx.obj = Client(server, timeout, as_json, None, ca, cert, key)
+
+
+main.add_command(fabric)
+main.add_command(job)
+main.add_command(demand)
+main.add_command(show)
+main.add_command(plan)

@@ -1,0 +1,84 @@
+"""Options that most commands share; each may stand before or after the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heddle.v1 import common_pb2
+from heddle_controller.cli.client import Client
+from heddle_controller.cli.failure import Failure
+
+Command = Callable[..., Any]
+
+INPUT_FILE = click.Path(path_type=Path, dir_okay=False)
+"""A file to read; that it exists is checked by its reader, which names the cure."""
+OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+
+
+def with_client(command: Command) -> Command:
+    """Gives the command a ``Client`` first, changed by the options after the command."""
+
+    @click.option("--server", metavar="HOST:PORT", help="The controller's address.")
+    @click.option("--fabric", envvar="HEDDLE_FABRIC", help="Name of the fabric.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @click.pass_obj
+    @wraps(command)
+    def run(
+        client: Client,
+        /,
+        *args: Any,  # noqa: ANN401 - whatever the command takes
+        server: str | None,
+        fabric: str | None,
+        as_json: bool,
+        **options: Any,  # noqa: ANN401 - whatever the command takes
+    ) -> Any:  # noqa: ANN401 - click decides what it means
+        changed = replace(
+            client,
+            server=server or client.server,
+            named_fabric=fabric or client.named_fabric,
+            json=as_json or client.json,
+        )
+        return command(changed, *args, **options)
+
+    return run
+
+
+STATES = {
+    "up": common_pb2.STATE_UP,
+    "down": common_pb2.STATE_DOWN,
+    "drained": common_pb2.STATE_DRAINED,
+}
+STATE = click.Choice(list(STATES))
+
+
+def state_word(state: int) -> str:
+    """The word for a state: up, down or drained."""
+    return common_pb2.State.Name(common_pb2.State.ValueType(state)).removeprefix("STATE_").lower()
+
+
+def link_ref(text: str) -> common_pb2.LinkRef:
+    """A link of ``A,B`` or ``A,B,KEY``.
+
+    Raises:
+        Failure: the text has another form.
+    """
+    parts = text.split(",")
+    if len(parts) not in (2, 3) or not all(parts):
+        raise Failure(f"{text!r} is not a link: write A,B or A,B,KEY with the ids of its ends")
+    return common_pb2.LinkRef(source=parts[0], target=parts[1], key=parts[2] if parts[2:] else "")
+
+
+def link_text(source: str, target: str, key: str) -> str:
+    """``A,B,KEY``, as ``link_ref`` takes it."""
+    return f"{source},{target},{key}"
+
+
+def last_part(name: str) -> str:
+    """``j1`` of ``fabrics/f1/jobs/j1``."""
+    return name.rpartition("/")[2]

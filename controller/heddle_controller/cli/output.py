@@ -1,0 +1,73 @@
+"""What commands print: a table for people, lines for pipes, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+import click
+import orjson
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def echo_json(value: Message | Sequence[Message] | Mapping[str, object]) -> None:
+    """One JSON document on one line."""
+    click.echo(orjson.dumps(_plain(value)).decode())
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Message):
+        return MessageToDict(value, preserving_proto_field_name=True)
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on a terminal; aligned lines with a header elsewhere."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _rich_table(columns, texts)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    for row in [[name.upper() for name in columns], *texts]:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo(line.rstrip())
+
+
+def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.upper(), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    Console().print(table)
+
+
+STYLES = {
+    "PROGRAMMED": "green",
+    "PLANNED": "cyan",
+    "ACCEPTED": "yellow",
+    "DEGRADED": "red",
+    "up": "green",
+    "down": "red",
+    "drained": "yellow",
+}
+"""Colours of words that say how something stands."""
+
+
+def echo_pairs(pairs: Mapping[str, object]) -> None:
+    """Names and values, one a line; empty values are left out."""
+    shown = {name: str(value) for name, value in pairs.items() if value not in ("", None)}
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        label = (
+            click.style(name.ljust(width), bold=True) if sys.stdout.isatty() else name.ljust(width)
+        )
+        click.echo(f"{label}  {value}")

@@ -1,0 +1,102 @@
+"""Plans, routes and certificates as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from heddle.v1 import common_pb2, plan_pb2
+from heddle_controller.cli.options import last_part, link_text
+from heddle_controller.cli.output import echo_pairs, echo_table
+from heddle_controller.serve.codec import common
+
+
+def echo_plan(plan: plan_pb2.Plan) -> None:
+    """A plan and its certificate."""
+    echo_pairs(
+        {
+            "fabric": last_part(plan.name.removesuffix("/plan")),
+            "generation": plan.generation,
+            "epoch": plan.epoch,
+            "flows": f"{plan.routed_count} routed, {plan.unrouted_count} not",
+            "moved": f"{plan.changed_count} flows",
+            "worst link": certificate_text(plan.certificate),
+            "entries": f"{plan.entry_count} in {plan.switch_count} switches",
+            "programmed": f"{plan.programmed_switch_count} of {plan.switch_count} switches",
+            "solved in": f"{plan.solve_seconds:.3f} s",
+            "committed": common.time_text(plan.commit_time),
+            "all acknowledged": common.time_text(plan.programmed_time),
+        }
+    )
+    echo_tiers(plan.certificate)
+
+
+def certificate_text(certificate: common_pb2.Certificate) -> str:
+    """``1.000 of 1.000 proven by cut, gap 0.0 %``."""
+    worst, bound = certificate.max_utilization, certificate.lower_bound
+    proof = f"no plan below {bound:.3f} ({certificate.proof}), gap {certificate.gap:.1%}"
+    return f"{worst:.3f}; {proof}" if certificate.proof != "none" else "no load"
+
+
+def echo_tiers(certificate: common_pb2.Certificate) -> None:
+    """Each tier's worst link and bound."""
+    if certificate.tiers:
+        rows = [
+            (t.tier, f"{t.max_utilization:.3f}", f"{t.lower_bound:.3f}") for t in certificate.tiers
+        ]
+        echo_table(["tier", "worst link", "lower bound"], rows)
+
+
+def echo_routes(routes: Iterable[plan_pb2.Route]) -> None:
+    """A line a path."""
+    rows = [row for route in routes for row in _rows(route)]
+    echo_table(["flow", "gbps", "qps", "path"], rows)
+
+
+def _rows(route: plan_pb2.Route) -> list[tuple[str, str, str, str]]:
+    if not route.paths:
+        return [(route.flow, f"{route.gbps:g}", "", f"no path: {route.unrouted_reason}")]
+    return [
+        (
+            route.flow,
+            f"{route.gbps * path.share:g}",
+            f"{path.first_qp}-{path.last_qp}",
+            path_text(path),
+        )
+        for path in route.paths
+    ]
+
+
+def path_text(path: common_pb2.Path) -> str:
+    """Node ids in order of travel; a link key other than 0 stands before the node it leads to."""
+    if not path.nodes:
+        return "the underlay"
+    keys = [f"[{key}]" if key not in ("", "0") else "" for key in path.keys]
+    hops = [f"{key}{node}" for key, node in zip(keys, path.nodes[1:], strict=True)]
+    return " ".join([path.nodes[0], *hops])
+
+
+def echo_explanation(answer: plan_pb2.ExplainFlowResponse) -> None:
+    """Why a flow goes where it goes."""
+    route = answer.route
+    for number, (path, backup) in enumerate(zip(route.paths, route.backups, strict=True)):
+        echo_pairs(
+            {
+                f"path {number}": path_text(path),
+                "qps": f"{path.first_qp}-{path.last_qp}, {path.share:.0%} of {route.gbps:g} Gbit/s",
+                "backup": path_text(backup),
+            }
+        )
+    for reason in answer.reasons:
+        echo_pairs({"-": reason})
+    rows = [
+        (
+            hop.path,
+            link_text(hop.link.source, hop.link.target, hop.link.key),
+            f"{hop.load_gbps:g}/{hop.capacity_gbps:g}",
+            f"{hop.load_gbps / hop.capacity_gbps:.3f}",
+            hop.other_flow_count,
+        )
+        for hop in answer.hops
+    ]
+    if rows:
+        echo_table(["path", "link", "gbps", "utilization", "other flows"], rows)

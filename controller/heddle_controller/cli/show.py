@@ -1,0 +1,145 @@
+"""``heddle show``: the newest plan, its routes, why a flow goes where it goes, and what if."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from heddle.v1 import common_pb2, placement_pb2
+from heddle.v1 import plan_pb2 as pb
+from heddle_controller.cli import routes
+from heddle_controller.cli.client import Client
+from heddle_controller.cli.failure import UNROUTED, House
+from heddle_controller.cli.options import INPUT_FILE, STATES, link_ref, with_client
+from heddle_controller.cli.output import echo_json
+from heddle_controller.model.files.flows_file import load_demands
+from heddle_controller.serve.codec import demand as demand_codec
+from heddle_controller.serve.codec import job as job_codec
+from heddle_controller.traffic.jobs_file import load_jobs
+
+
+@click.group(cls=House)
+def show() -> None:
+    """Look at the plan, its routes, and what would be planned if."""
+
+
+@show.command("plan")
+@click.option("--watch", is_flag=True, help="Go on with every plan and every switch that holds it.")
+@with_client
+def show_plan(client: Client, *, watch: bool) -> None:
+    """Show the newest plan and its certificate."""
+    if watch:
+        for plan in client.watch(client.plans.WatchPlan, pb.WatchPlanRequest(name=client.plan)):
+            _echo_plan(client, plan)
+        return
+    _echo_plan(client, client.call(client.plans.GetPlan, pb.GetPlanRequest(name=client.plan)))
+
+
+def _echo_plan(client: Client, plan: pb.Plan) -> None:
+    if client.json:
+        echo_json(plan)
+    else:
+        routes.echo_plan(plan)
+
+
+@show.command("routes")
+@click.option("--job", default="", help="Only flows of this job.")
+@click.option("--link", metavar="A,B[,KEY]", help="Only flows over this link.")
+@with_client
+def show_routes(client: Client, job: str, link: str | None) -> None:
+    """List flows and their paths."""
+    found = _all_routes(client, job, link_ref(link) if link else None)
+    if client.json:
+        for route in found:
+            echo_json(route)
+    else:
+        routes.echo_routes(found)
+
+
+def _all_routes(client: Client, job: str, link: common_pb2.LinkRef | None) -> Iterator[pb.Route]:
+    request = pb.ListRoutesRequest(parent=client.plan, page_size=10000, job=job, link=link)
+    while True:
+        answer = client.call(client.plans.ListRoutes, request)
+        yield from answer.routes
+        if not answer.next_page_token:
+            return
+        request.page_token = answer.next_page_token
+
+
+@show.command("explain")
+@click.argument("flow")
+@with_client
+def show_explanation(client: Client, flow: str) -> None:
+    """Say why FLOW goes where it goes, or why it has no path."""
+    request = pb.ExplainFlowRequest(plan=client.plan, flow=flow)
+    answer = client.call(client.plans.ExplainFlow, request)
+    if client.json:
+        echo_json(answer)
+    else:
+        routes.echo_explanation(answer)
+
+
+@show.command("what-if")
+@click.option("--down", multiple=True, metavar="A,B[,KEY]", help="As if this link were down.")
+@click.option("--drain", multiple=True, metavar="A,B[,KEY]", help="As if it were drained.")
+@click.option("--up", multiple=True, metavar="A,B[,KEY]", help="As if it were up.")
+@click.option("--down-switch", multiple=True, metavar="NODE", help="As if it were down.")
+@click.option("--drain-switch", multiple=True, metavar="NODE", help="As if it were drained.")
+@click.option("--jobs", type=INPUT_FILE, help="As if the jobs of this jobs.yaml were submitted.")
+@click.option("--without-job", multiple=True, metavar="JOB", help="As if it were deleted.")
+@click.option("--flows", type=INPUT_FILE, help="As if the flows of this flows.csv were demanded.")
+@with_client
+def show_what_if(
+    client: Client,
+    jobs: Path | None,
+    without_job: tuple[str, ...],
+    flows: Path | None,
+    **states: tuple[str, ...],
+) -> None:
+    """Plan as if, changing nothing; exit 3 if flows would be left without a path."""
+    request = pb.WhatIfRequest(fabric=client.fabric, deleted_jobs=without_job)
+    _add_states(request, states)
+    if jobs:
+        request.jobs.extend(
+            placement_pb2.Job(
+                name=f"{client.fabric}/jobs/{job.name}", spec=job_codec.job_to_pb(job)
+            )
+            for job in load_jobs(jobs)
+        )
+    if flows:
+        demands = load_demands(flows)
+        request.demands.extend(
+            demand_codec.demand_to_pb(demands, row) for row in range(len(demands))
+        )
+    answer = client.call(client.plans.WhatIf, request)
+    if client.json:
+        echo_json(answer)
+    else:
+        _echo_outcome(answer)
+    sys.exit(UNROUTED if answer.unrouted else 0)
+
+
+def _add_states(request: pb.WhatIfRequest, states: dict[str, tuple[str, ...]]) -> None:
+    words = {"down": "down", "drain": "drained", "up": "up"}
+    for option, word in words.items():
+        for link in states.get(option, ()):
+            request.links.add(link=link_ref(link), admin_state=STATES[word])
+        for node in states.get(f"{option}_switch", ()):
+            request.switches.add(node=node, admin_state=STATES[word])
+
+
+def _echo_outcome(answer: pb.WhatIfResponse) -> None:
+    for title, plan in (("now", answer.before), ("then", answer.after)):
+        text = routes.certificate_text(plan.certificate)
+        click.echo(f"{title:4}  worst link {text}; {plan.unrouted_count} flows without a path")
+    routes.echo_tiers(answer.after.certificate)
+    click.echo(f"{answer.after.changed_count} flows would move")
+    for flow in answer.moved_flows[:20]:
+        click.echo(f"  {flow}")
+    if len(answer.moved_flows) > 20:  # noqa: PLR2004 - a screenful
+        click.echo("  ... (--json lists up to 1000)")
+    if answer.unrouted:
+        routes.echo_routes(answer.unrouted)

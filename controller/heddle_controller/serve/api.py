@@ -1,0 +1,114 @@
+"""The services put together: what each is handed, and how all end at once.
+
+The wiring gives what other rooms make (store, intake, gateway, meter); this is what
+serve makes for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from heddle.v1 import agent_pb2, demand_pb2, fabric_pb2, placement_pb2, plan_pb2
+from heddle.v1.agent_pb2_grpc import add_AgentServiceServicer_to_server
+from heddle.v1.demand_pb2_grpc import add_DemandServiceServicer_to_server
+from heddle.v1.fabric_pb2_grpc import add_FabricServiceServicer_to_server
+from heddle.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
+from heddle.v1.plan_pb2_grpc import add_PlanServiceServicer_to_server
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.serve.agents.counters import CounterBook
+from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
+from heddle_controller.serve.agents.service import AgentService, SessionTerms
+from heddle_controller.serve.demand import DemandService
+from heddle_controller.serve.fabric import FabricService
+from heddle_controller.serve.flow_index import FlowIndexes
+from heddle_controller.serve.interceptors.metrics import CallMeter
+from heddle_controller.serve.placement import PlacementService
+from heddle_controller.serve.plan import PlanService
+from heddle_controller.serve.rates import RateBook
+from heddle_controller.serve.server import ApiServer, ServerTerms, Service
+from heddle_controller.serve.watch import Changes
+
+
+class Meter(AgentMeter, CallMeter, Protocol):
+    """All that serve measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """What other rooms make and serve stands on."""
+
+    store: Store
+    intake: Intake
+    gateway: Gateway
+    meter: Meter
+    epoch: Callable[[], int]
+    """Of the leader, as this replica knows it; 0 before any is known."""
+
+
+class Api:
+    """The gRPC API of one controller process."""
+
+    def __init__(self, rooms: Rooms, server: ServerTerms, sessions: SessionTerms) -> None:
+        """Bind the port.
+
+        Raises:
+            InputError: as ``ApiServer``.
+        """
+        store = rooms.store
+        self._gateway = rooms.gateway
+        self._changes = Changes(store)
+        self._rates = RateBook()
+        indexes = FlowIndexes(store)
+        counters = CounterBook(indexes, self._rates, rooms.meter)
+        fabric = FabricService(store, rooms.intake, self._changes)
+        placement = PlacementService(store, rooms.intake, self._changes)
+        demand = DemandService(store, rooms.intake, indexes, self._rates)
+        plan = PlanService(store, self._changes, indexes)
+        agent = AgentService(store, rooms.gateway, counters, sessions, rooms.epoch)
+        services = [
+            _service(fabric_pb2, "FabricService", add_FabricServiceServicer_to_server, fabric),
+            _service(
+                placement_pb2, "PlacementService", add_PlacementServiceServicer_to_server, placement
+            ),
+            _service(demand_pb2, "DemandService", add_DemandServiceServicer_to_server, demand),
+            _service(plan_pb2, "PlanService", add_PlanServiceServicer_to_server, plan),
+            _service(agent_pb2, "AgentService", add_AgentServiceServicer_to_server, agent),
+        ]
+        self._server = ApiServer(services, server, rooms.meter)
+        self._following: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._server.port
+
+    async def start(self) -> None:
+        """Answer calls; health is NOT_SERVING until ``set_serving``."""
+        self._following = asyncio.create_task(self._changes.run(), name="serve changes")
+        await self._server.start()
+
+    def set_serving(self, *, serving: bool) -> None:
+        """What health tells."""
+        self._server.set_serving(serving=serving)
+
+    async def stop(self, grace: float) -> None:
+        """Health NOT_SERVING, end the streams, finish calls under way, free the port."""
+        self._server.close_health()
+        self._gateway.close()
+        self._changes.close()
+        self._rates.close()
+        await self._server.stop(grace)
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+
+def _service(module: object, name: str, add: Callable[..., None], servicer: object) -> Service:
+    """A service under its full name."""
+    descriptor = module.DESCRIPTOR.services_by_name[name]  # type: ignore[attr-defined] # modules
+    return Service(descriptor.full_name, partial(add, servicer))

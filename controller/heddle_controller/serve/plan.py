@@ -1,0 +1,98 @@
+"""PlanService: what was planned, why, and what would be planned if. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from grpc import aio
+from typing_extensions import override
+
+from heddle.v1 import plan_pb2 as pb
+from heddle.v1.plan_pb2_grpc import PlanServiceServicer
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import plan as codec
+from heddle_controller.serve.errors import Refusal, not_found
+from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
+from heddle_controller.serve.paging import page
+from heddle_controller.serve.watch import Changes
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class PlanService(PlanServiceServicer):
+    """Reads the newest plan from the store; see plan.proto."""
+
+    def __init__(self, store: Store, changes: Changes, indexes: FlowIndexes) -> None:
+        self._store = store
+        self._changes = changes
+        self._indexes = indexes
+
+    @override
+    async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:
+        fabric = names.parse_plan(request.name, "name")
+        await self._store.versions(fabric)  # NOT_FOUND for the fabric, not for its plan
+        committed = await self._store.committed(fabric)
+        if committed is None:
+            raise _no_plan(fabric)
+        return codec.summary_to_pb(fabric, committed)
+
+    async def _index(self, fabric: str) -> FlowIndex:
+        index = await self._indexes.of(fabric)
+        if index is None:
+            raise _no_plan(fabric)
+        return index
+
+    @override
+    async def ListRoutes(
+        self, request: pb.ListRoutesRequest, context: Context
+    ) -> pb.ListRoutesResponse:
+        """In the order of the plan; a page token dies with it."""
+        fabric = names.parse_plan(request.parent, "parent")
+        link = request.link if request.HasField("link") else None
+        named = f"{link.source}/{link.target}/{link.key}" if link else ""
+        collection = f"routes/{fabric}/{request.job}/{named}"
+        part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
+        index = await self._index(fabric)
+        plan, stamp = index.plan, str(index.generation)
+        row = common.find_link(plan.fabric, link, "link") if link else None
+        first = part.row(stamp)
+        flows = await asyncio.to_thread(codec.select, plan, request.job, row)
+        last = first + part.size
+        routes = await asyncio.to_thread(_routes, index, flows[first:last].tolist())
+        return pb.ListRoutesResponse(
+            routes=routes,
+            next_page_token=part.token(last, stamp) if last < len(flows) else "",
+            generation=index.generation,
+        )
+
+    @override
+    async def WatchPlan(
+        self, request: pb.WatchPlanRequest, context: Context
+    ) -> AsyncIterator[pb.Plan]:
+        """Each plan as it is committed, and again as switches come to hold it."""
+        fabric = names.parse_plan(request.name, "name")
+        told: pb.Plan | None = None
+        async with aclosing(self._changes.watch(fabric)) as changes:
+            async for _ in changes:
+                await self._store.versions(fabric)
+                committed = await self._store.committed(fabric)
+                if committed is None:
+                    continue
+                plan = codec.summary_to_pb(fabric, committed)
+                if plan != told:
+                    yield plan
+                    told = plan
+
+
+def _no_plan(fabric: str) -> Refusal:
+    message = f"{names.fabric_name(fabric)} has no plan yet: watch it, or submit a job"
+    return not_found("NO_PLAN", message, name=names.plan_name(fabric))
+
+
+def _routes(index: FlowIndex, rows: list[int]) -> list[pb.Route]:
+    routes = codec.Routes(index.plan, index.ports)
+    return [routes.route(row) for row in rows]

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, placement_pb2
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import Fabric, LinkKey, State
+from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation, Parallelism
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import demand as demand_codec
+from heddle_controller.serve.codec import fabric as fabric_codec
+from heddle_controller.serve.codec import job as job_codec
+from heddle_emulator.topology import clos, random_regular, three_tier
+from tests.unit.store.samples import demands, plain
+
+
+@pytest.mark.parametrize(
+    "fabric",
+    [
+        clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, parallel=2, table_size=128),
+        three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2, nics_per_host=1),
+        random_regular(switches=6, degree=3, nics_per_switch=2, seed=1),
+    ],
+    ids=["clos", "three-tier", "random-regular"],
+)
+def test_a_fabric_survives_the_wire(fabric: Fabric) -> None:
+    """Nodes, links, names and states come back as they were sent."""
+    fabric = fabric.with_links({0: State.DRAINED, 1: State.DOWN})
+    back = fabric_codec.fabric_from_pb(fabric_codec.fabric_to_pb("f1", fabric))
+    assert plain(back) == plain(fabric)
+
+
+def test_every_faulty_record_of_a_fabric_is_named() -> None:
+    """An unknown kind, a negative speed and a stranger at the end of a link: three problems."""
+    good = fabric_codec.fabric_to_pb("f1", clos(leaves=1, spines=1, nics_per_leaf=2))
+    good.nodes[0].kind = fabric_pb2.NODE_KIND_UNSPECIFIED
+    with pytest.raises(InputError, match="kind"):
+        fabric_codec.fabric_from_pb(good)
+    good.nodes[0].kind = fabric_pb2.NODE_KIND_LEAF
+    good.links[0].gbps = -1
+    good.links[1].source = "nobody"
+    good.links[2].target = ""
+    with pytest.raises(InputError) as caught:
+        fabric_codec.fabric_from_pb(good)
+    text = "\n".join(str(problem) for problem in caught.value.problems)
+    assert "gbps is -1.0" in text
+    assert "'nobody'" in text
+    assert "has no target" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "model"), [("0", 0), ("17", 17), ("017", "017"), ("a", "a"), ("9" * 5000, "9" * 5000)]
+)
+def test_a_link_key_is_a_number_where_it_reads_as_one(key: str, model: LinkKey) -> None:
+    """Fabric files number parallel links; other keys stay text, whatever their length."""
+    assert fabric_codec.key_from_pb(key) == model
+
+
+COLLECTIVE = "hosts: 'h' gpus_per_host: 1 collectives"
+
+JOB = Job(
+    name="j1",
+    hosts=("h0", "h1"),
+    gpus_per_host=8,
+    parallelism=Parallelism(tp=2, pp=4, dp=2, ep=2),
+    collectives=tuple(
+        Collective(operation, group, 4096, algorithm)
+        for operation, group, algorithm in zip(
+            Operation, Group, [*Algorithm, Algorithm.AUTO, Algorithm.RING], strict=True
+        )
+    ),
+    priority=2.5,
+    traffic_class=TrafficClass.LATENCY,
+    qps=4,
+)
+
+
+def test_a_job_survives_the_wire() -> None:
+    """Every operation, group and algorithm comes back as itself."""
+    assert job_codec.job_from_pb("j1", job_codec.job_to_pb(JOB)) == JOB
+
+
+@pytest.mark.parametrize("enum", ["CollectiveOperation", "GroupKind", "CollectiveAlgorithm"])
+def test_wire_names_of_enums_are_those_of_the_model(enum: str) -> None:
+    """A new word on either side cannot shift the others unnoticed."""
+    model = {
+        "CollectiveOperation": ("COLLECTIVE_OPERATION_", Operation),
+        "GroupKind": ("GROUP_KIND_", Group),
+        "CollectiveAlgorithm": ("COLLECTIVE_ALGORITHM_", Algorithm),
+    }
+    prefix, members = model[enum]
+    wire = [
+        name.removeprefix(prefix).lower()
+        for name in getattr(placement_pb2, enum).DESCRIPTOR.values_by_name
+    ]
+    assert wire[1:] == [member for member in members if member != "auto"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ("gpus_per_host: 1", "spec.hosts"),
+        ("hosts: 'h'", "spec.gpus_per_host"),
+        ("hosts: 'h' gpus_per_host: 1 priority: nan", "spec.priority"),
+        ("hosts: 'h' gpus_per_host: 1 priority: -1", "spec.priority"),
+        ("hosts: 'h' gpus_per_host: 1 traffic_class: 77", "spec.traffic_class"),
+        (f"{COLLECTIVE} {{ group: 1 bytes: 1 }}", "spec.collectives[0].operation"),
+        (f"{COLLECTIVE} {{ operation: 1 bytes: 1 }}", "spec.collectives[0].group"),
+        (f"{COLLECTIVE} {{ operation: 1 group: 9 bytes: 1 }}", "spec.collectives[0].group"),
+        (f"{COLLECTIVE} {{ operation: 1 group: 1 }}", "spec.collectives[0].bytes"),
+    ],
+)
+def test_a_faulty_field_of_a_job_is_named(spec: str, field: str) -> None:
+    """The problem's record is the path of the field in the message."""
+    with pytest.raises(InputError) as caught:
+        job_codec.job_from_pb("j1", text_format.Parse(spec, placement_pb2.JobSpec()))
+    assert caught.value.problems[0].record == field
+
+
+def test_unset_numbers_of_a_job_have_their_defaults() -> None:
+    """Priority and QPs of 0 count as 1; the class is bandwidth."""
+    job = job_codec.job_from_pb("j", placement_pb2.JobSpec(hosts=["h"], gpus_per_host=1))
+    assert (job.priority, job.qps, job.traffic_class) == (1.0, 1, TrafficClass.BANDWIDTH)
+
+
+def test_demands_survive_the_wire() -> None:
+    """Columns come back as they were."""
+    told = demands(("a", "b"), ("b", "c"), ("c", "a"))
+    back = demand_codec.demands_from_pb([demand_codec.demand_to_pb(told, row) for row in range(3)])
+    assert plain(back) == plain(told)
+
+
+def test_a_demand_without_id_or_with_an_unknown_class_is_named() -> None:
+    """The field path holds the row."""
+    good = demand_pb2.FlowDemand(flow="f", source="a", destination="b", gbps=1)
+    with pytest.raises(InputError, match=r"demands\[1\]\.flow"):
+        demand_codec.demands_from_pb([good, demand_pb2.FlowDemand(source="a")])
+    bad = demand_pb2.FlowDemand(flow="g", traffic_class=9)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"demands\[1\]\.traffic_class"):
+        demand_codec.demands_from_pb([good, bad])
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_states_survive_the_wire(state: State) -> None:
+    """UP, DOWN and DRAINED are themselves on both sides."""
+    assert common.state_from_pb(common.state_to_pb(state), "state") is state
+    assert common_pb2.State.Name(common.state_to_pb(state)) == f"STATE_{state.name}"
+
+
+@pytest.mark.parametrize("value", [0, 4, -1])
+def test_a_state_has_to_be_said(value: int) -> None:
+    """Unspecified and unknown states are refused by the name of the field."""
+    with pytest.raises(InputError, match="admin_state"):
+        common.state_from_pb(value, "admin_state")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1_795_179_632.25])
+def test_times_survive_the_wire(seconds: float) -> None:
+    """To the microsecond, as far as a float carries."""
+    assert common.time_from_pb(common.time_to_pb(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    "name", ["", "f1", "fabrics/", "fabrics/f 1", "fabric/f1", "fabrics/f1/", "fabrics/" + "x" * 64]
+)
+def test_a_malformed_name_is_refused_with_its_form(name: str) -> None:
+    """The message names the field and the form."""
+    with pytest.raises(InputError, match=r"parent: .*fabrics/\{fabric\}"):
+        names.parse_fabric(name, "parent")
+
+
+def test_names_are_taken_apart_as_they_were_put_together() -> None:
+    """Each builder has its parser."""
+    assert names.parse_fabric(names.fabric_name("f1"), "x") == "f1"
+    assert names.parse_job(names.job_name("f1", "j.1_-"), "x") == ("f1", "j.1_-")
+    assert names.parse_demands(names.demands_name("f1", "d"), "x") == ("f1", "d")
+    assert names.parse_plan(names.plan_name("f1"), "x") == "f1"

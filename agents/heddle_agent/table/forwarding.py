@@ -71,6 +71,7 @@ class Forwarding:
         self.fib = fib
         self.table, steering = adopt(empty, fib.read_back(), frozenset(down))
         fib.steer(steering)
+        self.mend()
         self.flips = 0  # groups moved by local repair since the start
         self._remember = remember
 

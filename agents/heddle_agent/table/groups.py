@@ -8,7 +8,7 @@ a rare sweep.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from heddle_agent.fib import Choice, Group, Link, NextHop
@@ -62,10 +62,12 @@ def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group
     return (_indexed(groups, by_key, groups.by_link, new) if new else groups), found, new
 
 
-def prune(groups: Groups, used: Collection[Group]) -> Groups:
-    """Only the groups in use."""
-    by_key = {key: group for key, group in groups.by_key.items() if group in used}
-    return _indexed(groups, by_key, {}, list(by_key.values()))
+def only(groups: Groups, kept: Iterable[Group]) -> Groups:
+    """These groups and no others; of several that are alike, the first."""
+    by_key: dict[GroupKey, Group] = {}
+    for group in kept:
+        by_key.setdefault((group.primary, group.backup, group.risks), group)
+    return _indexed(groups, by_key, {}, by_key.values())
 
 
 def _indexed(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from heddle_agent.fib import Batch, Choice, Group, Link, Match, Steering
-from heddle_agent.table.groups import intern, prune
+from heddle_agent.table.groups import only
 from heddle_agent.table.state import Table
 
 
@@ -41,18 +41,16 @@ def adopt(
 ) -> tuple[Table, Steering]:
     """An empty table takes over what the backend already forwards by, and where it may."""
     unique = list(dict.fromkeys(found.values()))
-    keys = [(group.primary, group.backup, group.risks) for group in unique]
-    groups, kept, _ = intern(table.groups, keys)
-    own = dict(zip(unique, kept, strict=True))
-    entries = {match: own[group] for match, group in found.items()}
-    strange = frozenset(m for m, group in found.items() if own[group] is not group)
+    groups = only(table.groups, unique)
+    own = {group: groups.by_key[group.primary, group.backup, group.risks] for group in unique}
     choices = {group: groups.choose(group, down) for group in unique}
+    entries = {match: own[group] for match, group in found.items()}
     adopted = replace(
         table,
         groups=groups,
         intended=entries,
         programmed=entries,
-        dirty=strange,
+        dirty=frozenset(match for match, group in found.items() if own[group] is not group),
         down=down,
         diverted={own[g]: choice for g, choice in choices.items() if choice is not Choice.PRIMARY},
     )
@@ -80,4 +78,4 @@ def _pruned(table: Table) -> Table:
     diverted: Mapping[Group, Choice] = {
         group: choice for group, choice in table.diverted.items() if group in used
     }
-    return replace(table, groups=prune(table.groups, used), diverted=diverted)
+    return replace(table, groups=only(table.groups, used), diverted=diverted)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+
+from heddle_agent.fib import Choice, Link, MemoryFib, Packet
+from heddle_agent.table import Forwarding
+from tests.unit.agent.worlds import entry, far, fib, forwarding, match, push, take, uplink
+
+
+def leaves(backend: MemoryFib, number: int = 0) -> str | None:
+    """The neighbour that a packet of an entry leaves to."""
+    hop = backend.lookup(Packet("nic0", f"far{number}", 77))
+    return None if hop is None else hop.node
+
+
+@pytest.fixture
+def backend() -> MemoryFib:
+    """A backend of the switch."""
+    return fib()
+
+
+@pytest.fixture
+def switch(backend: MemoryFib) -> Forwarding:
+    """Entries over spine 0 with a backup, at risk further down, and one over spine 3 without."""
+    switch = forwarding(backend)
+    rows = [
+        (match(0), entry(0, 1)),
+        (match(1), entry(0, 1, far(0), far(0, 5))),
+        (match(2), entry(3, None, far(3))),
+    ]
+    take(switch, push(rows))
+    return switch
+
+
+@pytest.mark.parametrize("lost", [uplink(0), far(0), far(0, 5)])
+def test_a_lost_link_moves_what_depends_on_it_and_back(
+    switch: Forwarding, backend: MemoryFib, lost: Link
+) -> None:
+    """Local link or risk link: entries at risk go to their backup, others stay; then home."""
+    switch.links_changed({lost: False})
+    assert leaves(backend, 1) == "spine1"
+    assert leaves(backend, 0) == ("spine1" if lost == uplink(0) else "spine0")
+    assert leaves(backend, 2) == "spine3"
+    switch.links_changed({lost: True})
+    assert [leaves(backend, number) for number in range(3)] == ["spine0", "spine0", "spine3"]
+    assert not switch.table.diverted
+
+
+def test_two_failures_and_one_repair(switch: Forwarding, backend: MemoryFib) -> None:
+    """An entry with two links at risk goes home only when both are back."""
+    switch.links_changed({far(0): False, far(0, 5): False})
+    switch.links_changed({far(0): True})
+    assert leaves(backend, 1) == "spine1"
+    switch.links_changed({far(0, 5): True})
+    assert leaves(backend, 1) == "spine0"
+
+
+def test_without_a_live_backup_the_underlay_takes_over(
+    switch: Forwarding, backend: MemoryFib
+) -> None:
+    """Backup lost as well, or none: the hash over what is left, never a dead link."""
+    switch.links_changed({uplink(0): False, uplink(1): False})
+    assert leaves(backend, 0) in {"spine2", "spine3"}
+    switch.links_changed({far(3): False, uplink(3): False})
+    assert {leaves(backend, number) for number in range(3)} == {"spine2"}
+
+
+def test_a_backup_that_returns_is_used_again(switch: Forwarding, backend: MemoryFib) -> None:
+    """While the primary is down, the backup's own failure and return are followed."""
+    switch.links_changed({uplink(0): False, uplink(1): False})
+    switch.links_changed({uplink(1): True})
+    assert leaves(backend, 0) == "spine1"
+
+
+def test_a_push_during_a_failure_avoids_the_dead_link(
+    switch: Forwarding, backend: MemoryFib
+) -> None:
+    """Entries that arrive while their primary is down start on their backup, and go home later."""
+    switch.links_changed({uplink(2): False, far(0): False})
+    take(switch, push([(match(3), entry(2, 3)), (match(4), entry(0, 3, far(0)))]))
+    assert (leaves(backend, 3), leaves(backend, 4)) == ("spine3", "spine3")
+    switch.links_changed({uplink(2): True})
+    assert (leaves(backend, 3), leaves(backend, 4)) == ("spine2", "spine3")
+
+
+def test_news_that_is_none_moves_nothing(switch: Forwarding) -> None:
+    """A link reported twice, or one that matters to nobody, moves no group."""
+    assert switch.links_changed({uplink(0): True}) == 0
+    assert switch.links_changed({uplink(0): False}) == 2
+    assert switch.links_changed({uplink(0): False}) == 0
+    assert switch.links_changed({far(2, 77): False}) == 0
+    assert switch.flips == 2
+
+
+def test_work_grows_with_groups_not_with_entries(backend: MemoryFib) -> None:
+    """A thousand entries behind one group are one move."""
+    switch = forwarding(backend)
+    take(switch, push([(match(number), entry(0, 1)) for number in range(1000)]))
+    assert switch.links_changed({uplink(0): False}) == 1
+    assert {leaves(backend, number) for number in range(1000)} == {"spine1"}
+    assert list(switch.table.diverted.values()) == [Choice.BACKUP]

@@ -1,0 +1,99 @@
+"""Switches and pushes that tests of the agent speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from heddle_agent.fib import Link, Match, MemoryFib, NextHop, Underlay
+from heddle_agent.table import (
+    DELETE,
+    Fence,
+    Forwarding,
+    GroupKey,
+    Mode,
+    Operations,
+    Push,
+    Receipt,
+)
+
+SWITCH = "leaf0"
+SPINES = tuple(NextHop(f"spine{number}") for number in range(4))
+NICS = tuple(NextHop(f"nic{number}") for number in range(2))
+HOPS = (*SPINES, *NICS)
+ROCE = 4791
+
+
+def entry(primary: int, backup: int | None = None, *risks: Link) -> GroupKey:
+    """What an entry forwards by: spines by number, and risk links."""
+    return (SPINES[primary], None if backup is None else SPINES[backup], tuple(sorted(set(risks))))
+
+
+def uplink(spine: int) -> Link:
+    """The link from the switch to a spine."""
+    return Link.between(SWITCH, f"spine{spine}")
+
+
+def far(spine: int, leaf: int = 9) -> Link:
+    """A link between a spine and another leaf."""
+    return Link.between(f"spine{spine}", f"leaf{leaf}")
+
+
+def match(number: int, source_port: int = 0, destination_port: int = 0) -> Match:
+    """From the local NIC to a far NIC."""
+    return ("nic0", f"far{number}", source_port, destination_port)
+
+
+def push(
+    operations: Iterable[tuple[Match, GroupKey | None]] = (),
+    *,
+    mode: Mode = Mode.INCREMENTAL,
+    version: tuple[int, int] = (1, 1),
+    sweep: bool = False,
+    completes: bool = False,
+    addresses: dict[str, str] | None = None,
+) -> Push:
+    """A push of sets, and of deletes where the entry is None."""
+    rows = list(operations)
+    keys = list(dict.fromkeys(key for _, key in rows if key is not None))
+    return Push(
+        mode=mode,
+        version=Fence(*version),
+        operations=Operations(
+            matches=[found for found, _ in rows],
+            groups=[DELETE if key is None else keys.index(key) for _, key in rows],
+            keys=keys,
+            addresses=addresses or {},
+        ),
+        sweep_stale=sweep,
+        completes_generation=completes,
+    )
+
+
+class FixedUnderlay:
+    """An underlay that the test writes down: next hops by destination, or the same for all."""
+
+    def __init__(self, default: Sequence[NextHop] = SPINES) -> None:
+        self.default = default
+        self.routes: dict[str, Sequence[NextHop]] = {}
+
+    def next_hops(self, destination: str) -> Sequence[NextHop]:
+        """What was written down."""
+        return self.routes.get(destination, self.default)
+
+
+def fib(table_size: int = 0, underlay: Underlay | None = None) -> MemoryFib:
+    """A memory backend of the switch."""
+    return MemoryFib(SWITCH, HOPS, underlay or FixedUnderlay(), seed=7, table_size=table_size)
+
+
+def forwarding(backend: MemoryFib | None = None, fence: Fence | None = None) -> Forwarding:
+    """The switch's table in front of a memory backend."""
+    ports = [hop.port for hop in HOPS]
+    return Forwarding(SWITCH, backend or fib(), ports, fence=fence or Fence())
+
+
+def take(switch: Forwarding, wanted: Push) -> Receipt:
+    """Bring a push all the way; the receipt names the failures of both stages."""
+    receipt = switch.receive(wanted)
+    failures = switch.program(wanted)
+    return receipt._replace(failures=(*receipt.failures, *failures))

@@ -35,10 +35,12 @@ class Switches:
         self.fibs: dict[int, MemoryFib] = {}
         self._arcs: dict[int, Ints] = {}
         self.routes: dict[int, Routes] = {}
+        self._seed = seed
         for row in np.flatnonzero(kind != NodeKind.NIC).tolist():
-            self._add(row, seed)
+            self.boot(row)
 
-    def _add(self, switch: int, seed: int) -> None:
+    def boot(self, switch: int) -> None:
+        """Give a switch an empty table."""
         structure = self.world.structure
         first, arcs = structure.out
         own = arcs[first[switch] : first[switch + 1]]
@@ -49,7 +51,7 @@ class Switches:
             structure.nodes.ids[switch],
             list(hops.values()),
             routes,
-            seed=seed_of(seed, switch),
+            seed=seed_of(self._seed, switch),
             names=self.names,
             table_size=size,
         )

@@ -1,8 +1,55 @@
-"""stub while building"""
+"""`heddle-emulator demo`: the main job, end to end, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
 
 import click
 
+from heddle_emulator.client import ClientError
+from heddle_emulator.demo.screen import Screen
+from heddle_emulator.demo.story import play
+from heddle_emulator.fleet import ControllerError
+
+FAILED = 1
+TERMINATED = 128 + signal.SIGTERM
+
 
 @click.command()
-def demo() -> None:
-    """x"""
+@click.option("--keep", is_flag=True, help="Leave everything running at the end, until Ctrl-C.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Draws hosts and hashes."
+)
+def demo(*, keep: bool, seed: int) -> int:
+    """Place jobs on 512 NICs, measure hashing and Heddle, break a link, measure again.
+
+    Starts a controller and an agent for every switch, all on loopback, and ends
+    them. Exit code 0 says that everything it claims held, 1 that something did not.
+    """
+    screen = Screen()
+    try:
+        held = asyncio.run(_played(screen, keep=keep, seed=seed))
+    except (ClientError, ControllerError) as error:
+        screen.check(False, str(error))
+        held = False
+    except asyncio.CancelledError:
+        return TERMINATED
+    except TimeoutError:
+        screen.check(False, "a step took too long; is the machine very busy?")
+        held = False
+    if not held:
+        screen.line(f"the demo failed: {screen.failed} of its checks did not hold", "bold red")
+        return FAILED
+    screen.line("all of it held", "bold green")
+    return 0
+
+
+async def _played(screen: Screen, *, keep: bool, seed: int) -> bool:
+    """Play, and end in order when asked to terminate."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    return await play(screen, keep=keep, seed=seed)

@@ -1,1 +1,6 @@
-"""A controller and an agent for every switch, started and stopped together on one machine."""
+"""Agents of all switches of a fabric, and a controller, started and stopped on one machine."""
+
+from heddle_emulator.fleet.agents import Fleet
+from heddle_emulator.fleet.controller import Controller, ControllerError
+
+__all__ = ["Controller", "ControllerError", "Fleet"]

@@ -1,0 +1,165 @@
+"""Calls of the public API, as a scheduler and an operator make them.
+
+Every call has a deadline. What fails is told in one line, with the address and what
+the server said; nothing of gRPC leaves this file.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from heddle.v1 import (
+    fabric_pb2,
+    fabric_pb2_grpc,
+    placement_pb2,
+    placement_pb2_grpc,
+    plan_pb2,
+    plan_pb2_grpc,
+)
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.job import Job
+from heddle_emulator.client.convert import fabric_to_pb, job_to_pb
+
+CALL_SECONDS = 30.0
+PAGE = 5000
+MESSAGE_BYTES = 256 << 20
+"""A fabric of 24,576 NICs is one message."""
+
+
+class ClientError(RuntimeError):
+    """A call that failed or did not end in time, in one line."""
+
+
+class Client:
+    """Use as ``async with``. ``fabric`` is the fabric's name at the controller: "fabrics/f1"."""
+
+    def __init__(self, address: str, fabric: str) -> None:
+        self.address = address
+        self.fabric = fabric
+        options = [
+            ("grpc.max_send_message_length", MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ]
+        self._channel = grpc.aio.insecure_channel(address, options)
+        self._fabrics = fabric_pb2_grpc.FabricServiceStub(self._channel)
+        self._jobs = placement_pb2_grpc.PlacementServiceStub(self._channel)
+        self._plans = plan_pb2_grpc.PlanServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._channel.close()
+
+    async def put_fabric(self, fabric: Fabric) -> None:
+        """Create or replace the fabric."""
+        message = fabric_to_pb(self.fabric, fabric)
+        request = fabric_pb2.PutFabricRequest(fabric=message, request_id=str(uuid.uuid4()))
+        async with self._told("put the fabric"):
+            await self._fabrics.PutFabric(request, timeout=CALL_SECONDS, wait_for_ready=True)
+
+    async def submit(self, job: Job) -> placement_pb2.Job:
+        """Submit a job; the answer says that it is durably stored, no more."""
+        request = placement_pb2.SubmitJobRequest(
+            parent=self.fabric, job_id=job.name, spec=job_to_pb(job), request_id=str(uuid.uuid4())
+        )
+        async with self._told(f"submit job {job.name}"):
+            return await self._jobs.SubmitJob(request, timeout=CALL_SECONDS)
+
+    async def programmed_jobs(self, names: Iterable[str], seconds: float) -> None:
+        """Wait until every switch holds all that these jobs need.
+
+        Raises:
+            ClientError: a job is degraded, or it takes longer than so many seconds.
+        """
+        waiting = {f"{self.fabric}/jobs/{name}" for name in names}
+        request = placement_pb2.WatchJobsRequest(parent=self.fabric)
+        async with self._told("wait for the jobs to be programmed"):
+            async for event in self._jobs.WatchJobs(request, timeout=seconds):
+                if (
+                    event.job.state == placement_pb2.JOB_STATE_DEGRADED
+                    and event.job.name in waiting
+                ):
+                    raise ClientError(f"job {event.job.name} is degraded: {event.job.reason}")
+                if event.job.state == placement_pb2.JOB_STATE_PROGRAMMED:
+                    waiting.discard(event.job.name)
+                if not waiting:
+                    return
+        raise ClientError(f"the controller at {self.address} ended the watch of jobs")
+
+    async def programmed_plan(
+        self,
+        after: int,
+        seconds: float,
+        report: Callable[[plan_pb2.Plan], None] | None = None,
+    ) -> plan_pb2.Plan:
+        """Wait for a plan of a generation after this one that all its switches hold.
+
+        Raises:
+            ClientError: it takes longer than so many seconds.
+        """
+        request = plan_pb2.WatchPlanRequest(name=f"{self.fabric}/plan")
+        async with self._told(f"wait for a plan after generation {after} to be programmed"):
+            async for plan in self._plans.WatchPlan(request, timeout=seconds):
+                if report is not None:
+                    report(plan)
+                if plan.generation > after and plan.HasField("programmed_time"):
+                    return plan
+        raise ClientError(f"the controller at {self.address} ended the watch of plans")
+
+    async def watch_plan(self, report: Callable[[plan_pb2.Plan], None]) -> None:
+        """Report plans as they are committed and programmed, until cancelled."""
+        request = plan_pb2.WatchPlanRequest(name=f"{self.fabric}/plan")
+        async with self._told("watch the plan"):
+            async for plan in self._plans.WatchPlan(request):
+                report(plan)
+
+    async def plan(self) -> plan_pb2.Plan:
+        """The newest plan, without routes."""
+        request = plan_pb2.GetPlanRequest(name=f"{self.fabric}/plan")
+        async with self._told("get the plan"):
+            return await self._plans.GetPlan(request, timeout=CALL_SECONDS)
+
+    async def routes(self) -> tuple[int, list[plan_pb2.Route]]:
+        """All routes of the newest plan, and its generation; read anew if it changes meanwhile."""
+        while True:
+            try:
+                return await self._routes()
+            except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.ABORTED:
+                    raise self._failed("list the routes", error) from error
+
+    async def _routes(self) -> tuple[int, list[plan_pb2.Route]]:
+        routes: list[plan_pb2.Route] = []
+        token = ""
+        while True:
+            request = plan_pb2.ListRoutesRequest(
+                parent=f"{self.fabric}/plan", page_size=PAGE, page_token=token
+            )
+            page = await self._plans.ListRoutes(request, timeout=CALL_SECONDS)
+            routes += page.routes
+            token = page.next_page_token
+            if not token:
+                return page.generation, routes
+
+    @asynccontextmanager
+    async def _told(self, what: str) -> AsyncIterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise self._failed(what, error) from error
+
+    def _failed(self, what: str, error: grpc.aio.AioRpcError) -> ClientError:
+        said = " ".join((error.details() or "").split())
+        return ClientError(f"could not {what} at {self.address}: {error.code().name}: {said}")

@@ -1,0 +1,127 @@
+"""What the demo plays: a fabric like the published ones in small, and jobs side by side.
+
+Two zones, each of 16 racks of two 8-GPU hosts, joined at a seventh of their width.
+Jobs whose collectives take turns get whole racks, as schedulers that know the fabric
+place them; the others share the racks that are left. Racks and hosts come in the
+order in which they happened to be free, so that nearly every flow has to climb to
+the spines. One job straddles the zones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
+from heddle_emulator.topology import three_tier
+
+GPUS = 8
+MIB = 1 << 20
+REDUCE, EXCHANGE, PASS = Operation.ALL_REDUCE, Operation.ALL_TO_ALL, Operation.SEND_RECV
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A job of the scene: how many hosts in each zone, and what it runs."""
+
+    name: str
+    what: str
+    hosts: tuple[int, int]
+    parallelism: Parallelism
+    collectives: tuple[Collective, ...]
+    whole_racks: bool = True
+
+
+PARTS = (
+    Part(
+        "llama-65b",
+        "TP 2, PP 8, DP 8",
+        (16, 0),
+        Parallelism(tp=2, pp=8, dp=8),
+        (
+            Collective(REDUCE, Group.TP, 256 * MIB),
+            Collective(PASS, Group.PP, 64 * MIB),
+            Collective(REDUCE, Group.DP, 4096 * MIB),
+        ),
+    ),
+    Part(
+        "moe-8x22b",
+        "EP 16, DP 64: experts",
+        (8, 0),
+        Parallelism(dp=64, ep=16),
+        (Collective(EXCHANGE, Group.EP, 128 * MIB), Collective(REDUCE, Group.DP, 2048 * MIB)),
+    ),
+    Part(
+        "llama-70b",
+        "TP 8, PP 2, DP 4: both zones",
+        (4, 4),
+        Parallelism(tp=8, pp=2, dp=4),
+        (Collective(PASS, Group.PP, 64 * MIB), Collective(REDUCE, Group.DP, 2048 * MIB)),
+    ),
+    Part(
+        "dlrm",
+        "all to all: recommendation",
+        (0, 8),
+        Parallelism(dp=64),
+        (Collective(EXCHANGE, Group.WORLD, 512 * MIB),),
+    ),
+    Part(
+        "gpt-13b",
+        "TP 8, DP 14",
+        (0, 14),
+        Parallelism(tp=8, dp=14),
+        (Collective(REDUCE, Group.TP, 256 * MIB), Collective(REDUCE, Group.DP, 3072 * MIB)),
+        whole_racks=False,
+    ),
+    Part(
+        "vit-22b",
+        "TP 8, DP 6",
+        (0, 6),
+        Parallelism(tp=8, dp=6),
+        (Collective(REDUCE, Group.TP, 256 * MIB), Collective(REDUCE, Group.DP, 1024 * MIB)),
+        whole_racks=False,
+    ),
+)
+"""Jobs of whole racks come first: they are placed while there are whole racks."""
+
+
+def scene_fabric() -> Fabric:
+    """512 NICs on 32 leaves, 32 spines, 16 cores; 400 Gbit/s; 1:1 in a zone, 7:1 between."""
+    return three_tier(
+        zones=2, leaves=16, spines=16, nics_per_leaf=16, cores=16, taper=7.0, name="demo-512"
+    )
+
+
+def scene_jobs(fabric: Fabric, seed: int) -> list[Job]:
+    """The jobs on hosts drawn from the seed; no host is in two."""
+    random = np.random.default_rng(seed)
+    racks = [random.permutation(hosts).tolist() for hosts in _racks(fabric)]
+    jobs = []
+    for part in PARTS:
+        if not part.whole_racks:
+            racks = [random.permutation(_flat(zone))[:, None].tolist() for zone in racks]
+        hosts = []
+        for zone, count in enumerate(part.hosts):
+            given: list[str] = []
+            while len(given) < count:
+                given += racks[zone].pop()
+            hosts += random.permutation(given).tolist()
+        jobs.append(Job(part.name, tuple(hosts), GPUS, part.parallelism, part.collectives))
+    return jobs
+
+
+def _racks(fabric: Fabric) -> list[list[list[str]]]:
+    """Hosts by zone and leaf."""
+    structure = fabric.structure
+    zones: list[dict[int, list[str]]] = [{} for _ in structure.zone_names]
+    first, arcs = structure.out
+    for host, nics in structure.nics_of_host.items():
+        leaf = int(structure.head[arcs[first[nics[0]]]])
+        zones[int(structure.nodes.zone[nics[0]])].setdefault(leaf, []).append(host)
+    return [list(zone.values()) for zone in zones]
+
+
+def _flat(racks: list[list[str]]) -> list[str]:
+    return [host for rack in racks for host in rack]

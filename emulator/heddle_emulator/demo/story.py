@@ -1,0 +1,210 @@
+"""The story of make demo: place jobs, measure, break a link, measure again.
+
+Nothing here is staged: the controller is the installed program with its own store,
+the agents speak to it over gRPC, and every number comes from packets walked through
+the agents' tables. What the controller says is held against that, and what does not
+hold makes the demo fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from heddle.v1 import plan_pb2
+from heddle_controller.model.fabric import Bools, Fabric, Ints, NodeKind
+from heddle_controller.traffic.jobs import flows_of_jobs
+from heddle_emulator.client import Client
+from heddle_emulator.demo import tables
+from heddle_emulator.demo.checks import CLOSE, crossing, gap, moved, needless
+from heddle_emulator.demo.logs import agent_logs
+from heddle_emulator.demo.scene import scene_fabric, scene_jobs
+from heddle_emulator.demo.screen import Screen
+from heddle_emulator.demo.stage import FABRIC, PATIENCE, Stage, now, seconds_since
+from heddle_emulator.fault import LinkDown, draw_link
+from heddle_emulator.fleet import Controller, Fleet
+from heddle_emulator.walk import Measurement
+
+QPS = 8
+"""QPs of each flow: NCCL splits a flow over several where it is told to, and so can a plan."""
+
+SHOWN = 12
+"""Moved flows listed by name."""
+
+
+async def play(screen: Screen, *, seed: int, keep: bool) -> bool:
+    """Run the demo; True if everything it claims held."""
+    fabric = scene_fabric()
+    jobs = [replace(job, qps=QPS) for job in scene_jobs(fabric, seed)]
+    flows = flows_of_jobs(jobs, fabric)
+    screen.title("Fabric and jobs")
+    screen.line(tables.fabric_words(fabric))
+    screen.table(tables.JOB_HEAD, tables.job_rows(jobs, flows), left=2)
+    screen.line(f"{len(flows):,} flows of {QPS} QPs; hosts and hashes drawn from seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="heddle-demo-") as name, agent_logs(Path(name)):
+        async with _parts(screen, fabric, Path(name), seed) as (controller, client, fleet):
+            stage = Stage(screen, fabric, jobs, flows, seed, controller, client, fleet)
+            hashed = _hash(stage)
+            await _place(stage, hashed)
+            await _break(stage)
+            if keep:
+                await _keep(stage)
+    return screen.failed == 0
+
+
+@asynccontextmanager
+async def _parts(
+    screen: Screen, fabric: Fabric, folder: Path, seed: int
+) -> AsyncIterator[tuple[Controller, Client, Fleet]]:
+    """A controller, a client and an agent for every switch; all ended when this is left."""
+    screen.title("Controller and agents")
+    async with Controller(folder) as controller, Client(controller.api, FABRIC) as client:
+        screen.line(f"controller on {controller.api}, metrics on {controller.metrics}")
+        await client.put_fabric(fabric)
+        async with Fleet(fabric, [controller.api], name=FABRIC, seed=seed) as fleet:
+            with screen.progress("agents connected over gRPC", len(fleet.agents)) as report:
+                await fleet.connected(PATIENCE, report)
+            yield controller, client, fleet
+
+
+def _hash(stage: Stage) -> dict[str, Measurement]:
+    """What hashing makes of the traffic, while the agents' tables are still empty."""
+    one = stage.measure(stage.flows.with_qps(1))
+    return {"ECMP": one, f"E-ECMP-{QPS}": stage.measure()}
+
+
+async def _place(stage: Stage, hashed: dict[str, Measurement]) -> None:
+    """Submit all jobs at once, and measure when every switch holds the plan."""
+    screen, client = stage.screen, stage.client
+    screen.title("Jobs placed")
+    start = now()
+    await asyncio.gather(*(client.submit(job) for job in stage.jobs))
+    screen.line(f"{len(stage.jobs)} jobs submitted at once, stored after {now() - start:.3f} s")
+    with screen.progress("switches programmed", len(stage.fleet.agents)) as report:
+        watch = asyncio.create_task(client.watch_plan(lambda plan: report(_programmed(plan))))
+        try:
+            await client.programmed_jobs([job.name for job in stage.jobs], PATIENCE)
+            plan = await client.programmed_plan(0, PATIENCE)
+            report(_programmed(plan))
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+    screen.line(
+        f"submit to last FIB ack {seconds_since(start, plan):.3f} s: plan {plan.generation},"
+        f" {plan.entry_count:,} entries in {plan.switch_count} switches,"
+        f" solved in {plan.solve_seconds:.3f} s"
+    )
+    found = await stage.settle(plan)
+    head, rows = tables.compare_rows({**hashed, "Heddle": found})
+    screen.table(head, rows)
+    _certificate(stage)
+    over = gap(stage.plan.certificate, "leaf-spine")
+    screen.check(over <= CLOSE, f"leaf-spine is proven optimal (gap {over:.1%})")
+    worse = [name for name, one in hashed.items() if one.slowest < found.slowest]
+    screen.check(len(worse) == len(hashed), "the slowest flow is faster than with any hashing")
+
+
+def _programmed(plan: plan_pb2.Plan) -> int:
+    return plan.programmed_switch_count
+
+
+def _certificate(stage: Stage) -> None:
+    certificate = stage.plan.certificate
+    stage.screen.line(
+        f"certificate of plan {stage.plan.generation}: worst link"
+        f" {certificate.max_utilization:.3f}, proven least {certificate.lower_bound:.3f} (by {certificate.proof})"
+    )
+    stage.screen.table(tables.TIER_HEAD, tables.tier_rows(certificate))
+
+
+async def _break(stage: Stage) -> None:
+    """Take a spine link down: local repair first, then a new plan."""
+    screen, before = stage.screen, stage.heddle
+    assert before is not None
+    link = draw_link(stage.fabric, _shared_spine_links(stage, before), stage.seed)
+    screen.title(f"Spine link {stage.fabric.link_label(link)} down")
+    generation, start = stage.plan.generation, now()
+    await LinkDown((link,)).strike(stage.fleet)
+    first = stage.measure()
+    on_it = crossing(stage.fabric, before.paths, np.array([link]))
+    gone = np.isin(before.paths.flow, on_it)
+    screen.line(
+        f"{len(on_it)} flows ({int(before.paths.qp_count[gone].sum())} QPs) were on it; once the"
+        f" agents at its ends had flipped theirs, {len(first.walk.lost)} QPs had no way"
+    )
+    stage.fleet.converge()
+    plan = await stage.client.programmed_plan(generation, PATIENCE)
+    screen.line(
+        f"link down to last FIB ack {seconds_since(start, plan):.3f} s: plan {plan.generation},"
+        f" solved in {plan.solve_seconds:.3f} s"
+    )
+    after = await stage.settle(plan)
+    _moves(stage, before, after, on_it)
+    _certificate(stage)
+
+
+def _shared_spine_links(stage: Stage, found: Measurement) -> Bools:
+    """Leaf-spine links, shape (links,), on which flows of two jobs were seen."""
+    owner = found.paths.owner()
+    links = found.paths.arcs >> 1
+    pairs = np.unique(np.stack([links, stage.flows.job[found.paths.flow][owner]]), axis=1)
+    jobs = np.bincount(pairs[0], minlength=stage.fabric.link_count)
+    structure = stage.fabric.structure
+    kinds = structure.nodes.kind[np.stack([structure.links.a, structure.links.b])]
+    spine = (kinds == NodeKind.SPINE).any(axis=0) & (kinds == NodeKind.LEAF).any(axis=0)
+    return np.asarray(spine & (jobs > 1))
+
+
+def _moves(stage: Stage, before: Measurement, after: Measurement, on_it: Ints) -> None:
+    """Which flows moved, and that none did that had no need."""
+    screen, flows = stage.screen, stage.flows
+    which = moved(before.paths, after.paths)
+    rows = tables.moved_rows(stage.fabric, flows, before.paths, after.paths, which[:SHOWN])
+    screen.table(tables.MOVED_HEAD, rows)
+    if len(which) > SHOWN:
+        screen.line(f"and {len(which) - SHOWN} more")
+    displaced = np.setdiff1d(which, on_it)
+    idle = needless(stage.fleet.world, flows, before.paths, after.paths, displaced)
+    screen.check(
+        not len(idle),
+        f"{len(which)} flows moved: {len(which) - len(displaced)} that were on the link,"
+        f" {len(displaced)} that had to make way; {len(flows) - len(which):,} stayed"
+        + (f"; {len(idle)} moved without need, first {flows.ids[idle[0]]}" if len(idle) else ""),
+    )
+    still = np.setdiff1d(on_it, which)
+    screen.check(not len(still), "no flow is left on the dead link")
+
+
+async def _keep(stage: Stage) -> None:
+    """Leave everything running until Ctrl-C."""
+    screen, api = stage.screen, stage.controller.api
+    screen.title("Still running: try it from another terminal, Ctrl-C ends it")
+    flow = stage.flows.ids[0]
+    for words in (
+        "fabric show --fabric demo",
+        "job list --fabric demo",
+        f"job show --fabric demo {stage.jobs[0].name}",
+        f"job delete --fabric demo {stage.jobs[-1].name}",
+    ):
+        screen.line(f"  .venv/bin/heddle --server {api} {words}")
+    screen.line(f"  curl http://{stage.controller.metrics}/metrics")
+    screen.line(f"a flow, for example: {flow}")
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    while not ended.is_set():
+        stage.controller.check()
+        try:
+            async with asyncio.timeout(0.5):
+                await ended.wait()
+        except TimeoutError:
+            continue
+    screen.line("ending")

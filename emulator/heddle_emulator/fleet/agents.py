@@ -1,0 +1,175 @@
+"""An agent for every switch of a fabric, all in this event loop, over real gRPC.
+
+The agents are the ones that run on switches; only their tables are in memory and
+their links are set by hand. A link of the world that changes is seen by the agents
+at both its ends and by nobody else: the others hear of it from BGP (``converge``) or
+from the controller, just as in a fabric.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from heddle_agent.agent import Agent
+from heddle_agent.session import Channels
+from heddle_agent.watch import ManualLinks
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric, LinkKey, State
+from heddle_emulator.switches import Switches
+
+POLL_SECONDS = 0.01
+
+
+class Fleet:
+    """Use as ``async with``: leaving it stops every agent and closes every connection."""
+
+    def __init__(
+        self, fabric: Fabric, controllers: Sequence[str], *, name: str = "fabrics/f1", seed: int = 0
+    ) -> None:
+        """``name`` is the fabric's at the controllers, ``seed`` that of all switches' hashes."""
+        self.switches = Switches(fabric, seed)
+        self.links: dict[int, ManualLinks] = {}
+        self.agents: dict[int, Agent] = {}
+        self._name, self._controllers = name, controllers
+        self._channels = Channels()
+        self._running: dict[int, asyncio.Task[None]] = {}
+        for row in self.switches.fibs:
+            self._prepare(row)
+
+    def _prepare(self, row: int) -> None:
+        """A fresh agent for a switch, over the table it has."""
+        switch, fib = self.world.structure.nodes.ids[row], self.switches.fibs[row]
+        self.links[row] = ManualLinks(switch, fib.next_hops)
+        first, arcs = self.world.structure.out
+        for arc, hop in zip(arcs[first[row] : first[row + 1]], fib.next_hops, strict=True):
+            if not self.world.carries[arc]:
+                self.links[row].down(*hop.port)
+        self.agents[row] = Agent(
+            fabric=self._name,
+            switch=switch,
+            controllers=self._controllers,
+            fib=fib,
+            links=self.links[row],
+            channels=self._channels,
+        )
+
+    @property
+    def world(self) -> Fabric:
+        """The fabric with its links as they are."""
+        return self.switches.world
+
+    async def __aenter__(self) -> Self:
+        for row in self.agents:
+            self._run(row)
+        return self
+
+    def _run(self, row: int) -> None:
+        agent = self.agents[row]
+        self._running[row] = asyncio.create_task(agent.run(), name=f"agent {agent.switch}")
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._channels.close()
+
+    async def stop(self, switch: int) -> None:
+        """End one agent, as when its process dies: entries stay and links are not watched."""
+        if switch in self._running:
+            await self.agents[switch].stop()
+            await self._running.pop(switch)
+
+    def boot(self, switch: int) -> None:
+        """Start the agent of a switch that was stopped, anew and with an empty table."""
+        if switch not in self._running:
+            self.switches.boot(switch)
+            self._prepare(switch)
+            self._run(switch)
+
+    async def connected(self, seconds: float, report: Callable[[int], None] | None = None) -> None:
+        """Wait until every running agent has a session.
+
+        ``report`` is told how many have one, whenever that changes.
+
+        Raises:
+            TimeoutError: some agent has none after so long.
+        """
+        async with asyncio.timeout(seconds):
+            before = -1
+            while before < len(self._running):
+                self._check()
+                count = sum(self.agents[row].connected for row in self._running)
+                if count != before and report is not None:
+                    report(count)
+                before = count
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def holding(self, generation: int, seconds: float, among: Iterable[int]) -> None:
+        """Wait until some switches, by row, hold a plan of this generation or a later one whole.
+
+        Raises:
+            TimeoutError: some of them does not after so long.
+        """
+        waiting = set(among)
+        async with asyncio.timeout(seconds):
+            while waiting := {r for r in waiting if not self._holds(r, generation)}:
+                self._check()
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def set_link(self, a: str, b: str, key: LinkKey | None, *, up: bool) -> None:
+        """Take the links between two nodes down, or bring them up; only that of ``key`` if given.
+
+        Returns when the agents at both ends have done what they do on their own.
+
+        Raises:
+            InputError: there is no such link.
+        """
+        rows = self.world.find_links(a, b, key)
+        if not rows:
+            raise refuse("fleet", f"link {a}-{b}", "is not in the fabric; name both ends and key")
+        await self.set_links(rows, up=up)
+
+    async def set_links(self, rows: Sequence[int], *, up: bool) -> None:
+        """As ``set_link``, for links by row, all at once."""
+        self.switches.change(dict.fromkeys(rows, State.UP if up else State.DOWN))
+        self._tell(rows)
+        ends = {end for row in rows for end in self._ends(row) if end in self._running}
+        await asyncio.gather(*(self.links[end].settled() for end in ends))
+
+    def converge(self) -> None:
+        """BGP has told every switch of the links as they are now."""
+        self.switches.converge()
+
+    def _tell(self, rows: Iterable[int]) -> None:
+        """Let the agents at the ends of links see how these are."""
+        ids, keys = self.world.structure.nodes.ids, self.world.structure.links.key
+        for row in rows:
+            a, b = self._ends(row)
+            for end, other in ((a, b), (b, a)):
+                if end in self._running:
+                    links = self.links[end]
+                    change = links.up if self.world.carries[2 * row] else links.down
+                    change(ids[other], str(keys[row]))
+
+    def _ends(self, row: int) -> tuple[int, int]:
+        links = self.world.structure.links
+        return int(links.a[row]), int(links.b[row])
+
+    def _holds(self, row: int, generation: int) -> bool:
+        held = self.agents[row].held
+        return held.generation >= generation and not held.dirty
+
+    def _check(self) -> None:
+        """Raise what ended an agent that should still run."""
+        for task in self._running.values():
+            if task.done():
+                task.result()

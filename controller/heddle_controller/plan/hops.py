@@ -31,8 +31,6 @@ class Hops:
     destination: Ints
     needed: Bools
     """Whether the hop needs an entry."""
-    stage: Ints
-    """Hops of the same path after this one that need entries."""
     backup: Ints
     """Position in the backups' arcs where the backup leaves this switch by another
     arc; ``NONE`` where it does not."""
@@ -59,7 +57,6 @@ def hops_of(plan: Plan) -> Hops:
         source=plan.flows.source[flow],
         destination=destination,
         needed=needed,
-        stage=_stages(path, needed, len(paths)),
         backup=_backups(plan, path, arc),
     )
 
@@ -70,14 +67,6 @@ def _needed(plan: Plan, arc: Ints, destination: Ints) -> Bools:
     if not carries.all():
         needed |= ~underlay(structure, carries).sole(arc, destination)
     return needed
-
-
-def _stages(path: Ints, needed: Bools, paths: int) -> Ints:
-    """Of each hop: the needed hops that come after it on its path."""
-    so_far = np.cumsum(needed)
-    total = np.cumsum(np.bincount(path[needed], minlength=paths))
-    stages: Ints = total[path] - so_far
-    return stages
 
 
 def _backups(plan: Plan, path: Ints, arc: Ints) -> Ints:

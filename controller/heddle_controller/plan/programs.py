@@ -23,6 +23,9 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries, no_entries
 from heddle_controller.plan.hops import Hops, hops_of, links_ahead
 
+MOST_STAGES = 32
+"""Far more than any path has switches with a choice."""
+
 
 def entries_of(plan: Plan) -> Entries:
     """What every switch must hold so that packets take the paths of the plan."""
@@ -66,10 +69,24 @@ def _units(plan: Plan, hops: Hops) -> _Units:
     member = np.flatnonzero(hops.needed)
     key = np.where(alike[member], group[member], groups + member)
     _, lead, of = np.unique(key, return_index=True, return_inverse=True)
-    stage = np.zeros(len(lead), dtype=np.int64)
-    np.maximum.at(stage, of, hops.stage[member])
     lead = member[lead]
-    return _Units(member, of, lead, alike[lead], stage)
+    return _Units(member, of, lead, alike[lead], _stages(hops.path[member], of))
+
+
+def _stages(path: Ints, of: Ints) -> Ints:
+    """Stage of each unit: above that of whichever comes next on any of its paths.
+
+    Two paths of one pair could meet two switches in opposite order, and then no order
+    is right; ``MOST_STAGES`` ends that too.
+    """
+    before = np.flatnonzero(path[1:] == path[:-1])
+    stage = np.zeros(int(of.max()) + 1, dtype=np.int64)
+    for _ in range(MOST_STAGES):
+        least = stage[of[before + 1]] + 1
+        if (stage[of[before]] >= least).all():
+            break
+        np.maximum.at(stage, of[before], least)
+    return stage
 
 
 def _risks(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:

@@ -1,0 +1,132 @@
+"""The difference of two programs, applied to the first, is the second, and no more than that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
+from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.program import Entries, no_entries
+from heddle_controller.plan.diff import changed_flows, difference
+from heddle_controller.plan.programs import entries_of
+from tests.unit.plan.chance import random_fabric, random_plan, with_failures
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+
+
+def held(entries: Entries) -> dict[tuple[int, ...], tuple[Any, ...]]:
+    """Content by switch and match."""
+    found = {}
+    for row in range(len(entries)):
+        match = tuple(
+            int(getattr(entries, name)[row])
+            for name in ("switch", "source", "destination", "source_port", "destination_port")
+        )
+        backup = int(entries.backup[row])
+        found[match] = (int(entries.primary[row]), backup, tuple(entries.risks(row).tolist()))
+    return found
+
+
+def two_plans(seed: int) -> tuple[Plan, Plan]:
+    """Two plans of one structure, each with other links down."""
+    rng = Random(seed)
+    fabric = random_fabric(rng)
+    first = random_plan(rng, with_failures(rng, fabric))
+    return first, random_plan(rng, with_failures(rng, fabric))
+
+
+@given(SEEDS)
+def test_difference_makes_the_old_into_the_new(seed: int) -> None:
+    """Deletes and sets, applied to what a switch holds, give what it shall hold."""
+    old, new = map(entries_of, two_plans(seed))
+    sets, deletes = difference(old, new)
+    table = held(old)
+    for match in held(old.take(deletes)):
+        del table[match]
+    table |= held(new.take(sets))
+    assert table == held(new)
+
+
+@given(SEEDS)
+def test_difference_is_the_least(seed: int) -> None:
+    """Nothing is set that was so already, and nothing deleted that is set or stays."""
+    old, new = map(entries_of, two_plans(seed))
+    sets, deletes = difference(old, new)
+    before, after = held(old), held(new)
+    assert all(before.get(match) != content for match, content in held(new.take(sets)).items())
+    assert not set(held(old.take(deletes))) & set(after)
+
+
+@given(SEEDS)
+def test_equal_programs_do_not_differ(seed: int) -> None:
+    """A program differs from itself in nothing, from none in everything."""
+    entries = entries_of(two_plans(seed)[0])
+    everything = list(range(len(entries)))
+    same = difference(entries, entries.take(np.arange(len(entries))))
+    assert [rows.tolist() for rows in same] == [[], []]
+    assert [rows.tolist() for rows in difference(no_entries(), entries)] == [everything, []]
+    assert [rows.tolist() for rows in difference(entries, no_entries())] == [[], everything]
+
+
+def ways(plan: Plan) -> dict[str, list[tuple[int, ...]]]:
+    """The arcs of each QP of each flow."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for path in range(len(plan.paths)):
+        way = tuple(plan.paths.of(path).tolist())
+        of_flow = found.setdefault(plan.flows.ids[plan.paths.flow[path]], [])
+        of_flow.extend([way] * int(plan.paths.qp_count[path]))
+    return found
+
+
+@given(SEEDS)
+def test_changed_flows_are_those_with_a_qp_elsewhere(seed: int) -> None:
+    """A flow of both plans counts as changed if, and only if, some QP takes other links."""
+    rng = Random(seed)
+    fabric = random_fabric(rng)
+    old = random_plan(rng, with_failures(rng, fabric))
+    drawn = random_plan(rng, fabric)
+    new = Plan(drawn.fabric, drawn.flows.with_qps(4), drawn.paths, drawn.backups)
+    before, after = ways(old), ways(new)
+    # What counts is where a QP takes another way than the one before it: more QPs on the
+    # same one path are no move.
+    expected = [
+        row
+        for row, flow in enumerate(new.flows.ids)
+        if flow in before and flow in after and _runs(before[flow]) != _runs(after[flow])
+    ]
+    assert changed_flows(old, new).tolist() == expected
+
+
+def _runs(told: list[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
+    return [(qp, way) for qp, way in enumerate(told) if qp == 0 or told[qp - 1] != way]
+
+
+@given(SEEDS)
+def test_a_plan_read_for_another_reading_of_the_fabric_is_unchanged(seed: int) -> None:
+    """Rows differ between two readings of a fabric; ids and keys do not."""
+    rng = Random(seed)
+    plan = random_plan(rng, random_fabric(rng))
+    turned = _turned(plan)
+    assert changed_flows(plan, turned).tolist() == []
+    assert changed_flows(turned, plan).tolist() == []
+
+
+def _turned(plan: Plan) -> Plan:
+    """The same plan on the same fabric, whose links stand the other way in reverse order."""
+    document = fabric_document(plan.fabric)
+    for edge in document["edges"]:
+        edge["source"], edge["target"] = edge["target"], edge["source"]
+    document["edges"].reverse()
+    fabric = parse_fabric(document, "test")
+    last = 2 * plan.fabric.link_count - 1
+
+    def turn(paths: Paths) -> Paths:
+        return replace(paths, arcs=last - paths.arcs)
+
+    return Plan(fabric, plan.flows, turn(plan.paths), turn(plan.backups))

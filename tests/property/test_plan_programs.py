@@ -1,0 +1,195 @@
+"""Entries realise the plan: whoever follows them goes where the plan says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import NONE, Fabric, NodeKind
+from heddle_controller.model.flows import ROCE_PORT
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import ANY_PORT, Entries
+from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.underlay import underlay
+from heddle_controller.plan.verify import verify_plan
+from tests.unit.plan.chance import random_fabric, random_plan, with_failures
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+Table = dict[tuple[int, int, int, int, int], int]
+
+
+def drawn(seed: int) -> Plan:
+    """A random plan, some links of its fabric down."""
+    rng = Random(seed)
+    return random_plan(rng, with_failures(rng, random_fabric(rng)))
+
+
+def table(entries: Entries) -> Table:
+    """Arc by switch and match."""
+    keys = zip(
+        entries.switch.tolist(),
+        entries.source.tolist(),
+        entries.destination.tolist(),
+        entries.source_port.tolist(),
+        entries.destination_port.tolist(),
+        strict=True,
+    )
+    return dict(zip(keys, entries.primary.tolist(), strict=True))
+
+
+def next_arc(
+    held: Table, fabric: Fabric, switch: int, pair: tuple[int, int], port: int
+) -> list[int]:
+    """Where a packet may go: by the exact port, by the pair, or by any hop of the underlay."""
+    for ports in ((port, ROCE_PORT), (ANY_PORT, ANY_PORT)):
+        if (switch, *pair, *ports) in held:
+            return [held[switch, *pair, *ports]]
+    hops: list[int] = underlay(fabric.structure, fabric.carries).next_hops(switch, pair[1]).tolist()
+    return hops
+
+
+@given(SEEDS)
+def test_packets_follow_the_plan(seed: int) -> None:
+    """Every QP of every flow takes just the arcs of its path, with nothing left to chance."""
+    plan = drawn(seed)
+    held = table(entries_of(plan))
+    structure, flows = plan.fabric.structure, plan.flows
+    ports = flows.source_ports()
+    for path in range(len(plan.paths)):
+        row = int(plan.paths.flow[path])
+        pair = (int(flows.source[row]), int(flows.destination[row]))
+        for qp in range(int(plan.paths.first_qp[path]), int(plan.paths.last_qp[path]) + 1):
+            for arc in plan.paths.of(path)[1:].tolist():
+                switch = int(structure.tail[arc])
+                assert next_arc(held, plan.fabric, switch, pair, int(ports[row]) + qp) == [arc]
+
+
+@given(SEEDS)
+def test_paths_hold_when_every_link_is_back(seed: int) -> None:
+    """With all links up again, and no new plan yet, packets still take the paths of the plan."""
+    plan = drawn(seed)
+    held = table(entries_of(plan))
+    healthy = Fabric(plan.fabric.structure, plan.fabric.link_state * 0, plan.fabric.node_state * 0)
+    ports = plan.flows.source_ports()
+    for path in range(len(plan.paths)):
+        row = int(plan.paths.flow[path])
+        pair = (int(plan.flows.source[row]), int(plan.flows.destination[row]))
+        port = int(ports[row] + plan.paths.first_qp[path])
+        for arc in plan.paths.of(path)[1:].tolist():
+            switch = int(plan.fabric.structure.tail[arc])
+            assert next_arc(held, healthy, switch, pair, port) == [arc]
+
+
+@given(SEEDS)
+def test_no_entry_is_idle(seed: int) -> None:
+    """Where the underlay has but one way, now and with all links up, no entry repeats it."""
+    plan = drawn(seed)
+    entries = entries_of(plan)
+    structure = plan.fabric.structure
+    sole = underlay(structure).sole(entries.primary, entries.destination)
+    sole &= underlay(structure, plan.fabric.carries).sole(entries.primary, entries.destination)
+    assert not sole.any()
+
+
+@given(SEEDS)
+def test_entries_are_sorted_and_unique(seed: int) -> None:
+    """Entries come by switch and match, each once; primaries and backups leave that switch."""
+    plan = drawn(seed)
+    entries = entries_of(plan)
+    keys = [*table(entries)]
+    assert keys == sorted(keys)
+    assert len(keys) == len(entries)
+    tail = plan.fabric.structure.tail
+    assert (tail[entries.primary] == entries.switch).all()
+    spare = entries.backup != NONE
+    assert (tail[entries.backup[spare]] == entries.switch[spare]).all()
+    assert (entries.backup != entries.primary).all()
+
+
+@given(SEEDS)
+def test_risks_are_the_links_ahead(seed: int) -> None:
+    """An entry's risk is every link between switches that its QPs cross from there on."""
+    plan = drawn(seed)
+    entries = entries_of(plan)
+    structure, flows, paths = plan.fabric.structure, plan.flows, plan.paths
+    ports = flows.source_ports()
+    ahead: dict[tuple[int, int, int, int], set[int]] = defaultdict(set)
+    for path in range(len(paths)):
+        row, arcs = int(paths.flow[path]), paths.of(path)
+        pair = (int(flows.source[row]), int(flows.destination[row]))
+        for at in range(1, len(arcs)):
+            links = {int(arc) >> 1 for arc in arcs[at:-1]}
+            switch = int(structure.tail[arcs[at]])
+            ahead[switch, *pair, ANY_PORT] |= links
+            for qp in range(int(paths.first_qp[path]), int(paths.last_qp[path]) + 1):
+                ahead[switch, *pair, int(ports[row]) + qp] |= links
+    columns = (entries.switch, entries.source, entries.destination, entries.source_port)
+    for row, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        assert entries.risks(row).tolist() == sorted(ahead[key])
+
+
+@given(SEEDS)
+def test_a_backup_leads_round_the_risk(seed: int) -> None:
+    """From the switch on, the backup path of an entry avoids every link of its risk."""
+    plan = drawn(seed)
+    entries = entries_of(plan)
+    flows = plan.flows
+    for row in np.flatnonzero(entries.backup != NONE).tolist():
+        risk, arc = set(entries.risks(row).tolist()), int(entries.backup[row])
+        pair = (int(entries.source[row]), int(entries.destination[row]))
+        tails = []
+        for path in range(len(plan.backups)):
+            flow, way = int(plan.backups.flow[path]), plan.backups.of(path).tolist()
+            if (int(flows.source[flow]), int(flows.destination[flow])) == pair and arc in way:
+                tails.append({link >> 1 for link in way[way.index(arc) :]})
+        assert any(not risk & links for links in tails)
+
+
+@given(SEEDS)
+def test_stages_fall_along_every_path(seed: int) -> None:
+    """Each entry has a higher stage than the next one on any path, to 0 where none follows.
+
+    Only where two paths of a pair meet switches in opposite order no stages can do so.
+    """
+    plan = drawn(seed)
+    entries = entries_of(plan)
+    chains = [chain for chain in _chains(plan, entries) if chain]
+    after: dict[int, set[int]] = {chain[-1]: set() for chain in chains}
+    for chain in chains:
+        for row, following in pairwise(chain):
+            after.setdefault(row, set()).add(following)
+    try:
+        order = [*TopologicalSorter(after).static_order()]
+    except CycleError:
+        return
+    for row in order:
+        due = max((int(entries.stage[n]) + 1 for n in after[row]), default=0)
+        assert entries.stage[row] == due
+
+
+def _chains(plan: Plan, entries: Entries) -> Iterator[list[int]]:
+    """Rows of the entries that the first QP of each path meets, in order."""
+    held = {key: row for row, key in enumerate(table(entries))}
+    ports = plan.flows.source_ports()
+    for path in range(len(plan.paths)):
+        row = int(plan.paths.flow[path])
+        pair = (int(plan.flows.source[row]), int(plan.flows.destination[row]))
+        exact = (int(ports[row] + plan.paths.first_qp[path]), ROCE_PORT)
+        switches = plan.fabric.structure.tail[plan.paths.of(path)[1:]].tolist()
+        rows = [held.get((s, *pair, *exact), held.get((s, *pair, 0, 0))) for s in switches]
+        yield [found for found in rows if found is not None]
+
+
+@given(SEEDS)
+def test_random_plans_are_valid(seed: int) -> None:
+    """What the other properties stand on: random plans pass the independent check."""
+    plan = drawn(seed)
+    verify_plan(plan)
+    assert NodeKind.NIC not in plan.fabric.structure.nodes.kind[entries_of(plan).switch]

@@ -1,0 +1,195 @@
+"""Plans that must not be used, and that the check says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import State
+from heddle_controller.model.plan import Plan, TierCertificate, no_paths
+from heddle_controller.plan.verify import MOST_TOLD, PlanInvalid, verify_plan
+from tests.unit.plan.building import Draft, Way, Wish, clos, joined, wishes
+
+ACROSS = "n0 leaf0 spine0 leaf1 n2"
+OTHER = "n0 leaf0 spine1 leaf1 n2"
+
+
+def good(ways: list[Way] | None = None, backups: list[Way] | None = None, **unrouted: str) -> Plan:
+    """One flow of four QPs over two spines; a second one only if it is said to be unrouted."""
+    fabric = clos()
+    told = {"a": Wish("n0", "n2", qps=4)} | {name: Wish("n1", "n3") for name in unrouted}
+    flows = wishes(fabric, **told)
+    ways = ways or [(0, 1, ACROSS), (2, 3, OTHER)]
+    spare = {} if backups is None else {"a": backups}
+    return Draft(fabric, flows, {"a": ways}, spare, unrouted).plan()
+
+
+def changed(plan: Plan, part: str, **columns: Any) -> Plan:
+    """A plan with other columns in its paths or backups."""
+    paths = replace(getattr(plan, part), **{n: np.array(v) for n, v in columns.items()})
+    return replace(plan, **{part: paths})
+
+
+def figures(plan: Plan, **fields: Any) -> Plan:
+    """A plan with another certificate."""
+    return replace(plan, certificate=replace(plan.certificate, **fields))
+
+
+def tier(plan: Plan, name: str, worst: float, bound: float) -> Plan:
+    """A plan whose certificate says something else of one tier."""
+    tiers = [t for t in plan.certificate.tiers if t.tier != name]
+    return figures(plan, tiers=(*tiers, TierCertificate(name, worst, bound)))
+
+
+def with_state(plan: Plan, a: str, b: str, state: State) -> Plan:
+    """A plan on its fabric with a link in another state."""
+    fabric = plan.fabric
+    return replace(plan, fabric=fabric.with_links({fabric.find_links(a, b)[0]: state}))
+
+
+def test_sound_plans_pass() -> None:
+    """Split or not, with backups or without, a sound plan is let through."""
+    verify_plan(good())
+    verify_plan(good([(0, 3, ACROSS)], [(0, 3, OTHER)]))
+    verify_plan(good(b="no path"))
+    fabric = clos()
+    empty = wishes(fabric)
+    verify_plan(Plan(fabric, empty, no_paths(), no_paths()))
+
+
+BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
+    "bounds": (lambda: changed(good(), "paths", first=[0, 4, 7]), "bounds do not cut"),
+    "columns": (lambda: changed(good(), "paths", last_qp=[3]), "columns differ in length"),
+    "arc": (lambda: changed(good(), "paths", arcs=[999] * 8), "paths: an arc is not in the fabric"),
+    "flow": (lambda: changed(good(), "paths", flow=[0, 5]), "flows are unknown or out of order"),
+    "parallel": (lambda: replace(good(), backups=no_paths()), "backups do not stand in parallel"),
+    "unknown unrouted": (lambda: replace(good(), unrouted={7: "x"}), "flows that are not there"),
+    "start": (lambda: good([(0, 3, "n1 leaf0 spine0 leaf1 n2")]), "starts at 'n1', not at 'n0'"),
+    "end": (lambda: good([(0, 3, "n0 leaf0 spine0 leaf1 n3")]), "ends at 'n3', not at 'n2'"),
+    "gap": (
+        lambda: changed(good(), "paths", arcs=good().paths.arcs[[0, 1, 6, 3, 4, 5, 6, 7]]),
+        "jumps from 'spine0' to 'spine1'",
+    ),
+    "through a NIC": (
+        lambda: good([(0, 3, "n0 leaf0 n1 leaf0 spine0 leaf1 n2")]),
+        "passes through the NIC 'n1'",
+    ),
+    "loop": (
+        lambda: good([(0, 3, "n0 leaf0 spine0 leaf0 spine1 leaf1 n2")]),
+        "flow 'a', path of QPs 0 to 3: meets 'leaf0' twice",
+    ),
+    "loop to the start": (
+        lambda: good([(0, 3, "n0 leaf0 n0 leaf0 spine1 leaf1 n2")]),
+        "meets 'n0' twice",
+    ),
+    "no links": (lambda: good([(0, 1, ACROSS), (2, 3, "")]), "path of QPs 2 to 3: has no links"),
+    "down": (
+        lambda: with_state(good(), "leaf0", "spine1", State.DOWN),
+        "path of QPs 2 to 3: crosses leaf0-spine1, which is down",
+    ),
+    "drained": (
+        lambda: with_state(good(), "leaf0", "spine1", State.DRAINED),
+        "crosses leaf0-spine1, which is drained, though there is a way round",
+    ),
+    "QPs missing": (
+        lambda: good([(0, 1, ACROSS), (3, 3, OTHER)]),
+        "flow 'a': paths carry QPs [(0, 1), (3, 3)], not 0 to 3",
+    ),
+    "QPs twice": (lambda: good([(0, 2, ACROSS), (2, 3, OTHER)]), "flow 'a': paths carry QPs"),
+    "QPs too few": (lambda: good([(0, 1, ACROSS), (2, 2, OTHER)]), "flow 'a': paths carry QPs"),
+    "QPs turned": (lambda: good([(0, -1, ACROSS), (0, 3, OTHER)]), "flow 'a': paths carry QPs"),
+    "silent": (
+        lambda: replace(good(b="x"), unrouted={}),
+        "flow 'b': is neither routed nor said to be unrouted",
+    ),
+    "no reason": (lambda: good(b=" "), "flow 'b': has no path, and no reason is given"),
+    "both": (
+        lambda: replace(good(), unrouted={0: "x"}),
+        "flow 'a': has a path, yet counts as unrouted",
+    ),
+    "backup end": (
+        lambda: good([(0, 3, ACROSS)], [(0, 3, "n0 leaf0 spine1 leaf1 n3")]),
+        "flow 'a', backup of QPs 0 to 3: ends at 'n3'",
+    ),
+    "backup shares": (
+        lambda: good([(0, 3, ACROSS)], [(0, 3, ACROSS)]),
+        "flow 'a', backup of QPs 0 to 3: shares leaf0-spine0 with its path",
+    ),
+    "backup down": (
+        lambda: with_state(good([(0, 3, ACROSS)], [(0, 3, OTHER)]), "leaf1", "spine1", State.DOWN),
+        "backup of QPs 0 to 3: crosses leaf1-spine1, which is down",
+    ),
+    "worst": (
+        lambda: figures(good(), max_utilization=0.9),
+        "worst utilisation is 1, said to be 0.9",
+    ),
+    "worst NaN": (lambda: figures(good(), max_utilization=np.nan), "said to be nan"),
+    "bound": (lambda: figures(good(), lower_bound=1.5), "lower bound 1.5 is not within 0 and 1"),
+    "bound NaN": (lambda: figures(good(), lower_bound=np.nan), "lower bound nan"),
+    "no proof": (lambda: figures(good(), proof="none"), "a lower bound and no proof of it"),
+    "tier": (
+        lambda: tier(good(), "leaf-spine", 0.75, 0.5),
+        "worst utilisation of leaf-spine is 0.5, said to be 0.75",
+    ),
+    "tier bound": (
+        lambda: tier(good(), "leaf-spine", 0.5, 0.75),
+        "lower bound of leaf-spine 0.75 is not within 0 and 0.5",
+    ),
+    "tier unknown": (lambda: tier(good(), "leaf-core", 0, 0), "has no tier 'leaf-core'"),
+    "tier missing": (
+        lambda: figures(good(), tiers=good().certificate.tiers[:1]),
+        "says nothing of the tier 'leaf-spine', which carries load",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_plan_is_told_apart(case: str) -> None:
+    """A plan with one thing wrong is refused, and the thing is named."""
+    build, expected = BROKEN[case]
+    with pytest.raises(PlanInvalid) as caught:
+        verify_plan(build())
+    assert any(expected in problem for problem in caught.value.problems), caught.value.problems
+    assert "\n" not in str(caught.value)
+
+
+def test_maintenance_keeps_what_cannot_go_round() -> None:
+    """A flow may stay on a drained link that is its only way; one that is down carries nothing."""
+    plan = with_state(good(), "n2", "leaf1", State.DRAINED)
+    verify_plan(plan)
+    with pytest.raises(PlanInvalid, match=r"crosses n2-leaf1, which is down"):
+        verify_plan(with_state(good(), "n2", "leaf1", State.DOWN))
+
+
+def test_maintenance_of_every_way_round() -> None:
+    """Both spines drained: either may still be used, for there is no other."""
+    plan = with_state(good(), "leaf0", "spine0", State.DRAINED)
+    verify_plan(with_state(plan, "leaf0", "spine1", State.DRAINED))
+
+
+def test_tables_have_a_size() -> None:
+    """More entries than a switch holds make a plan invalid; just as many do not."""
+    for size, fits in ((4, True), (3, False)):
+        fabric = clos(table_size=size)
+        flows = wishes(fabric, a=Wish("n0", "n2", qps=4))
+        plan = Draft(fabric, flows, {"a": [(0, 1, ACROSS), (2, 3, OTHER)]}).plan()
+        if fits:
+            verify_plan(plan)
+            continue
+        with pytest.raises(PlanInvalid, match=r"'leaf0': needs 4 entries, its table holds 3"):
+            verify_plan(plan)
+
+
+def test_many_problems_are_not_told_endlessly() -> None:
+    """Of a plan wrong in every flow the first problems are told."""
+    nodes = [{"id": "s", "kind": "switch"}, *({"id": f"n{i}", "kind": "nic"} for i in range(50))]
+    fabric = joined(nodes, [(f"n{i}", "s") for i in range(50)])
+    flows = wishes(fabric, **{f"f{i}": Wish(f"n{i}", f"n{i + 1}") for i in range(49)})
+    with pytest.raises(PlanInvalid) as caught:
+        verify_plan(Plan(fabric, flows, no_paths(), no_paths()))
+    assert len(caught.value.problems) == MOST_TOLD
+    assert str(caught.value).endswith(f"(and {MOST_TOLD - 1} more)")

@@ -1,0 +1,177 @@
+"""A CSV that names, for each host, the switch above it in each layer.
+
+Such tables come out of inventories: one row a host, a column a layer. They name
+one switch a layer, so what lies between must be chosen. The choices, each an
+option, make a connected fabric in which the wires hold nobody back before the
+cores do:
+
+- A host has ``nics_per_host`` NICs of ``nic_gbps``, all on its leaf. They carry no
+  rail, since they share the leaf.
+- A leaf's name need not be unique: a leaf is known by its spine group *and* its
+  name, and its id is "SPINE.LEAF". (In lingjun2023_topo.csv 48 ASW names are in
+  119 PSW/ASW pairs: 119 leaves.)
+- A named spine is a group of ``spines_per_group`` spines, "SPINE-0" and on, by
+  default as many as a host has NICs. A leaf's uplinks are as fast as its NICs
+  together (1:1), spread evenly over the spines and rounded up to whole NICs for
+  each. By default nothing needs rounding: a leaf of 5 hosts has 5 NICs' worth to
+  each of 8 spines, and every permutation fits at utilisation 1.0.
+- The cables from a leaf to a spine are one link, a bundle, unless ``uplink_gbps``
+  tells how fast a cable is: then each is a link of its own, which hashing is worse
+  at and planning dearer.
+- Groups of spines are joined by cores in planes: ``cores_per_plane`` cores for each
+  place in a group, linked to the spine of that place in every group, again by
+  bundles of whole NICs. A spine's links to the cores are as fast together as its
+  links to the leaves, over ``core_taper``.
+- Without a core column, several groups of spines are joined by cores all the same;
+  a single group needs none. Without a spine column all leaves are in one group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
+
+from heddle_controller.importers.host_rows import HostRow, read_rows
+from heddle_controller.importers.options import ImportOptions
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import parse_fabric
+
+MAX_NICS = 1 << 20
+CORE = "core"
+
+Record = dict[str, object]
+Layer = tuple[list[Record], list[Record]]
+"""Records of nodes and of edges."""
+Leaves = Mapping[tuple[str, str], int]
+"""Hosts under each leaf; a leaf is a spine group and a name."""
+
+
+def import_hosts(path: Path, mapping: Mapping[str, str], options: ImportOptions) -> Fabric:
+    """The fabric of a host table; ``mapping`` names columns: host, leaf, spine, core.
+
+    Columns not mapped are found by common names (see ``host_rows``).
+
+    Raises:
+        InputError: the file cannot be read, has no such columns, or its rows are not
+            sound; with the line to blame.
+    """
+    rows = read_rows(path, mapping)
+    if len(rows) * options.nics_per_host > MAX_NICS:
+        reason = f"{len(rows):,} hosts × {options.nics_per_host} NICs; at most {MAX_NICS:,} NICs"
+        raise refuse(str(path), "option nics_per_host", reason)
+    leaves = Counter((row.spine, row.leaf) for row in rows)
+    core = _core_group(rows, path)
+    layers = [_host_layer(rows, options), _leaf_layer(leaves, options)]
+    if core:
+        layers.append(_core_layer(core, leaves, options))
+    document = {
+        "graph": {"name": path.name.split(".")[0]},
+        "nodes": [node for nodes, _ in layers for node in nodes],
+        "edges": [edge for _, edges in layers for edge in edges],
+    }
+    return parse_fabric(document, str(path))
+
+
+def _core_group(rows: list[HostRow], path: Path) -> str:
+    """Name of the one group of cores; "" where none is needed."""
+    first = {row.core: row for row in reversed(rows)}
+    if len(first) > 1:
+        other = next(row for row in rows if row.core != rows[0].core)
+        reason = (
+            f"core {other.core!r}, but hosts above are under {rows[0].core!r}, and nothing joins "
+            "the two; keep one of them, or map no core column to join all spines"
+        )
+        raise refuse(str(path), f"line {other.line}", reason)
+    several = len({row.spine for row in rows}) > 1
+    return rows[0].core or (CORE if several else "")
+
+
+def _host_layer(rows: list[HostRow], options: ImportOptions) -> Layer:
+    """NICs and their links to leaves."""
+    nodes: list[Record] = []
+    edges: list[Record] = []
+    digits = len(str(options.nics_per_host - 1))  # so that NICs sort by number
+    for row in rows:
+        for nic in range(options.nics_per_host):
+            node = f"{row.host}-nic{nic:0{digits}}"
+            nodes.append({"id": node, "kind": "nic", "host": row.host, "zone": row.spine or None})
+            edges.append(_link(node, _leaf_id(row.spine, row.leaf), options.nic_gbps))
+    return nodes, edges
+
+
+def _leaf_layer(leaves: Leaves, options: ImportOptions) -> Layer:
+    """Leaves, spines, and the links between."""
+    count = _spine_count(options)
+    nodes: list[Record] = [
+        {"id": _leaf_id(*leaf), "kind": "leaf", "zone": leaf[0] or None} for leaf in leaves
+    ]
+    for group in _groups(leaves):
+        nodes += [
+            {"id": _spine_id(group, place), "kind": "spine", "zone": group or None, "plane": place}
+            for place in range(count)
+        ]
+    edges = [
+        _link(_leaf_id(group, leaf), _spine_id(group, place), gbps, key)
+        for (group, leaf), hosts in leaves.items()
+        for place in range(count)
+        for key, gbps in enumerate(_cables(hosts, options))
+    ]
+    return nodes, edges
+
+
+def _cables(hosts: int, options: ImportOptions) -> list[float]:
+    """Speeds of the links from a leaf to one spine of its group."""
+    share = hosts * options.nics_per_host / _spine_count(options)
+    if options.uplink_gbps is None:
+        return [_whole(share) * options.nic_gbps]
+    return [options.uplink_gbps] * _whole(share * options.nic_gbps / options.uplink_gbps)
+
+
+def _core_layer(core: str, leaves: Leaves, options: ImportOptions) -> Layer:
+    """Cores, and a bundle from each spine to each core of its plane."""
+    planes = range(_spine_count(options))
+    places = range(options.cores_per_plane)
+    nodes: list[Record] = [
+        {"id": f"{core}-{plane}-{place}", "kind": "core", "plane": plane}
+        for plane in planes
+        for place in places
+    ]
+    edges = []
+    for group in _groups(leaves):
+        down = sum(sum(_cables(hosts, options)) for (of, _), hosts in leaves.items() if of == group)
+        share = down / options.core_taper / options.cores_per_plane
+        gbps = _whole(share / options.nic_gbps) * options.nic_gbps
+        edges += [
+            _link(_spine_id(group, plane), f"{core}-{plane}-{place}", gbps)
+            for plane in planes
+            for place in places
+        ]
+    return nodes, edges
+
+
+def _whole(wanted: float) -> int:
+    """Whole pieces that make up what is wanted; a hair over a whole number counts as it."""
+    return max(1, ceil(wanted - 1e-9))
+
+
+def _spine_count(options: ImportOptions) -> int:
+    return options.spines_per_group or options.nics_per_host
+
+
+def _groups(leaves: Leaves) -> list[str]:
+    return list(dict.fromkeys(group for group, _ in leaves))
+
+
+def _leaf_id(group: str, leaf: str) -> str:
+    return f"{group}.{leaf}" if group else leaf
+
+
+def _spine_id(group: str, place: int) -> str:
+    return f"{group or 'spine'}-{place}"
+
+
+def _link(source: str, target: str, gbps: float, key: int = 0) -> Record:
+    return {"source": source, "target": target, "key": key, "gbps": gbps}

@@ -1,0 +1,153 @@
+"""Node-link JSON of other systems, put into our words and then read as our own.
+
+What differs from system to system is names: of attributes ("role" for kind,
+"bandwidth" for gbps), of their values ("ToR" for leaf), of the list of links. They
+are found by common names, or told by a mapping of our word to theirs, for fields
+(``gbps=capacity``) and for kinds (``leaf=ToR``). What also differs, and how it is
+read:
+
+- A node may be a whole *host*: each of its links becomes a NIC, "HOST-nic0" and on,
+  or the NIC has the host's own name if there is just one.
+- No node has a kind: nodes with a single link are NICs, all others plain switches.
+- A link may be there once in each direction (``directed``, or no multigraph and both
+  ends swapped): the two are one link. Links of the same ends in the same order are
+  parallel.
+- Links may name their ends by id, by the attribute "name", or by place in the list.
+- Speeds may carry a unit ("400G", "1.6 Tbit/s").
+
+The fabric is then checked by ``parse_fabric`` as our own files are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from heddle_controller.importers.node_edges import Edge, Ends, Request, read_edges
+from heddle_controller.importers.node_words import (
+    HOST,
+    NODE_FIELDS,
+    WORDS,
+    Record,
+    kinds_by_word,
+    names_of,
+    plain,
+    state_of,
+)
+from heddle_controller.importers.options import ImportOptions, check_words
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import parse_fabric
+from heddle_controller.model.files.records import short
+
+
+def import_node_link(
+    document: object, origin: str, mapping: Mapping[str, str], options: ImportOptions
+) -> Fabric:
+    """The fabric of a node-link document.
+
+    Raises:
+        InputError: with ``origin`` as its source: records that cannot be understood,
+            or that make no sound fabric.
+    """
+    check_words(mapping, WORDS, origin)
+    if not isinstance(document, Mapping):
+        raise refuse(origin, "", "not an object; give node-link data with nodes and edges")
+    told = _listed(document, ("nodes",), origin)
+    links = _listed(document, ("edges", "links"), origin)
+    request = Request(origin, mapping, options)
+    of_links = {"state"} if any(mapping.get("state") in link for link in links) else ()
+    names = names_of(told, NODE_FIELDS, mapping, origin, what="node", shared=of_links)
+    if "id" not in names:
+        raise refuse(origin, "nodes", "none has an id; map its attribute, such as id=NAME")
+    ids = [str(node.get(names["id"], "")) for node in told]
+    both_ways = bool(document.get("directed")) or not document.get("multigraph")
+    edges = read_edges(links, Ends(told, names["id"]), request, both_ways=both_ways)
+    kinds = _kinds(told, names.get("kind"), edges, request)
+    if request.problems:
+        raise InputError(origin, *request.problems[:MAX_PROBLEMS])
+    nodes = [_fields(node, names, node_id) for node, node_id in zip(told, ids, strict=True)]
+    graph = document.get("graph")
+    name = graph.get("name", "") if isinstance(graph, Mapping) else ""
+    ours = {"graph": {"name": str(name)}, **_joined(nodes, kinds, edges)}
+    return parse_fabric(ours, origin)
+
+
+def _listed(document: Record, names: tuple[str, ...], origin: str) -> list[Record]:
+    """The records under the first of the names that is there."""
+    name = next((name for name in names if name in document), None)
+    if name is None:
+        raise refuse(origin, names[0], f"missing; node-link data has {' or '.join(names)}")
+    records = document[name]
+    if not isinstance(records, list) or not records:
+        raise refuse(origin, name, f"is {short(records)}; give a list with at least one record")
+    for row, record in enumerate(records):
+        if not isinstance(record, dict):
+            raise refuse(origin, f"{name}[{row}]", f"is {short(record)}; give an object")
+    return records
+
+
+def _kinds(
+    told: list[Record], attribute: str | None, edges: list[Edge], request: Request
+) -> list[str]:
+    """Kind of each node; "host" for one that stands for all its NICs."""
+    if attribute is None:
+        degree = Counter(row for edge in edges for row in (edge.a, edge.b))
+        return ["nic" if degree[row] == 1 else "switch" for row in range(len(told))]
+    words = kinds_by_word(request.mapping)
+    kinds = [words.get(plain(node.get(attribute)), "") for node in told]
+    for row, kind in enumerate(kinds):
+        if not kind:
+            value = short(told[row].get(attribute))
+            reason = f"{attribute} is {value}, which is no known kind; map it, such as leaf=VALUE"
+            request.problems.append(Problem(f"nodes[{row}]", reason))
+    return kinds
+
+
+def _fields(node: Record, names: Mapping[str, str], node_id: str) -> dict[str, Any]:
+    """What else a node tells, in our words."""
+    found = {ours: node.get(theirs) for ours, theirs in names.items()}
+    for number in ("rail", "plane", "table_size"):
+        value = found.get(number)
+        if isinstance(value, str) and value.isdecimal():
+            found[number] = int(value)
+    if found.get("state") is not None:
+        found["state"] = state_of(found["state"])
+    return found | {"id": node_id}
+
+
+def _joined(
+    nodes: list[dict[str, Any]], kinds: list[str], edges: list[Edge]
+) -> dict[str, list[dict[str, Any]]]:
+    """Nodes and edges of our own form, hosts taken apart into NICs."""
+    ends = Counter(row for edge in edges for row in (edge.a, edge.b))
+    met: Counter[int] = Counter()
+
+    def end(row: int) -> str:
+        name: str = nodes[row]["id"]
+        if kinds[row] != HOST or ends[row] == 1:
+            return name
+        met[row] += 1
+        return _nic(name, met[row] - 1, ends[row])
+
+    links = [
+        {"source": end(edge.a), "target": end(edge.b), "gbps": edge.gbps, "state": edge.state}
+        | ({} if edge.key is None else {"key": edge.key})
+        for edge in edges
+    ]
+    ours = []
+    for row, (node, kind) in enumerate(zip(nodes, kinds, strict=True)):
+        if kind != HOST:
+            ours.append(node | {"kind": kind})
+            continue
+        nic = {**node, "kind": "nic", "host": node["id"]}
+        names = [_nic(node["id"], n, ends[row]) for n in range(ends[row])] if ends[row] > 1 else []
+        ours += [nic | {"id": name} for name in names or [node["id"]]]
+    return {"nodes": ours, "edges": links}
+
+
+def _nic(host: str, number: int, count: int) -> str:
+    """Id of a NIC; numbers have equal length, so that NICs sort by number."""
+    return f"{host}-nic{number:0{len(str(count - 1))}}"

@@ -119,7 +119,8 @@ def _certificate(stage: Stage) -> None:
     certificate = stage.plan.certificate
     stage.screen.line(
         f"certificate of plan {stage.plan.generation}: worst link"
-        f" {certificate.max_utilization:.3f}, proven least {certificate.lower_bound:.3f} (by {certificate.proof})"
+        f" {certificate.max_utilization:.3f}, proven least {certificate.lower_bound:.3f}"
+        f" (by {certificate.proof})"
     )
     stage.screen.table(tables.TIER_HEAD, tables.tier_rows(certificate))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_emulator.strategy import e_ecmp, ecmp
+from heddle_emulator.strategy import e_ecmp, ecmp, strategy
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import clos, three_tier
 from heddle_emulator.traffic import flows_between
@@ -88,3 +90,18 @@ def test_same_seed_same_walk() -> None:
     one, two, other = (ecmp(fabric, flows, seed) for seed in (7, 7, 8))
     assert (one.walk.arcs == two.walk.arcs).all()
     assert (one.walk.arcs != other.walk.arcs).any()
+
+
+def test_strategies_by_name() -> None:
+    """A name runs the strategy it stands for."""
+    fabric = clos(leaves=4, spines=4, nics_per_leaf=4)
+    flows = flows_between(fabric, "permutation", seed=2)
+    assert len(strategy("ecmp")(fabric, flows, 1).walk.flow) == 16
+    assert len(strategy("e-ecmp:5")(fabric, flows, 1).walk.flow) == 80
+
+
+@pytest.mark.parametrize("name", ["", "ECMP", "e-ecmp", "e-ecmp:0", "e-ecmp:9999", "e-ecmp:-1"])
+def test_unknown_strategies(name: str) -> None:
+    """What stands for nothing is refused, with what would."""
+    with pytest.raises(InputError, match="give"):
+        strategy(name)

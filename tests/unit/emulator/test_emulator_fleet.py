@@ -1,0 +1,136 @@
+"""A fleet without any controller: what agents do on their own when links and switches break."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import NodeKind, State
+from heddle_emulator.fault import LinkDown, SwitchDown, draw_link
+from heddle_emulator.fleet import Fleet
+from heddle_emulator.topology import clos
+from heddle_emulator.traffic import flows_between
+from heddle_emulator.walk import Walk, walk
+
+FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4, parallel=2)
+FLOWS = flows_between(FABRIC, "shift", qps=32)
+NOBODY = "127.0.0.1:9"
+"""The discard port: nothing of ours listens there."""
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    """Running agents of all 8 switches, which find no controller."""
+    async with Fleet(FABRIC, [NOBODY], seed=5) as running:
+        yield running
+
+
+def _walk(fleet: Fleet) -> Walk:
+    return walk(fleet.world, FLOWS, fleet.switches)
+
+
+def _lost(fleet: Fleet) -> int:
+    return len(_walk(fleet).lost)
+
+
+async def test_agents_leave_out_their_own_dead_links(fleet: Fleet) -> None:
+    """Leaf and spine turn to the parallel link at once: nothing is lost, BGP has heard nothing."""
+    before = _walk(fleet)
+    await fleet.set_link("l0", "s1", 0, up=False)
+    (dead,) = FABRIC.find_links("l0", "s1", 0)
+    after = _walk(fleet)
+    assert (before.arcs >> 1 == dead).any()
+    assert not (after.arcs >> 1 == dead).any()
+    assert len(after.lost) == 0
+
+
+async def test_far_ends_need_to_be_told(fleet: Fleet) -> None:
+    """A spine cut off from a leaf drops what others still send there, until BGP has converged."""
+    await fleet.set_link("l3", "s2", None, up=False)
+    lost = _walk(fleet).lost
+    assert len(lost)
+    assert set(_walk(fleet).last[lost].tolist()) == {FABRIC.structure.index["s2"]}
+    fleet.converge()
+    assert _lost(fleet) == 0
+
+
+async def test_a_mended_link_is_used_again(fleet: Fleet) -> None:
+    """After the fault is mended every packet goes as before it."""
+    before = _walk(fleet)
+    fault = LinkDown(FABRIC.find_links("l3", "s2") + FABRIC.find_links("l1", "s0"))
+    await fault.strike(fleet)
+    fleet.converge()
+    assert (_walk(fleet).arcs != before.arcs).any()
+    await fault.mend(fleet)
+    fleet.converge()
+    assert (_walk(fleet).arcs == before.arcs).all()
+
+
+async def test_a_spine_without_power(fleet: Fleet) -> None:
+    """All its neighbours see it go, so nothing is lost; it comes back as it was."""
+    before = _walk(fleet)
+    spine = FABRIC.structure.index["s1"]
+    fault = SwitchDown(spine)
+    await fleet.set_link("l0", "s1", 1, up=False)
+    await fault.strike(fleet)
+    during = _walk(fleet)
+    assert len(during.lost) == 0
+    assert not (FABRIC.structure.head[during.arcs[during.arcs >= 0]] == spine).any()
+    await fault.mend(fleet)
+    assert int((fleet.world.effective == State.DOWN).sum()) == 1
+    await fleet.set_link("l0", "s1", 1, up=True)
+    fleet.converge()
+    assert (_walk(fleet).arcs == before.arcs).all()
+
+
+async def test_a_stopped_agent_sees_nothing(fleet: Fleet) -> None:
+    """With its agent dead a leaf goes on sending over a link that is gone."""
+    leaf = FABRIC.structure.index["l0"]
+    await fleet.stop(leaf)
+    await fleet.stop(leaf)
+    await fleet.set_link("l0", "s1", None, up=False)
+    lost = _walk(fleet).lost
+    assert set(_walk(fleet).last[lost].tolist()) >= {leaf}
+    fleet.boot(leaf)
+    fleet.converge()
+    assert _lost(fleet) == 0
+
+
+async def test_links_that_are_down_from_the_start() -> None:
+    """A fabric may come damaged: its agents know from the first moment."""
+    damaged = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("l0", "s1"), State.DOWN))
+    async with Fleet(damaged, [NOBODY]) as running:
+        assert _lost(running) == 0
+
+
+async def test_nobody_connects_to_nothing(fleet: Fleet) -> None:
+    """Waiting for sessions that cannot come ends with a time-out, not for ever."""
+    counts: list[int] = []
+    with pytest.raises(TimeoutError):
+        await fleet.connected(0.1, counts.append)
+    assert counts == [0]
+    with pytest.raises(TimeoutError):
+        await fleet.holding(1, 0.05, fleet.agents)
+
+
+async def test_an_unknown_link_is_refused(fleet: Fleet) -> None:
+    """A link that is not there is named."""
+    with pytest.raises(InputError, match="l0-l1"):
+        await fleet.set_link("l0", "l1", None, up=False)
+
+
+def test_drawn_links_are_up_and_the_same_for_the_same_seed() -> None:
+    """A seed stands for one link; what is down is not drawn; nothing to draw is said."""
+    spine = FABRIC.structure.nodes.kind[FABRIC.structure.links.b] == NodeKind.SPINE
+    drawn = {draw_link(FABRIC, spine, seed) for seed in range(40)}
+    assert draw_link(FABRIC, spine, 3) == draw_link(FABRIC, spine, 3)
+    assert len(drawn) > 10
+    assert all(spine[row] for row in drawn)
+    only = np.flatnonzero(spine)[7]
+    rest = {int(row): State.DOWN for row in np.flatnonzero(spine) if row != only}
+    assert draw_link(FABRIC.with_links(rest), spine, 1) == only
+    with pytest.raises(InputError, match="none"):
+        draw_link(FABRIC, np.zeros_like(spine), 0)

@@ -1,0 +1,172 @@
+"""make demo as a person runs it: what it shows, that it is honest, and that it leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(sys.executable).parent
+API = re.compile(r"controller on (127\.0\.0\.1):(\d+)")
+SECONDS = 100.0
+"""No measure of speed: a limit for machines that do much else."""
+
+
+@contextmanager
+def _demo(folder: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo, with its temporary files under a folder of its own."""
+    process = subprocess.Popen(
+        [PROGRAMS / "heddle-emulator", "demo", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        bufsize=1,
+        env=os.environ | {"TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"} | environment,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _until(process: subprocess.Popen[str], words: str) -> str:
+    """What it printed until a line with these words, included."""
+    assert process.stdout is not None
+    shown = ""
+    for line in process.stdout:
+        shown += line
+        if words in line:
+            return shown
+    raise AssertionError(f"ended without {words!r}:\n{shown}")
+
+
+def _nothing_left(folder: Path, shown: str) -> None:
+    """The controller's port is closed, and no temporary file is left."""
+    found = API.search(shown)
+    assert found is not None
+    with socket.socket() as probe:
+        assert probe.connect_ex((found[1], int(found[2]))) != 0
+    assert list(folder.iterdir()) == []
+
+
+def test_the_demo_holds(tmp_path: Path) -> None:
+    """Exit 0, plain lines, every step there, hashing worse than Heddle, nothing left behind."""
+    with _demo(tmp_path, "--seed", "7") as process:
+        shown, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, shown
+    assert "\x1b" not in shown
+    for words in (
+        "512 NICs",
+        "llama-65b",
+        "ECMP",
+        "Heddle",
+        "submit to last FIB ack",
+        "slowest flow",
+        "certificate of plan",
+        "link down to last FIB ack",
+        "flows moved",
+        "all of it held",
+    ):
+        assert words in shown
+    assert "FAILED" not in shown
+    worst = next(line for line in shown.splitlines() if line.startswith("worst leaf-spine link"))
+    ecmp, spread, heddle = (float(word) for word in worst.split()[-3:])
+    assert ecmp > spread > heddle == 1.0
+    certificates = re.findall(r"certificate of plan (\d+)", shown)
+    assert int(certificates[1]) > int(certificates[0])
+    _nothing_left(tmp_path, shown)
+
+
+def test_keep_leaves_it_running_until_ctrl_c(tmp_path: Path) -> None:
+    """With --keep the printed command works against it; Ctrl-C ends it in order with exit 0."""
+    with _demo(tmp_path, "--keep") as process:
+        shown = _until(process, "job list")
+        command = shown.splitlines()[-1].split()
+        listed = subprocess.run(
+            [PROGRAMS / Path(command[0]).name, *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert listed.returncode == 0, listed.stderr
+        assert "llama-65b" in listed.stdout
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, shown + rest
+    assert "Traceback" not in shown + rest
+    _nothing_left(tmp_path, shown)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "moment"),
+    [
+        (signal.SIGINT, 130, "controller on"),
+        (signal.SIGTERM, 143, "jobs submitted"),
+        (signal.SIGHUP, 143, "agents connected"),
+    ],
+)
+def test_every_way_out_ends_everything(
+    tmp_path: Path, number: signal.Signals, code: int, moment: str
+) -> None:
+    """Interrupted at any step, it stops what it started, says nothing wild, and tells by its code."""
+    with _demo(tmp_path) as process:
+        shown = _until(process, moment)
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == code, shown + rest
+    assert "Traceback" not in shown + rest
+    _nothing_left(tmp_path, shown)
+
+
+def test_a_controller_that_does_not_start_is_told(tmp_path: Path) -> None:
+    """Exit 1 with the controller's own last words."""
+    with _demo(tmp_path, HEDDLE_SOLVE_SECONDS="-1") as process:
+        shown, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    assert "the controller ended with exit code 2" in shown
+    assert "solve_seconds" in shown
+    assert "Traceback" not in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_controller_that_dies_is_told(tmp_path: Path) -> None:
+    """Killed in the middle, it makes the demo fail within its patience and not hang."""
+    with _demo(tmp_path, "--keep") as process:
+        shown = _until(process, "Still running")
+        store = next(tmp_path.glob("heddle-demo-*"))
+        _kill_user_of(store)
+        rest, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1, shown + rest
+    assert "the controller ended" in rest
+    assert "Traceback" not in rest
+    assert list(tmp_path.iterdir()) == []
+
+
+def _kill_user_of(folder: Path) -> None:
+    """Kill the process whose command line names a folder: the controller of this test's demo."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    words = (entry / "cmdline").read_bytes()
+                except OSError:
+                    continue
+                if str(folder).encode() in words:
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    return
+    raise AssertionError(f"no process uses {folder}")

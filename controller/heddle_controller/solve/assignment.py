@@ -22,13 +22,13 @@ from heddle_controller.solve.phases import PhaseTable, phase_tables
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """What ``Assignment.undo`` needs to take a move back."""
+class Step:
+    """One change, with what is needed to take it back."""
 
     chunk: int
     old_path: Ints
-    old_last: int
-    split: int | None
+    split_from: int | None = None
+    """The chunk that this one was cut off from; None where it was moved."""
 
 
 class Assignment:
@@ -50,6 +50,8 @@ class Assignment:
         self._base: tuple[Ints, Ints] | None = None
         self.touched: set[int] = set()
         """Chunks moved or made since loading."""
+        self.journal: list[Step] = []
+        """Changes that ``roll_back`` can take back; whoever starts a trial clears it."""
 
     def load_chunks(self, flow: Ints, first_qp: Ints, last_qp: Ints, paths: list[Ints]) -> None:
         """Takes in many chunks at once; only before any other."""
@@ -103,9 +105,17 @@ class Assignment:
         """Gbit/s of one QP of a chunk."""
         return float(self.unit[self.flow[chunk]])
 
-    def used_with(self, flow: int, gbps: float, arcs: Ints) -> Floats:
-        """Utilisation of arcs (any shape) if they carried that much more of a flow."""
-        return self.load_with(flow, gbps, arcs) * self.network.per_gbps[arcs]
+    def used_after_move(self, chunk: int, qps: int, paths: Ints) -> Floats:
+        """Utilisation along each path if so many QPs of a chunk moved there.
+
+        ``paths`` and the answer have shape (paths, hops).
+        """
+        flow, old = self.flow[chunk], self.path[chunk]
+        gbps = self.unit_of(chunk) * qps
+        self.add(flow, -gbps, old)
+        after = self.load_with(flow, gbps, paths) * self.network.per_gbps[paths]
+        self.add(flow, gbps, old)
+        return after
 
     def load_with(self, flow: int, gbps: float, arcs: Ints) -> Floats:
         """Load of arcs (any shape) if they carried that much more of a flow."""
@@ -129,43 +139,51 @@ class Assignment:
             return None
         return self._tables.get(int(self.flows.job[flow]))
 
-    def place(self, flow: int, first_qp: int, last_qp: int, path: Ints) -> int:
-        """Makes a new chunk on a path and returns its row."""
-        chunk = len(self.flow)
+    def place(self, flow: int, first_qp: int, last_qp: int) -> int:
+        """Makes a new chunk, without a path yet, and returns its row."""
         self.flow.append(flow)
         self.first_qp.append(first_qp)
         self.last_qp.append(last_qp)
-        self.path.append(path)
-        self.add(flow, self.gbps(chunk), path)
-        self._join(chunk, path)
-        return chunk
+        self.path.append(np.empty(0, dtype=np.int64))
+        self.touched.add(len(self.flow) - 1)
+        return len(self.flow) - 1
 
-    def move(self, chunk: int, qps: int, path: Ints) -> Move:
-        """Moves the last ``qps`` QPs of a chunk to a path; fewer than all splits it."""
-        flow, old, last = self.flow[chunk], self.path[chunk], self.last_qp[chunk]
-        self.add(flow, -float(self.unit[flow]) * qps, old)
-        if qps < self.qps(chunk):
-            self.last_qp[chunk] = last - qps
-            self.touched.add(chunk)
-            return Move(chunk, old, last, self.place(flow, last - qps + 1, last, path))
+    def split(self, chunk: int, qps: int) -> int:
+        """Cuts the last ``qps`` QPs off a chunk; the new one stays on the same path."""
+        path, last = self.path[chunk], self.last_qp[chunk]
+        piece = self.place(self.flow[chunk], last - qps + 1, last)
+        self.path[piece] = path
+        self.last_qp[chunk] = last - qps
+        self.touched.add(chunk)
+        self._join(piece, path)
+        self.journal.append(Step(piece, path, chunk))
+        return piece
+
+    def move(self, chunk: int, path: Ints) -> None:
+        """Moves a whole chunk to a path."""
+        flow, gbps, old = self.flow[chunk], self.gbps(chunk), self.path[chunk]
+        self.add(flow, -gbps, old)
+        self.add(flow, gbps, path)
         self.path[chunk] = path
-        self.add(flow, self.gbps(chunk), path)
+        self.touched.add(chunk)
         self._join(chunk, path)
-        return Move(chunk, old, last, None)
+        self.journal.append(Step(chunk, old))
 
-    def undo(self, move: Move) -> None:
-        """Takes back the newest move that was not taken back yet."""
-        moved = move.chunk if move.split is None else move.split
-        flow, gbps = self.flow[moved], self.gbps(moved)
-        self.add(flow, -gbps, self.path[moved])
-        if move.split is not None:
-            for column in (self.flow, self.first_qp, self.last_qp, self.path):
-                column.pop()
-        self.last_qp[move.chunk] = move.old_last
-        self.path[move.chunk] = move.old_path
-        self.add(flow, gbps, move.old_path)
+    def roll_back(self, length: int) -> None:
+        """Takes changes back, newest first, until ``length`` are left in the journal."""
+        while len(self.journal) > length:
+            step = self.journal.pop()
+            if step.split_from is not None:
+                self.last_qp[step.split_from] = self.last_qp[step.chunk]
+                for column in (self.flow, self.first_qp, self.last_qp, self.path):
+                    column.pop()
+                self.touched.discard(step.chunk)
+                continue
+            flow, gbps = self.flow[step.chunk], self.gbps(step.chunk)
+            self.add(flow, -gbps, self.path[step.chunk])
+            self.add(flow, gbps, step.old_path)
+            self.path[step.chunk] = step.old_path
 
     def _join(self, chunk: int, path: Ints) -> None:
-        self.touched.add(chunk)
         for arc in path.tolist():
             self._joined.setdefault(arc, []).append(chunk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.chains import TOLERANCE
 from heddle_controller.solve.commodities import commodities_of
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.greedy import place_greedily
@@ -20,7 +21,7 @@ from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.planes import Planes
 from heddle_controller.solve.prices import price_bounds, unrestricted_bound
 from heddle_controller.solve.rounding import load_shares
-from heddle_controller.solve.search import SLACK, TOLERANCE, Search, Target
+from heddle_controller.solve.search import SLACK, Search, Target
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Problem:
         if self.lp_tiers is not None:
             tiers = np.maximum(tiers, self.lp_tiers)
         overall = max(self.bound.overall, float(tiers.max(initial=0.0)))
-        return Target(tiers, self.network.fabric.structure.tier_of_arc, overall)
+        return Target(tiers, overall)
 
     def exclude(self, stuck: list[int]) -> None:
         """Takes flows without a path out of the account."""
@@ -54,18 +55,97 @@ class Problem:
 
 
 def by_colours(problem: Problem, planes: Planes) -> Assignment:
-    """Colours, places the rest greedily, searches."""
+    """Colours whole flows, then the QPs of those that overfill an arc, and searches."""
+    flows = problem.flows
+    chunks = _coloured_chunks(planes, flows, np.arange(len(flows), dtype=np.int64))
+    assignment = _loaded(problem, chunks)
+    split = _overfilling(problem, assignment)
+    if len(split):
+        kept = np.isin(chunks.flow, split, invert=True)
+        pieces = _coloured_chunks(planes, flows, np.repeat(split, flows.qps[split]))
+        assignment = _loaded(problem, chunks.take(kept).plus(pieces))
+    rest = np.flatnonzero(problem.routed)
+    rest = rest[np.isin(rest, np.array(assignment.flow, dtype=np.int64), invert=True)]
+    return _finish(problem, assignment, rest, np.zeros_like(rest), flows.qps[rest] - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunks:
+    """QPs of flows on paths, parallel columns."""
+
+    flow: Ints
+    first_qp: Ints
+    last_qp: Ints
+    arcs: Ints
+    """Shape (chunks, 4), padded on the right with ``NONE``."""
+
+    def take(self, kept: Bools) -> _Chunks:
+        return _Chunks(self.flow[kept], self.first_qp[kept], self.last_qp[kept], self.arcs[kept])
+
+    def plus(self, other: _Chunks) -> _Chunks:
+        return _Chunks(
+            np.concatenate([self.flow, other.flow]),
+            np.concatenate([self.first_qp, other.first_qp]),
+            np.concatenate([self.last_qp, other.last_qp]),
+            np.concatenate([self.arcs, other.arcs]),
+        )
+
+
+def _coloured_chunks(planes: Planes, flows: Flows, rows: Ints) -> _Chunks:
+    """Chunks of flows as colours place them. A row named n times is coloured in n parts.
+
+    Flows that colours do not place whole are left out.
+    """
+    parts = np.bincount(rows, minlength=len(flows))[rows]
+    pieces = flows.take(rows)
+    coloured = planes.colour(replace(pieces, gbps=pieces.gbps / parts))
+    whole = np.bincount(rows[coloured.placed], minlength=len(flows))[rows] == parts
+    rows, arcs = rows[whole], coloured.arcs[whole]
+    order = np.lexsort((*arcs.T, rows))
+    rows, arcs = rows[order], arcs[order]
+    # Parts of one flow on the same path become one chunk.
+    new = np.ones(len(rows), dtype=np.bool_)
+    new[1:] = (np.diff(rows) != 0) | (np.diff(arcs, axis=0) != 0).any(axis=1)
+    first = np.flatnonzero(new)
+    size = (
+        np.diff(np.append(first, len(rows))) * flows.qps[rows[first]] // parts[whole][order][first]
+    )
+    ends = np.cumsum(size)
+    begin = ends - size
+    row = rows[first]
+    base = begin[np.searchsorted(row, row)]
+    return _Chunks(row, begin - base, ends - base - 1, arcs[first])
+
+
+def _loaded(problem: Problem, chunks: _Chunks) -> Assignment:
     assignment = Assignment(problem.network, problem.flows)
-    coloured = planes.colour(problem.flows)
-    rows = np.flatnonzero(coloured.placed)
-    arcs = coloured.arcs[rows]
-    lengths = (arcs != NONE).sum(axis=1)
+    lengths = (chunks.arcs != NONE).sum(axis=1).tolist()
     # Paths keep their arcs on the left: 0 within a leaf, 2 in a zone, 4 between.
-    paths = [row[:length] for row, length in zip(arcs, lengths.tolist(), strict=True)]
-    last_qp = problem.flows.qps - 1
-    assignment.load_chunks(rows, np.zeros_like(rows), last_qp[rows], paths)
-    rest = np.flatnonzero(~coloured.placed & problem.routed)
-    return _finish(problem, assignment, rest, np.zeros_like(rest), last_qp[rest])
+    paths = [row[:length] for row, length in zip(chunks.arcs, lengths, strict=True)]
+    assignment.load_chunks(chunks.flow, chunks.first_qp, chunks.last_qp, paths)
+    return assignment
+
+
+def _overfilling(problem: Problem, assignment: Assignment) -> Ints:
+    """Flows to take apart: on each arc over its target, as many as it has too many.
+
+    None where every flow is a single QP.
+    """
+    flows, network = problem.flows, problem.network
+    if not len(flows) or int(flows.qps.max()) == 1:
+        return np.empty(0, dtype=np.int64)
+    bounds = np.append(problem.target().bounds, np.inf)
+    used = assignment.utilization()
+    over = np.flatnonzero(used > bounds[network.tier] + TOLERANCE)
+    chosen: set[int] = set()
+    for arc in over.tolist():
+        excess = assignment.load[arc] - bounds[network.tier[arc]] / network.per_gbps[arc]
+        for chunk in assignment.members(arc):
+            if excess <= 0:
+                break
+            chosen.add(assignment.flow[chunk])
+            excess -= assignment.gbps(chunk)
+    return np.array(sorted(chosen), dtype=np.int64)
 
 
 def by_relaxation(problem: Problem, seconds: float | None) -> Assignment:
@@ -89,7 +169,7 @@ def _finish(
     problem: Problem, assignment: Assignment, flow: Ints, first_qp: Ints, last_qp: Ints
 ) -> Assignment:
     search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
-    problem.exclude(place_greedily(assignment, search, flow, first_qp, last_qp))
+    problem.exclude(place_greedily(search, flow, first_qp, last_qp))
     search.run()
     return assignment
 

@@ -31,6 +31,8 @@ class Network:
         inverse[:-1] = 1.0 / structure.capacity
         self.per_gbps: Floats = inverse
         """Utilisation that one Gbit/s adds to each arc, 0 for the padding."""
+        self.tier: Ints = np.append(structure.tier_of_arc, len(structure.tiers))
+        """Tier of each arc; the padding is one of its own."""
         self._attach()
 
     def _attach(self) -> None:

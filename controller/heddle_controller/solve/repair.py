@@ -59,7 +59,7 @@ class Repairer:
             assignment, problem.candidates, self._target(fabric, problem.bound), problem.deadline
         )
         flow, first_qp, last_qp = (column[routed[homeless[0]]] for column in homeless)
-        problem.exclude(place_greedily(assignment, search, flow, first_qp, last_qp))
+        problem.exclude(place_greedily(search, flow, first_qp, last_qp))
         search.run()
         return finished_plan(problem, paths_of(assignment, renumber=False))
 
@@ -69,7 +69,7 @@ class Repairer:
         if fabric.structure.tiers == self.previous.fabric.structure.tiers:
             tiers = np.maximum(tiers, self._worst_tiers)
         overall = max(bound.overall, float(tiers.max(initial=0.0)))
-        return Target(tiers, fabric.structure.tier_of_arc, overall)
+        return Target(tiers, overall)
 
     def _keep(self, assignment: Assignment) -> tuple[Ints, Ints, Ints]:
         """Loads the paths that still hold; returns the QPs that have none, as columns."""

@@ -1,0 +1,148 @@
+"""Ejection chains: make room by moving what is in the way, and what is in its way.
+
+A chunk goes where one or two arcs are then too full; each of these ejects a chunk
+of its own, and so on to a small depth. In a healthy fabric this is the exchange
+along an alternating path (Kempe) that edge colouring rests on. A chain that comes
+to no end is taken back whole. Each chain has a budget, or the search would
+explode: chains that succeed are short, long searches fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.options import Deadline
+
+TOLERANCE = 1e-9
+"""Utilisations closer than this are equal: loads are sums of many rates."""
+
+MOST_FULL_ARCS = 2
+"""A path with more full arcs needs as many chains to succeed at once; they rarely do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How hard to try."""
+
+    depth: int = 4
+    """Length of an ejection chain."""
+    width: int = 3
+    """Paths tried for a chunk within a chain."""
+    budget: int = 300
+    """Chunks looked at in one chain."""
+    spare: int = 3000
+    """Chunks looked at in all for arcs that are within a QP of their bound."""
+    rounds: int = 20000
+    """Arcs relieved at most."""
+    patience: int = 24
+    """Arcs in a row that could not give before the search ends."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """Where an ejection chain stands."""
+
+    ceiling: Floats
+    """Utilisation that arcs of each tier may not exceed in the end."""
+    depth: int
+    """Steps that are left."""
+    freed: tuple[int, ...]
+    """Arcs that gave something up, which nothing may move to."""
+    placed: frozenset[int]
+    """Chunks that were moved, which stay."""
+
+    def after(self, chunk: int, full: list[int]) -> Link:
+        """One step on."""
+        return Link(self.ceiling, self.depth - 1, (*self.freed, *full), self.placed | {chunk})
+
+
+class Chains:
+    """Ejection chains on one assignment."""
+
+    def __init__(
+        self, assignment: Assignment, candidates: Candidates, deadline: Deadline, limits: Limits
+    ) -> None:
+        self.assignment = assignment
+        self.candidates = candidates
+        self.deadline = deadline
+        self.limits = limits
+        self._left = 0
+        self.spent = 0
+
+    def free(self, arc: int, ceiling: Floats, budget: int) -> bool:
+        """Takes one chunk, or one QP of one, off an arc; False leaves all as it was.
+
+        ``spent`` then says how many chunks it looked at.
+        """
+        self._left = budget
+        freed = self._eject(arc, Link(ceiling, self.limits.depth, (arc,), frozenset()))
+        self.spent = budget - self._left
+        return freed
+
+    def _eject(self, arc: int, link: Link) -> bool:
+        assignment = self.assignment
+        for chunk in assignment.members(arc):
+            if chunk in link.placed:
+                continue
+            for size in dict.fromkeys((assignment.qps(chunk), 1)):
+                if self._left <= 0 or self.deadline.passed():
+                    return False
+                if self._eject_chunk(chunk, size, link):
+                    return True
+        return False
+
+    def _eject_chunk(self, chunk: int, size: int, link: Link) -> bool:
+        paths = self.paths(self.assignment.flow[chunk])
+        self._left -= 1
+        if len(paths) <= 1:
+            return False
+        after = self.assignment.used_after_move(chunk, size, paths)
+        over = after > link.ceiling[self.assignment.network.tier[paths]]
+        for row in self._order(after, over, paths, link):
+            full = paths[row][over[row]].tolist()
+            if full and not link.depth:
+                return False
+            if self._place(chunk, size, paths[row], full, link):
+                return True
+        return False
+
+    def _order(self, after: Floats, over: Bools, paths: Ints, link: Link) -> list[int]:
+        """Rows worth a try: fewest full arcs first, none that the chain has freed."""
+        full = over.sum(axis=1)
+        barred = (paths[:, :, None] == np.array(link.freed)).any(axis=(1, 2))
+        order = np.lexsort((after.max(axis=1), full))
+        worth = order[~(barred | (full > MOST_FULL_ARCS))[order]]
+        rows: list[int] = worth[: self.limits.width].tolist()
+        return rows
+
+    def _place(self, chunk: int, size: int, path: Ints, full: list[int], link: Link) -> bool:
+        """Puts a chunk on a path and frees each arc that this overfills."""
+        assignment = self.assignment
+        before = len(assignment.journal)
+        piece = chunk if size == assignment.qps(chunk) else assignment.split(chunk, size)
+        assignment.move(piece, self.trimmed(path))
+        further = link.after(piece, full)
+        for arc in full:
+            limit = float(link.ceiling[assignment.network.tier[arc]])
+            while assignment.utilization_of(arc) > limit:
+                if not self._eject(arc, further):
+                    assignment.roll_back(before)
+                    return False
+        return True
+
+    def paths(self, flow: int) -> Ints:
+        """Candidate paths of a flow."""
+        terminal, flows = self.assignment.network.terminal, self.assignment.flows
+        return self.candidates.between(
+            int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        )
+
+    def trimmed(self, path: Ints) -> Ints:
+        """A path without its padding."""
+        kept: Ints = path[path != self.assignment.network.pad]
+        return kept

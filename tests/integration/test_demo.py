@@ -122,7 +122,7 @@ def test_keep_leaves_it_running_until_ctrl_c(tmp_path: Path) -> None:
 def test_every_way_out_ends_everything(
     tmp_path: Path, number: signal.Signals, code: int, moment: str
 ) -> None:
-    """Interrupted at any step, it stops what it started, says nothing wild, and tells by its code."""
+    """Interrupted at any step it ends what it started, says nothing wild, and tells by its code."""
     with _demo(tmp_path) as process:
         shown = _until(process, moment)
         process.send_signal(number)

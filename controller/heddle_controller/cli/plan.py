@@ -1,0 +1,115 @@
+"""``heddle plan``: a plan from files to a file, without any server."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from heddle_controller.cli.client import Client
+from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, Failure
+from heddle_controller.cli.output import echo_json, echo_pairs, echo_table
+from heddle_controller.cli.plan_run import Order, Outcome, Tell, run
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.files.flows_file import MOST_QPS
+from heddle_controller.model.plan import Certificate
+from heddle_controller.plan.verify import PlanInvalid
+
+FILE = click.Path(path_type=Path)
+"""Checked by whoever opens it, who names the cure in one line."""
+REASONS_SHOWN = 10
+
+
+@click.command(epilog=EXIT_CODES)
+@click.option("--fabric", type=FILE, required=True, help="fabric.json, plain or gzip.")
+@click.option("--flows", type=FILE, help="flows.csv, plain or gzip.")
+@click.option("--jobs", type=FILE, help="jobs.yaml; its flows come on top of --flows.")
+@click.option("--qps", type=click.IntRange(1, MOST_QPS), help="QPs of every flow.")
+@click.option(
+    "--down",
+    multiple=True,
+    metavar="A,B[,KEY]|SWITCH",
+    help="Plan as if this link (every link between A and B without a KEY) or switch were down.",
+)
+@click.option("--previous", type=FILE, help="Repair this plan.json instead of planning anew.")
+@click.option("--time-limit", type=float, metavar="S", help="Seconds that improving may take.")
+@click.option("--out", type=FILE, help="Write plan.json here, gzip where the name ends in .gz.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@click.pass_context
+def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - see Order
+    """Plan flows on a fabric offline: no controller is needed."""
+    order = Order(**asked)
+    if order.flows is None and order.jobs is None:
+        raise Failure("nothing to plan: give --flows, --jobs or both")
+    limit = order.time_limit
+    if limit is not None and not (math.isfinite(limit) and limit >= 0):
+        raise Failure(f"--time-limit is {limit:g}; give seconds, 0 or more")
+    client = ctx.find_object(Client)
+    try:
+        with _progress() as tell:
+            outcome = run(order, tell)
+    except InputError as error:
+        raise Failure(str(error)) from error
+    except PlanInvalid as error:
+        message = f"{error}; nothing was written. This is a fault of Heddle: please report it"
+        raise Failure(message, FAULT) from error
+    if as_json or (client is not None and client.json):
+        echo_json(outcome.record())
+    else:
+        _summary(outcome, order.out)
+    if outcome.plan.unrouted:
+        sys.exit(UNROUTED)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """Shows the step under way on a terminal, and nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as status:
+        yield lambda step: status.update(f"{step} …")
+
+
+def _summary(outcome: Outcome, out: Path | None) -> None:
+    plan, timing = outcome.plan, outcome.timing
+    routed = len(plan.flows) - len(plan.unrouted)
+    repaired = "repair_seconds" in timing
+    seconds = {name.removesuffix("_seconds"): value for name, value in timing.items()}
+    echo_pairs(
+        {
+            "fabric": plan.fabric.name,
+            "flows": f"{routed} routed, {len(plan.unrouted)} without a path",
+            "moved": f"{outcome.changed} flows" if repaired else "",
+            "worst link": _certificate_text(plan.certificate),
+            "seconds": ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
+            "written to": out or "",
+        }
+    )
+    rows = [
+        (tier.tier, f"{tier.max_utilization:.3f}", f"{tier.lower_bound:.3f}")
+        for tier in plan.certificate.tiers
+    ]
+    if rows:
+        echo_table(["tier", "worst link", "lower bound"], rows)
+    for note in plan.notes:
+        click.echo(f"note: {note}")
+    reasons = sorted(plan.unrouted.items())
+    for row, reason in reasons[:REASONS_SHOWN]:
+        click.echo(f"no path for {plan.flows.ids[row]}: {reason}")
+    if len(reasons) > REASONS_SHOWN:
+        click.echo(f"and {len(reasons) - REASONS_SHOWN} more flows without a path")
+
+
+def _certificate_text(certificate: Certificate) -> str:
+    if certificate.proof == "none":
+        return "no load"
+    bound = f"no plan below {certificate.lower_bound:.3f} ({certificate.proof})"
+    return f"{certificate.max_utilization:.3f}; {bound}, gap {certificate.gap:.1%}"

@@ -1,0 +1,133 @@
+"""One run of ``heddle plan``: load, plan or repair, check, write.
+
+Apart from the command, so that what is done and how it is asked for and shown can
+each be read by itself. Clocks are read here and nowhere below.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heddle_controller.cli.plan_down import Losses, losses_of
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_controller.model.files.flows_file import load_demands
+from heddle_controller.model.files.plan_file import load_plan, save_plan
+from heddle_controller.model.files.plan_records import certificate_record, unrouted_records
+from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.plan import Plan
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Options, Repairer, solve
+from heddle_controller.traffic.jobs import flows_of_jobs
+from heddle_controller.traffic.jobs_file import load_jobs
+
+Tell = Callable[[str], None]
+"""Hears which step begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for; at least one of ``flows`` and ``jobs`` is given."""
+
+    fabric: Path
+    flows: Path | None = None
+    jobs: Path | None = None
+    qps: int | None = None
+    down: tuple[str, ...] = ()
+    previous: Path | None = None
+    time_limit: float | None = None
+    out: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A plan that passed the check."""
+
+    plan: Plan
+    changed: int = 0
+    """Flows whose path moved; 0 without a previous plan."""
+    timing: dict[str, float] = field(default_factory=dict)
+    """Seconds of each part of the run."""
+
+    def record(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        plan = self.plan
+        return {
+            "certificate": certificate_record(plan.certificate),
+            "timing": self.timing,
+            "changed": self.changed,
+            "flows": len(plan.flows),
+            "unrouted": unrouted_records(plan),
+            "notes": list(plan.notes),
+        }
+
+
+def run(order: Order, tell: Tell) -> Outcome:
+    """Carry an order out. Nothing is written unless the plan passed the check.
+
+    Raises:
+        InputError: an input is faulty, or the plan cannot be written there.
+        PlanInvalid: the planner made a plan that must not be used.
+    """
+    tell("loading")
+    start = time.perf_counter()
+    fabric = load_fabric_file(order.fabric)
+    losses = losses_of(fabric, order.down, str(order.fabric))
+    flows = _flows(order, fabric)
+    previous = load_plan(order.previous, fabric, flows) if order.previous else None
+    options = Options(time_limit_seconds=order.time_limit)
+    repairer = Repairer(previous, options) if previous else None
+    timing = {"load_seconds": time.perf_counter() - start}
+    tell(f"planning {len(flows)} flows")
+    plan = _planned(fabric, losses, flows, repairer or options, timing)
+    tell("checking the plan")
+    start = time.perf_counter()
+    verify_plan(plan)
+    changed = len(changed_flows(previous, plan)) if previous else 0
+    timing["verify_seconds"] = time.perf_counter() - start
+    if order.out:
+        tell(f"writing {order.out}")
+        timing["write_seconds"] = save_plan(plan, order.out, timing=timing, changed=changed)
+    return Outcome(plan, changed, timing)
+
+
+def _flows(order: Order, fabric: Fabric) -> Flows:
+    """Flows of the flow file, then those of the jobs."""
+    parts = []
+    if order.flows:
+        parts.append(resolve(load_demands(order.flows), fabric, origin=str(order.flows)))
+    if order.jobs:
+        jobs = load_jobs(order.jobs)
+        parts.append(flows_of_jobs(jobs, fabric, origin=str(order.jobs)))
+    flows = concatenate(parts)
+    if order.flows and len(set(flows.ids)) < len(flows):
+        twice = next(iter({*parts[0].ids} & {*parts[1].ids}))
+        reason = f"{order.jobs} makes a flow of the same id; rename this one"
+        raise refuse(str(order.flows), f"flow {twice!r}", reason)
+    return flows if order.qps is None else flows.with_qps(order.qps)
+
+
+def _planned(
+    fabric: Fabric,
+    losses: Losses,
+    flows: Flows,
+    planner: Repairer | Options,
+    timing: dict[str, float],
+) -> Plan:
+    """The plan; the clock runs from the losses known to the plan in memory."""
+    start = time.perf_counter()
+    present = losses.applied(fabric)
+    if isinstance(planner, Options):
+        plan = solve(present, flows, planner)
+    else:
+        plan = planner.repair(present, flows)
+        timing["repair_seconds"] = time.perf_counter() - start
+    timing["solve_seconds"] = time.perf_counter() - start
+    return plan

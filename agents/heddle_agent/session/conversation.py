@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -18,7 +18,7 @@ import grpc
 import structlog
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_agent.fib import Count, Link, Match
+from heddle_agent.fib import Link
 from heddle_agent.session import encode
 from heddle_agent.session.decode import MalformedPushError, decode_push
 from heddle_agent.table import Forwarding, LinkObservation, Receipt, Status
@@ -116,16 +116,14 @@ class Conversation:
         """Send link changes when they come and counters when they are due; 0 is never."""
         loop = asyncio.get_running_loop()
         due = loop.time() + counter_interval if counter_interval > 0 else None
-        sent: Mapping[Match, Count] = {}
         while True:
             try:
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
             except TimeoutError:
-                counts = self._forwarding.counters()
-                changed = {m: count for m, count in counts.items() if count != sent.get(m)}
-                await self._write(encode.counter_report(changed, time.time()))
-                sent, due = counts, loop.time() + counter_interval
+                counters = encode.counter_report(self._forwarding.counters(), time.time())
+                await self._write(counters)
+                due = loop.time() + counter_interval
             else:
                 self._wake.clear()
                 news, self._news = self._news.values(), {}

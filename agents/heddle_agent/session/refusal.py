@@ -15,7 +15,7 @@ _CURES = {
     grpc.StatusCode.NOT_FOUND: "check --fabric and --switch, and import the fabric",
     grpc.StatusCode.INVALID_ARGUMENT: "check --fabric, --switch and that releases match",
     grpc.StatusCode.FAILED_PRECONDITION: "put the controller right; the agent will come again",
-    grpc.StatusCode.ALREADY_EXISTS: "another agent speaks for this switch: stop one of the two",
+    grpc.StatusCode.ABORTED: "another agent speaks for this switch: stop one of the two",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "the controller is full; the agent will come again",
 }
 

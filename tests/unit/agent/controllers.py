@@ -1,0 +1,167 @@
+"""A small real controller: a gRPC server on a free port that says what the test has it say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc
+
+from heddle.v1 import agent_pb2 as pb
+from heddle.v1 import agent_pb2_grpc, common_pb2
+
+Context = grpc.aio.ServicerContext[pb.AgentMessage, pb.ControllerMessage]
+DEADLINE = 10.0
+
+
+async def until(true: Callable[[], object], what: str = "the state to come") -> None:
+    """Wait until something is so; fail after the deadline, and say what was awaited."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + DEADLINE
+    while not true():
+        assert loop.time() < end, f"waited {DEADLINE} s for {what}"
+        await asyncio.sleep(0.005)
+
+
+@dataclass(eq=False)
+class Stream:
+    """One session as the controller sees it."""
+
+    context: Context
+    parameters: pb.SessionParameters
+    received: list[pb.AgentMessage] = field(default_factory=list)
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def results(self) -> list[pb.PushResult]:
+        """Answers to pushes, in order."""
+        return [m.push_result for m in self.received if m.HasField("push_result")]
+
+    def links(self) -> list[pb.LinkStateReport]:
+        """Link reports, in order."""
+        return [m.link_state for m in self.received if m.HasField("link_state")]
+
+    def counters(self) -> list[pb.CounterReport]:
+        """Counter reports, in order."""
+        return [m.counters for m in self.received if m.HasField("counters")]
+
+    async def push(self, message: pb.Push) -> None:
+        """Send a push."""
+        await self.context.write(pb.ControllerMessage(push=message))
+
+    async def acked(self, answers: int = 2) -> list[pb.PushResult]:
+        """Wait for so many answers in all; return them."""
+        await until(lambda: len(self.results()) >= answers, f"{answers} answers to pushes")
+        return self.results()
+
+
+class Controller(agent_pb2_grpc.AgentServiceServicer):
+    """Accepts sessions with what it was told to say, or refuses them."""
+
+    def __init__(self) -> None:
+        self.accept = pb.SessionAccepted(controller_id="c1", epoch=1)
+        self.refusal: tuple[grpc.StatusCode, str] | None = None
+        self.first: pb.ControllerMessage | None = None  # instead of SessionAccepted
+        self.speaks = asyncio.Event()
+        self.speaks.set()
+        self.attempts = 0
+        self.streams: list[Stream] = []
+        self.live = 0
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self.port}"
+
+    async def Session(  # type: ignore[override]  # noqa: N802 - named so by the protocol; its stub knows iterators only
+        self, request_iterator: object, context: Context
+    ) -> None:
+        """Serve one session until either side has enough."""
+        del request_iterator
+        self.attempts += 1
+        first = await context.read()
+        assert isinstance(first, pb.AgentMessage)
+        if self.refusal is not None:
+            await context.abort(*self.refusal)
+        await self.speaks.wait()
+        await context.write(self.first or pb.ControllerMessage(session_accepted=self.accept))
+        stream = Stream(context, first.session_parameters)
+        self.streams.append(stream)
+        self.live += 1
+        reader = asyncio.create_task(self._read(stream))
+        closing = asyncio.create_task(stream.closing.wait())
+        try:
+            await asyncio.wait([reader, closing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.live -= 1
+            reader.cancel()
+            closing.cancel()
+            await asyncio.gather(reader, closing, return_exceptions=True)
+
+    async def stream(self, number: int = 0) -> Stream:
+        """The session of that number, once its first link report is here."""
+        await until(
+            lambda: len(self.streams) > number and self.streams[number].received,
+            f"session {number}",
+        )
+        return self.streams[number]
+
+    async def _read(self, stream: Stream) -> None:
+        while isinstance(message := await stream.context.read(), pb.AgentMessage):
+            stream.received.append(message)
+
+
+@asynccontextmanager
+async def listening(controller: Controller, port: int = 0) -> AsyncIterator[Controller]:
+    """The controller on a real server; on the way out everything is closed at once."""
+    server = grpc.aio.server()
+    agent_pb2_grpc.add_AgentServiceServicer_to_server(controller, server)
+    controller.port = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    try:
+        yield controller
+    finally:
+        await server.stop(None)
+
+
+def wire_push(
+    *rows: tuple[str, str, int, int, int | None],
+    epoch: int = 1,
+    generation: int = 1,
+    nonce: int = 1,
+    full: bool = False,
+    sweep: bool = False,
+    completes: bool = True,
+    risk: tuple[str, str] | None = None,
+) -> pb.Push:
+    """A push of sets: source, destination, source port, primary spine, backup spine or None.
+
+    With a risk, all of them depend on that link.
+    """
+    nics = sorted({row[0] for row in rows} | {row[1] for row in rows})
+    return pb.Push(
+        mode=pb.PUSH_MODE_FULL_SYNC if full else pb.PUSH_MODE_INCREMENTAL,
+        epoch=epoch,
+        generation=generation,
+        nonce=nonce,
+        sweep_stale=sweep,
+        completes_generation=completes,
+        operations=pb.OperationBatch(
+            kinds=[pb.OPERATION_KIND_SET] * len(rows),
+            endpoints=[pb.Endpoint(nic=nic) for nic in nics],
+            next_hops=[pb.NextHop(node=f"spine{number}", key="0") for number in range(4)],
+            risk_links=[common_pb2.LinkRef(source=risk[0], target=risk[1], key="0")]
+            if risk
+            else [],
+            risk_groups=[pb.RiskGroup(links=[0])] if risk else [],
+            sources=[nics.index(row[0]) for row in rows],
+            destinations=[nics.index(row[1]) for row in rows],
+            source_ports=[row[2] for row in rows],
+            destination_ports=[0] * len(rows),
+            primaries=[row[3] for row in rows],
+            backups=[0 if row[4] is None else row[4] + 1 for row in rows],
+            risks=[1 if risk else 0] * len(rows),
+        ),
+    )

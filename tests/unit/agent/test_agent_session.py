@@ -1,0 +1,409 @@
+"""An agent before a real gRPC server on a free port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from heddle.v1 import agent_pb2 as pb
+from heddle.v1 import common_pb2
+from heddle_agent.agent import Agent
+from heddle_agent.fib import Link, MemoryFib, Packet, Packets
+from heddle_agent.session import Backoff, Channels, SessionOptions
+from heddle_agent.table import Fence
+from heddle_agent.watch import ManualLinks
+from tests.unit.agent.controllers import Controller, listening, until, wire_push
+from tests.unit.agent.worlds import HOPS, SWITCH, FixedUnderlay
+
+QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.05), answer_timeout=0.3)
+FLOW = Packet("nic0", "far0", 9)
+ENTRY = ("nic0", "far0", 0, 0, 1)
+
+
+@dataclass
+class Running:
+    """An agent with its parts in reach."""
+
+    agent: Agent
+    fib: MemoryFib
+    links: ManualLinks
+
+    def leaves(self) -> str | None:
+        """Where the flow goes."""
+        hop = self.fib.lookup(FLOW)
+        return None if hop is None else hop.node
+
+
+@asynccontextmanager
+async def running(
+    *controllers: str, switch: str = SWITCH, fence: Fence | None = None, table_size: int = 0
+) -> AsyncIterator[Running]:
+    """An agent that runs inside and has stopped afterwards, without a word."""
+    links = ManualLinks(switch, HOPS)
+    fib = MemoryFib(switch, HOPS, FixedUnderlay(HOPS[2:4]), seed=1, table_size=table_size)
+    agent = Agent(
+        fabric="fabrics/f1",
+        switch=switch,
+        controllers=controllers,
+        fib=fib,
+        links=links,
+        options=QUICK,
+        fence=fence or Fence(),
+    )
+    task = asyncio.create_task(agent.run())
+    try:
+        yield Running(agent, fib, links)
+    finally:
+        await agent.stop()
+        await task
+
+
+@pytest.fixture
+async def controller() -> AsyncIterator[Controller]:
+    """A controller that listens."""
+    async with listening(Controller()) as one:
+        yield one
+
+
+async def test_parameters_come_first_then_all_links(controller: Controller) -> None:
+    """The agent says who it is, what it can do and what it holds, then how its links are."""
+    async with running(controller.address, fence=Fence(4, 2), table_size=100) as one:
+        stream = await controller.stream()
+        assert one.agent.connected
+    said = stream.parameters
+    assert (said.fabric, said.switch) == ("fabrics/f1", SWITCH)
+    assert (said.highest_epoch, said.generation, said.table_digest) == (4, 0, b"")
+    assert said.table_size == 100
+    assert set(said.capabilities) == {1, 2, 3, 4, 5}
+    assert said.instance_id
+    assert said.software_version == "0.1.0"
+    (report,) = stream.links()
+    assert report.full
+    assert len(report.links) == len(HOPS)
+    assert {seen.state for seen in report.links} == {common_pb2.STATE_UP}
+
+
+async def test_a_push_is_answered_for_table_and_backend(controller: Controller) -> None:
+    """RIB, then FIB, both with the push's nonce; then packets follow it."""
+    async with running(controller.address) as one:
+        assert one.leaves() in {"spine2", "spine3"}
+        stream = await controller.stream()
+        await stream.push(wire_push(ENTRY, epoch=3, generation=8, nonce=77, full=True))
+        rib, fib = await stream.acked()
+        assert (rib.stage, fib.stage) == (pb.PUSH_STAGE_RIB, pb.PUSH_STAGE_FIB)
+        for result in (rib, fib):
+            assert (result.nonce, result.epoch, result.generation) == (77, 3, 8)
+            assert result.status == pb.PUSH_STATUS_APPLIED
+            assert result.highest_epoch == 3
+            assert not result.failures
+        assert one.leaves() == "spine0"
+        assert (one.agent.held.generation, one.agent.held.entries) == (8, 1)
+
+
+async def test_failures_are_in_band_in_both_answers(controller: Controller) -> None:
+    """What the table could not take is not in the backend either, and both answers say so."""
+    async with running(controller.address, table_size=1) as one:
+        stream = await controller.stream()
+        await stream.push(wire_push(ENTRY, ("nic0", "far1", 0, 0, None)))
+        for result in await stream.acked():
+            assert result.status == pb.PUSH_STATUS_APPLIED
+            assert [(f.operation, f.reason) for f in result.failures] == [
+                (1, pb.FAILURE_REASON_TABLE_FULL)
+            ]
+        assert one.agent.held.entries == 1
+
+
+async def test_an_older_epoch_is_answered_once_and_refused(controller: Controller) -> None:
+    """One answer, STALE_EPOCH, with the highest epoch, so that the old leader learns of it."""
+    async with running(controller.address, fence=Fence(9, 9)) as one:
+        stream = await controller.stream()
+        await stream.push(wire_push(ENTRY, epoch=8))
+        await stream.push(wire_push(ENTRY, epoch=9, generation=9, nonce=2))
+        stale, rib, _ = await stream.acked(3)
+        assert (stale.status, stale.highest_epoch) == (pb.PUSH_STATUS_STALE_EPOCH, 9)
+        assert "older" in stale.message
+        assert rib.nonce == 2
+        assert one.leaves() == "spine0"
+
+
+async def test_a_malformed_push_is_refused_and_the_session_goes_on(controller: Controller) -> None:
+    """INVALID, with the operation at fault; the next push is taken."""
+    bad = wire_push(ENTRY)
+    bad.operations.sources[0] = 99
+    async with running(controller.address) as one:
+        stream = await controller.stream()
+        await stream.push(bad)
+        await stream.push(wire_push(ENTRY, nonce=2))
+        invalid, _, fib = await stream.acked(3)
+        assert invalid.status == pb.PUSH_STATUS_INVALID
+        assert "operation 0: sources has 99" in invalid.message
+        assert fib.stage == pb.PUSH_STAGE_FIB
+        assert one.agent.held.entries == 1
+
+
+async def test_a_lost_link_is_repaired_then_reported(controller: Controller) -> None:
+    """Packets have moved before anybody is told; the report names link, reason and sequence."""
+    async with running(controller.address) as one:
+        stream = await controller.stream()
+        await stream.push(wire_push(ENTRY))
+        await stream.acked()
+        one.links.down("spine0", reason="bfd")
+        await one.links.settled()
+        assert one.leaves() == "spine1"
+        await until(lambda: len(stream.links()) == 2, "the report")
+        report = stream.links()[1]
+        assert not report.full
+        (seen,) = report.links
+        assert (seen.link.source, seen.link.target, seen.link.key) == ("leaf0", "spine0", "0")
+        assert (seen.state, seen.reason, seen.sequence) == (common_pb2.STATE_DOWN, "bfd", 1)
+        one.links.up("spine0")
+        await one.links.settled()
+        assert one.leaves() == "spine0"
+
+
+async def test_repair_needs_no_controller() -> None:
+    """Controller gone: entries stay, local and remote failures are repaired, and told later."""
+    async with listening(Controller()) as first, running(first.address) as one:
+        stream = await first.stream()
+        await stream.push(wire_push(ENTRY, risk=("spine0", "leaf9")))
+        await stream.acked()
+        stream.closing.set()
+        first.refusal = (grpc.StatusCode.UNAVAILABLE, "going away")
+        await until(lambda: not one.agent.connected)
+        one.agent.link_notice(Link.between("spine0", "leaf9"), up=False)
+        assert one.leaves() == "spine1"
+        one.agent.link_notice(Link.between("spine0", "leaf9"), up=True)
+        assert one.leaves() == "spine0"
+        one.links.down("spine0")
+        await one.links.settled()
+        assert one.leaves() == "spine1"
+        first.refusal = None
+        again = await first.stream(1)
+        assert again.parameters.instance_id == stream.parameters.instance_id
+        assert again.parameters.generation == 1
+        assert again.parameters.highest_epoch == 1
+        assert len(again.parameters.table_digest) == 32
+        states = {seen.link.target: seen.state for seen in again.links()[0].links}
+        assert states["spine0"] == common_pb2.STATE_DOWN
+
+
+async def test_entries_withdraw_after_their_time_without_a_controller() -> None:
+    """Only if the controller asked for it; the agent then holds nothing and says so."""
+    controller = Controller()
+    controller.accept.entry_ttl_seconds = 0.05
+    async with running("127.0.0.1:1") as lonely:
+        assert lonely.agent.held.entries == 0
+    async with listening(controller), running(controller.address) as one:
+        stream = await controller.stream()
+        await stream.push(wire_push(ENTRY))
+        await stream.acked()
+        controller.refusal = (grpc.StatusCode.UNAVAILABLE, "going away")
+        stream.closing.set()
+        await until(lambda: one.agent.held.entries == 0, "the withdrawal")
+        assert one.leaves() in {"spine2", "spine3"}
+        controller.refusal = None
+        again = await controller.stream(1)
+        assert (again.parameters.generation, again.parameters.table_digest) == (0, b"")
+
+
+async def test_a_controller_that_is_back_in_time_keeps_the_entries(controller: Controller) -> None:
+    """The clock of the time-to-live stops with the next accepted session."""
+    controller.accept.entry_ttl_seconds = 0.5
+    async with running(controller.address) as one:
+        stream = await controller.stream()
+        await stream.push(wire_push(ENTRY))
+        await stream.acked()
+        controller.accept.entry_ttl_seconds = 0
+        stream.closing.set()
+        await controller.stream(1)
+        await asyncio.sleep(0.6)  # longer than the time-to-live
+        assert one.leaves() == "spine0"
+
+
+async def test_counters_go_up_as_often_as_the_controller_wants(controller: Controller) -> None:
+    """Sums since the entry was programmed, of every entry that has carried something."""
+    controller.accept.counter_interval_seconds = 0.05
+    async with running(controller.address) as one:
+        stream = await controller.stream()
+        await stream.push(wire_push(ENTRY, ("nic0", "far1", 0, 0, None)))
+        await stream.acked()
+        names = one.fib.names
+        ports = (np.array([FLOW.source_port]), np.array([FLOW.destination_port]))
+        batch = Packets(names.ids([FLOW.source]), names.ids([FLOW.destination]), *ports)
+        one.fib.count(batch, 1000)
+        await until(lambda: any(r.packets for r in stream.counters()), "a count")
+        first = next(r for r in stream.counters() if r.packets)
+        assert (list(first.packets), list(first.bytes)) == ([1], [1000])
+        ends = [end.nic for end in first.endpoints]
+        assert (ends[first.sources[0]], ends[first.destinations[0]]) == ("nic0", "far0")
+        one.fib.count(batch, 500)
+        await until(lambda: list(stream.counters()[-1].packets) == [2], "the next")
+        last = stream.counters()[-1]
+        assert list(last.bytes) == [1500]
+        assert last.time.ToNanoseconds() > first.time.ToNanoseconds()
+
+
+@pytest.mark.parametrize(
+    ("code", "cure"),
+    [
+        (grpc.StatusCode.NOT_FOUND, "check --fabric and --switch"),
+        (grpc.StatusCode.UNAUTHENTICATED, "--tls-cert"),
+        (grpc.StatusCode.FAILED_PRECONDITION, "will come again"),
+    ],
+)
+async def test_a_refusal_is_logged_once_with_its_cure_and_tried_again(
+    controller: Controller, code: grpc.StatusCode, cure: str
+) -> None:
+    """The first refusal is a warning, its repetitions are not; the session comes in the end."""
+    controller.refusal = (code, "for a reason")
+    with capture_logs() as logs:
+        async with running(controller.address) as one:
+            await until(lambda: controller.attempts >= 4, "more attempts")
+            assert not one.agent.connected
+            controller.refusal = None
+            await controller.stream()
+    warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert len(warnings) == 1
+    assert (warnings[0]["status"], warnings[0]["why"]) == (code.name, "for a reason")
+    assert cure in warnings[0]["cure"]
+    assert warnings[0]["switch"] == SWITCH
+
+
+async def test_unreachable_controllers_are_passed_over(controller: Controller) -> None:
+    """With two of three addresses dead the agent finds the one that lives."""
+    async with running("127.0.0.1:1", controller.address, "127.0.0.1:2") as one:
+        await controller.stream()
+        assert one.agent.connected
+
+
+async def test_a_controller_that_says_nothing_is_given_up(controller: Controller) -> None:
+    """No answer to the parameters is no session; the agent asks again."""
+    controller.speaks.clear()
+    with capture_logs() as logs:
+        async with running(controller.address):
+            await until(lambda: controller.attempts >= 2, "another attempt")
+            controller.speaks.set()
+            await controller.stream()
+    assert {entry["status"] for entry in logs if "status" in entry} == {"DEADLINE_EXCEEDED"}
+
+
+async def test_a_stranger_is_not_taken_for_a_controller(controller: Controller) -> None:
+    """A first message that is not SessionAccepted ends the attempt, and says why."""
+    controller.first = pb.ControllerMessage(push=wire_push(ENTRY))
+    with capture_logs() as logs:
+        async with running(controller.address) as one:
+            await until(lambda: controller.attempts >= 2, "another attempt")
+            assert one.agent.held.entries == 0
+    assert "its first message is not SessionAccepted" in {entry.get("why") for entry in logs}
+
+
+async def test_a_hundred_agents_share_a_loop_and_stop_without_a_word(
+    controller: Controller, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All are served, all stop at once while connected; no traceback, no task left."""
+    before = asyncio.all_tasks()
+    channels = Channels()
+    agents = []
+    for number in range(120):
+        links = ManualLinks(f"leaf{number}", HOPS)
+        fib = MemoryFib(f"leaf{number}", HOPS)
+        agents.append(
+            Agent(
+                fabric="fabrics/f1",
+                switch=f"leaf{number}",
+                controllers=[controller.address],
+                fib=fib,
+                links=links,
+                channels=channels,
+                options=QUICK,
+            )
+        )
+    tasks = [asyncio.create_task(agent.run()) for agent in agents]
+    await until(lambda: controller.live == len(agents), "all sessions")
+    message = wire_push(ENTRY)
+    await asyncio.gather(*(stream.push(message) for stream in controller.streams))
+    await until(lambda: all(agent.held.entries for agent in agents), "all entries")
+    await asyncio.gather(*(agent.stop() for agent in agents))
+    await asyncio.gather(*tasks)
+    await channels.close()
+    await until(lambda: controller.live == 0, "the controller to see them go")
+    assert not caplog.records
+    assert capfd.readouterr().err == ""
+    # The server waits for its next call in a task of its own.
+    await until(lambda: len(asyncio.all_tasks() - before) <= 1, "the end of every task")
+
+
+async def test_the_controller_may_die_under_a_hundred_agents(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Streams break all at once; the agents keep their entries and find the next controller."""
+    channels = Channels()
+    async with listening(Controller()) as first, listening(Controller()) as second:
+        second.refusal = (grpc.StatusCode.UNAVAILABLE, "not yet")
+        agents = [
+            Agent(
+                fabric="fabrics/f1",
+                switch=f"leaf{number}",
+                controllers=[first.address, second.address],
+                fib=MemoryFib(f"leaf{number}", HOPS),
+                links=ManualLinks(f"leaf{number}", HOPS),
+                channels=channels,
+                options=QUICK,
+            )
+            for number in range(100)
+        ]
+        tasks = [asyncio.create_task(agent.run()) for agent in agents]
+        await until(lambda: first.live == len(agents), "all sessions")
+        await asyncio.gather(*(stream.push(wire_push(ENTRY)) for stream in first.streams))
+        await until(lambda: all(agent.held.entries for agent in agents), "all entries")
+        first.refusal = (grpc.StatusCode.UNAVAILABLE, "dead")
+        for stream in first.streams:
+            stream.closing.set()
+        second.refusal = None
+        await until(lambda: second.live == len(agents), "all sessions with the other")
+        assert all(agent.held.generation == 1 for agent in agents)
+        await asyncio.gather(*(agent.stop() for agent in agents))
+        await asyncio.gather(*tasks)
+        await channels.close()
+    assert not caplog.records
+
+
+async def test_a_cancelled_agent_is_as_clean_as_a_stopped_one(controller: Controller) -> None:
+    """Cancelling the task of run ends it, its session and its channel."""
+    fib = MemoryFib(SWITCH, HOPS)
+    agent = Agent(
+        fabric="fabrics/f1",
+        switch=SWITCH,
+        controllers=[controller.address],
+        fib=fib,
+        links=ManualLinks(SWITCH, HOPS),
+    )
+    task = asyncio.create_task(agent.run())
+    await controller.stream()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: controller.live == 0, "the controller to see it go")
+    await agent.stop()
+
+
+async def test_stopping_before_running_ends_at_once() -> None:
+    """An agent that is told to stop before it runs does not connect to anybody."""
+    async with listening(Controller()) as controller:
+        agent = Agent(
+            fabric="fabrics/f1",
+            switch=SWITCH,
+            controllers=[controller.address],
+            fib=MemoryFib(SWITCH, HOPS),
+            links=ManualLinks(SWITCH, HOPS),
+        )
+        await agent.stop()
+        await agent.run()
+        assert controller.attempts == 0

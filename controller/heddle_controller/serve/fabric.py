@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -77,12 +78,13 @@ class FabricService(FabricServiceServicer):
         collection = f"links/{name}/{request.not_up_only}"
         part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
         record = await self._store.get_fabric(name)
-        first = part.row(record.etag)
+        stamp = f"{record.etag}/{zlib.crc32(record.observed.tobytes()):x}"
+        first = part.row(stamp)
         rows = _not_up_links(record) if request.not_up_only else np.arange(record.fabric.link_count)
         last = first + part.size
         return pb.ListLinksResponse(
             links=codec.links_to_pb(record, rows[first:last].tolist()),
-            next_page_token=part.token(last, record.etag) if last < len(rows) else "",
+            next_page_token=part.token(last, stamp) if last < len(rows) else "",
         )
 
     @override
@@ -139,7 +141,7 @@ class FabricService(FabricServiceServicer):
 
 def _difference(before: FabricRecord | None, record: FabricRecord) -> list[pb.FabricEvent]:
     """What to tell a watcher that has seen ``before``."""
-    if before is not None and before.etag == record.etag:
+    if before is record:
         return []
     if before is None or before.revision != record.revision:
         events = [pb.FabricEvent(fabric=codec.summary_to_pb(record.summary()))]

@@ -1,0 +1,142 @@
+"""A real API on a free port over a real store file, for tests of the services alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+from grpc import aio
+from grpc_status import rpc_status
+
+from heddle.v1.agent_pb2_grpc import AgentServiceStub
+from heddle.v1.demand_pb2_grpc import DemandServiceStub
+from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle.v1.plan_pb2_grpc import PlanServiceStub
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.records import Committed, PlanFacts
+from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.serve.agents.service import SessionTerms
+from heddle_controller.serve.api import Api, Rooms
+from heddle_controller.serve.codec import fabric as fabric_codec
+from heddle_controller.serve.server import ServerTerms
+from heddle_controller.store.embedded import EmbeddedStore, open_embedded
+from heddle_controller.telemetry.metrics import Telemetry
+from heddle_controller.traffic.jobs import flows_of_job
+from tests.unit.store.samples import clos, plan_of, program_of
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 65 << 20),
+]
+LOOPBACK = ServerTerms("127.0.0.1", 0)
+M = TypeVar("M", bound=Message)
+
+
+@dataclass
+class Serving:
+    """The parts of a running API, and a client of each service."""
+
+    api: Api
+    store: EmbeddedStore
+    gateway: Gateway
+    telemetry: Telemetry
+    channel: aio.Channel
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.fabrics = FabricServiceStub(self.channel)
+        self.jobs = PlacementServiceStub(self.channel)
+        self.demands = DemandServiceStub(self.channel)
+        self.plans = PlanServiceStub(self.channel)
+        self.agents = AgentServiceStub(self.channel)
+
+    async def put_fabric(self, fabric: Fabric | None = None, name: str = "f1") -> None:
+        """Put a fabric past the API."""
+        await self.store.put_fabric(name, fabric or clos())
+
+    async def commit_plan(self) -> Committed:
+        """Commit the sample plan as the next generation of f1."""
+        if not self.epoch:
+            self.epoch = await self.store.acquire_leadership("test")
+        newest = (await self.store.versions("f1")).generation
+        plan = plan_of((await self.store.get_fabric("f1")).fabric)
+        return await self.store.commit(
+            "f1",
+            epoch=self.epoch,
+            expected_generation=newest,
+            plan=plan,
+            program=program_of(plan, self.epoch, newest + 1),
+            facts=PlanFacts(changed_count=1, solve_seconds=0.25),
+        )
+
+
+@asynccontextmanager
+async def serving(
+    path: Path, server: ServerTerms = LOOPBACK, *, queue_limit: int = 64, interval: float = 0.0
+) -> AsyncIterator[Serving]:
+    """An API over a store below ``path``, without the loop; SERVING."""
+    store = await open_embedded(path / "store.sqlite3")
+    telemetry = Telemetry()
+    gateway = Gateway(telemetry, queue_limit)
+    intake = Intake(store, flows_of_job)
+    rooms = Rooms(store, intake, gateway, telemetry, lambda: 7)
+    api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit=1.0))
+    await api.start()
+    api.set_serving(serving=True)
+    try:
+        async with aio.insecure_channel(f"127.0.0.1:{api.port}", OPTIONS) as channel:
+            yield Serving(api, store, gateway, telemetry, channel)
+    finally:
+        await api.stop(2.0)
+        await store.close()
+
+
+async def refusal(call: Awaitable[Any]) -> aio.AioRpcError:
+    """The error a call ends in; it must."""
+    try:
+        answer = await call
+    except aio.AioRpcError as error:
+        return error
+    raise AssertionError(f"was answered: {answer}")
+
+
+def detail(error: grpc.RpcError, kind: type[M]) -> M:
+    """The one detail of a kind in an error's status."""
+    status = rpc_status.from_call(error)  # type: ignore[arg-type] # an AioRpcError will do
+    assert status is not None, error
+    found = kind()
+    (packed,) = [packed for packed in status.details if packed.Is(kind.DESCRIPTOR)]
+    packed.Unpack(found)
+    return found
+
+
+def violations(error: grpc.RpcError) -> dict[str, str]:
+    """Field violations of an error, by field."""
+    bad = detail(error, error_details_pb2.BadRequest)
+    return {violation.field: violation.description for violation in bad.field_violations}
+
+
+def reason(error: grpc.RpcError) -> str:
+    """``ErrorInfo.reason`` of an error."""
+    return detail(error, error_details_pb2.ErrorInfo).reason
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Poll until the condition holds; an error after so long."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)  # noqa: ASYNC110 - what is polled has no event
+
+
+def wire(fabric: Fabric, name: str = "f1") -> Any:
+    """A fabric as clients put it."""
+    return fabric_codec.fabric_to_pb(name, fabric)

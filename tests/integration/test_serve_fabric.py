@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from heddle.v1 import common_pb2, fabric_pb2
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
+from heddle_controller.serve.codec import fabric as codec
+from heddle_emulator.topology import published
+from tests.integration.serving import reason, refusal, serving, violations, wire
+from tests.unit.store.samples import clos, job, plain
+
+UP, DOWN, DRAINED = common_pb2.STATE_UP, common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED
+
+
+async def test_a_fabric_is_put_and_got(tmp_path: Path) -> None:
+    """What is answered and what is got later are what was put, with an etag."""
+    fabric = clos().with_links({3: State.DRAINED})
+    async with serving(tmp_path) as s:
+        put = await s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(fabric)))
+        got = await s.fabrics.GetFabric(fabric_pb2.GetFabricRequest(name="fabrics/f1"))
+    assert put == got
+    assert got.etag
+    assert got.title == "small"
+    assert plain(codec.fabric_from_pb(got)) == plain(fabric)
+
+
+async def test_the_largest_published_fabric_is_put_and_got(tmp_path: Path) -> None:
+    """24,576 NICs fit in one message, each way."""
+    fabric = published("meta-24k")
+    async with serving(tmp_path) as s:
+        put = await s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(fabric)))
+        stored = (await s.store.get_fabric("f1")).fabric
+    assert len(put.nodes) == fabric.node_count
+    np.testing.assert_array_equal(stored.structure.links.gbps, fabric.structure.links.gbps)
+
+
+async def test_a_put_with_an_older_etag_is_aborted(tmp_path: Path) -> None:
+    """And changes nothing; with the newest etag it goes through."""
+    async with serving(tmp_path) as s:
+        message = wire(clos())
+        first = await s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=message))
+        await s.store.set_switch_state("f1", "s0", State.DOWN)
+        message.etag = first.etag
+        request = fabric_pb2.PutFabricRequest(fabric=message)
+        error = await refusal(s.fabrics.PutFabric(request))
+        assert (error.code().name, reason(error)) == ("ABORTED", "ETAG_MISMATCH")
+        message.etag = (await s.store.get_fabric("f1")).etag
+        await s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=message))
+
+
+async def test_a_repeated_put_answers_as_the_first_did(tmp_path: Path) -> None:
+    """The same request id does nothing twice; with another request it is refused."""
+    request = fabric_pb2.PutFabricRequest(fabric=wire(clos()), request_id="r1")
+    async with serving(tmp_path) as s:
+        first = await s.fabrics.PutFabric(request)
+        await s.store.set_switch_state("f1", "s0", State.DOWN)
+        assert (await s.fabrics.PutFabric(request)).etag == first.etag
+        assert (await s.store.get_fabric("f1")).etag != first.etag
+        request.fabric.title = "other"
+        error = await refusal(s.fabrics.PutFabric(request))
+        assert "request_id" in violations(error)
+
+
+async def test_a_fabric_that_jobs_need_is_not_taken_away(tmp_path: Path) -> None:
+    """A new fabric without a job's hosts is refused; the old one stays."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.store.submit_job("f1", job(), checked_revision=1)
+        smaller = wire(clos(leaves=1))
+        error = await refusal(s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=smaller)))
+        assert error.code().name == "FAILED_PRECONDITION"
+        assert "'j1'" in str(error.details())
+        assert (await s.store.get_fabric("f1")).fabric.node_count == clos().node_count
+
+
+async def test_fabrics_are_listed_in_pages(tmp_path: Path) -> None:
+    """By name; every one once, however small the pages."""
+    async with serving(tmp_path) as s:
+        for name in ("c", "a", "b", "d", "e"):
+            await s.put_fabric(name=name)
+        found, token = [], ""
+        while True:
+            request = fabric_pb2.ListFabricsRequest(page_size=2, page_token=token)
+            answer = await s.fabrics.ListFabrics(request)
+            found += [fabric.name for fabric in answer.fabrics]
+            assert len(answer.fabrics) <= 2
+            if not (token := answer.next_page_token):
+                break
+    assert found == [f"fabrics/{name}" for name in "abcde"]
+
+
+async def test_links_are_listed_with_both_states(tmp_path: Path) -> None:
+    """All of them in pages, or only those that are not up by either state."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.store.set_link_state("f1", LinkName("l0", "s0"), State.DRAINED)
+        seen = LinkObservation(LinkName("l1", "s1"), State.DOWN, 1.0, 1)
+        await s.store.report_links("f1", LinkReport("l1", "i", (seen,)))
+        request = fabric_pb2.ListLinksRequest(parent="fabrics/f1", page_size=5)
+        first = await s.fabrics.ListLinks(request)
+        request.page_token = first.next_page_token
+        second = await s.fabrics.ListLinks(request)
+        assert len(first.links) + len(second.links) == clos().link_count
+        assert not second.next_page_token
+        not_up = await s.fabrics.ListLinks(
+            fabric_pb2.ListLinksRequest(parent="fabrics/f1", not_up_only=True)
+        )
+        states = {(x.source, x.target): (x.admin_state, x.oper_state) for x in not_up.links}
+        assert states == {("l0", "s0"): (DRAINED, UP), ("l1", "s1"): (UP, DOWN)}
+        await s.store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
+        error = await refusal(s.fabrics.ListLinks(request))
+        assert (error.code().name, reason(error)) == ("ABORTED", "PAGE_TOKEN_EXPIRED")
+
+
+async def test_a_link_is_set_by_its_ends_in_either_order(tmp_path: Path) -> None:
+    """The answer is the link as it stands; the store has it."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        link = await s.fabrics.SetLinkState(
+            fabric_pb2.SetLinkStateRequest(
+                fabric="fabrics/f1",
+                link=common_pb2.LinkRef(source="s1", target="l0"),
+                admin_state=DOWN,
+            )
+        )
+        assert (link.source, link.target, link.admin_state) == ("l0", "s1", DOWN)
+        fabric = (await s.store.get_fabric("f1")).fabric
+        (row,) = fabric.find_links("l0", "s1")
+        assert fabric.link_state[row] == State.DOWN
+
+
+async def test_a_switch_is_drained(tmp_path: Path) -> None:
+    """The answer is the switch; its links say nothing of their own."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        node = await s.fabrics.SetSwitchState(
+            fabric_pb2.SetSwitchStateRequest(fabric="fabrics/f1", node="s1", admin_state=DRAINED)
+        )
+        assert (node.id, node.kind, node.admin_state) == ("s1", fabric_pb2.NODE_KIND_SPINE, DRAINED)
+        fabric = (await s.store.get_fabric("f1")).fabric
+        assert fabric.node_state[fabric.structure.index["s1"]] == State.DRAINED
+
+
+async def test_a_watcher_sees_the_present_then_changes(tmp_path: Path) -> None:
+    """What is not up, ``synced``, then each link and switch that changes, and a new put."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.store.set_link_state("f1", LinkName("l0", "s0"), State.DOWN)
+        watch = s.fabrics.WatchFabric(fabric_pb2.WatchFabricRequest(name="fabrics/f1"))
+        events = aiter(watch)
+        assert (await anext(events)).fabric.name == "fabrics/f1"
+        assert (await anext(events)).link.admin_state == DOWN
+        assert (await anext(events)).synced
+        await s.store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
+        assert (await anext(events)).link.admin_state == UP
+        seen = LinkObservation(LinkName("l1", "s1"), State.DOWN, 1.0, 1)
+        await s.store.report_links("f1", LinkReport("l1", "i", (seen,)))
+        link = (await anext(events)).link
+        assert (link.source, link.oper_state) == ("l1", DOWN)
+        await s.store.set_switch_state("f1", "s0", State.DRAINED)
+        node = (await anext(events)).node
+        assert (node.id, node.admin_state) == ("s0", DRAINED)
+        await s.put_fabric(clos(spines=3))
+        assert (await anext(events)).WhichOneof("event") == "fabric"
+        watch.cancel()

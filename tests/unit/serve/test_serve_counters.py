@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_controller.model.errors import InputError
+from heddle_controller.reconcile.records import PlanFacts
+from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.serve.agents.counters import CounterBook
+from heddle_controller.serve.codec import agent as codec
+from heddle_controller.serve.codec import common
+from heddle_controller.serve.flow_index import FlowIndexes
+from heddle_controller.serve.rates import RateBook, Rates
+from heddle_controller.store.embedded import EmbeddedStore, open_embedded
+from heddle_controller.telemetry.metrics import Telemetry
+from tests.unit.store.samples import clos, plan_of, program_of
+
+
+class Recorder(RateBook):
+    """A rate book whose batches can be read back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Rates] = []
+
+    def publish(self, fabric: str, source: str, rates: Rates) -> None:
+        """Keep it, too."""
+        self.batches.append(rates)
+        super().publish(fabric, source, rates)
+
+
+async def planned(path: Path) -> EmbeddedStore:
+    """A store with one fabric, and a plan of the flow j1/f0 from n0.0 to n1.0."""
+    store = await open_embedded(path / "store.sqlite3")
+    await store.put_fabric("f1", clos())
+    epoch = await store.acquire_leadership("test")
+    plan = plan_of((await store.get_fabric("f1")).fabric)
+    program = program_of(plan, epoch, 1)
+    await store.commit(
+        "f1", epoch=epoch, expected_generation=0, plan=plan, program=program, facts=PlanFacts()
+    )
+    return store
+
+
+def agent(switch: str = "l0", instance: str = "i") -> AgentSession:
+    """A session of a switch."""
+    return AgentSession(1, "f1", switch, instance, "", frozenset(), 0, 0, 0, b"")
+
+
+def report(time: float, size: int, port: int = 0) -> pb.CounterReport:
+    """What a switch counted of packets from n0.0 to n1.0."""
+    return pb.CounterReport(
+        time=common.time_to_pb(time),
+        endpoints=[pb.Endpoint(nic="n0.0"), pb.Endpoint(nic="n1.0"), pb.Endpoint(nic="gone")],
+        sources=[0, 2],
+        destinations=[1, 1],
+        source_ports=[port, 0],
+        packets=[size // 1000, 1],
+        bytes=[size, 99],
+    )
+
+
+async def test_two_reports_make_the_rate_of_a_flow(tmp_path: Path) -> None:
+    """100 GB in 4 s are 200 Gbit/s; NICs that are not known count for nothing."""
+    store, rates, telemetry = await planned(tmp_path), Recorder(), Telemetry()
+    book = CounterBook(FlowIndexes(store), rates, telemetry)
+    await book.take(agent(), codec.counters_from_pb(report(1000.0, 5_000_000)))
+    await book.take(agent(), codec.counters_from_pb(report(1004.0, 100_005_000_000)))
+    (batch,) = rates.batches
+    assert batch.flows == ("j1/f0",)
+    assert batch.gbps.tolist() == [200.0]
+    assert (batch.time, batch.interval) == (1002.0, 4.0)
+    counted = telemetry.registry.get_sample_value("heddle_traffic_bytes_total", {"fabric": "f1"})
+    assert counted == 100_000_000_000
+    await store.close()
+
+
+async def test_a_flow_is_counted_at_its_first_switch_alone(tmp_path: Path) -> None:
+    """The spine sees the same bytes again."""
+    store, rates = await planned(tmp_path), Recorder()
+    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    for time, size in ((1.0, 0), (2.0, 1000)):
+        await book.take(agent("s0"), codec.counters_from_pb(report(time, size)))
+    assert [batch.flows for batch in rates.batches] == [()]
+    await store.close()
+
+
+async def test_a_new_instance_of_an_agent_begins_anew(tmp_path: Path) -> None:
+    """Its counters do not compare with those of the one before."""
+    store, rates = await planned(tmp_path), Recorder()
+    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    await book.take(agent(instance="a"), codec.counters_from_pb(report(1.0, 900)))
+    await book.take(agent(instance="b"), codec.counters_from_pb(report(2.0, 100)))
+    assert rates.batches == []
+    book.forget(agent(instance="b"))
+    await book.take(agent(instance="b"), codec.counters_from_pb(report(3.0, 200)))
+    assert rates.batches == []
+    await store.close()
+
+
+async def test_an_entry_programmed_anew_counts_from_nothing(tmp_path: Path) -> None:
+    """A counter that fell was reset: what it shows now is what was counted since."""
+    store, rates = await planned(tmp_path), Recorder()
+    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    for time, size in ((1.0, 9_000_000_000), (2.0, 1_000_000_000)):
+        await book.take(agent(), codec.counters_from_pb(report(time, size)))
+    np.testing.assert_allclose(rates.batches[0].gbps, [8.0])
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"sources": [0]}, "differ in length"),
+        ({"sources": [0, 3]}, "beyond the 3 endpoints"),
+        ({"bytes": [1, 2**63]}, "beyond 2"),
+        ({"time": None}, "time is not set"),
+    ],
+)
+def test_a_malformed_counter_report_is_refused(change: dict[Any, Any], text: str) -> None:
+    """The message says what is wrong with the columns."""
+    message = report(1.0, 1)
+    for name, value in change.items():
+        message.ClearField(name)
+        if value:
+            getattr(message, name).extend(value)
+    with pytest.raises(InputError, match=text):
+        codec.counters_from_pb(message)

@@ -40,12 +40,16 @@ class Problem:
     """Bounds by linear programme over the candidate paths, once known."""
 
     def target(self) -> Target:
-        """Where there is nothing more to gain for the search."""
+        """Where there is nothing more to gain for the search: at its tier's bound.
+
+        Up to the whole plan's bound no arc makes the plan worse, nor, up to 1, a flow
+        slower; between the two a tier is worth all the trouble.
+        """
         tiers = self.bound.tiers
         if self.lp_tiers is not None:
             tiers = np.maximum(tiers, self.lp_tiers)
         overall = max(self.bound.overall, float(tiers.max(initial=0.0)))
-        return Target(tiers, overall)
+        return Target(np.maximum(tiers, min(overall, 1.0)), overall)
 
     def exclude(self, stuck: list[int]) -> None:
         """Takes flows without a path out of the account."""

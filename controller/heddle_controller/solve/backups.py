@@ -20,6 +20,7 @@ from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.export import starts, with_nics
+from heddle_controller.solve.layers import ordinals
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.planes import Planes
 
@@ -34,8 +35,7 @@ def backups_of(
     inner = _inner_arcs(network, paths)
     backup = np.full((len(paths), 4), NONE, dtype=np.int64)
     if planes is not None:
-        for avoid_switches in (True, False):
-            _rotate(network, planes, inner, backup, avoid_switches=avoid_switches)
+        _rotate(network, planes, inner, backup)
     lengths = (backup != NONE).sum(axis=1)
     pieces: list[Ints] = list(backup)
     bare = np.flatnonzero((lengths == 0) & (inner[:, 0] != NONE))
@@ -65,33 +65,29 @@ def _inner_arcs(network: Network, paths: Paths) -> Ints:
     return result
 
 
-def _rotate(
-    network: Network, planes: Planes, inner: Ints, backup: Ints, *, avoid_switches: bool
-) -> None:
+def _rotate(network: Network, planes: Planes, inner: Ints, backup: Ints) -> None:
     """Fills in backups by rotating slots, for paths over one spine or one core."""
     layer = planes.spines
     last = np.where(inner[:, 3] != NONE, inner[:, 3], inner[:, 1])
     usual = (inner[:, 1] != NONE) & ((inner[:, 2] == NONE) | (inner[:, 3] != NONE))
-    rows = np.flatnonzero(usual & (backup[:, 0] == NONE))
-    if not len(rows):
-        return
+    rows = np.flatnonzero(usual)
     slot = layer.slot_of_arc[inner[rows, 0]]
     rows, slot = rows[slot != NONE], slot[slot != NONE]
-    part = layer.part[network.tail[inner[rows, 0]]]
-    width = np.diff(layer.first)[part]
-    turn = _ordinal(inner[rows, 0])
-    for step in range(int(width.max(initial=1)) - 1):
-        open_ = np.flatnonzero((backup[rows, 0] == NONE) & (width > step + 1))
+    width = layer.width[layer.part[network.tail[inner[rows, 0]]]]
+    turn = ordinals(inner[rows, 0])
+    # The last step comes back to the slot itself: another cable to the same switch.
+    for step in range(int(width.max(initial=1))):
+        open_ = np.flatnonzero((backup[rows, 0] == NONE) & (width > step))
         if not len(open_):
             return
-        chosen = rows[open_]
-        shifted = (slot[open_] + 1 + (turn[open_] + step) % (width[open_] - 1)) % width[open_]
-        up = layer.arcs(network.tail[inner[chosen, 0]], shifted)
-        down = layer.arcs(network.head[last[chosen]], shifted)
-        good = (up != NONE) & (down != NONE) & (up != inner[chosen, 0])
-        if avoid_switches:
-            good &= network.head[up] != network.head[inner[chosen, 0]]
-        fresh = _Spines(chosen[good], up[good], down[good], turn[open_[good]])
+        chosen, wide, turns = rows[open_], width[open_], turn[open_]
+        other = 1 + (turns + step) % np.maximum(wide - 1, 1)
+        shifted = (slot[open_] + np.where(step < wide - 1, other, 0)) % wide
+        up = layer.cables(network.tail[inner[chosen, 0]], shifted, turns + 1)
+        down = layer.cables(network.head[last[chosen]], shifted, turns + 1)
+        good = (up != NONE) & (down != NONE)
+        good &= (up != inner[chosen, 0]) & ((down ^ 1) != last[chosen])
+        fresh = _Spines(chosen[good], up[good], down[good], turns[good])
         _fill(planes, fresh, inner, backup)
 
 
@@ -121,24 +117,17 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
         ~within & (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
     )
     slot = cores.slot_of_arc[inner[rows[between], 1]]
-    width = np.diff(cores.first)[cores.part[low[between]]]
+    width = cores.width[cores.part[low[between]]]
     for step in range(MOST_CORE_TURNS):
         shifted = (slot + spines.turn[between] + step) % width
-        climb, fall = cores.arcs(low[between], shifted), cores.arcs(high[between], shifted)
+        turns = spines.turn[between]
+        climb = cores.cables(low[between], shifted, turns)
+        fall = cores.cables(high[between], shifted, turns)
         good = (climb != NONE) & (fall != NONE) & (backup[rows[between], 0] == NONE)
         chosen = between[good]
         backup[rows[chosen]] = np.stack(
             [up[chosen], climb[good], fall[good] ^ 1, down[chosen] ^ 1], axis=1
         )
-
-
-def _ordinal(values: Ints) -> Ints:
-    """How many equal values stand before each."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    place = np.empty(len(values), dtype=np.int64)
-    place[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
-    return place
 
 
 def _least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> Ints:

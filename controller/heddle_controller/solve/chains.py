@@ -35,6 +35,8 @@ class Limits:
     """Paths tried for a chunk within a chain."""
     budget: int = 300
     """Chunks looked at in one chain."""
+    effort: int = 40000
+    """Chunks looked at in the whole search; a count, not a time, so that plans repeat."""
     spare: int = 3000
     """Chunks looked at in all for arcs that are within a QP of their bound."""
     rounds: int = 20000

@@ -1,11 +1,12 @@
 """Two neighbouring tiers as a table: what makes colouring planes out of spines.
 
 Within a connected part of leaves and spines (a zone), or of spines and cores (a
-plane), every lower switch sees the same upper switches over the same cables, more
-or less. A *slot* is one such cable position: an upper switch and, where links run
-parallel, which of them. The table says which arc of which lower switch fills a
-slot; damage leaves holes. Colours are slots, repeated in proportion to their
-speed where speeds differ, so that equal colours are equal capacity.
+plane), every lower switch is joined to much the same upper switches, by one cable
+or by several in parallel. An upper switch is a *slot* of its part. The table says
+by which cables a lower switch fills a slot; damage leaves holes. Colours are
+slots, repeated in proportion to their speed where speeds differ, so that equal
+colours are equal capacity. Which of parallel cables a flow takes is settled at
+each end by itself, in turns.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Ints
+from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_controller.solve.network import Network
 
 MOST_COLOURS = 1024
@@ -22,7 +23,7 @@ MOST_COLOURS = 1024
 
 
 class Layer:
-    """Arcs upwards between two tiers, by lower switch and slot."""
+    """Cables upwards between two tiers, by lower switch and slot."""
 
     def __init__(self, network: Network, lower: int, group: Ints | None = None) -> None:
         """``lower`` is the lower tier's ``NodeKind``.
@@ -35,37 +36,38 @@ class Layer:
         tail, head = network.tail[arcs], network.head[arcs]
         self.part = _parts(tail, head, count)
         """Connected part of each node, ``NONE`` for nodes outside the layer."""
-        upper_group = np.zeros(count, dtype=np.int64) if group is None else group
-        order = np.lexsort((arcs, head, upper_group[head], tail))
-        arcs, tail, head = arcs[order], tail[order], head[order]
-        ordinal = _ordinals(tail, head)
-        columns = np.stack([self.part[tail], upper_group[head], head, ordinal])
-        slots, slot_of_arc = np.unique(columns, axis=1, return_inverse=True)
-        self._slot_part, self._slot_group = slots[0], slots[1]
-        self.first = np.searchsorted(slots[0], np.arange(count + 1))
-        """First slot of each part."""
+        upper = np.unique(head)
+        groups = np.zeros(len(upper), dtype=np.int64) if group is None else group[upper]
+        upper = upper[np.lexsort((upper, groups, self.part[upper]))]
+        self._group = np.zeros(len(upper), dtype=np.int64) if group is None else group[upper]
+        self.first = np.searchsorted(self.part[upper], np.arange(count + 1))
+        """First slot of each part, over all parts."""
+        slot_of_node = np.full(count, NONE, dtype=np.int64)
+        slot_of_node[upper] = np.arange(len(upper)) - self.first[self.part[upper]]
         self.slot_of_arc = np.full(network.arc_count, NONE, dtype=np.int64)
         """Slot of each arc, counted within its part; ``NONE`` outside the layer."""
-        self.slot_of_arc[arcs] = slot_of_arc - self.first[self.part[tail]]
-        width = int(np.diff(self.first).max(initial=0))
-        self.row = np.full(count, NONE, dtype=np.int64)
-        lowers = np.unique(tail)
-        self.row[lowers] = np.arange(len(lowers))
-        self.table = np.full((len(lowers) + 1, width + 1), NONE, dtype=np.int64)
-        """Arc by row of the lower switch and slot; ``NONE`` where there is a hole."""
-        usable = network.usable[arcs]
-        self.table[self.row[tail[usable]], self.slot_of_arc[arcs[usable]]] = arcs[usable]
-        speed = np.zeros(slots.shape[1])
-        np.maximum.at(speed, slot_of_arc, network.fabric.structure.capacity[arcs])
-        self._speed = speed
+        self.slot_of_arc[arcs] = slot_of_node[head]
+        self.width = np.diff(self.first, append=len(upper))
+        """Slots of each part."""
+        self._speed = _usual_speed(network, arcs, self.first[self.part[tail]] + slot_of_node[head])
+        self._tabulate(network, arcs[network.usable[arcs]], count)
 
-    def slots(self, part: int) -> slice:
-        """Rows of the slots of a part."""
-        return slice(int(self.first[part]), int(self.first[part + 1]))
+    def _tabulate(self, network: Network, arcs: Ints, count: int) -> None:
+        """Sorts usable cables by lower switch and slot."""
+        lowers, row = np.unique(network.tail[arcs], return_inverse=True)
+        self._row = np.full(count, len(lowers), dtype=np.int64)
+        self._row[lowers] = np.arange(len(lowers))
+        self._stride = int(self.width.max(initial=0)) + 1
+        place = row * self._stride + self.slot_of_arc[arcs]
+        order = np.argsort(place, kind="stable")
+        self._cables = np.append(arcs[order], NONE)
+        self._count = np.bincount(place, minlength=(len(lowers) + 1) * self._stride)
+        self._first = np.cumsum(self._count) - self._count
 
     def colours(self, part: int) -> Ints:
         """Slot of each colour of a part, counted within the part."""
-        speed = self._speed[self.slots(part)]
+        first = int(self.first[part])
+        speed = self._speed[first : first + int(self.width[part])]
         milli = np.round(speed * 1000).astype(np.int64)
         repeat = milli // math.gcd(*milli.tolist())
         if repeat.sum() > MOST_COLOURS:
@@ -74,13 +76,22 @@ class Layer:
 
     def groups(self, part: int) -> Ints:
         """Group of each slot of a part."""
-        groups: Ints = self._slot_group[self.slots(part)]
-        return groups
+        first = int(self.first[part])
+        return self._group[first : first + int(self.width[part])]
 
-    def arcs(self, nodes: Ints, slots: Ints) -> Ints:
-        """The arc that fills a slot at each lower switch; ``NONE`` for holes."""
-        arcs: Ints = self.table[self.row[nodes], slots]
-        return arcs
+    def cables(self, nodes: Ints, slots: Ints, turn: Ints) -> Ints:
+        """The arc each lower switch fills a slot by, parallel ones in turns.
+
+        ``NONE`` for holes. All shapes are equal.
+        """
+        place = self._row[nodes] * self._stride + slots
+        count = self._count[place]
+        arcs: Ints = self._cables[self._first[place] + turn % np.maximum(count, 1)]
+        return np.where(count > 0, arcs, NONE)
+
+    def in_turns(self, nodes: Ints, slots: Ints) -> Ints:
+        """The arc for each of many flows at once, evenly over parallel cables."""
+        return self.cables(nodes, slots, ordinals(self._row[nodes] * self._stride + slots))
 
 
 def _parts(tail: Ints, head: Ints, count: int) -> Ints:
@@ -97,10 +108,22 @@ def _parts(tail: Ints, head: Ints, count: int) -> Ints:
             return label
 
 
-def _ordinals(tail: Ints, head: Ints) -> Ints:
-    """Place of each arc among those of the same ends; equal ends stand together."""
-    place = np.arange(len(tail), dtype=np.int64)
-    if not len(tail):
-        return place
-    new = np.concatenate([[True], (np.diff(tail) != 0) | (np.diff(head) != 0)])
-    return place - np.maximum.accumulate(np.where(new, place, 0))
+def _usual_speed(network: Network, arcs: Ints, slot: Ints) -> Floats:
+    """Median over lower switches of the speed of all their cables to a slot, Gbit/s."""
+    tail = network.tail[arcs]
+    pairs, inverse = np.unique(np.stack([slot, tail]), axis=1, return_inverse=True)
+    speed = np.bincount(inverse, weights=network.fabric.structure.capacity[arcs])
+    order = np.lexsort((speed, pairs[0]))
+    starts = np.flatnonzero(np.diff(pairs[0][order], prepend=-1))
+    sizes = np.diff(starts, append=len(order))
+    usual: Floats = speed[order][starts + sizes // 2]
+    return usual
+
+
+def ordinals(values: Ints) -> Ints:
+    """How many equal values stand before each."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    place = np.empty(len(values), dtype=np.int64)
+    place[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
+    return place

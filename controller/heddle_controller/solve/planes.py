@@ -94,7 +94,8 @@ class Planes:
         else:
             order = np.argsort(~cross, kind="stable")
             colour[order] = equitable_colouring(left[order], right[order], len(slots))
-        up, down = spines.arcs(left, slots[colour]), spines.arcs(right, slots[colour])
+        slot = slots[colour]
+        up, down = spines.in_turns(left, slot), spines.in_turns(right, slot)
         whole = (up != NONE) & (down != NONE)
         arcs[rows[whole], 0] = up[whole]
         arcs[rows[whole], 3] = down[whole] ^ 1
@@ -113,8 +114,9 @@ class Planes:
         for p in np.unique(plane[joined]).tolist():
             chosen = np.flatnonzero(joined & (plane == p))
             slots = self.cores.colours(p)
-            colour = slots[equitable_colouring(low[chosen], high[chosen], len(slots))]
-            up, down = self.cores.arcs(low[chosen], colour), self.cores.arcs(high[chosen], colour)
+            ends = low[chosen], high[chosen]
+            slot = slots[equitable_colouring(*ends, len(slots))]
+            up, down = (self.cores.in_turns(end, slot) for end in ends)
             whole = (up != NONE) & (down != NONE)
             arcs[rows[chosen[whole]], 1] = up[whole]
             arcs[rows[chosen[whole]], 2] = down[whole] ^ 1

@@ -69,7 +69,7 @@ class Repairer:
         if fabric.structure.tiers == self.previous.fabric.structure.tiers:
             tiers = np.maximum(tiers, self._worst_tiers)
         overall = max(bound.overall, float(tiers.max(initial=0.0)))
-        return Target(tiers, overall)
+        return Target(np.maximum(tiers, min(overall, 1.0)), overall)
 
     def _keep(self, assignment: Assignment) -> tuple[Ints, Ints, Ints]:
         """Loads the paths that still hold; returns the QPs that have none, as columns."""

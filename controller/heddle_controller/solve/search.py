@@ -64,12 +64,13 @@ class Search:
         """Utilisation that nothing may reach any more."""
         self._heap: list[tuple[float, int]] = []
         self._spare = self.limits.spare
+        self._effort = self.limits.effort
 
     def run(self) -> None:
         """Relieves arcs, worst first, until each is at its target or cannot give."""
         self._descend()
         fullest = self._fullest()
-        while self._over_goal(fullest, self.overall) and not self.chains.deadline.passed():
+        while self._over_goal(fullest, self.overall) and not self._exhausted():
             used = self.assignment.utilization_of(fullest) - 10 * TOLERANCE
             ceiling = np.full(len(self.target), used)
             ceiling[-1] = np.inf
@@ -85,13 +86,16 @@ class Search:
         failed = 0
         for _ in range(self.limits.rounds):
             arc = self._worst()
-            if arc is None or failed >= self.limits.patience or self.chains.deadline.passed():
+            if arc is None or failed >= self.limits.patience or self._exhausted():
                 return
             if self._relieve(arc):
                 failed = 0
                 self._note_changes(arc)
             else:
                 failed += 1
+
+    def _exhausted(self) -> bool:
+        return self._effort <= 0 or self.chains.deadline.passed()
 
     def _survey(self) -> None:
         """Finds the arcs that are over their targets."""
@@ -151,17 +155,19 @@ class Search:
         self.assignment.journal.clear()
         if self._shift(arc, ceiling):
             return True
-        if self._over_goal(arc):
-            return self.chains.free(arc, ceiling, self.limits.budget)
         # Within a QP of its bound an arc is worth only so much trouble in all.
-        freed = self.chains.free(arc, ceiling, min(self.limits.budget, self._spare))
-        self._spare -= self.chains.spent
+        left = self._effort if self._over_goal(arc) else self._spare
+        freed = self.chains.free(arc, ceiling, min(self.limits.budget, left))
+        self._effort -= self.chains.spent
+        if left == self._spare:
+            self._spare -= self.chains.spent
         return freed
 
     def _shift(self, arc: int, ceiling: Floats) -> bool:
         """Moves the chunk, or part of one, that ends up least over target, directly."""
         best: tuple[float, int, int, Ints] | None = None
         for chunk in self.assignment.members(arc):
+            self._effort -= 1
             found = self._best_shift(chunk, ceiling)
             if found is not None and (best is None or found[0] < best[0] - TOLERANCE):
                 best = (found[0], chunk, found[1], found[2])

@@ -1,0 +1,177 @@
+"""Why a flow goes where it goes, or why it has no path: figures, and sentences from them.
+
+Nothing is remembered from planning. What is said follows from the plan itself, so a
+plan read from a file or made by a repair can be explained like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, Ints, State
+from heddle_controller.model.load import arc_loads
+from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.plan.choices import Choice, choice, cost_of
+
+SHARERS_TOLD = 5
+_EQUAL = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class HopLoad:
+    """One directed link on one path of the flow."""
+
+    path: int
+    """Which of the flow's paths, counted from 0."""
+    arc: int
+    load_gbps: float
+    """Planned load, in the worst phase of each job."""
+    capacity_gbps: float
+    sharers: tuple[int, ...]
+    """Rows of the other flows that share it, ascending."""
+
+    @property
+    def utilization(self) -> float:
+        """Load over capacity."""
+        return self.load_gbps / self.capacity_gbps
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One flow of one plan, explained."""
+
+    flow: int
+    paths: tuple[int, ...]
+    """Rows in the plan's paths; none where the flow has no path."""
+    hops: tuple[HopLoad, ...]
+    reasons: tuple[str, ...]
+    """Sentences, most important first."""
+    candidate_count: int
+    """Shortest paths over links that take new paths."""
+
+
+def explain(plan: Plan, flow_row: int) -> Explanation:
+    """Explain one flow, by its row in the plan's flows."""
+    paths = np.flatnonzero(plan.paths.flow == flow_row)
+    loads = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
+    hops = [hop for at, path in enumerate(paths.tolist()) for hop in _hops(plan, at, path, loads)]
+    blank = np.zeros(len(loads))
+    now = choice(plan, flow_row, plan.fabric.plannable, blank)
+    healthy = choice(plan, flow_row, np.ones(len(loads), dtype=np.bool_), blank)
+    reasons = [
+        *_unrouted(plan, flow_row, len(paths)),
+        *(text for at, path in enumerate(paths.tolist()) for text in _path(plan, at, path, hops)),
+        *_fabric(now, healthy),
+    ]
+    return Explanation(flow_row, tuple(paths.tolist()), tuple(hops), tuple(reasons), now.count)
+
+
+def _hops(plan: Plan, at: int, path: int, loads: Floats) -> Iterator[HopLoad]:
+    capacity = plan.fabric.structure.capacity
+    owner = plan.paths.flow[plan.paths.owner()]
+    own = plan.paths.flow[path]
+    for arc in plan.paths.of(path).tolist():
+        users = np.unique(owner[plan.paths.arcs == arc])
+        others = tuple(users[users != own].tolist())
+        yield HopLoad(at, arc, float(loads[arc]), float(capacity[arc]), others)
+
+
+def _unrouted(plan: Plan, flow: int, paths: int) -> Iterator[str]:
+    if not paths:
+        reason = plan.unrouted.get(flow, "the plan does not say why")
+        yield f"{plan.flows.ids[flow]} has no path: {reason}."
+
+
+def _path(plan: Plan, at: int, path: int, hops: Sequence[HopLoad]) -> Iterator[str]:
+    """What one path is, how full, what else there was, and what happens if it breaks."""
+    worst = max((hop for hop in hops if hop.path == at), key=lambda hop: hop.utilization)
+    qps = plan.paths.qp_count[path]
+    which = "all QPs" if qps == plan.flows.qps[plan.paths.flow[path]] else _qps(plan, path)
+    yield (
+        f"{which[0].upper()}{which[1:]} take {_way(plan, plan.paths.of(path))}; the fullest link "
+        f"is {_label(plan, worst.arc)}, {worst.load_gbps:g} of {worst.capacity_gbps:g} Gbit/s, "
+        f"{_shared(plan, worst)}."
+    )
+    yield _compared(plan, path, worst.utilization)
+    yield _drained(plan, path) or _backup(plan, path)
+
+
+def _qps(plan: Plan, path: int) -> str:
+    return f"QPs {plan.paths.first_qp[path]} to {plan.paths.last_qp[path]}"
+
+
+def _way(plan: Plan, arcs: Ints) -> str:
+    structure = plan.fabric.structure
+    nodes = [structure.tail[arcs[0]], *structure.head[arcs].tolist()]
+    return " ".join(structure.nodes.ids[node] for node in nodes)
+
+
+def _label(plan: Plan, arc: int) -> str:
+    return plan.fabric.link_label(arc >> 1)
+
+
+def _shared(plan: Plan, hop: HopLoad) -> str:
+    if not hop.sharers:
+        return "which no other flow uses"
+    named = [plan.flows.ids[row] for row in hop.sharers[:SHARERS_TOLD]]
+    more = len(hop.sharers) - len(named)
+    return f"shared with {', '.join(named)}" + (f" and {more} more" if more else "")
+
+
+def _compared(plan: Plan, path: int, worst: float) -> str:
+    """The path beside the shortest ones there are."""
+    flow, length = int(plan.paths.flow[path]), len(plan.paths.of(path))
+    offered = choice(plan, flow, plan.fabric.plannable, cost_of(plan, path))
+    if not offered.count:
+        return "No path avoids links that are down or drained; it stays until there is one."
+    if length > offered.hops:
+        return (
+            f"It is {length - offered.hops} links longer than the shortest, of which there are "
+            f"{offered.count}; the best of those would have its worst link at {offered.best:.3f}."
+        )
+    if offered.count == 1:
+        return "It is the only shortest path there is."
+    if worst <= offered.best + _EQUAL:
+        return (
+            f"It is the best of {offered.count} shortest paths: on none would the worst link "
+            f"be below {offered.best:.3f}."
+        )
+    return (
+        f"By itself it would do better on another of {offered.count} shortest paths, worst link "
+        f"{offered.best:.3f} instead of {worst:.3f}; the plan weighs all flows together, and a "
+        "repair moves no flow that it need not."
+    )
+
+
+def _drained(plan: Plan, path: int) -> str:
+    links = plan.paths.of(path) >> 1
+    drained = links[plan.fabric.effective[links] == State.DRAINED].tolist()
+    if not drained:
+        return ""
+    return f"It stays on {plan.fabric.link_label(drained[0])}, which is drained, as its only way."
+
+
+def _backup(plan: Plan, path: int) -> str:
+    paths: Paths = plan.backups
+    spare = paths.of(path)
+    if not len(spare):
+        return "It has no backup of its own: should it break, the underlay takes the packets."
+    return f"Should it break, packets turn to {_way(plan, spare)} at once."
+
+
+def _fabric(now: Choice, healthy: Choice) -> Iterator[str]:
+    """What failures and maintenance have taken."""
+    if now.count == healthy.count and now.hops == healthy.hops:
+        return
+    if not now.count:
+        yield f"With every link up there would be {healthy.count} shortest paths."
+    elif now.hops > healthy.hops:
+        yield (
+            f"Every path of {healthy.hops} links is cut by links that are down or drained; "
+            f"the shortest now has {now.hops}."
+        )
+    else:
+        yield f"Links that are down or drained leave {now.count} of {healthy.count} shortest paths."

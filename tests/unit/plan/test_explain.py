@@ -1,0 +1,150 @@
+"""What is said of a flow: figures that can be checked by hand, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.plan import Plan
+from heddle_controller.plan.explain import Explanation, explain
+from tests.unit.plan.building import Draft, Wish, clos, wishes
+
+OVER = "n0 leaf0 spine{} leaf1 n2"
+BESIDE = "n1 leaf0 spine{} leaf1 n3"
+
+
+def two(a: int, b: int, fabric: Fabric | None = None, backup: str = "") -> Plan:
+    """Two flows from leaf0 to leaf1, each over a spine."""
+    fabric = fabric or clos()
+    flows = wishes(fabric, a=Wish("n0", "n2", 60.0), b=Wish("n1", "n3", 30.0))
+    ways = {"a": [(0, 0, OVER.format(a))], "b": [(0, 0, BESIDE.format(b))]}
+    return Draft(fabric, flows, ways, {"a": [(0, 0, backup)]}).plan()
+
+
+def with_down(fabric: Fabric, *links: tuple[str, str], state: State = State.DOWN) -> Fabric:
+    """The fabric with links in another state."""
+    return fabric.with_links({fabric.find_links(*ends)[0]: state for ends in links})
+
+
+def figures(plan: Plan, told: Explanation) -> Mapping[str, tuple[float, list[str]]]:
+    """Load and sharers by link."""
+    return {
+        plan.fabric.link_label(hop.arc >> 1): (
+            hop.load_gbps,
+            [plan.flows.ids[row] for row in hop.sharers],
+        )
+        for hop in told.hops
+    }
+
+
+def test_loads_and_sharers_of_each_link() -> None:
+    """Each link of the path is there with its load and who else is on it."""
+    plan = two(0, 0)
+    told = explain(plan, 0)
+    assert figures(plan, told) == {
+        "n0-leaf0": (60.0, []),
+        "leaf0-spine0": (90.0, ["b"]),
+        "leaf1-spine0": (90.0, ["b"]),
+        "n2-leaf1": (60.0, []),
+    }
+    assert [hop.capacity_gbps for hop in told.hops] == [100.0] * 4
+    assert told.candidate_count == 2
+
+
+def test_best_of_many() -> None:
+    """Where no other shortest path would be less loaded, that is said with the figure."""
+    told = explain(two(0, 1, backup=OVER.format(1)), 0)
+    assert told.reasons == (
+        (
+            "All QPs take n0 leaf0 spine0 leaf1 n2; the fullest link is n0-leaf0, 60 of 100 Gbit/s, "
+            "which no other flow uses."
+        ),
+        "It is the best of 2 shortest paths: on none would the worst link be below 0.600.",
+        "Should it break, packets turn to n0 leaf0 spine1 leaf1 n2 at once.",
+    )
+
+
+def test_better_by_itself_is_admitted() -> None:
+    """Where another path would be less loaded, no reason is made up."""
+    told = explain(two(0, 0), 0)
+    assert "shared with b" in told.reasons[0]
+    assert "would do better on another of 2 shortest paths, worst link 0.600" in told.reasons[1]
+    assert "instead of 0.900" in told.reasons[1]
+    assert told.reasons[2].startswith("It has no backup of its own")
+
+
+def test_only_path_and_what_failures_took() -> None:
+    """With one spine cut off its path is the only one, and the loss is counted."""
+    told = explain(two(0, 0, with_down(clos(), ("leaf0", "spine1"))), 0)
+    assert told.candidate_count == 1
+    assert told.reasons[1] == "It is the only shortest path there is."
+    assert told.reasons[-1] == "Links that are down or drained leave 1 of 2 shortest paths."
+
+
+def test_detour_is_called_one() -> None:
+    """A path that is longer than it need be says by how much, and what the short ones offer."""
+    fabric = clos(leaves=3)
+    way = "n0 leaf0 spine0 leaf2 spine1 leaf1 n2"
+    plan = Draft(fabric, wishes(fabric, a=Wish("n0", "n2")), {"a": [(0, 0, way)]}).plan()
+    assert explain(plan, 0).reasons[1] == (
+        "It is 2 links longer than the shortest, of which there are 2; the best of those would "
+        "have its worst link at 1.000."
+    )
+
+
+def test_every_short_path_is_cut() -> None:
+    """Where failures leave detours only, the detour is not blamed on the plan."""
+    fabric = with_down(clos(leaves=3), ("leaf0", "spine1"), ("leaf1", "spine0"))
+    way = "n0 leaf0 spine0 leaf2 spine1 leaf1 n2"
+    plan = Draft(fabric, wishes(fabric, a=Wish("n0", "n2")), {"a": [(0, 0, way)]}).plan()
+    told = explain(plan, 0)
+    assert told.candidate_count == 1
+    assert told.reasons[1] == "It is the only shortest path there is."
+    assert told.reasons[-1] == (
+        "Every path of 4 links is cut by links that are down or drained; the shortest now has 6."
+    )
+
+
+def test_drained_link_that_is_the_only_way() -> None:
+    """A flow kept on a link in maintenance says that it is kept, and on which."""
+    fabric = with_down(clos(), ("n2", "leaf1"), state=State.DRAINED)
+    told = explain(two(0, 1, fabric), 0)
+    assert told.reasons[1].startswith("No path avoids links that are down or drained")
+    assert told.reasons[2] == "It stays on n2-leaf1, which is drained, as its only way."
+    assert told.reasons[-1] == "With every link up there would be 2 shortest paths."
+
+
+def test_unrouted_flow_has_the_plans_reason_first() -> None:
+    """A flow without a path gives the exact reason, and nothing about paths it has not."""
+    fabric = with_down(clos(), ("n2", "leaf1"))
+    flows = wishes(fabric, a=Wish("n0", "n2"))
+    plan = Draft(fabric, flows, {}, unrouted={"a": "n2 has no usable uplink"}).plan()
+    told = explain(plan, 0)
+    assert told.reasons[0] == "a has no path: n2 has no usable uplink."
+    assert (told.hops, told.paths, told.candidate_count) == ((), (), 0)
+
+
+def test_split_flow_is_explained_path_by_path() -> None:
+    """Each path of a split flow names its QPs; the flow's own paths do not count as sharers."""
+    fabric = clos()
+    flows = wishes(fabric, a=Wish("n0", "n2", 100.0, 4))
+    ways = {"a": [(0, 2, OVER.format(0)), (3, 3, OVER.format(1))]}
+    told = explain(Draft(fabric, flows, ways).plan(), 0)
+    assert told.paths == (0, 1)
+    assert [(hop.path, hop.load_gbps) for hop in told.hops if hop.utilization < 1] == [
+        (0, 75.0),
+        (0, 75.0),
+        (1, 25.0),
+        (1, 25.0),
+    ]
+    assert told.reasons[0].startswith("QPs 0 to 2 take n0 leaf0 spine0")
+    assert told.reasons[3].startswith("QPs 3 to 3 take n0 leaf0 spine1")
+
+
+def test_many_sharers_are_counted() -> None:
+    """Of many flows on a link the first few are named, the others counted."""
+    fabric = clos(nics=8)
+    flows = wishes(fabric, **{f"f{i}": Wish(f"n{i}", f"n{i + 8}", 10.0) for i in range(8)})
+    ways = {f"f{i}": [(0, 0, f"n{i} leaf0 spine0 leaf1 n{i + 8}")] for i in range(8)}
+    told = explain(Draft(fabric, flows, ways).plan(), 3)
+    assert "shared with f0, f1, f2, f4, f5 and 2 more" in told.reasons[0]

@@ -1,0 +1,57 @@
+"""What a change would do to a plan."""
+
+from __future__ import annotations
+
+from heddle_controller.model.plan import Plan
+from heddle_controller.plan.what_if import TierChange, compare
+from tests.unit.plan.building import Draft, Wish, clos, wishes
+
+ACROSS = "n{} leaf0 spine{} leaf1 n{}"
+
+
+def planned(*spines: int | None, gbps: float = 50.0, first: int = 0) -> Plan:
+    """Flows f0, f1, … from leaf0 to leaf1, each over a spine or without a path."""
+    fabric = clos(nics=4)
+    rows = range(first, first + len(spines))
+    flows = wishes(fabric, **{f"f{i}": Wish(f"n{i}", f"n{i + 4}", gbps) for i in rows})
+    ways = {
+        f"f{i}": [(0, 0, ACROSS.format(i, spine, i + 4))]
+        for i, spine in zip(rows, spines, strict=True)
+        if spine is not None
+    }
+    missing = [f"f{i}" for i, spine in zip(rows, spines, strict=True) if spine is None]
+    return Draft(fabric, flows, ways, unrouted=dict.fromkeys(missing, "no path")).plan()
+
+
+def test_moved_lost_and_regained() -> None:
+    """Each flow of both plans is in one group at most, by its row in the later plan."""
+    told = compare(planned(0, 0, 1, None), planned(0, 1, None, 1))
+    assert told.moved.tolist() == [1]
+    assert told.lost.tolist() == [2]
+    assert told.regained.tolist() == [3]
+    assert not told.safe
+
+
+def test_flows_of_one_plan_only_are_no_change() -> None:
+    """Rows shift when flows come and go; the flows themselves do not move by that."""
+    told = compare(planned(0, 1, 0), planned(1, 0, 1, first=1))
+    assert (told.moved.tolist(), told.lost.tolist(), told.regained.tolist()) == ([], [], [])
+
+
+def test_safe_up_to_full() -> None:
+    """A drain that fills a tier to the brim is safe, one that overfills it is not."""
+    before = planned(0, 1)
+    full, over = compare(before, planned(0, 0)), compare(planned(0, 1, 1), planned(0, 0, 0))
+    assert full.safe
+    assert full.tiers[1] == TierChange("leaf-spine", 0.5, 1.0)
+    assert not over.safe
+    assert [tier.tier for tier in over.tiers if tier.overfull] == ["leaf-spine"]
+
+
+def test_what_was_overfull_may_stay_so() -> None:
+    """A tier that is over-subscribed anyway makes no change unsafe that leaves it as it was."""
+    before = planned(0, 0, 0)
+    told = compare(before, planned(1, 1, 1))
+    assert told.safe
+    assert told.moved.tolist() == [0, 1, 2]
+    assert (told.before, told.after) == (before.certificate, before.certificate)

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Print the part of requirements.lock that one distribution needs: `subset.py LOCK NAMES`.
+
+pip can check hashes of a whole file only, and the lock holds everything the house uses; a switch
+must not get a solver because of that. So the names a distribution needs stand in a list of their
+own (deploy/packages, written by packages.py), and versions and hashes come from the one lock. pip
+itself then proves the list complete: with hashes on, it refuses any package that is not listed.
+Standard library only, since it runs where nothing is installed yet.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def canonical(name: str) -> str:
+    """The one spelling of a package's name: lower case, single hyphens."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def records(lock: str) -> list[tuple[str, str]]:
+    """Name and text of each record; a record is a line with the indented ones under it."""
+    found: list[tuple[str, str]] = []
+    for line in lock.splitlines(keepends=True):
+        if match := NAME.match(line):
+            found.append((canonical(match[0]), line))
+        elif found and line[0].isspace():
+            name, text = found[-1]
+            found[-1] = (name, text + line)
+    return found
+
+
+def names(text: str) -> set[str]:
+    """The names of a list: one a line, # begins a comment."""
+    plain = (line.partition("#")[0].strip() for line in text.splitlines())
+    return {canonical(line) for line in plain if line}
+
+
+def subset(lock: str, wanted: set[str]) -> str:
+    """The records of these names.
+
+    Raises:
+        KeyError: with the names that the lock does not have.
+    """
+    kept = [(name, text) for name, text in records(lock) if name in wanted]
+    if missing := wanted - {name for name, _ in kept}:
+        raise KeyError(*sorted(missing))
+    return "".join(text for _, text in kept)
+
+
+def main(lock: str, listed: str) -> None:
+    """Print the subset; one line and exit status 2 if it cannot be had."""
+    try:
+        text = subset(Path(lock).read_text("utf-8"), names(Path(listed).read_text("utf-8")))
+    except OSError as error:
+        sys.exit(refuse(f"{error.filename}: {error.strerror}"))
+    except KeyError as error:
+        sys.exit(refuse(f"{listed}: {', '.join(error.args)} not in {lock}: run make lock"))
+    sys.stdout.write(text)
+
+
+def refuse(message: str) -> int:
+    """Say it on standard error; gives the exit status."""
+    sys.stderr.write(f"subset.py: {message}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:  # noqa: PLR2004 - the two arguments
+        sys.exit(refuse("give the lock and the list of names"))
+    main(sys.argv[1], sys.argv[2])

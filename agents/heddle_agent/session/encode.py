@@ -25,9 +25,9 @@ class Identity:
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """A time in seconds since 1970, on the wire."""
-    whole, nanos = divmod(round(seconds * 1e9), 10**9)
-    return Timestamp(seconds=whole, nanos=nanos)
+    """A time in seconds since 1970, on the wire, to the microsecond: a float has no more."""
+    whole, micros = divmod(round(seconds * 1e6), 10**6)
+    return Timestamp(seconds=whole, nanos=micros * 1000)
 
 
 def parameters(identity: Identity, forwarding: Forwarding) -> pb.AgentMessage:

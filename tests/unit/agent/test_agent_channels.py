@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from pathlib import Path
+
+import grpc
+import pytest
+
+from heddle.v1 import agent_pb2_grpc
+from heddle_agent.agent import Agent
+from heddle_agent.fib import MemoryFib
+from heddle_agent.session import Address, Backoff, Channels, SessionOptions, Tls
+from heddle_agent.watch import ManualLinks
+from tests.unit.agent.controllers import Controller
+from tests.unit.agent.worlds import HOPS, SWITCH
+
+
+def test_back_off_doubles_up_to_its_cap_and_is_spread() -> None:
+    """Half to all of first · 2^n, never more than the longest, however many failures."""
+    backoff = Backoff(first=1.0, longest=6.0)
+    assert [backoff.delay(failures, 1.0) for failures in range(6)] == [1, 1, 2, 4, 6, 6]
+    assert [backoff.delay(failures, 0.0) for failures in range(1, 5)] == [0.5, 1, 2, 3]
+    assert backoff.delay(100_000, 1.0) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "loopback"),
+    [
+        ("127.0.0.1:7400", "127.0.0.1", 7400, True),
+        ("localhost:1", "localhost", 1, True),
+        ("[::1]:65535", "::1", 65535, True),
+        (" 10.1.2.3:80 ", "10.1.2.3", 80, False),
+        ("controller.example:7400", "controller.example", 7400, False),
+        ("localhost.example:7400", "localhost.example", 7400, False),
+    ],
+)
+def test_addresses_are_read(text: str, host: str, port: int, *, loopback: bool) -> None:
+    """Names, IPv4 and bracketed IPv6; and whether plain text may go there."""
+    address = Address.parse(text)
+    assert (address.host, address.port, address.loopback) == (host, port, loopback)
+    assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("127.0.0.1", "is not host:port"),
+        (":7400", "is not host:port"),
+        ("", "is not host:port"),
+        ("http://c:7400", "in brackets"),
+        ("//c:7400", "is not host:port"),
+        ("::1:7400", "in brackets"),
+        ("c:", "port '' is not a number"),
+        ("c:x", "port 'x' is not a number"),
+        ("c:0", "port '0' is not a number from 1 to 65535"),
+        ("c:65536", "port '65536'"),
+        ("c:٣", "port '٣'"),
+        ("a b:7", "is not host:port"),
+    ],
+)
+def test_malformed_addresses_are_refused(text: str, complaint: str) -> None:
+    """The complaint holds the address and what is wrong with it."""
+    with pytest.raises(ValueError, match=complaint):
+        Address.parse(text)
+
+
+async def test_plain_text_stays_on_this_machine_unless_told() -> None:
+    """Without TLS another host is refused, with the flags that help; --insecure allows it."""
+    far = Address("10.0.0.1", 7400)
+    with pytest.raises(ValueError, match=r"10\.0\.0\.1:7400 is not on this machine.*--insecure"):
+        Channels().get(far)
+    open_ = Channels(insecure=True)
+    assert open_.get(far) is open_.get(far)
+    await open_.close()
+
+
+def test_a_session_needs_a_controller() -> None:
+    """No address at all is an error of the caller."""
+    links, fib = ManualLinks(SWITCH, HOPS), MemoryFib(SWITCH, HOPS)
+    with pytest.raises(ValueError, match="at least one controller"):
+        Agent(fabric="fabrics/f1", switch=SWITCH, controllers=[], fib=fib, links=links)
+
+
+def certificates(folder: Path) -> tuple[Path, Path, Path]:
+    """An authority, and a certificate of it for localhost: authority, certificate, key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed, and nothing else here makes certificates")
+    ca, ca_key = folder / "ca.pem", folder / "ca.key"
+    cert, key, request = folder / "own.pem", folder / "own.key", folder / "own.csr"
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    names = folder / "names.cnf"
+    names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n", encoding="utf-8")
+    own_authority = ["req", "-x509", *curve, "-subj", "/CN=authority", "-days", "2"]
+    own_request = ["req", *curve, "-subj", "/CN=localhost"]
+    signed = ["x509", "-req", "-CAcreateserial", "-days", "2"]
+    for command in (
+        [*own_authority, "-keyout", ca_key, "-out", ca],
+        [*own_request, "-keyout", key, "-out", request],
+        [*signed, "-in", request, "-CA", ca, "-CAkey", ca_key, "-extfile", names, "-out", cert],
+    ):
+        subprocess.run([openssl, *map(str, command)], check=True, capture_output=True)
+    return ca, cert, key
+
+
+async def test_agents_and_controllers_know_each_other_by_certificate(tmp_path: Path) -> None:
+    """A session over mutual TLS stands; an agent without a certificate gets none."""
+    ca, cert, key = certificates(tmp_path)
+    controller = Controller()
+    server = grpc.aio.server()
+    agent_pb2_grpc.add_AgentServiceServicer_to_server(controller, server)
+    credentials = grpc.ssl_server_credentials(
+        [(key.read_bytes(), cert.read_bytes())], ca.read_bytes(), require_client_auth=True
+    )
+    controller.port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    options = SessionOptions(backoff=Backoff(0.02, 0.05))
+    for tls, welcome in ((Tls(ca), False), (Tls(ca, cert, key), True)):
+        channels = Channels(tls)
+        agent = Agent(
+            fabric="fabrics/f1",
+            switch=SWITCH,
+            controllers=[controller.address],
+            fib=MemoryFib(SWITCH, HOPS),
+            links=ManualLinks(SWITCH, HOPS),
+            channels=channels,
+            options=options,
+        )
+        task = asyncio.create_task(agent.run())
+        if welcome:
+            await controller.stream()
+        else:
+            await asyncio.sleep(0.3)
+            assert controller.attempts == 0
+        assert agent.connected == welcome
+        await agent.stop()
+        await task
+        await channels.close()
+    await server.stop(None)
+
+
+def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    """Missing, no PEM, or a certificate without its key."""
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("hello", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"none\.pem cannot be read: No such file"):
+        Channels(Tls(tmp_path / "none.pem"))
+    with pytest.raises(ValueError, match=r"garbage\.pem is not a PEM file"):
+        Channels(Tls(garbage))
+    with pytest.raises(ValueError, match="needs both its file and its key's"):
+        Channels(Tls(garbage, cert=garbage))

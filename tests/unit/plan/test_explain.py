@@ -56,8 +56,8 @@ def test_best_of_many() -> None:
     told = explain(two(0, 1, backup=OVER.format(1)), 0)
     assert told.reasons == (
         (
-            "All QPs take n0 leaf0 spine0 leaf1 n2; the fullest link is n0-leaf0, 60 of 100 Gbit/s, "
-            "which no other flow uses."
+            "All QPs take n0 leaf0 spine0 leaf1 n2; the fullest link is n0-leaf0, "
+            "60 of 100 Gbit/s, which no other flow uses."
         ),
         "It is the best of 2 shortest paths: on none would the worst link be below 0.600.",
         "Should it break, packets turn to n0 leaf0 spine1 leaf1 n2 at once.",

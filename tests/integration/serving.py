@@ -20,14 +20,18 @@ from heddle.v1.demand_pb2_grpc import DemandServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
+from heddle_controller.model.demand import resolve
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import concatenate
+from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.intake import Intake
-from heddle_controller.reconcile.records import Committed, PlanFacts
+from heddle_controller.reconcile.records import Committed, Intent, PlanFacts
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.server import ServerTerms
+from heddle_controller.solve import Repairer, solve
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job
@@ -88,7 +92,7 @@ async def serving(
     telemetry = Telemetry()
     gateway = Gateway(telemetry, queue_limit)
     intake = Intake(store, flows_of_job)
-    rooms = Rooms(store, intake, gateway, telemetry, lambda: 7)
+    rooms = Rooms(store, intake, gateway, telemetry, rehearse, flows_of_job, lambda: 7)
     api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit=1.0))
     await api.start()
     api.set_serving(serving=True)
@@ -98,6 +102,16 @@ async def serving(
     finally:
         await api.stop(2.0)
         await store.close()
+
+
+async def rehearse(intent: Intent, previous: Plan | None) -> Plan:
+    """Plan as the loop would, from the real rooms."""
+    jobs = [flows_of_job(record.job, intent.fabric) for record in intent.jobs]
+    told = [resolve(d.demands, intent.fabric, origin=d.name) for d in intent.demands]
+    flows = concatenate([*jobs, *told])
+    if previous is None:
+        return await asyncio.to_thread(solve, intent.fabric, flows)
+    return await asyncio.to_thread(Repairer(previous).repair, intent.fabric, flows)
 
 
 async def refusal(call: Awaitable[Any]) -> aio.AioRpcError:
@@ -133,8 +147,8 @@ def reason(error: grpc.RpcError) -> str:
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     """Poll until the condition holds; an error after so long."""
     async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)  # noqa: ASYNC110 - what is polled has no event
+        while not condition():  # noqa: ASYNC110 - what is polled has no event
+            await asyncio.sleep(0.005)
 
 
 def wire(fabric: Fabric, name: str = "f1") -> Any:

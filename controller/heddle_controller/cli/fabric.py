@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
-import orjson
 
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Client, request_id
-from heddle_controller.cli.failure import Failure, House
+from heddle_controller.cli.fabric_import import echo_fabric, import_fabric, save
+from heddle_controller.cli.failure import House
 from heddle_controller.cli.options import (
-    INPUT_FILE,
     OUTPUT_FILE,
     STATE,
     STATES,
@@ -24,10 +22,7 @@ from heddle_controller.cli.options import (
     with_client,
 )
 from heddle_controller.cli.output import echo_json, echo_pairs, echo_table
-from heddle_controller.importers import load_fabric
-from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.files.fabric_file import fabric_document, save_fabric_file
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import fabric as codec
 
 
@@ -36,40 +31,7 @@ def fabric() -> None:
     """Put fabrics, and take links and switches out of service."""
 
 
-@fabric.command("import")
-@click.argument("file", type=INPUT_FILE)
-@click.option("--format", "form", type=click.Choice(["auto", "node-link", "csv"]), default="auto")
-@click.option(
-    "--map",
-    "mapping",
-    metavar="ROLE=COLUMN,...",
-    default="",
-    help="Columns of a CSV file by what they hold: host=ip,leaf=ASW,spine=PSW,core=DSW.",
-)
-@click.option("--name", help="Name on the controller; else that in the file.")
-@click.option("--out", type=OUTPUT_FILE, help="Write fabric.json here; needs no controller.")
-@with_client
-def import_fabric(
-    client: Client, file: Path, *, form: str, mapping: str, name: str | None, out: Path | None
-) -> None:
-    """Read a fabric from FILE and put it to the controller, or convert it with --out."""
-    loaded = load_fabric(file, form, _mapping(mapping))
-    if out is not None:
-        _save(loaded, out)
-        return
-    wanted = names.check_id(name or client.named_fabric or loaded.name or "", "--name")
-    request = pb.PutFabricRequest(
-        fabric=codec.fabric_to_pb(wanted, loaded), request_id=request_id()
-    )
-    _echo_fabric(client, client.call(client.fabrics.PutFabric, request))
-
-
-def _mapping(text: str) -> dict[str, str]:
-    """Columns by role of ``role=column,...``."""
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    if not all(role and equals and column for role, equals, column in pairs):
-        raise Failure(f"--map {text!r} is malformed: write role=column, joined by commas")
-    return {role.strip(): column.strip() for role, _, column in pairs}
+fabric.add_command(import_fabric)
 
 
 @fabric.command("export")
@@ -80,15 +42,7 @@ def _mapping(text: str) -> dict[str, str]:
 def export_fabric(client: Client, out: Path) -> None:
     """Write the fabric as fabric.json (gzip where the name ends in .gz)."""
     stored = client.call(client.fabrics.GetFabric, pb.GetFabricRequest(name=client.fabric))
-    _save(codec.fabric_from_pb(stored), out)
-
-
-def _save(loaded: Fabric, out: Path) -> None:
-    """Write a fabric.json; ``-`` is standard output."""
-    if str(out) == "-":
-        click.echo(orjson.dumps(fabric_document(loaded), option=orjson.OPT_INDENT_2).decode())
-    else:
-        save_fabric_file(loaded, out)
+    save(codec.fabric_from_pb(stored), out)
 
 
 @fabric.command("list")
@@ -123,7 +77,7 @@ def show_fabric(client: Client, *, links: bool) -> None:
         return
     if not links:
         stored = client.call(client.fabrics.GetFabric, pb.GetFabricRequest(name=client.fabric))
-        _echo_fabric(client, stored)
+        echo_fabric(client, stored)
     shown = list(_links(client, not_up_only=not links))
     if shown:
         _echo_links(shown)
@@ -151,45 +105,6 @@ def _echo_links(links: Sequence[pb.Link]) -> None:
         for link in links
     ]
     echo_table(["link", "gbps", "wanted", "observed", "since"], rows)
-
-
-def _echo_fabric(client: Client, stored: pb.Fabric) -> None:
-    if client.json:
-        stored.ClearField("nodes")
-        stored.ClearField("links")
-        echo_json(stored)
-        return
-    parsed = codec.fabric_from_pb(stored)
-    not_up = [node for node in stored.nodes if node.admin_state > STATES["up"]]
-    echo_pairs(
-        {
-            "name": last_part(stored.name),
-            "title": stored.title,
-            "nodes": _counted(
-                pb.NodeKind.Name(n.kind).removeprefix("NODE_KIND_").lower() for n in stored.nodes
-            ),
-            "links": _counted(_tiers(parsed)),
-            "zones": len(parsed.structure.zone_names) or "",
-            "hosts": len(parsed.structure.host_names) or "",
-            "switches not up": ", ".join(f"{n.id} ({state_word(n.admin_state)})" for n in not_up),
-            "links not up": sum(_not_up(link) for link in stored.links),
-            "updated": common.time_text(stored.update_time),
-        }
-    )
-
-
-def _not_up(link: pb.Link) -> bool:
-    return max(link.admin_state, link.oper_state) > STATES["up"]
-
-
-def _tiers(fabric: Fabric) -> Iterator[str]:
-    tiers = fabric.structure.tiers
-    return (tiers[tier] for tier in fabric.structure.tier_of_arc[::2].tolist())
-
-
-def _counted(words: Iterator[str]) -> str:
-    """``512 nic, 64 leaf``, the most frequent first."""
-    return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
 
 
 @fabric.command("link")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import click
 import grpc
@@ -76,9 +76,7 @@ def calling(server: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        if not isinstance(error, grpc.Call):
-            raise
-        raise _failure(error, server) from error
+        raise _failure(cast("grpc.Call", error), server) from error
 
 
 def _failure(error: grpc.Call, server: str) -> Failure:
@@ -98,8 +96,8 @@ def _failure(error: grpc.Call, server: str) -> Failure:
 
 
 def _short(text: str) -> str:
-    """The last part of what gRPC says: its texts nest."""
-    return text.splitlines()[0][:200] if text else "no reason told"
+    """The last part of what gRPC says: its texts nest, the cause comes last."""
+    return text.splitlines()[0].rpartition(": ")[2][:200] if text else "no reason told"
 
 
 def _problems(details: Sequence[Any]) -> list[str]:

@@ -12,6 +12,8 @@ from typing_extensions import override
 
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceServicer
+from heddle_controller.plan.explain import explain
+from heddle_controller.reconcile.admission import JobFlows
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
@@ -19,6 +21,7 @@ from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.watch import Changes
+from heddle_controller.serve.what_if import Rehearsal, outcome, suppose
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -26,10 +29,19 @@ Context = aio.ServicerContext[Any, Any]
 class PlanService(PlanServiceServicer):
     """Reads the newest plan from the store; see plan.proto."""
 
-    def __init__(self, store: Store, changes: Changes, indexes: FlowIndexes) -> None:
+    def __init__(
+        self,
+        store: Store,
+        changes: Changes,
+        indexes: FlowIndexes,
+        rehearse: Rehearsal,
+        flows_of_job: JobFlows,
+    ) -> None:
         self._store = store
         self._changes = changes
         self._indexes = indexes
+        self._rehearse = rehearse
+        self._flows_of_job = flows_of_job
 
     @override
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:
@@ -86,6 +98,40 @@ class PlanService(PlanServiceServicer):
                 if plan != told:
                     yield plan
                     told = plan
+
+    @override
+    async def ExplainFlow(
+        self, request: pb.ExplainFlowRequest, context: Context
+    ) -> pb.ExplainFlowResponse:
+        """From the newest plan alone; reckoned in a thread."""
+        fabric = names.parse_plan(request.plan, "plan")
+        index = await self._index(fabric)
+        row = index.rows.get(request.flow)
+        if row is None:
+            cure = "see heddle show routes"
+            message = f"flow {request.flow[:200]!r} is not in plan {index.generation}: {cure}"
+            raise not_found("UNKNOWN_FLOW", message, flow=request.flow)
+        return await asyncio.to_thread(_explained, index, row)
+
+    @override
+    async def WhatIf(self, request: pb.WhatIfRequest, context: Context) -> pb.WhatIfResponse:
+        """The plan that would be made, beside the newest one; nothing is committed."""
+        fabric = names.parse_fabric(request.fabric, "fabric")
+        intent = await self._store.intent(fabric)
+        supposed = await asyncio.to_thread(suppose, intent, request, self._flows_of_job)
+        committed = await self._store.committed(fabric)
+        if committed is None:
+            old = await self._rehearse(intent, None)
+            before = codec.plan_to_pb(fabric, old)
+        else:
+            old, before = committed.plan, codec.summary_to_pb(fabric, committed)
+        new = await self._rehearse(supposed, committed.plan if committed else None)
+        return await asyncio.to_thread(outcome, fabric, before, old, new)
+
+
+def _explained(index: FlowIndex, row: int) -> pb.ExplainFlowResponse:
+    explanation = explain(index.plan, row)
+    return codec.explanation_to_pb(index.plan, index.ports, explanation)
 
 
 def _no_plan(fabric: str) -> Refusal:

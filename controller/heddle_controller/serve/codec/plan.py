@@ -9,6 +9,7 @@ from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.fabric import Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.plan.explain import Explanation
 from heddle_controller.reconcile.records import Committed
 from heddle_controller.serve.codec import common, names
 
@@ -97,3 +98,33 @@ class Routes:
             last_qp=int(paths.last_qp[path]),
             share=int(paths.qp_count[path]) / qps,
         )
+
+
+def explanation_to_pb(plan: Plan, ports: Ints, explanation: Explanation) -> pb.ExplainFlowResponse:
+    """Why a flow goes where it goes."""
+    return pb.ExplainFlowResponse(
+        route=Routes(plan, ports).route(explanation.flow),
+        hops=[
+            pb.HopLoad(
+                path=hop.path,
+                link=_directed(plan, hop.arc),
+                load_gbps=hop.load_gbps,
+                capacity_gbps=hop.capacity_gbps,
+                other_flow_count=len(hop.sharers),
+            )
+            for hop in explanation.hops
+        ],
+        reasons=explanation.reasons,
+        candidate_count=explanation.candidate_count,
+    )
+
+
+def _directed(plan: Plan, arc: int) -> common_pb2.LinkRef:
+    """A link named in the direction of travel."""
+    structure = plan.fabric.structure
+    ids = structure.nodes.ids
+    return common_pb2.LinkRef(
+        source=ids[int(structure.tail[arc])],
+        target=ids[int(structure.head[arc])],
+        key=str(structure.links.key[arc >> 1]),
+    )

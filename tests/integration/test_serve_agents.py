@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+
+from heddle.v1 import agent_pb2 as pb
+from heddle.v1 import common_pb2
+from heddle_controller.model.fabric import State
+from heddle_controller.model.program import no_entries
+from heddle_controller.reconcile.errors import SessionLost
+from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
+from heddle_controller.serve.codec import common
+from tests.integration.serving import Serving, reason, refusal, serving, until, violations
+
+
+def introduction(switch: str = "l0", **more: Any) -> pb.AgentMessage:
+    """The first message of an agent."""
+    told: dict[str, Any] = {"fabric": "fabrics/f1", "switch": switch, "instance_id": f"i-{switch}"}
+    return pb.AgentMessage(session_parameters=pb.SessionParameters(**(told | more)))
+
+
+class Agent:
+    """The agent's end of a stream."""
+
+    def __init__(self, s: Serving) -> None:
+        self.call = s.agents.Session()
+
+    async def say(self, message: pb.AgentMessage) -> None:
+        """Send."""
+        await self.call.write(message)
+
+    async def hear(self) -> pb.ControllerMessage:
+        """Receive; raises the stream's error when it is over."""
+        message = await self.call.read()
+        if message is aio.EOF:
+            raise EOFError
+        assert isinstance(message, pb.ControllerMessage)
+        return message
+
+    async def answer(self, push: pb.Push, stage: pb.PushStage.ValueType) -> None:
+        """Say that all went well."""
+        await self.say(
+            pb.AgentMessage(
+                push_result=pb.PushResult(
+                    nonce=push.nonce,
+                    epoch=push.epoch,
+                    generation=push.generation,
+                    stage=stage,
+                    status=pb.PUSH_STATUS_APPLIED,
+                    highest_epoch=push.epoch,
+                )
+            )
+        )
+
+
+@asynccontextmanager
+async def connected(s: Serving, switch: str = "l0") -> AsyncIterator[Agent]:
+    """An agent whose session was accepted."""
+    agent = Agent(s)
+    await agent.say(introduction(switch))
+    accepted = (await agent.hear()).session_accepted
+    assert (accepted.controller_id, accepted.epoch) == ("test", 7)
+    yield agent
+    agent.call.cancel()
+
+
+async def sample_push(s: Serving) -> Push:
+    """One entry for l0, of the committed sample plan."""
+    committed = await s.commit_plan()
+    program = committed.program
+    return Push(
+        PushMode.FULL_SYNC,
+        program.epoch,
+        program.generation,
+        committed.plan.fabric,
+        program.entries,
+        no_entries(),
+        sweep_stale=True,
+        completes_generation=True,
+    )
+
+
+async def test_a_push_goes_down_and_its_acks_come_up(tmp_path: Path) -> None:
+    """The entry arrives in words; RIB and FIB acks make the report."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        push = await sample_push(s)
+        async with connected(s) as agent:
+            session = s.gateway.sessions("f1")["l0"]
+            assert session.instance == "i-l0"
+            waiting = asyncio.create_task(s.gateway.push(session, push))
+            sent = (await agent.hear()).push
+            assert sent.mode == pb.PUSH_MODE_FULL_SYNC
+            assert sent.completes_generation
+            operations = sent.operations
+            assert [e.nic for e in operations.endpoints] == ["n0.0", "n1.0"]
+            assert operations.next_hops[operations.primaries[0]].node == "s0"
+            assert operations.next_hops[operations.backups[0] - 1].node == "s1"
+            (risk,) = operations.risk_links
+            assert {risk.source, risk.target} == {"s0", "l1"}
+            await agent.answer(sent, pb.PUSH_STAGE_RIB)
+            await agent.answer(sent, pb.PUSH_STAGE_FIB)
+            assert (await waiting).status is PushStatus.APPLIED
+
+
+async def test_what_an_agent_sees_of_links_is_stored(tmp_path: Path) -> None:
+    """As the observed state; the administrative state stays."""
+    report = pb.LinkStateReport(full=True)
+    report.links.add(
+        link=common_pb2.LinkRef(source="l0", target="s1", key="0"),
+        state=common_pb2.STATE_DOWN,
+        time=common.time_to_pb(5.0),
+        sequence=1,
+    )
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        async with connected(s) as agent:
+            await agent.say(pb.AgentMessage(link_state=report))
+            record = await s.store.get_fabric("f1")
+            (row,) = record.fabric.find_links("l0", "s1")
+            async with asyncio.timeout(10):
+                while record.observed[row] != State.DOWN:
+                    await asyncio.sleep(0.005)
+                    record = await s.store.get_fabric("f1")
+            assert record.fabric.link_state[row] == State.UP
+
+
+async def test_a_session_ends_with_its_stream(tmp_path: Path) -> None:
+    """Half-closing is an orderly end; the gateway forgets the switch, pushes are lost."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        push = await sample_push(s)
+        async with connected(s) as agent:
+            waiting = asyncio.create_task(s.gateway.push(s.gateway.sessions("f1")["l0"], push))
+            await agent.hear()
+            await agent.call.done_writing()
+            with pytest.raises(EOFError):
+                await agent.hear()
+            assert (await agent.call.code()).name == "OK"
+            with pytest.raises(SessionLost):
+                await waiting
+            await until(lambda: not s.gateway.sessions("f1"))
+
+
+async def test_a_second_session_of_a_switch_ends_the_first(tmp_path: Path) -> None:
+    """The older stream ends with ABORTED, the newer is the one pushed to."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        async with connected(s) as older:
+            first = s.gateway.sessions("f1")["l0"]
+            async with connected(s):
+                error = await refusal(older.hear())
+                assert (error.code().name, reason(error)) == ("ABORTED", "SESSION_REPLACED")
+                assert s.gateway.sessions("f1")["l0"].id > first.id
+
+
+@pytest.mark.parametrize(
+    ("switch", "fabric", "code", "cure"),
+    [
+        ("l0", "fabrics/none", "NOT_FOUND", "heddle fabric import"),
+        ("l9", "fabrics/f1", "NOT_FOUND", "node id of its switch"),
+        ("n0.0", "fabrics/f1", "FAILED_PRECONDITION", "name a switch"),
+    ],
+)
+async def test_a_stranger_is_told_the_cure(
+    tmp_path: Path, switch: str, fabric: str, code: str, cure: str
+) -> None:
+    """Unknown fabric, unknown switch, a NIC instead of a switch."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        agent = Agent(s)
+        await agent.say(introduction(switch, fabric=fabric))
+        error = await refusal(agent.hear())
+        assert error.code().name == code
+        assert cure in str(error.details())
+        assert not s.gateway.sessions("f1")
+
+
+UP, DOWN, DRAINED = common_pb2.STATE_UP, common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED
+LINK = common_pb2.LinkRef(source="l0", target="s1")
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (pb.AgentMessage(), "message"),
+        (introduction(), "message"),
+        (pb.AgentMessage(push_result=pb.PushResult(nonce=1)), "push_result"),
+        (
+            pb.AgentMessage(link_state=pb.LinkStateReport(links=[pb.LinkObservation(state=UP)])),
+            "link_state.links[0].link",
+        ),
+        (
+            pb.AgentMessage(link_state=pb.LinkStateReport(links=[pb.LinkObservation(link=LINK)])),
+            "link_state.links[0].state",
+        ),
+        (
+            pb.AgentMessage(
+                link_state=pb.LinkStateReport(links=[pb.LinkObservation(link=LINK, state=DRAINED)])
+            ),
+            "link_state.links[0].state",
+        ),
+        (
+            pb.AgentMessage(
+                link_state=pb.LinkStateReport(
+                    links=[pb.LinkObservation(link=LINK, state=DOWN, sequence=2**64 - 1)]
+                )
+            ),
+            "link_state.links[0].sequence",
+        ),
+        (pb.AgentMessage(counters=pb.CounterReport(sources=[1])), "counters"),
+    ],
+    ids=["empty", "twice", "result", "no link", "no state", "drained", "sequence", "counters"],
+)
+async def test_a_malformed_message_ends_the_session(
+    tmp_path: Path, message: pb.AgentMessage, field: str
+) -> None:
+    """INVALID_ARGUMENT names the field; nothing of the message is kept."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        push = await sample_push(s)
+        before = await s.store.versions("f1")
+        async with connected(s) as agent:
+            waiting = asyncio.create_task(s.gateway.push(s.gateway.sessions("f1")["l0"], push))
+            await agent.hear()
+            await agent.say(message)
+            error = await refusal(agent.hear())
+            assert list(violations(error)) == [field]
+            with pytest.raises(SessionLost):
+                await waiting
+        assert await s.store.versions("f1") == before
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"fabric": "f1"}, "session_parameters.fabric"),
+        ({"switch": ""}, "session_parameters.switch"),
+        ({"instance_id": "x" * 300}, "session_parameters.instance_id"),
+        ({"highest_epoch": 2**63}, "session_parameters.highest_epoch"),
+        ({"generation": 2**64 - 1}, "session_parameters.generation"),
+    ],
+)
+async def test_a_malformed_introduction_is_refused(
+    tmp_path: Path, more: dict[str, Any], field: str
+) -> None:
+    """By the name of the field."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        agent = Agent(s)
+        await agent.say(introduction(**more))
+        assert list(violations(await refusal(agent.hear()))) == [field]
+
+
+async def test_a_silent_agent_is_not_waited_for(tmp_path: Path) -> None:
+    """Without an introduction the stream ends with DEADLINE_EXCEEDED."""
+    async with serving(tmp_path) as s:
+        error = await refusal(Agent(s).hear())
+        assert (error.code().name, reason(error)) == ("DEADLINE_EXCEEDED", "NO_INTRODUCTION")
+
+
+async def test_an_agent_that_speaks_out_of_turn_is_refused(tmp_path: Path) -> None:
+    """The first message has to be the introduction; so says the refusal."""
+    async with serving(tmp_path) as s:
+        agent = Agent(s)
+        await agent.say(pb.AgentMessage(counters=pb.CounterReport()))
+        assert "session_parameters" in violations(await refusal(agent.hear()))["message"]
+        closed = Agent(s)
+        await closed.call.done_writing()
+        assert "session_parameters" in violations(await refusal(closed.hear()))["message"]
+
+
+async def test_an_agent_that_reads_nothing_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """Its queue overflows into a new session; pushes to another switch go on."""
+    async with serving(tmp_path, queue_limit=4) as s:
+        await s.put_fabric()
+        push = await sample_push(s)
+        async with connected(s, "l0"), connected(s, "l1") as other:
+            first = s.gateway.sessions("f1")["l0"]
+            stuck = [asyncio.create_task(s.gateway.push(first, push)) for _ in range(5)]
+            waiting = asyncio.create_task(s.gateway.push(s.gateway.sessions("f1")["l1"], push))
+            sent = (await other.hear()).push
+            await other.answer(sent, pb.PUSH_STAGE_FIB)
+            assert (await waiting).status is PushStatus.APPLIED
+            results = await asyncio.gather(*stuck, return_exceptions=True)
+            assert {type(result) for result in results} == {SessionLost}
+            assert s.gateway.sessions("f1")["l0"].id > first.id
+
+
+async def test_sessions_end_when_the_controller_does(tmp_path: Path) -> None:
+    """UNAVAILABLE with a hint to connect again."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        async with connected(s) as agent:
+            stopping = asyncio.create_task(s.api.stop(2.0))
+            error = await refusal(agent.hear())
+            assert (error.code().name, reason(error)) == ("UNAVAILABLE", "SHUTTING_DOWN")
+            await stopping

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heddle.v1 import common_pb2, demand_pb2, placement_pb2
+from heddle.v1 import plan_pb2 as pb
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.records import LinkName
+from heddle_controller.serve.codec import job as codec
+from tests.integration.serving import reason, refusal, serving, violations
+from tests.unit.store.samples import clos, job
+
+PLAN = "fabrics/f1/plan"
+DOWN, DRAINED = common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED
+
+
+async def test_there_is_no_plan_before_the_first(tmp_path: Path) -> None:
+    """NOT_FOUND tells a missing plan from a missing fabric."""
+    async with serving(tmp_path) as s:
+        error = await refusal(s.plans.GetPlan(pb.GetPlanRequest(name=PLAN)))
+        assert reason(error) == "NOT_FOUND"
+        await s.put_fabric()
+        for call in (
+            s.plans.GetPlan(pb.GetPlanRequest(name=PLAN)),
+            s.plans.ListRoutes(pb.ListRoutesRequest(parent=PLAN)),
+            s.plans.ExplainFlow(pb.ExplainFlowRequest(plan=PLAN, flow="x")),
+        ):
+            error = await refusal(call)
+            assert (error.code().name, reason(error)) == ("NOT_FOUND", "NO_PLAN")
+
+
+async def test_a_committed_plan_is_told_whole(tmp_path: Path) -> None:
+    """Certificate, counts and times; programmed only when the switch has acknowledged."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.commit_plan()
+        plan = await s.plans.GetPlan(pb.GetPlanRequest(name=PLAN))
+        assert (plan.generation, plan.epoch) == (1, s.epoch)
+        assert (plan.routed_count, plan.unrouted_count, plan.changed_count) == (1, 1, 1)
+        assert plan.certificate.proof == "cut"
+        assert [t.tier for t in plan.certificate.tiers] == ["leaf-spine"]
+        assert (plan.switch_count, plan.programmed_switch_count, plan.entry_count) == (1, 0, 1)
+        assert not plan.HasField("programmed_time")
+        await s.store.record_programmed(
+            "f1", epoch=s.epoch, generation=1, switches=["l0"], time=99.5
+        )
+        plan = await s.plans.GetPlan(pb.GetPlanRequest(name=PLAN))
+        assert plan.programmed_switch_count == 1
+        assert plan.programmed_time.seconds == 99
+
+
+async def test_routes_are_listed_with_paths_backups_and_reasons(tmp_path: Path) -> None:
+    """Nodes and keys of each path; why a flow has none; filters by job and link."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.commit_plan()
+        answer = await s.plans.ListRoutes(pb.ListRoutesRequest(parent=PLAN))
+        routed, unrouted = answer.routes
+        assert answer.generation == 1
+        assert list(routed.paths[0].nodes) == ["n0.0", "l0", "s0", "l1", "n1.0"]
+        assert list(routed.paths[0].keys) == ["0"] * 4
+        assert routed.paths[0].share == 1.0
+        assert list(routed.backups[0].nodes) == ["n0.0", "l0", "s1", "l1", "n1.0"]
+        assert (routed.phase, unrouted.phase) == ("j1/dp", "")
+        assert routed.source_port == unrouted.source_port == 49152
+        assert (list(unrouted.paths), unrouted.unrouted_reason) == ([], "every path is down")
+        request = pb.ListRoutesRequest(
+            parent=PLAN, link=common_pb2.LinkRef(source="s0", target="l1")
+        )
+        assert [r.flow for r in (await s.plans.ListRoutes(request)).routes] == ["j1/f0"]
+        request.link.source = "s1"
+        assert not (await s.plans.ListRoutes(request)).routes
+        nobody = pb.ListRoutesRequest(parent=PLAN, job="nobody")
+        assert not (await s.plans.ListRoutes(nobody)).routes
+
+
+async def test_a_page_of_routes_dies_with_its_plan(tmp_path: Path) -> None:
+    """ABORTED, because the next page would be of another plan."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.commit_plan()
+        request = pb.ListRoutesRequest(parent=PLAN, page_size=1)
+        first = await s.plans.ListRoutes(request)
+        request.page_token = first.next_page_token
+        second = await s.plans.ListRoutes(request)
+        assert [r.flow for r in (*first.routes, *second.routes)] == ["j1/f0", "j1/f1"]
+        assert not second.next_page_token
+        await s.commit_plan()
+        error = await refusal(s.plans.ListRoutes(request))
+        assert (error.code().name, reason(error)) == ("ABORTED", "PAGE_TOKEN_EXPIRED")
+
+
+async def test_a_watcher_sees_plans_and_how_far_they_are_programmed(tmp_path: Path) -> None:
+    """The present one, acks as they come, and the next."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        watch = s.plans.WatchPlan(pb.WatchPlanRequest(name=PLAN))
+        plans = aiter(watch)
+        await s.commit_plan()
+        assert (await anext(plans)).generation == 1
+        await s.store.record_programmed("f1", epoch=s.epoch, generation=1, switches=["l0"], time=1)
+        assert (await anext(plans)).programmed_switch_count == 1
+        await s.commit_plan()
+        following = await anext(plans)
+        assert (following.generation, following.programmed_switch_count) == (2, 0)
+        watch.cancel()
+
+
+async def test_a_flow_is_explained(tmp_path: Path) -> None:
+    """Each link of its path with its load, sentences, and how many paths there were."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.commit_plan()
+        answer = await s.plans.ExplainFlow(pb.ExplainFlowRequest(plan=PLAN, flow="j1/f0"))
+        assert answer.route.flow == "j1/f0"
+        assert [(h.link.source, h.link.target) for h in answer.hops] == [
+            ("n0.0", "l0"),
+            ("l0", "s0"),
+            ("s0", "l1"),
+            ("l1", "n1.0"),
+        ]
+        assert {(h.load_gbps, h.capacity_gbps) for h in answer.hops} == {(400.0, 400.0)}
+        assert answer.candidate_count == 2
+        assert answer.reasons
+        error = await refusal(s.plans.ExplainFlow(pb.ExplainFlowRequest(plan=PLAN, flow="x")))
+        assert (error.code().name, reason(error)) == ("NOT_FOUND", "UNKNOWN_FLOW")
+
+
+def supposed(**changes: object) -> pb.WhatIfRequest:
+    """A question about f1."""
+    return pb.WhatIfRequest(fabric="fabrics/f1", **changes)  # type: ignore[arg-type]
+
+
+def link(source: str, target: str, state: common_pb2.State.ValueType = DOWN) -> pb.LinkChange:
+    """A link as if in a state."""
+    return pb.LinkChange(link=common_pb2.LinkRef(source=source, target=target), admin_state=state)
+
+
+async def test_what_if_answers_and_changes_nothing(tmp_path: Path) -> None:
+    """With one spine lost a flow moves or fills; with both it has no path, and says why."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.store.submit_job("f1", job(), checked_revision=1)
+        before = await s.store.versions("f1")
+        one = await s.plans.WhatIf(supposed(links=[link("l0", "s0")]))
+        assert one.before.unrouted_count == one.after.unrouted_count == 0
+        assert one.after.certificate.max_utilization == 1.0
+        both = await s.plans.WhatIf(
+            supposed(
+                links=[link("l0", "s0")],
+                switches=[pb.SwitchChange(node="s1", admin_state=DOWN)],
+            )
+        )
+        assert both.after.unrouted_count == len(both.unrouted) == 2
+        assert all(route.unrouted_reason for route in both.unrouted)
+        assert await s.store.versions("f1") == before
+
+
+async def test_what_if_follows_the_newest_plan(tmp_path: Path) -> None:
+    """Only flows that must move are said to move."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        demands = [
+            demand_pb2.FlowDemand(
+                flow=f"f{i}", source=f"n0.{i}", destination=f"n1.{i}", gbps=400, job="d"
+            )
+            for i in range(2)
+        ]
+        both = await s.plans.WhatIf(supposed(demands=demands))
+        assert both.after.routed_count == 2
+        assert both.after.certificate.max_utilization == 1.0
+        await s.commit_plan()
+        sample = await s.plans.WhatIf(supposed(links=[link("l0", "s0", DRAINED)]))
+        assert sample.before.generation == 1
+
+
+async def test_jobs_are_supposed_submitted_and_deleted(tmp_path: Path) -> None:
+    """A supposed job takes hosts that a supposed deletion frees; else it is refused."""
+    spec = codec.job_to_pb(job("j2"))
+    two = placement_pb2.Job(name="fabrics/f1/jobs/j2", spec=spec)
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.store.submit_job("f1", job("j1"), checked_revision=1)
+        error = await refusal(s.plans.WhatIf(supposed(jobs=[two])))
+        assert error.code().name == "FAILED_PRECONDITION"
+        answer = await s.plans.WhatIf(supposed(jobs=[two], deleted_jobs=["j1"]))
+        assert answer.after.routed_count == 2
+        assert [r.job.name for r in await s.store.list_jobs("f1")] == ["j1"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (supposed(links=[link("l0", "l1")]), "links[0].link"),
+        (supposed(links=[pb.LinkChange(link=link("l0", "s0").link)]), "links[0].admin_state"),
+        (supposed(switches=[pb.SwitchChange(node="n0.0", admin_state=DOWN)]), "switches[0].node"),
+        (supposed(switches=[pb.SwitchChange(node="s0")]), "switches[0].admin_state"),
+        (supposed(deleted_jobs=["none"]), "deleted_jobs[0]"),
+        (supposed(jobs=[placement_pb2.Job(name="fabrics/f1/jobs/")]), "jobs[0].name"),
+        (supposed(jobs=[placement_pb2.Job(name="j")]), "jobs[0].spec.hosts"),
+        (supposed(demands=[demand_pb2.FlowDemand()]), "demands[0].flow"),
+        (
+            supposed(
+                demands=[demand_pb2.FlowDemand(flow="f", source="x", destination="n0.0", gbps=1)]
+            ),
+            "flow 'f'",
+        ),
+    ],
+)
+async def test_a_malformed_supposition_is_refused(
+    tmp_path: Path, request_: pb.WhatIfRequest, field: str
+) -> None:
+    """By the name of the field."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        assert field in violations(await refusal(s.plans.WhatIf(request_)))
+
+
+async def test_a_parallel_link_has_to_be_named_by_its_key(tmp_path: Path) -> None:
+    """The refusal lists the keys there are."""
+    message = clos()
+    links = message.structure.links
+    assert links.key[0] == 0
+    async with serving(tmp_path) as s:
+        await s.put_fabric(message)
+        await s.store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
+        odd = link("l0", "s0")
+        odd.link.key = "7"
+        assert "links[0].link" in violations(await refusal(s.plans.WhatIf(supposed(links=[odd]))))

@@ -45,7 +45,7 @@ def backups_of(
         destination = network.terminal[flows.destination[paths.flow]]
         for row in bare.tolist():
             choice = candidates.between(int(source[row]), int(destination[row]))
-            pieces[row] = _least_shared(network, choice, paths.of(row), used)
+            pieces[row] = least_shared(network, choice, paths.of(row), used)
             lengths[row] = len(pieces[row])
     flat = np.concatenate([*pieces, np.empty(0, dtype=np.int64)])
     chosen = Paths(paths.flow, paths.first_qp, paths.last_qp, starts(lengths), flat[flat != NONE])
@@ -130,7 +130,7 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
         )
 
 
-def _least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> Ints:
+def least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> Ints:
     """The candidate with the fewest links, then switches, in common; none if equal."""
     links = _shared(choice >> 1, taken >> 1)
     head = np.append(network.head, NONE)
@@ -145,5 +145,5 @@ def _least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> 
 
 def _shared(rows: Ints, taken: Ints) -> Ints:
     """How many elements of each row are among those taken."""
-    count: Ints = np.isin(rows, taken).sum(axis=1)
+    count: Ints = (rows[:, :, None] == taken).any(axis=2).sum(axis=1)
     return count

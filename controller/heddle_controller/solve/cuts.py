@@ -12,8 +12,6 @@ complements (traffic inwards). That is closed form, and exact for healthy fabric
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
@@ -23,33 +21,39 @@ from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.network import Network
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cuts:
-    """One row a cut that has both demand and capacity."""
-
-    bound: Floats
-    """Least utilisation of the cut's worst arc."""
-    tier: Ints
-    """Tier of the cut's arcs, or ``NONE`` where they are of several."""
-
-
 def cut_bound(network: Network, flows: Flows, routed: Bools) -> Bound:
     """Least worst utilisation of each tier, and of the whole, proven by cuts.
 
     ``routed`` marks the flows that count, shape (flows,).
     """
-    flows = flows.take(np.flatnonzero(routed))
-    tiers = np.zeros(len(network.fabric.structure.tiers))
-    overall = 0.0
-    if not len(flows):
-        return Bound(tiers, overall, "cut")
-    for group in _partitions(network):
-        for inwards in (False, True):
-            cuts = _cuts(network, flows, group, inwards=inwards)
-            known = cuts.tier != NONE
-            np.maximum.at(tiers, cuts.tier[known], cuts.bound[known])
-            overall = max(overall, float(cuts.bound.max(initial=0.0)))
-    return Bound(tiers, max(overall, float(tiers.max(initial=0.0))), "cut")
+    return Cuts(network, flows, routed).bound()
+
+
+class Cuts:
+    """All cuts of one network and set of flows, kept for when links change."""
+
+    def __init__(self, network: Network, flows: Flows, routed: Bools) -> None:
+        flows = flows.take(np.flatnonzero(routed))
+        self._tier_count = len(network.fabric.structure.tiers)
+        self._families = [
+            _Family(network, flows, group, inwards=inwards)
+            for group in (_partitions(network) if len(flows) else ())
+            for inwards in (False, True)
+        ]
+
+    def change(self, arcs: Ints, *, usable: bool) -> None:
+        """Gives or takes capacity: arcs between switches that changed their state."""
+        for family in self._families:
+            family.change(arcs, usable=usable)
+
+    def bound(self) -> Bound:
+        """What the cuts prove now."""
+        tiers, overall = np.zeros(self._tier_count), 0.0
+        for family in self._families:
+            overall = max(overall, float(family.bounds.max(initial=0.0)))
+            for tier, rows in family.sets_of_tier.items():
+                tiers[tier] = max(tiers[tier], float(family.bounds[rows].max()))
+        return Bound(tiers, max(overall, float(tiers.max(initial=0.0))), "cut")
 
 
 def _partitions(network: Network) -> list[Ints]:
@@ -67,67 +71,71 @@ def _partitions(network: Network) -> list[Ints]:
     return partitions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Crossing:
-    """What crosses the border of each set of a partition, one way."""
+class _Family:
+    """The cuts around each set of one partition, one way; arrays are by set."""
 
-    flows: Flows
-    """The flows that cross."""
-    flow_set: Ints
-    """The set that each of them leaves (or enters)."""
-    arcs: Ints
-    """The usable arcs that cross."""
-    arc_set: Ints
-    count: int
-    """Sets are numbered 0 to ``count - 1``."""
+    def __init__(self, network: Network, flows: Flows, group: Ints, *, inwards: bool) -> None:
+        ends = (flows.source, flows.destination)
+        arc_ends = (network.tail, network.head)
+        inner, outer = reversed(ends) if inwards else ends
+        inside, outside = reversed(arc_ends) if inwards else arc_ends
+        crossing = flows.take(np.flatnonzero((group[inner] != group[outer]) & (group[inner] >= 0)))
+        flow_set = group[crossing.destination if inwards else crossing.source]
+        self._count = int(group.max(initial=0)) + 1
+        leaves = (group[inside] != NONE) & (group[inside] != group[outside])
+        self._arc_set = np.where(leaves, group[inside], NONE)
+        self._speed = network.fabric.structure.capacity
+        self._demand = self._summed(crossing, flow_set, crossing.gbps)
+        self._qps = np.round(self._summed(crossing, flow_set, crossing.qps.astype(np.float64)))
+        low, high = _range(crossing.gbps / crossing.qps, flow_set, self._count)
+        arcs = np.flatnonzero(network.usable & leaves)
+        slow, fast = _range(self._speed[arcs], self._arc_set[arcs], self._count)
+        equal = (high > 0) & (high <= low * (1 + 1e-9)) & (fast > 0) & (fast <= slow * (1 + 1e-9))
+        self._step: Floats = np.where(equal, low, 0.0) / np.where(equal, fast, 1.0)
+        """What one QP adds to one arc, where all QPs and all arcs are equal; else 0."""
+        self._capacity, self._width = np.zeros(self._count), np.zeros(self._count)
+        tier = self._common_tier(network.fabric.structure.tier_of_arc, arcs)
+        self.sets_of_tier: dict[int, Ints] = {
+            t: np.flatnonzero(tier == t) for t in np.unique(tier).tolist() if t != NONE
+        }
+        """The sets whose arcs are all of one tier."""
+        self.bounds: Floats = np.zeros(self._count)
+        """Least utilisation of the worst arc around each set; 0 where none is proven."""
+        self.change(arcs, usable=True)
 
+    def _summed(self, flows: Flows, flow_set: Ints, amount: Floats) -> Floats:
+        """An amount of each flow by set, the worst phase of each job."""
+        return phased_loads(self._count, flow_set, amount, flows.job, flows.phase)
 
-def _cuts(network: Network, flows: Flows, group: Ints, *, inwards: bool) -> Cuts:
-    """The cuts around each set of one partition, one way."""
-    ends = (flows.source, flows.destination)
-    arc_ends = (network.tail, network.head)
-    inner, outer = reversed(ends) if inwards else ends
-    inside, outside = reversed(arc_ends) if inwards else arc_ends
-    rows = np.flatnonzero((group[inner] != group[outer]) & (group[inner] != NONE))
-    leaving = (group[inside] != NONE) & (group[inside] != group[outside])
-    arcs = np.flatnonzero(network.usable & leaving)
-    count = int(group.max(initial=0)) + 1
-    crossing = _Crossing(flows.take(rows), group[inner[rows]], arcs, group[inside[arcs]], count)
-    demand = _demand(crossing, crossing.flows.gbps)
-    speed = network.fabric.structure.capacity[arcs]
-    capacity = np.bincount(crossing.arc_set, weights=speed, minlength=count)
-    sets = np.flatnonzero((demand > 0) & (capacity > 0))
-    bound = np.maximum(demand[sets] / capacity[sets], _stepped(network, crossing)[sets])
-    return Cuts(bound, _common_tier(network, crossing)[sets])
+    def _common_tier(self, tier_of_arc: Ints, arcs: Ints) -> Ints:
+        """Tier of each set's arcs, ``NONE`` where they are of several."""
+        low = np.full(self._count, np.iinfo(np.int64).max)
+        high = np.full(self._count, NONE, dtype=np.int64)
+        np.minimum.at(low, self._arc_set[arcs], tier_of_arc[arcs])
+        np.maximum.at(high, self._arc_set[arcs], tier_of_arc[arcs])
+        return np.where(low == high, high, NONE)
 
+    def change(self, arcs: Ints, *, usable: bool) -> None:
+        """Gives or takes the capacity of arcs."""
+        arcs = arcs[self._arc_set[arcs] != NONE]
+        sign = 1.0 if usable else -1.0
+        np.add.at(self._capacity, self._arc_set[arcs], sign * self._speed[arcs])
+        np.add.at(self._width, self._arc_set[arcs], sign)
+        sets = np.unique(self._arc_set[arcs])
+        # An arc that comes later may be unlike the others: then steps prove nothing.
+        even = np.zeros(self._count)
+        np.maximum.at(even, self._arc_set[arcs], self._speed[arcs])
+        alike = np.isclose(self._capacity[sets], self._width[sets] * even[sets], rtol=1e-9)
+        self._step[sets[~alike]] = 0.0
+        self.bounds[sets] = self._bounds(sets)
 
-def _demand(crossing: _Crossing, amount: Floats) -> Floats:
-    """An amount of each flow summed by set, the worst phase of each job."""
-    flows = crossing.flows
-    return phased_loads(crossing.count, crossing.flow_set, amount, flows.job, flows.phase)
-
-
-def _common_tier(network: Network, crossing: _Crossing) -> Ints:
-    tier = network.fabric.structure.tier_of_arc[crossing.arcs]
-    low = np.full(crossing.count, np.iinfo(np.int64).max)
-    high = np.full(crossing.count, NONE, dtype=np.int64)
-    np.minimum.at(low, crossing.arc_set, tier)
-    np.maximum.at(high, crossing.arc_set, tier)
-    return np.where(low == high, high, NONE)
-
-
-def _stepped(network: Network, crossing: _Crossing) -> Floats:
-    """Bounds from counting whole QPs over equal arcs, 0 where that does not apply."""
-    flows, count = crossing.flows, crossing.count
-    low, high = _range(flows.gbps / flows.qps, crossing.flow_set, count)
-    speed = network.fabric.structure.capacity[crossing.arcs]
-    slow, fast = _range(speed, crossing.arc_set, count)
-    qps = _demand(crossing, flows.qps.astype(np.float64))
-    width = np.bincount(crossing.arc_set, minlength=count)
-    equal = (high <= low * (1 + 1e-9)) & (fast <= slow * (1 + 1e-9)) & (width > 0) & (qps > 0)
-    steps = np.zeros(count)
-    steps[equal] = np.ceil(np.round(qps[equal]) / width[equal]) * low[equal] / fast[equal]
-    return steps
+    def _bounds(self, sets: Ints) -> Floats:
+        open_ = (self._demand[sets] > 0) & (self._width[sets] > 0)
+        capacity = np.where(open_, self._capacity[sets], 1.0)
+        width = np.where(open_, self._width[sets], 1.0)
+        stepped = np.ceil(self._qps[sets] / width) * self._step[sets]
+        bounds: Floats = np.where(open_, np.maximum(self._demand[sets] / capacity, stepped), 0.0)
+        return bounds
 
 
 def _range(values: Floats, group: Ints, count: int) -> tuple[Floats, Floats]:

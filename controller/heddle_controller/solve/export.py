@@ -19,12 +19,22 @@ def paths_of(assignment: Assignment, *, renumber: bool) -> Paths:
     ``renumber`` joins the QPs of a flow that share a path and numbers them anew;
     otherwise each QP keeps its number, so that a repair moves no other.
     """
-    flow = np.array(assignment.flow, dtype=np.int64)
-    first_qp = np.array(assignment.first_qp, dtype=np.int64)
-    last_qp = np.array(assignment.last_qp, dtype=np.int64)
+    everything = list(range(len(assignment.flow)))
+    inner = merged_chunks(assignment, everything, renumber=renumber)
+    return with_nics(assignment.network, assignment.flows, inner)
+
+
+def merged_chunks(assignment: Assignment, chunks: list[int], *, renumber: bool) -> Paths:
+    """Chunks as paths between terminals, by flow and QP; neighbours of one path joined."""
+    whole = len(chunks) == len(assignment.flow)
+    columns = (assignment.flow, assignment.first_qp, assignment.last_qp)
+    flow, first_qp, last_qp = (
+        np.array(column if whole else [column[c] for c in chunks], dtype=np.int64)
+        for column in columns
+    )
     order = np.lexsort((first_qp, flow))
     flow, first_qp, last_qp = flow[order], first_qp[order], last_qp[order]
-    inner = [assignment.path[chunk] for chunk in order.tolist()]
+    inner = [assignment.path[chunks[place]] for place in order.tolist()]
     split = np.flatnonzero(np.bincount(flow, minlength=1)[flow] > 1) if len(flow) else flow
     if len(split):
         keep = _merge(flow, first_qp, last_qp, inner, split, renumber=renumber)
@@ -32,9 +42,7 @@ def paths_of(assignment: Assignment, *, renumber: bool) -> Paths:
         inner = [path for path, kept in zip(inner, keep.tolist(), strict=True) if kept]
     lengths = np.array([len(path) for path in inner], dtype=np.int64)
     arcs = np.concatenate([*inner, np.empty(0, dtype=np.int64)])
-    return with_nics(
-        assignment.network, assignment.flows, Paths(flow, first_qp, last_qp, starts(lengths), arcs)
-    )
+    return Paths(flow, first_qp, last_qp, starts(lengths), arcs)
 
 
 def _merge(

@@ -8,6 +8,7 @@ unequal length; its capacity is infinite.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +35,12 @@ class Network:
         self.tier: Ints = np.append(structure.tier_of_arc, len(structure.tiers))
         """Tier of each arc; the padding is one of its own."""
         self._attach()
+
+    def with_states(self, fabric: Fabric) -> Network:
+        """The network of the same fabric after links between switches changed."""
+        other = copy(self)
+        other.fabric, other.usable = fabric, fabric.plannable
+        return other
 
     def _attach(self) -> None:
         is_nic = self.level == NodeKind.NIC
@@ -62,26 +69,15 @@ class Network:
         ends = np.abs(levels[self.tail] - levels[self.head])[self.inner]
         return bool((levels != NodeKind.SWITCH).all() and (ends == 1).all())
 
-    @cached_property
-    def _usable_rows(self) -> tuple[Ints, Ints]:
-        first, arcs = self.fabric.structure.out
-        keep = self.usable[arcs]
-        counts = np.concatenate([[0], np.cumsum(keep)])
-        return counts[first], arcs[keep]
-
     def out(self, node: int) -> Ints:
         """Usable arcs that leave a node, by the node they enter."""
-        first, arcs = self._usable_rows
-        return arcs[first[node] : first[node + 1]]
-
-    @cached_property
-    def _up_rows(self) -> tuple[Ints, Ints]:
-        first, arcs = self._usable_rows
-        keep = self.level[self.head[arcs]] > self.level[self.tail[arcs]]
-        counts = np.concatenate([[0], np.cumsum(keep)])
-        return counts[first], arcs[keep]
+        first, arcs = self.fabric.structure.out
+        leaving = arcs[first[node] : first[node + 1]]
+        usable: Ints = leaving[self.usable[leaving]]
+        return usable
 
     def up(self, node: int) -> Ints:
         """Usable arcs that leave a node for the tier above, by the node they enter."""
-        first, arcs = self._up_rows
-        return arcs[first[node] : first[node + 1]]
+        arcs = self.out(node)
+        rising: Ints = arcs[self.level[self.head[arcs]] > self.level[node]]
+        return rising

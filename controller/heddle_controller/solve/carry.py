@@ -1,0 +1,108 @@
+"""What of an earlier plan still holds for the fabric and flows of now."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.export import starts
+from heddle_controller.solve.network import Network
+
+
+def carry_over(previous: Plan, assignment: Assignment) -> tuple[Ints, Ints, Ints]:
+    """Loads the paths that still hold; returns the QPs that have none, as columns.
+
+    A path holds if its flow is there with the same ends and QPs and every arc is
+    usable. The columns are flow row, first and last QP.
+    """
+    network, paths = assignment.network, previous.paths
+    flow = _rows_now(previous, network.fabric, assignment.flows)[paths.flow]
+    arcs = _arcs_now(previous.fabric, network.fabric)[paths.arcs]
+    broken = np.zeros(len(paths), dtype=np.bool_)
+    broken[paths.owner()[~np.append(network.usable, False)[arcs]]] = True
+    rows = np.flatnonzero((flow != NONE) & ~broken)
+    kept = Paths(flow, paths.first_qp, paths.last_qp, paths.first, arcs).take(rows)
+    assignment.load_chunks(kept.flow, kept.first_qp, kept.last_qp, inner_pieces(network, kept))
+    return _without_path(assignment.flows, kept)
+
+
+def inner_pieces(network: Network, paths: Paths) -> list[Ints]:
+    """The arcs of each path that an assignment keeps: not those of single-homed NICs."""
+    inner = choice_arcs(network)[paths.arcs]
+    first = starts(np.add.reduceat(np.append(inner, False), paths.first[:-1]).astype(np.int64))
+    arcs = paths.arcs[inner]
+    bounds = first.tolist()
+    return [arcs[low:high] for low, high in pairwise(bounds)]
+
+
+def choice_arcs(network: Network) -> Bools:
+    """Marks all arcs but those of single-homed NICs."""
+    single = network.nic_arc[network.nic_arc != NONE]
+    choice = np.ones(network.arc_count, dtype=np.bool_)
+    choice[single] = False
+    choice[single ^ 1] = False
+    return choice
+
+
+def _rows_now(previous: Plan, fabric: Fabric, flows: Flows) -> Ints:
+    """Row that each earlier flow has now; ``NONE`` where it is gone or is another."""
+    before = previous.flows
+    if before is flows:
+        return np.arange(len(flows), dtype=np.int64)
+    row = {flow: number for number, flow in enumerate(flows.ids)}
+    rows = np.array([row.get(flow, NONE) for flow in before.ids], dtype=np.int64)
+    node_now = np.arange(fabric.node_count, dtype=np.int64)
+    if previous.fabric.structure is not fabric.structure:
+        index = fabric.structure.index
+        ids = previous.fabric.structure.nodes.ids
+        node_now = np.array([index.get(node, NONE) for node in ids], dtype=np.int64)
+    found = np.flatnonzero(rows != NONE)
+    now = rows[found]
+    same = (
+        (before.qps[found] == flows.qps[now])
+        & (node_now[before.source[found]] == flows.source[now])
+        & (node_now[before.destination[found]] == flows.destination[now])
+    )
+    rows[found[~same]] = NONE
+    return rows
+
+
+def _arcs_now(before: Fabric, now: Fabric) -> Ints:
+    """Arc that each earlier arc is now; one past the last where it is gone."""
+    if before.structure is now.structure:
+        return np.arange(2 * now.link_count, dtype=np.int64)
+    row = {ends: number for number, ends in enumerate(_link_names(now))}
+    arcs = np.full(2 * before.link_count, 2 * now.link_count, dtype=np.int64)
+    for number, (a, b, key) in enumerate(_link_names(before)):
+        if (a, b, key) in row:
+            arcs[2 * number : 2 * number + 2] = 2 * row[a, b, key] + np.arange(2)
+        elif (b, a, key) in row:
+            arcs[2 * number : 2 * number + 2] = 2 * row[b, a, key] + 1 - np.arange(2)
+    return arcs
+
+
+def _link_names(fabric: Fabric) -> list[tuple[str, str, str]]:
+    ids, links = fabric.structure.nodes.ids, fabric.structure.links
+    ends = zip(links.a.tolist(), links.b.tolist(), links.key, strict=True)
+    return [(ids[a], ids[b], str(key)) for a, b, key in ends]
+
+
+def _without_path(flows: Flows, kept: Paths) -> tuple[Ints, Ints, Ints]:
+    """Ranges of QPs that no path holds, as columns."""
+    held = np.bincount(kept.flow, weights=kept.qp_count, minlength=len(flows))
+    bare = np.flatnonzero(held == 0)
+    missing = [np.stack([bare, np.zeros_like(bare), flows.qps[bare] - 1])]
+    for row in np.flatnonzero((held > 0) & (held < flows.qps)).tolist():
+        ranges = np.flatnonzero(kept.flow == row)
+        ranges = ranges[np.argsort(kept.first_qp[ranges])]
+        begin = np.append(0, kept.last_qp[ranges] + 1)
+        end = np.append(kept.first_qp[ranges], flows.qps[row]) - 1
+        gaps = end >= begin
+        missing.append(np.stack([np.full(int(gaps.sum()), row), begin[gaps], end[gaps]]))
+    flow, first_qp, last_qp = np.concatenate(missing, axis=1)
+    return flow, first_qp, last_qp

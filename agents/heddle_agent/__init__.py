@@ -42,6 +42,9 @@ of them in one asyncio loop. That is how the emulator runs a fabric::
     await agent.stop()
     await channels.close()
 
+Set ``GRPC_VERBOSITY=ERROR`` in the environment of such a process: gRPC reads it when it is first
+imported, and below that level writes to standard error what the agents' own log says already.
+
 ``Underlay`` is a Protocol that the host process supplies: ``next_hops(destination: str) ->
 Sequence[NextHop]``, the equal-cost next hops of this switch towards a NIC as BGP would have them
 (one next hop is a plain route, none drops). Return the same sequence object for destinations that

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import click
 
-from heddle_agent.app import run as run_agent
 from heddle_agent.settings import ENV_PREFIX, SettingsError, load_settings
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
@@ -72,7 +72,12 @@ def cli() -> None:
 )
 def run(**given: object) -> None:
     """Run the agent of one switch until it is told to stop."""
-    run_agent(load_settings(**given))
+    settings = load_settings(**given)
+    # gRPC reads this when it is first imported; below errors it repeats what our own log says.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from heddle_agent import app  # noqa: PLC0415 - not before the line above
+
+    app.run(settings)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ what was programmed and steered, so that a mistake anywhere above shows as a wro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,8 @@ class MemoryFib:
         self._ecmp = Ecmp(routes, self._rows, seed, self.names)
         self._dead: frozenset[int] = frozenset()
         self._entries: dict[Match, Group] = {}
-        self._leaves: dict[Group, int] = {}  # where each group leaves now
+        self._ways: dict[Group, tuple[int, int, int]] = {}  # where it leaves, by Choice
+        self._leaves: dict[Group, int] = {}  # where it leaves now
         self._counts: dict[Match, Count] = {}
         self._compiled: Compiled | None = None
         self._matches: list[Match] = []  # rows of _compiled
@@ -70,22 +71,23 @@ class MemoryFib:
         refused = {failure.match for failure in failures}
         sets = {m: g for m, g in batch.sets.items() if m not in refused} if refused else batch.sets
         for group in set(sets.values()):
-            self._leaves[group] = self._exit(group, batch.diverted.get(group, Choice.PRIMARY))
+            self._leaves[group] = self._ways[group][batch.diverted.get(group, Choice.PRIMARY)]
         self._entries.update(sets)
         for match in batch.deletes:
             self._entries.pop(match, None)
             self._counts.pop(match, None)
         self._compiled = self._exits = None
-        if len(self._leaves) > 2 * len(self._entries) + 64:
+        if len(self._ways) > 2 * len(self._entries) + 64:
             used = set(self._entries.values())
-            self._leaves = {group: row for group, row in self._leaves.items() if group in used}
+            self._ways = {group: way for group, way in self._ways.items() if group in used}
+            self._leaves = {group: self._leaves[group] for group in self._ways}
         return failures
 
     def steer(self, steering: Steering) -> None:
         """Move groups, and leave dead links out of the underlay."""
         for group, choice in steering.choices.items():
             if group in self._leaves:
-                self._leaves[group] = self._exit(group, choice)
+                self._leaves[group] = self._ways[group][choice]
         self._exits = None
         self._dead = frozenset(
             self._rows[port]
@@ -168,28 +170,33 @@ class MemoryFib:
                 return match
         return None
 
-    def _exit(self, group: Group, choice: Choice) -> int:
-        if choice is Choice.PRIMARY:
-            return self._rows[group.primary.port]
-        if choice is Choice.BACKUP and group.backup is not None:
-            return self._rows[group.backup.port]
-        return _TO_UNDERLAY
-
     def _refused(self, batch: Batch) -> list[Failure]:
         """Sets that this switch cannot hold: a next hop it has not, or no room."""
-        strange = {g for g in set(batch.sets.values()) - self._leaves.keys() if self._unknown(g)}
-        failures = (
-            [
-                Failure(match, Reason.UNKNOWN_NEXT_HOP, f"no link to {self._unknown(group)}")
-                for match, group in batch.sets.items()
-                if group in strange
-            ]
-            if strange
-            else []
-        )
+        strange = self._resolve(set(batch.sets.values()) - self._ways.keys())
+        rows = batch.sets.items() if strange else ()
+        failures = [
+            Failure(match, Reason.UNKNOWN_NEXT_HOP, strange[group])
+            for match, group in rows
+            if group in strange
+        ]
         if self.table_size and len(self._entries) + len(batch.sets) > self.table_size:
             failures += self._overflow(batch, {failure.match for failure in failures})
         return failures
+
+    def _resolve(self, groups: Iterable[Group]) -> dict[Group, str]:
+        """Learn where groups leave; return those that name a link there is not, and which."""
+        strange: dict[Group, str] = {}
+        rows = self._rows
+        for group in groups:
+            primary, backup = group.primary, group.backup
+            first = rows.get(primary[:2])
+            second = _TO_UNDERLAY if backup is None else rows.get(backup[:2])
+            if first is None or second is None:
+                lost = primary if first is None or backup is None else backup
+                strange[group] = f"no link to {lost.node} key {lost.key}"
+            else:
+                self._ways[group] = (first, second, _TO_UNDERLAY)
+        return strange
 
     def _overflow(self, batch: Batch, refused: set[Match]) -> list[Failure]:
         new = [m for m in batch.sets if m not in self._entries and m not in refused]
@@ -197,10 +204,3 @@ class MemoryFib:
         room = self.table_size - len(self._entries) + leaving
         message = f"the table holds {self.table_size} entries and is full"
         return [Failure(match, Reason.TABLE_FULL, message) for match in new[max(room, 0) :]]
-
-    def _unknown(self, group: Group) -> str:
-        """The first next hop of a group to which there is no link; empty if all are known."""
-        for hop in (group.primary, group.backup):
-            if hop is not None and hop.port not in self._rows:
-                return f"{hop.node} key {hop.key}"
-        return ""

@@ -20,17 +20,16 @@ class Groups:
     """All groups of one switch."""
 
     switch: str
-    own: dict[tuple[str, str], Link] = field(default_factory=dict)
-    """Links of this switch by neighbour and key, as far as they were asked for: a memo."""
+    own: dict[NextHop, Link] = field(default_factory=dict)
+    """Links of this switch by next hop, as far as they were asked for: a memo."""
     by_key: Mapping[GroupKey, Group] = field(default_factory=dict)
     by_link: Mapping[Link, tuple[Group, ...]] = field(default_factory=dict)
 
     def link(self, hop: NextHop) -> Link:
         """The link of this switch that leads to a next hop."""
-        port = hop[:2]
-        link = self.own.get(port)
+        link = self.own.get(hop)
         if link is None:
-            link = self.own[port] = Link.between(self.switch, hop.node, hop.key)
+            link = self.own[hop] = Link.between(self.switch, hop.node, hop.key)
         return link
 
     def choose(self, group: Group, down: frozenset[Link]) -> Choice:
@@ -77,10 +76,12 @@ def _indexed(
     new: Iterable[Group],
 ) -> Groups:
     added: defaultdict[Link, list[Group]] = defaultdict(list)
+    own = groups.own.get  # spares most calls of groups.link
     for group in new:
-        added[groups.link(group.primary)].append(group)
-        if group.backup is not None:
-            added[groups.link(group.backup)].append(group)
+        primary, backup = group.primary, group.backup
+        added[own(primary) or groups.link(primary)].append(group)
+        if backup is not None:
+            added[own(backup) or groups.link(backup)].append(group)
         for link in group.risks:
             added[link].append(group)
     merged = {link: (*by_link.get(link, ()), *more) for link, more in added.items()}

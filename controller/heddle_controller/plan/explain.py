@@ -13,7 +13,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints, State
 from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Plan
 from heddle_controller.plan.choices import Choice, choice, cost_of
 
 SHARERS_TOLD = 5
@@ -155,11 +155,17 @@ def _drained(plan: Plan, path: int) -> str:
 
 
 def _backup(plan: Plan, path: int) -> str:
-    paths: Paths = plan.backups
-    spare = paths.of(path)
+    arcs, spare = plan.paths.of(path), plan.backups.of(path)
     if not len(spare):
         return "It has no backup of its own: should it break, the underlay takes the packets."
-    return f"Should it break, packets turn to {_way(plan, spare)} at once."
+    shared = np.intersect1d(arcs[1:-1] >> 1, spare[1:-1] >> 1).tolist()
+    if not shared:
+        return f"Should it break, packets turn to {_way(plan, spare)} at once."
+    label = plan.fabric.link_label(shared[0])
+    return (
+        f"Should it break off {label}, packets turn to {_way(plan, spare)} at once; the loss of "
+        f"{label} itself is for the underlay."
+    )
 
 
 def _fabric(now: Choice, healthy: Choice) -> Iterator[str]:

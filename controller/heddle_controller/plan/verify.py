@@ -19,7 +19,7 @@ from heddle_controller.model.fabric import NONE
 from heddle_controller.model.load import arc_loads, worst_by_tier
 from heddle_controller.model.plan import Certificate, Paths, Plan
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.plan.ways import Fault, malformed, shared_faults, way_faults
+from heddle_controller.plan.ways import Fault, malformed, useless_faults, way_faults
 
 MOST_TOLD = 20
 TOLERANCE = 1e-6
@@ -71,7 +71,7 @@ def _routes(plan: Plan) -> Iterator[str]:
     empty = np.flatnonzero(np.diff(plan.paths.first) == 0).tolist()
     yield from _told(plan, "path", ((row, "has no links") for row in empty))
     yield from _told(plan, "backup", way_faults(plan, plan.backups))
-    yield from _told(plan, "backup", shared_faults(plan))
+    yield from _told(plan, "backup", useless_faults(plan))
 
 
 def _told(plan: Plan, what: str, faults: Iterator[Fault]) -> Iterator[str]:

@@ -125,17 +125,17 @@ def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:
     return np.array([joined[row] for row in flow.tolist()], dtype=np.bool_)
 
 
-def shared_faults(plan: Plan) -> Iterator[Fault]:
-    """Backups that use a link between switches of the path they stand in for."""
-    structure = plan.fabric.structure
-    switch = structure.nodes.kind != NodeKind.NIC
-    link = np.where(switch[structure.tail] & switch[structure.head], _arc_links(plan), NONE)
-    backups = _by_ordinal(plan.backups, link[plan.backups.arcs])
-    for used in _by_ordinal(plan.paths, link[plan.paths.arcs]):
-        for spare in backups:
-            for row in np.flatnonzero((used == spare) & (used != NONE)).tolist():
-                yield row, f"shares {plan.fabric.link_label(int(used[row]))} with its path"
+def useless_faults(plan: Plan) -> Iterator[Fault]:
+    """Backups that are the very path they stand in for.
 
-
-def _arc_links(plan: Plan) -> Ints:
-    return np.arange(len(plan.fabric.structure.tail), dtype=np.int64) >> 1
+    Sharing some links is no fault: a graph may have no other way, and where the two
+    part the backup still helps. No entry sends packets into a link it is at risk of.
+    """
+    paths, backups = plan.paths, plan.backups
+    same = np.diff(paths.first) == np.diff(backups.first)
+    rows = np.flatnonzero(same & (np.diff(paths.first) > 0))
+    ways = paths.take(rows)
+    equal = ways.arcs == backups.take(rows).arcs
+    if len(rows):
+        for row in rows[np.logical_and.reduceat(equal, ways.first[:-1])].tolist():
+            yield row, "is the path itself, so it helps against nothing"

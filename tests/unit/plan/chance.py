@@ -85,7 +85,8 @@ def _spare(rng: Random, fabric: Fabric, flows: Flows, flow: int, way: list[int])
         ends = (fabric.structure.tail[arc], fabric.structure.head[arc])
         if NodeKind.NIC not in kind[list(ends)]:
             free[[arc, arc ^ 1]] = False
-    return _walk(rng, fabric, flows, flow, free) if rng.random() < 0.8 else []
+    spare = _walk(rng, fabric, flows, flow, free) if rng.random() < 0.8 else []
+    return [] if spare == way else spare
 
 
 def _paths(routes: list[tuple[int, int, int]], ways: list[list[int]]) -> Paths:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.explain import Explanation, explain
-from tests.unit.plan.building import Draft, Wish, clos, wishes
+from tests.unit.plan.building import Draft, Wish, clos, joined, wishes
 
 OVER = "n0 leaf0 spine{} leaf1 n2"
 BESIDE = "n1 leaf0 spine{} leaf1 n3"
@@ -112,6 +112,21 @@ def test_drained_link_that_is_the_only_way() -> None:
     assert told.reasons[1].startswith("No path avoids links that are down or drained")
     assert told.reasons[2] == "It stays on n2-leaf1, which is drained, as its only way."
     assert told.reasons[-1] == "With every link up there would be 2 shortest paths."
+
+
+def test_backup_that_shares_a_link_says_so() -> None:
+    """Against the loss of a link that the backup needs as well, it is no help."""
+    nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(4)]
+    nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
+    links = [("s0", "s1"), ("s1", "s2"), ("s1", "s3"), ("s2", "s3"), ("a", "s0"), ("b", "s2")]
+    fabric = joined(nodes, links)
+    ways = {"f": [(0, 0, "a s0 s1 s2 b")]}
+    spare = {"f": [(0, 0, "a s0 s1 s3 s2 b")]}
+    told = explain(Draft(fabric, wishes(fabric, f=Wish("a", "b")), ways, spare).plan(), 0)
+    assert told.reasons[2] == (
+        "Should it break off s0-s1, packets turn to a s0 s1 s3 s2 b at once; the loss of s0-s1 "
+        "itself is for the underlay."
+    )
 
 
 def test_unrouted_flow_has_the_plans_reason_first() -> None:

@@ -123,6 +123,22 @@ def test_pair_that_parts_further_down_takes_no_backup_into_its_own_risk() -> Non
         assert risks(fabric, entries) == {"leaf0-spine0#0", "leaf1-spine0#0", "leaf1-spine0#1"}
 
 
+def test_shared_backup_counts_only_past_what_it_shares() -> None:
+    """Where path and backup part, the entry has the backup; before, it would not help."""
+    nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(5)]
+    nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
+    links = [("s0", "s1"), ("s1", "s2"), ("s1", "s3"), ("s2", "s4"), ("s3", "s4")]
+    fabric = joined(nodes, [*links, ("s0", "s1"), ("a", "s0"), ("b", "s4")])
+    ways = {"f": [(0, 0, "a s0 #0 s1 s2 s4 b")]}
+    for spare, first in (("a s0 #0 s1 s3 s4 b", ""), ("a s0 #1 s1 s3 s4 b", "s1#1")):
+        draft = Draft(fabric, wishes(fabric, f=Wish("a", "b")), ways, {"f": [(0, 0, spare)]})
+        entries = entries_of(draft.plan())
+        assert told(fabric, entries) == [
+            ("s0", "a>b", 0, "s1", first),
+            ("s1", "a>b", 0, "s2", "s3"),
+        ]
+
+
 def test_path_that_leaves_the_shortest_way_is_written_all_along() -> None:
     """A detour needs an entry wherever it is not what the underlay would do."""
     ring = joined(

@@ -115,9 +115,9 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: good([(0, 3, ACROSS)], [(0, 3, "n0 leaf0 spine1 leaf1 n3")]),
         "flow 'a', backup of QPs 0 to 3: ends at 'n3'",
     ),
-    "backup shares": (
+    "backup useless": (
         lambda: good([(0, 3, ACROSS)], [(0, 3, ACROSS)]),
-        "flow 'a', backup of QPs 0 to 3: shares leaf0-spine0 with its path",
+        "flow 'a', backup of QPs 0 to 3: is the path itself",
     ),
     "backup down": (
         lambda: with_state(good([(0, 3, ACROSS)], [(0, 3, OTHER)]), "leaf1", "spine1", State.DOWN),
@@ -169,6 +169,17 @@ def test_maintenance_of_every_way_round() -> None:
     """Both spines drained: either may still be used, for there is no other."""
     plan = with_state(good(), "leaf0", "spine0", State.DRAINED)
     verify_plan(with_state(plan, "leaf0", "spine1", State.DRAINED))
+
+
+def test_backup_may_share_what_has_no_other_way() -> None:
+    """A backup over a link of its path is let through while it helps against another."""
+    nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(4)]
+    nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
+    links = [("s0", "s1"), ("s1", "s2"), ("s1", "s3"), ("s2", "s3"), ("a", "s0"), ("b", "s2")]
+    fabric = joined(nodes, links)
+    flows = wishes(fabric, f=Wish("a", "b"))
+    spare = {"f": [(0, 0, "a s0 s1 s3 s2 b")]}
+    verify_plan(Draft(fabric, flows, {"f": [(0, 0, "a s0 s1 s2 b")]}, spare).plan())
 
 
 def test_tables_have_a_size() -> None:

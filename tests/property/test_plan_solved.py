@@ -1,0 +1,53 @@
+"""What the planner makes is let through by the check that knows nothing of the planner."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.plan.explain import explain
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.plan.what_if import compare
+from heddle_controller.solve import Repairer, solve
+from tests.unit.plan.chance import random_fabric, random_plan, with_failures
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+
+
+def with_drains(rng: Random, fabric: Fabric) -> Fabric:
+    """The same fabric with a few of the links that are up in maintenance."""
+    up = np.flatnonzero(fabric.link_state == State.UP).tolist()
+    return fabric.with_links({row: State.DRAINED for row in up if rng.random() < 0.05})
+
+
+@settings(max_examples=50)
+@given(SEEDS)
+def test_plans_and_repairs_pass_the_check(seed: int) -> None:
+    """On any graph, links down and drained, a plan is valid, and so is its repair."""
+    rng = Random(seed)
+    fabric = with_drains(rng, with_failures(rng, random_fabric(rng)))
+    flows = random_plan(rng, fabric).flows
+    plan = solve(fabric, flows)
+    verify_plan(plan)
+    repaired = Repairer(plan).repair(with_failures(rng, fabric, 0.1), flows)
+    verify_plan(repaired)
+    told = compare(plan, repaired)
+    assert set(told.lost.tolist()) == set(repaired.unrouted) - set(plan.unrouted)
+
+
+@settings(max_examples=50)
+@given(SEEDS)
+def test_every_flow_of_a_plan_can_be_explained(seed: int) -> None:
+    """Each flow has as many hops told as its paths have, and says first why it has none."""
+    rng = Random(seed)
+    fabric = with_failures(rng, random_fabric(rng))
+    plan = solve(fabric, random_plan(rng, fabric).flows)
+    for row in range(len(plan.flows)):
+        told = explain(plan, row)
+        assert len(told.hops) == sum(len(plan.paths.of(path)) for path in told.paths)
+        assert told.reasons
+        assert told.reasons[0].startswith(plan.flows.ids[row]) == (row in plan.unrouted)

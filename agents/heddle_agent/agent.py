@@ -21,6 +21,7 @@ from heddle_agent.session import Address, Channels, Identity, Session, SessionOp
 from heddle_agent.table import NO_FENCE, Fence, Forwarding, Held, LinkObservation, keep_in_memory
 from heddle_agent.watch import LinkWatch
 
+_VERSION = version("heddle-agent")
 _MEND_SECONDS = 5.0  # how often entries that the backend refused are tried again
 
 
@@ -59,7 +60,7 @@ class Agent:
         self._channels = Channels() if channels is None else channels
         self._owns_channels = channels is None
         self.session = Session(
-            Identity(fabric, switch, secrets.token_hex(8), version("heddle-agent")),
+            Identity(fabric, switch, secrets.token_hex(8), _VERSION),
             self.forwarding,
             links.current,
             controllers=[Address.parse(text) for text in controllers],

@@ -20,7 +20,7 @@ from heddle.v1 import agent_pb2_grpc
 from heddle_agent.session.address import Address
 from heddle_agent.session.backoff import Backoff
 from heddle_agent.session.channels import Channels
-from heddle_agent.session.conversation import ENDED, Conversation, ForeignError
+from heddle_agent.session.conversation import ENDED, Call, Conversation, ForeignError
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.refusal import SessionEnd
 from heddle_agent.table import Forwarding, LinkObservation, Status
@@ -116,13 +116,13 @@ class Session:
             ttl = accepted.entry_ttl_seconds
             self._begin(address, accepted.controller_id)
             await conversation.run(accepted.counter_interval_seconds)
-            return SessionEnd(await call.code(), await call.details())
+            return await _end(call)
         except TimeoutError:
             return SessionEnd(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer")
         except ForeignError as error:
             return SessionEnd(grpc.StatusCode.UNIMPLEMENTED, str(error))
         except ENDED:
-            return SessionEnd(await call.code(), await call.details())
+            return await _end(call)
         finally:
             call.cancel()
             self._finish(ttl)
@@ -164,3 +164,9 @@ class Session:
             cure=end.cure,
             retry_seconds=round(delay, 2),
         )
+
+
+async def _end(call: Call) -> SessionEnd:
+    """How a call that is over came to its end."""
+    details = await call.details() or "the controller ended the stream"
+    return SessionEnd(await call.code(), details)

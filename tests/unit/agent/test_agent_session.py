@@ -16,7 +16,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
 from heddle_agent.agent import Agent
 from heddle_agent.fib import Link, MemoryFib, Packet, Packets
-from heddle_agent.session import Backoff, Channels, SessionOptions
+from heddle_agent.session import Backoff, SessionOptions
 from heddle_agent.table import Fence
 from heddle_agent.watch import ManualLinks
 from tests.unit.agent.controllers import Controller, listening, until, wire_push
@@ -302,108 +302,3 @@ async def test_a_stranger_is_not_taken_for_a_controller(controller: Controller) 
             await until(lambda: controller.attempts >= 2, "another attempt")
             assert one.agent.held.entries == 0
     assert "its first message is not SessionAccepted" in {entry.get("why") for entry in logs}
-
-
-async def test_a_hundred_agents_share_a_loop_and_stop_without_a_word(
-    controller: Controller, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """All are served, all stop at once while connected; no traceback, no task left."""
-    before = asyncio.all_tasks()
-    channels = Channels()
-    agents = []
-    for number in range(120):
-        links = ManualLinks(f"leaf{number}", HOPS)
-        fib = MemoryFib(f"leaf{number}", HOPS)
-        agents.append(
-            Agent(
-                fabric="fabrics/f1",
-                switch=f"leaf{number}",
-                controllers=[controller.address],
-                fib=fib,
-                links=links,
-                channels=channels,
-                options=QUICK,
-            )
-        )
-    tasks = [asyncio.create_task(agent.run()) for agent in agents]
-    await until(lambda: controller.live == len(agents), "all sessions")
-    message = wire_push(ENTRY)
-    await asyncio.gather(*(stream.push(message) for stream in controller.streams))
-    await until(lambda: all(agent.held.entries for agent in agents), "all entries")
-    await asyncio.gather(*(agent.stop() for agent in agents))
-    await asyncio.gather(*tasks)
-    await channels.close()
-    await until(lambda: controller.live == 0, "the controller to see them go")
-    assert not caplog.records
-    assert capfd.readouterr().err == ""
-    # The server waits for its next call in a task of its own.
-    await until(lambda: len(asyncio.all_tasks() - before) <= 1, "the end of every task")
-
-
-async def test_the_controller_may_die_under_a_hundred_agents(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Streams break all at once; the agents keep their entries and find the next controller."""
-    channels = Channels()
-    async with listening(Controller()) as first, listening(Controller()) as second:
-        second.refusal = (grpc.StatusCode.UNAVAILABLE, "not yet")
-        agents = [
-            Agent(
-                fabric="fabrics/f1",
-                switch=f"leaf{number}",
-                controllers=[first.address, second.address],
-                fib=MemoryFib(f"leaf{number}", HOPS),
-                links=ManualLinks(f"leaf{number}", HOPS),
-                channels=channels,
-                options=QUICK,
-            )
-            for number in range(100)
-        ]
-        tasks = [asyncio.create_task(agent.run()) for agent in agents]
-        await until(lambda: first.live == len(agents), "all sessions")
-        await asyncio.gather(*(stream.push(wire_push(ENTRY)) for stream in first.streams))
-        await until(lambda: all(agent.held.entries for agent in agents), "all entries")
-        first.refusal = (grpc.StatusCode.UNAVAILABLE, "dead")
-        for stream in first.streams:
-            stream.closing.set()
-        second.refusal = None
-        await until(lambda: second.live == len(agents), "all sessions with the other")
-        assert all(agent.held.generation == 1 for agent in agents)
-        await asyncio.gather(*(agent.stop() for agent in agents))
-        await asyncio.gather(*tasks)
-        await channels.close()
-    assert not caplog.records
-
-
-async def test_a_cancelled_agent_is_as_clean_as_a_stopped_one(controller: Controller) -> None:
-    """Cancelling the task of run ends it, its session and its channel."""
-    fib = MemoryFib(SWITCH, HOPS)
-    agent = Agent(
-        fabric="fabrics/f1",
-        switch=SWITCH,
-        controllers=[controller.address],
-        fib=fib,
-        links=ManualLinks(SWITCH, HOPS),
-    )
-    task = asyncio.create_task(agent.run())
-    await controller.stream()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await until(lambda: controller.live == 0, "the controller to see it go")
-    await agent.stop()
-
-
-async def test_stopping_before_running_ends_at_once() -> None:
-    """An agent that is told to stop before it runs does not connect to anybody."""
-    async with listening(Controller()) as controller:
-        agent = Agent(
-            fabric="fabrics/f1",
-            switch=SWITCH,
-            controllers=[controller.address],
-            fib=MemoryFib(SWITCH, HOPS),
-            links=ManualLinks(SWITCH, HOPS),
-        )
-        await agent.stop()
-        await agent.run()
-        assert controller.attempts == 0

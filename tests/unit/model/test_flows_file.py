@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "qps endless": (HEADER[:-1] + ",qps\nf,a,b,1,j,," + "9" * 5000 + "\n", "line 2: qps is '999"),
     "class": (HEADER[:-1] + ",class\nf,a,b,1,j,,slow\n", "line 2: class is 'slow'; use bandwidth"),
     "line in quotes": (HEADER + 'f,a,b,1,"j\nj",\ng,a,a,1,j,\n', "line 4: src and dst are both"),
-    "not UTF-8": (HEADER.encode() + b"f,\xff,b,1,j,\n", "after line 0: not UTF-8 text"),
+    "not UTF-8": (HEADER.encode() + b"f,\xff,b,1,j,\n", "near line 1: not UTF-8 text"),
     "gzip cut short": (gzip.compress(HEADER.encode() * 99)[:-9], "broken gzip"),
     "gzip of nothing": (gzip.compress(b""), "no header"),
     "endless line": (HEADER + "f" * LONGEST_LINE * 2, "line 2: the line is longer"),

@@ -104,7 +104,7 @@ def _chunks(text: Iterator[str], path: Path) -> Iterator[_Chunk]:
         reason = f"malformed CSV: {error}"
         raise refuse(str(path), f"line {reader.line_num}", reason) from error
     except UnicodeDecodeError as error:
-        record = f"after line {reader.line_num}"
+        record = f"near line {reader.line_num + 1}"
         raise refuse(str(path), record, "not UTF-8 text; save the file as UTF-8") from error
 
 

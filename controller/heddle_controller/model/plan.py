@@ -7,6 +7,7 @@ Paths of one flow stand together, flows in row order, QPs ascending.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,7 +48,7 @@ class Paths:
     def take(self, rows: Ints) -> Paths:
         """Some of the paths, in the order of ``rows``."""
         lengths = np.diff(self.first)[rows]
-        first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        first = starts(lengths)
         within = np.arange(first[-1], dtype=np.int64) - np.repeat(first[:-1], lengths)
         return Paths(
             self.flow[rows],
@@ -66,6 +67,24 @@ class Paths:
         hit = np.zeros(len(self), dtype=np.bool_)
         hit[self.owner()[arcs[self.arcs]]] = True
         return hit
+
+
+def starts(lengths: Ints) -> Ints:
+    """Where each row of compressed rows begins, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def join_paths(parts: Sequence[Paths]) -> Paths:
+    """All paths of several sets, one set after another."""
+    offsets = np.cumsum([0, *(len(part.arcs) for part in parts)]).tolist()
+    firsts = [part.first[:-1] + offset for part, offset in zip(parts, offsets, strict=False)]
+    return Paths(
+        np.concatenate([part.flow for part in parts]),
+        np.concatenate([part.first_qp for part in parts]),
+        np.concatenate([part.last_qp for part in parts]),
+        np.concatenate([*firsts, np.array(offsets[-1:], dtype=np.int64)]),
+        np.concatenate([part.arcs for part in parts]),
+    )
 
 
 def no_paths() -> Paths:

@@ -12,11 +12,13 @@ none, simply add up. Jobs of several phases keep a small table of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import PhaseTable, phase_tables
 
@@ -53,14 +55,13 @@ class Assignment:
         self.journal: list[Step] = []
         """Changes that ``roll_back`` can take back; whoever starts a trial clears it."""
 
-    def load_chunks(self, flow: Ints, first_qp: Ints, last_qp: Ints, paths: list[Ints]) -> None:
-        """Takes in many chunks at once; only before any other."""
-        self.flow, self.first_qp, self.last_qp = flow.tolist(), first_qp.tolist(), last_qp.tolist()
-        self.path = paths
-        lengths = np.array([len(path) for path in paths], dtype=np.int64)
-        arcs = np.concatenate([*paths, np.empty(0, dtype=np.int64)])
-        owner = np.repeat(np.arange(len(paths), dtype=np.int64), lengths)
-        gbps = (self.unit[flow] * (last_qp - first_qp + 1))[owner]
+    def load_chunks(self, inner: Paths) -> None:
+        """Takes in many chunks at once, each with the arcs of its choice; only the first time."""
+        flow, owner, arcs = inner.flow, inner.owner(), inner.arcs
+        self.flow, self.first_qp = flow.tolist(), inner.first_qp.tolist()
+        self.last_qp = inner.last_qp.tolist()
+        self.path = [arcs[low:high] for low, high in pairwise(inner.first.tolist())]
+        gbps = (self.unit[flow] * inner.qp_count)[owner]
         linear = ~np.isin(self.flows.job[flow], list(self._tables)) | (
             self.flows.phase[flow] == ANY_PHASE
         )
@@ -70,10 +71,9 @@ class Assignment:
             rows = ~keep & (self.flows.job[flow][owner] == job)
             phases = self.flows.phase[flow][owner[rows]]
             table.load(arcs[rows], phases, gbps[rows], self.load)
-        self.load[self.network.pad] = 0.0
         order = np.argsort(arcs, kind="stable")
         counts = np.bincount(arcs, minlength=self.network.arc_count + 1)
-        self._base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), owner[order]
+        self._base = starts(counts), owner[order]
 
     def members(self, arc: int) -> list[int]:
         """Chunks on an arc, ascending."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths, join_paths
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
@@ -18,9 +19,9 @@ from heddle_controller.solve.greedy import place_greedily
 from heddle_controller.solve.lp import relax
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
-from heddle_controller.solve.planes import Planes
+from heddle_controller.solve.planes import Planes, coloured_paths
 from heddle_controller.solve.prices import price_bounds, unrestricted_bound
-from heddle_controller.solve.rounding import load_shares
+from heddle_controller.solve.rounding import whole_shares
 from heddle_controller.solve.search import SLACK, Search, Target
 
 
@@ -61,72 +62,21 @@ class Problem:
 def by_colours(problem: Problem, planes: Planes) -> Assignment:
     """Colours whole flows, then the QPs of those that overfill an arc, and searches."""
     flows = problem.flows
-    chunks = _coloured_chunks(planes, flows, np.arange(len(flows), dtype=np.int64))
-    assignment = _loaded(problem, chunks)
+    whole = coloured_paths(planes, flows, np.arange(len(flows), dtype=np.int64))
+    assignment = _loaded(problem, whole)
     split = _overfilling(problem, assignment)
     if len(split):
-        kept = np.isin(chunks.flow, split, invert=True)
-        pieces = _coloured_chunks(planes, flows, np.repeat(split, flows.qps[split]))
-        assignment = _loaded(problem, chunks.take(kept).plus(pieces))
+        kept = whole.take(np.flatnonzero(np.isin(whole.flow, split, invert=True)))
+        pieces = coloured_paths(planes, flows, np.repeat(split, flows.qps[split]))
+        assignment = _loaded(problem, join_paths([kept, pieces]))
     rest = np.flatnonzero(problem.routed)
     rest = rest[np.isin(rest, np.array(assignment.flow, dtype=np.int64), invert=True)]
     return _finish(problem, assignment, rest, np.zeros_like(rest), flows.qps[rest] - 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chunks:
-    """QPs of flows on paths, parallel columns."""
-
-    flow: Ints
-    first_qp: Ints
-    last_qp: Ints
-    arcs: Ints
-    """Shape (chunks, 4), padded on the right with ``NONE``."""
-
-    def take(self, kept: Bools) -> _Chunks:
-        return _Chunks(self.flow[kept], self.first_qp[kept], self.last_qp[kept], self.arcs[kept])
-
-    def plus(self, other: _Chunks) -> _Chunks:
-        return _Chunks(
-            np.concatenate([self.flow, other.flow]),
-            np.concatenate([self.first_qp, other.first_qp]),
-            np.concatenate([self.last_qp, other.last_qp]),
-            np.concatenate([self.arcs, other.arcs]),
-        )
-
-
-def _coloured_chunks(planes: Planes, flows: Flows, rows: Ints) -> _Chunks:
-    """Chunks of flows as colours place them. A row named n times is coloured in n parts.
-
-    Flows that colours do not place whole are left out.
-    """
-    parts = np.bincount(rows, minlength=len(flows))[rows]
-    pieces = flows.take(rows)
-    coloured = planes.colour(replace(pieces, gbps=pieces.gbps / parts))
-    whole = np.bincount(rows[coloured.placed], minlength=len(flows))[rows] == parts
-    rows, arcs = rows[whole], coloured.arcs[whole]
-    order = np.lexsort((*arcs.T, rows))
-    rows, arcs = rows[order], arcs[order]
-    # Parts of one flow on the same path become one chunk.
-    new = np.ones(len(rows), dtype=np.bool_)
-    new[1:] = (np.diff(rows) != 0) | (np.diff(arcs, axis=0) != 0).any(axis=1)
-    first = np.flatnonzero(new)
-    size = (
-        np.diff(np.append(first, len(rows))) * flows.qps[rows[first]] // parts[whole][order][first]
-    )
-    ends = np.cumsum(size)
-    begin = ends - size
-    row = rows[first]
-    base = begin[np.searchsorted(row, row)]
-    return _Chunks(row, begin - base, ends - base - 1, arcs[first])
-
-
-def _loaded(problem: Problem, chunks: _Chunks) -> Assignment:
+def _loaded(problem: Problem, inner: Paths) -> Assignment:
     assignment = Assignment(problem.network, problem.flows)
-    lengths = (chunks.arcs != NONE).sum(axis=1).tolist()
-    # Paths keep their arcs on the left: 0 within a leaf, 2 in a zone, 4 between.
-    paths = [row[:length] for row, length in zip(chunks.arcs, lengths, strict=True)]
-    assignment.load_chunks(chunks.flow, chunks.first_qp, chunks.last_qp, paths)
+    assignment.load_chunks(inner)
     return assignment
 
 
@@ -163,10 +113,9 @@ def by_relaxation(problem: Problem, seconds: float | None) -> Assignment:
     relaxation = relax(network, commodities, problem.bound.tiers, seconds)
     problem.lp_tiers, _ = price_bounds(network, commodities, relaxation)
     problem.bound = _improved(problem, unrestricted_bound(network, commodities, relaxation))
-    assignment = Assignment(network, flows)
     local = np.flatnonzero(problem.routed & (commodities.of_flow < 0))
-    left = load_shares(assignment, commodities, relaxation.shares, local)
-    return _finish(problem, assignment, *left)
+    inner, left = whole_shares(flows, commodities, relaxation.shares, local)
+    return _finish(problem, _loaded(problem, inner), *left)
 
 
 def _finish(

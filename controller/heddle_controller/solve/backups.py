@@ -17,9 +17,9 @@ import numpy as np
 from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.export import starts, with_nics
+from heddle_controller.solve.export import with_nics
 from heddle_controller.solve.layers import ordinals
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.planes import Planes

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.solve.assignment import Assignment
-from heddle_controller.solve.export import starts
 from heddle_controller.solve.network import Network
 
 
-def carry_over(previous: Plan, assignment: Assignment) -> tuple[Ints, Ints, Ints]:
-    """Loads the paths that still hold; returns the QPs that have none, as columns.
+def carry_over(
+    previous: Plan, network: Network, flows: Flows
+) -> tuple[Paths, tuple[Ints, Ints, Ints]]:
+    """The paths that still hold, between terminals, and the QPs that have none.
 
     A path holds if its flow is there with the same ends and QPs and every arc is
-    usable. The columns are flow row, first and last QP.
+    usable. The rest is in columns: flow row, first and last QP.
     """
-    network, paths = assignment.network, previous.paths
-    flow = _rows_now(previous, network.fabric, assignment.flows)[paths.flow]
+    paths = previous.paths
+    flow = _rows_now(previous, network.fabric, flows)[paths.flow]
     arcs = _arcs_now(previous.fabric, network.fabric)[paths.arcs]
     broken = np.zeros(len(paths), dtype=np.bool_)
     broken[paths.owner()[~np.append(network.usable, False)[arcs]]] = True
     rows = np.flatnonzero((flow != NONE) & ~broken)
     kept = Paths(flow, paths.first_qp, paths.last_qp, paths.first, arcs).take(rows)
-    assignment.load_chunks(kept.flow, kept.first_qp, kept.last_qp, inner_pieces(network, kept))
-    return _without_path(assignment.flows, kept)
+    return inner_paths(network, kept), _without_path(flows, kept)
 
 
-def inner_pieces(network: Network, paths: Paths) -> list[Ints]:
-    """The arcs of each path that an assignment keeps: not those of single-homed NICs."""
+def inner_paths(network: Network, paths: Paths) -> Paths:
+    """Paths less the arcs of single-homed NICs: what an assignment keeps."""
     inner = choice_arcs(network)[paths.arcs]
-    first = starts(np.add.reduceat(np.append(inner, False), paths.first[:-1]).astype(np.int64))
-    arcs = paths.arcs[inner]
-    bounds = first.tolist()
-    return [arcs[low:high] for low, high in pairwise(bounds)]
+    first = np.append(0, np.cumsum(inner))[paths.first]
+    return Paths(paths.flow, paths.first_qp, paths.last_qp, first, paths.arcs[inner])
 
 
 def choice_arcs(network: Network) -> Bools:

@@ -33,11 +33,11 @@ class Cuts:
     """All cuts of one network and set of flows, kept for when links change."""
 
     def __init__(self, network: Network, flows: Flows, routed: Bools) -> None:
-        flows = flows.take(np.flatnonzero(routed))
+        rows = np.flatnonzero(routed)
         self._tier_count = len(network.fabric.structure.tiers)
         self._families = [
-            _Family(network, flows, group, inwards=inwards)
-            for group in (_partitions(network) if len(flows) else ())
+            _Family(network, flows, rows, group, inwards=inwards)
+            for group in (_partitions(network) if len(rows) else ())
             for inwards in (False, True)
         ]
 
@@ -74,20 +74,24 @@ def _partitions(network: Network) -> list[Ints]:
 class _Family:
     """The cuts around each set of one partition, one way; arrays are by set."""
 
-    def __init__(self, network: Network, flows: Flows, group: Ints, *, inwards: bool) -> None:
+    def __init__(
+        self, network: Network, flows: Flows, rows: Ints, group: Ints, *, inwards: bool
+    ) -> None:
         ends = (flows.source, flows.destination)
         arc_ends = (network.tail, network.head)
         inner, outer = reversed(ends) if inwards else ends
         inside, outside = reversed(arc_ends) if inwards else arc_ends
-        crossing = flows.take(np.flatnonzero((group[inner] != group[outer]) & (group[inner] >= 0)))
-        flow_set = group[crossing.destination if inwards else crossing.source]
+        first, second = group[inner[rows]], group[outer[rows]]
+        crossing = (first != second) & (first != NONE)
+        rows, flow_set = rows[crossing], first[crossing]
         self._count = int(group.max(initial=0)) + 1
         leaves = (group[inside] != NONE) & (group[inside] != group[outside])
         self._arc_set = np.where(leaves, group[inside], NONE)
         self._speed = network.fabric.structure.capacity
-        self._demand = self._summed(crossing, flow_set, crossing.gbps)
-        self._qps = np.round(self._summed(crossing, flow_set, crossing.qps.astype(np.float64)))
-        low, high = _range(crossing.gbps / crossing.qps, flow_set, self._count)
+        together = (flow_set, flows.job[rows], flows.phase[rows])
+        self._demand = self._summed(flows.gbps[rows], *together)
+        self._qps = np.round(self._summed(flows.qps[rows].astype(np.float64), *together))
+        low, high = _range(flows.gbps[rows] / flows.qps[rows], flow_set, self._count)
         arcs = np.flatnonzero(network.usable & leaves)
         slow, fast = _range(self._speed[arcs], self._arc_set[arcs], self._count)
         equal = (high > 0) & (high <= low * (1 + 1e-9)) & (fast > 0) & (fast <= slow * (1 + 1e-9))
@@ -103,9 +107,9 @@ class _Family:
         """Least utilisation of the worst arc around each set; 0 where none is proven."""
         self.change(arcs, usable=True)
 
-    def _summed(self, flows: Flows, flow_set: Ints, amount: Floats) -> Floats:
+    def _summed(self, amount: Floats, flow_set: Ints, job: Ints, phase: Ints) -> Floats:
         """An amount of each flow by set, the worst phase of each job."""
-        return phased_loads(self._count, flow_set, amount, flows.job, flows.phase)
+        return phased_loads(self._count, flow_set, amount, job, phase)
 
     def _common_tier(self, tier_of_arc: Ints, arcs: Ints) -> Ints:
         """Tier of each set's arcs, ``NONE`` where they are of several."""

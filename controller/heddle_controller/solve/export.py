@@ -8,7 +8,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.network import Network
 
@@ -98,8 +98,3 @@ def with_nics(network: Network, flows: Flows, inner: Paths, keep: Bools | None =
     within[heads], within[tails] = False, False
     arcs[within] = inner.arcs
     return Paths(inner.flow, inner.first_qp, inner.last_qp, first, arcs)
-
-
-def starts(lengths: Ints) -> Ints:
-    """Where each row of compressed rows begins, and where the last ends."""
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

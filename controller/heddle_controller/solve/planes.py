@@ -12,12 +12,13 @@ stay without a path here and are placed by search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.colouring import equitable_colouring
 from heddle_controller.solve.layers import Layer
 from heddle_controller.solve.network import Network
@@ -121,6 +122,32 @@ class Planes:
             arcs[rows[chosen[whole]], 1] = up[whole]
             arcs[rows[chosen[whole]], 2] = down[whole] ^ 1
         arcs[rows[arcs[rows, 1] == NONE]] = NONE
+
+
+def coloured_paths(planes: Planes, flows: Flows, rows: Ints) -> Paths:
+    """Paths between leaves as colours give them. A row named n times goes in n parts.
+
+    ``rows`` name flows, in order; each must have a number of QPs that n divides.
+    Flows that colours do not place whole are left out.
+    """
+    parts = np.bincount(rows, minlength=len(flows))[rows]
+    pieces = flows.take(rows)
+    coloured = planes.colour(replace(pieces, gbps=pieces.gbps / parts))
+    whole = np.bincount(rows[coloured.placed], minlength=len(flows))[rows] == parts
+    rows, arcs, share = rows[whole], coloured.arcs[whole], (flows.qps[rows] // parts)[whole]
+    order = np.lexsort((*arcs.T, rows))
+    rows, arcs, share = rows[order], arcs[order], share[order]
+    # Parts of one flow on the same path become one.
+    new = np.ones(len(rows), dtype=np.bool_)
+    new[1:] = (np.diff(rows) != 0) | (np.diff(arcs, axis=0) != 0).any(axis=1)
+    first = np.flatnonzero(new)
+    row, arcs = rows[first], arcs[first]
+    ends = np.cumsum(np.diff(first, append=len(rows)) * share[first])
+    begin = np.append(0, ends[:-1])[: len(ends)]
+    base = begin[np.searchsorted(row, row)]
+    # Rows of arcs are filled from the left: 0 within a leaf, 2 in a zone, 4 between.
+    lengths = (arcs != NONE).sum(axis=1)
+    return Paths(row, begin - base, ends - base - 1, starts(lengths), arcs[arcs != NONE])
 
 
 def phase_rounds(flows: Flows) -> Ints:

@@ -15,7 +15,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Plan, join_paths
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import Problem
 from heddle_controller.solve.bound import Bound
@@ -26,10 +26,13 @@ from heddle_controller.solve.export import paths_of
 from heddle_controller.solve.greedy import place_greedily
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
-from heddle_controller.solve.planes import Planes
+from heddle_controller.solve.planes import Planes, coloured_paths
 from heddle_controller.solve.planner import attached, finished_plan
 from heddle_controller.solve.search import Search, Target
 from heddle_controller.solve.standing import Standing
+
+MANY = 64
+"""Flows without a path that are worth a colouring of their own."""
 
 
 class Repairer:
@@ -63,11 +66,18 @@ class Repairer:
             cut_bound(network, flows, routed),
             self.options.deadline(),
         )
+        kept, homeless = carry_over(self.plan, network, flows)
+        flow, first_qp, last_qp = (column[routed[homeless[0]]] for column in homeless)
+        if problem.planes and len(flow) >= MANY:
+            whole = flow[last_qp - first_qp + 1 == flows.qps[flow]]
+            coloured = coloured_paths(problem.planes, flows, whole)
+            kept = join_paths([kept, coloured])
+            rest = np.isin(flow, coloured.flow, invert=True)
+            flow, first_qp, last_qp = flow[rest], first_qp[rest], last_qp[rest]
         assignment = Assignment(network, flows)
-        homeless = carry_over(self.plan, assignment)
+        assignment.load_chunks(kept)
         target = no_worse(self.plan, fabric, problem.bound)
         search = Search(assignment, problem.candidates, target, problem.deadline)
-        flow, first_qp, last_qp = (column[routed[homeless[0]]] for column in homeless)
         problem.exclude(place_greedily(search, flow, first_qp, last_qp))
         search.run()
         return finished_plan(problem, paths_of(assignment, renumber=False))

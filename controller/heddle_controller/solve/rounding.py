@@ -11,30 +11,30 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_controller.solve.assignment import Assignment
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.commodities import Commodities
 
 WHOLE = 0.01
 """A share this little short of a whole QP is one: the solver is no more exact."""
 
 
-def load_shares(
-    assignment: Assignment, commodities: Commodities, shares: Floats, local: Ints
-) -> tuple[Ints, Ints, Ints]:
-    """Loads whole QPs by their shares; returns the QPs left over, as columns.
+def whole_shares(
+    flows: Flows, commodities: Commodities, shares: Floats, local: Ints
+) -> tuple[Paths, tuple[Ints, Ints, Ints]]:
+    """Whole QPs by their shares, as paths between terminals, and the QPs left over.
 
-    ``local`` are rows of flows without a choice of arcs, which are loaded too. The
-    columns are flow row, first and last QP.
+    ``local`` are rows of flows without a choice of arcs, which get empty paths. The
+    rest is in columns: flow row, first and last QP.
     """
-    flows = assignment.flows
     placed = [np.stack([local, np.zeros_like(local), flows.qps[local] - 1])]
     paths: list[Ints] = [np.empty(0, dtype=np.int64)] * len(local)
     left = [np.empty((3, 0), dtype=np.int64)]
     order = np.argsort(commodities.of_flow, kind="stable")
     order = order[commodities.of_flow[order] >= 0]
-    starts = np.searchsorted(commodities.of_flow[order], np.arange(commodities.count + 1))
+    bounds = np.searchsorted(commodities.of_flow[order], np.arange(commodities.count + 1))
     for commodity in range(commodities.count):
-        rows = order[starts[commodity] : starts[commodity + 1]]
+        rows = order[bounds[commodity] : bounds[commodity + 1]]
         low, high = commodities.first_path[commodity : commodity + 2].tolist()
         pieces, path = _cut(rows, flows.qps[rows], shares[low:high])
         whole = path < high - low
@@ -42,9 +42,10 @@ def load_shares(
         paths += [commodities.arcs_of(low + p) for p in path[whole].tolist()]
         left.append(pieces[:, ~whole])
     flow, first, last = np.concatenate(placed, axis=1)
-    assignment.load_chunks(flow, first, last, paths)
-    flow, first, last = np.concatenate(left, axis=1)
-    return flow, first, last
+    lengths = np.array([len(path) for path in paths], dtype=np.int64)
+    arcs = np.concatenate([*paths, np.empty(0, dtype=np.int64)])
+    rest = np.concatenate(left, axis=1)
+    return Paths(flow, first, last, starts(lengths), arcs), (rest[0], rest[1], rest[2])
 
 
 def _cut(rows: Ints, qps: Ints, shares: Floats) -> tuple[Ints, Ints]:

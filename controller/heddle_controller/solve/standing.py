@@ -12,15 +12,15 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Ints
 from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Paths, Plan, join_paths, starts
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.backups import least_shared
 from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.carry import inner_pieces
+from heddle_controller.solve.carry import inner_paths
 from heddle_controller.solve.certificate import certify
 from heddle_controller.solve.cuts import Cuts
-from heddle_controller.solve.export import merged_chunks, starts, with_nics
+from heddle_controller.solve.export import merged_chunks, with_nics
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.search import Search, Target
@@ -34,8 +34,7 @@ class Standing:
         self.network = Network(plan.fabric)
         paths = plan.paths
         self.assignment = Assignment(self.network, plan.flows)
-        pieces = inner_pieces(self.network, paths)
-        self.assignment.load_chunks(paths.flow, paths.first_qp, paths.last_qp, pieces)
+        self.assignment.load_chunks(inner_paths(self.network, paths))
         total = arc_loads(self.network.arc_count, plan.flows, paths)
         self._fixed = total - self.assignment.load[:-1]
         """Load of the arcs that no choice is about."""
@@ -168,18 +167,7 @@ def _spliced(paths: Paths, flows: Ints, fresh: Paths) -> Paths:
         return Paths(paths.flow, first_qp, last_qp, paths.first, arcs)
     keep = np.ones(len(paths), dtype=np.bool_)
     keep[_ranges(low, high)] = False
-    return _merged(paths.take(np.flatnonzero(keep)), fresh)
-
-
-def _merged(first: Paths, second: Paths) -> Paths:
-    """Paths of different flows as one, by flow."""
-    both = Paths(
-        np.concatenate([first.flow, second.flow]),
-        np.concatenate([first.first_qp, second.first_qp]),
-        np.concatenate([first.last_qp, second.last_qp]),
-        np.concatenate([first.first, second.first[1:] + first.first[-1]]),
-        np.concatenate([first.arcs, second.arcs]),
-    )
+    both = join_paths([paths.take(np.flatnonzero(keep)), fresh])
     return both.take(np.argsort(both.flow, kind="stable"))
 
 

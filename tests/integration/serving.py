@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,20 +88,20 @@ async def serving(
     path: Path, server: ServerTerms = LOOPBACK, *, queue_limit: int = 64, interval: float = 0.0
 ) -> AsyncIterator[Serving]:
     """An API over a store below ``path``, without the loop; SERVING."""
+    await asyncio.to_thread(path.mkdir, exist_ok=True)
     store = await open_embedded(path / "store.sqlite3")
     telemetry = Telemetry()
     gateway = Gateway(telemetry, queue_limit)
     intake = Intake(store, flows_of_job)
     rooms = Rooms(store, intake, gateway, telemetry, rehearse, flows_of_job, lambda: 7)
-    api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit=1.0))
-    await api.start()
-    api.set_serving(serving=True)
-    try:
-        async with aio.insecure_channel(f"127.0.0.1:{api.port}", OPTIONS) as channel:
-            yield Serving(api, store, gateway, telemetry, channel)
-    finally:
-        await api.stop(2.0)
-        await store.close()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(store.close)
+        api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit=1.0))
+        stack.push_async_callback(api.stop, 2.0)
+        await api.start()
+        api.set_serving(serving=True)
+        channel = aio.insecure_channel(f"127.0.0.1:{api.port}", OPTIONS)
+        yield Serving(api, store, gateway, telemetry, await stack.enter_async_context(channel))
 
 
 async def rehearse(intent: Intent, previous: Plan | None) -> Plan:

@@ -24,6 +24,7 @@ from heddle_controller.serve.health import Health
 from heddle_controller.serve.interceptors.auth import Auth, is_loopback
 from heddle_controller.serve.interceptors.errors import Errors
 from heddle_controller.serve.interceptors.metrics import CallMeter, Metrics
+from heddle_controller.serve.interceptors.parsing import Parsing
 from heddle_controller.serve.interceptors.trace import Trace
 
 MAX_MESSAGE_BYTES = 64 << 20
@@ -83,6 +84,7 @@ class ApiServer:
                 Trace(),
                 Metrics(meter),
                 Errors(UNARY_LIMIT),
+                Parsing(),
             ],
             options=_options(terms),
         )

@@ -9,6 +9,7 @@ import numpy as np
 from heddle.v1 import demand_pb2 as pb
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import refuse
+from heddle_controller.model.flows import SOURCE_PORT_COUNT
 from heddle_controller.reconcile.records import DemandRecord
 from heddle_controller.serve.codec import common, names
 
@@ -17,12 +18,16 @@ def demands_from_pb(demands: Sequence[pb.FlowDemand], field: str = "demands") ->
     """Demands as columns; what they mean in a fabric is checked by ``model.demand.resolve``.
 
     Raises:
-        InputError: when a traffic class is unknown or a flow has no id.
+        InputError: when a traffic class is unknown, a flow has no id, or more QPs
+            than a pair of NICs has source ports.
     """
     classes = [d.traffic_class for d in demands]
     for row, demand in enumerate(demands):
         if not demand.flow:
             raise refuse("request", f"{field}[{row}].flow", "it is empty: give each flow an id")
+        if demand.qps > SOURCE_PORT_COUNT:
+            reason = f"qps is {demand.qps}; give 1 to {SOURCE_PORT_COUNT}"
+            raise refuse("request", f"flow {demand.flow!r}", reason)
     known = {
         value: int(common.class_from_pb(value, f"{field}[{classes.index(value)}].traffic_class"))
         for value in set(classes)

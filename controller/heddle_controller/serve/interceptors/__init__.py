@@ -1,1 +1,1 @@
-"""What every call passes on its way in: auth, trace, metrics, errors, in this order."""
+"""What every call passes on its way in: auth, trace, metrics, errors, parsing, in this order."""

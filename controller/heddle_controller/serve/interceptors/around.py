@@ -57,7 +57,7 @@ class Around(aio.ServerInterceptor, abc.ABC):
         return self._wrapped(Method.of(handler_call_details.method, handler), handler)
 
     def _wrapped(self, method: Method, handler: Handler) -> Handler:
-        make, behaviour = _kind(handler)
+        make, behaviour = kind_of(handler)
         if inspect.isasyncgenfunction(behaviour):
             wrapped: Behaviour = self._generator(method, behaviour)
         else:
@@ -80,7 +80,7 @@ class Around(aio.ServerInterceptor, abc.ABC):
         return run
 
 
-def _kind(handler: Handler) -> tuple[Callable[..., Handler], Behaviour]:
+def kind_of(handler: Handler) -> tuple[Callable[..., Handler], Behaviour]:
     """How to make a handler of the same kind, and what this one runs."""
     kinds: dict[tuple[bool, bool], tuple[Callable[..., Handler], Any]] = {
         (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from grpc import aio
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from heddle.v1 import fabric_pb2, placement_pb2
+from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle_controller.model.errors import InputError
+from heddle_controller.serve.interceptors.auth import is_loopback, peer_host
+from heddle_controller.serve.server import ServerTerms, Tls
+from tests.integration.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving, wire
+from tests.unit.store.samples import clos
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICES = [
+    f"heddle.v1.{name}Service" for name in ("Fabric", "Placement", "Demand", "Plan", "Agent")
+]
+
+
+def _check(s: Serving, service: str) -> Awaitable[health_pb2.HealthCheckResponse]:
+    """Health of a service, asked once."""
+    method = s.channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        health_pb2.HealthCheckRequest.SerializeToString,
+        health_pb2.HealthCheckResponse.FromString,
+    )
+    return method(health_pb2.HealthCheckRequest(service=service))
+
+
+def _watch(s: Serving) -> Any:
+    """Health of the server, watched."""
+    method = s.channel.unary_stream(
+        "/grpc.health.v1.Health/Watch",
+        health_pb2.HealthCheckRequest.SerializeToString,
+        health_pb2.HealthCheckResponse.FromString,
+    )
+    return method(health_pb2.HealthCheckRequest())
+
+
+async def test_health_is_told_for_the_server_and_each_service(tmp_path: Path) -> None:
+    """All stand together; a name that nobody serves is NOT_FOUND."""
+    async with serving(tmp_path) as s:
+        for name in ("", *SERVICES):
+            answer = await _check(s, name)
+            assert answer.status == SERVING
+        s.api.set_serving(serving=False)
+        answer = await _check(s, SERVICES[0])
+        assert answer.status == NOT_SERVING
+        error = await refusal(_check(s, "x"))
+        assert error.code().name == "NOT_FOUND"
+
+
+async def test_health_is_watched_until_the_end(tmp_path: Path) -> None:
+    """Changes arrive; at shutdown NOT_SERVING is the last word, also for a second watcher."""
+    async with serving(tmp_path) as s:
+        gone = _watch(s)
+        watch = _watch(s)
+        assert (await gone.read()).status == (await watch.read()).status == SERVING
+        gone.cancel()
+        s.api.set_serving(serving=False)
+        assert (await watch.read()).status == NOT_SERVING
+        s.api.set_serving(serving=True)
+        assert (await watch.read()).status == SERVING
+        stopping = asyncio.create_task(s.api.stop(2.0))
+        assert (await watch.read()).status == NOT_SERVING
+        error = await refusal(watch.read())
+        assert reason(error) == "SHUTTING_DOWN"
+        await stopping
+
+
+async def test_reflection_lists_every_service(tmp_path: Path) -> None:
+    """So that grpcurl works without proto files."""
+    async with serving(tmp_path) as s:
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        method = s.channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            reflection_pb2.ServerReflectionRequest.SerializeToString,
+            reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        answer: Any = await method(iter([request])).read()
+        names = {service.name for service in answer.list_services_response.service}
+        assert names >= {*SERVICES, "grpc.health.v1.Health"}
+
+
+async def test_a_call_under_way_is_finished_at_shutdown(tmp_path: Path) -> None:
+    """Within the grace; new calls are refused."""
+    async with serving(tmp_path) as s:
+        put = asyncio.ensure_future(
+            s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(clos(leaves=64, hosts=32))))
+        )
+        await asyncio.sleep(0.05)
+        await s.api.stop(10.0)
+        assert (await put).etag
+
+
+async def test_a_fault_of_ours_is_told_by_its_incident_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INTERNAL; the traceback is in the log under the incident's id, not on the wire."""
+    async with serving(tmp_path) as s:
+        monkeypatch.setattr(s.store, "list_fabrics", {}.__getitem__)  # a mistake of ours
+        error = await refusal(s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest()))
+        assert error.code().name == "INTERNAL"
+        text = str(error.details())
+        incident = text.rpartition(" ")[2]
+        assert "Traceback" not in text
+        assert "TypeError" not in text
+        log = capsys.readouterr().out
+        assert incident in log
+        assert "TypeError" in log
+
+
+async def test_a_message_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    """RESOURCE_EXHAUSTED, and the connection goes on."""
+    async with serving(tmp_path) as s:
+        huge = fabric_pb2.PutFabricRequest(
+            fabric=fabric_pb2.Fabric(name="fabrics/f1", title="x" * (64 << 20))
+        )
+        error = await refusal(s.fabrics.PutFabric(huge))
+        assert error.code().name == "RESOURCE_EXHAUSTED"
+        assert not (await s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest())).fabrics
+
+
+async def test_a_request_id_is_taken_from_the_client_or_made(tmp_path: Path) -> None:
+    """It comes back in the trailers; what does not look like an id is replaced."""
+    async with serving(tmp_path) as s:
+
+        async def sent(request_id: str) -> str:
+            metadata = [("x-request-id", request_id)] if request_id else []
+            call = s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest(), metadata=metadata)
+            await call
+            return str(dict(await call.trailing_metadata())["x-request-id"])
+
+        assert await sent("abc-1") == "abc-1"
+        assert len(await sent("")) == 32
+        assert len(await sent("a b(c)")) == 32
+        call = s.jobs.GetJob(
+            placement_pb2.GetJobRequest(name="x"), metadata=[("x-request-id", "abc-2")]
+        )
+        error = await refusal(call)
+        assert b"abc-2" in dict(error.trailing_metadata())["grpc-status-details-bin"]
+
+
+async def test_calls_are_counted_by_method_and_status(tmp_path: Path) -> None:
+    """Refusals under their own code; nothing is left running."""
+    async with serving(tmp_path) as s:
+        await s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest())
+        await refusal(s.fabrics.GetFabric(fabric_pb2.GetFabricRequest(name="x")))
+        watch = s.fabrics.WatchFabric(fabric_pb2.WatchFabricRequest(name="fabrics/none"))
+        await refusal(watch.read())
+
+        def total(method: str, code: str) -> float | None:
+            labels = {"service": SERVICES[0], "method": method, "code": code}
+            return s.telemetry.registry.get_sample_value("heddle_rpcs_total", labels)
+
+        assert total("ListFabrics", "OK") == 1
+        assert total("GetFabric", "INVALID_ARGUMENT") == 1
+        assert total("WatchFabric", "NOT_FOUND") == 1
+        running = {"service": SERVICES[0], "method": "WatchFabric"}
+        assert s.telemetry.registry.get_sample_value("heddle_rpcs_running", running) == 0
+
+
+async def test_a_port_in_use_is_named_with_the_cure(tmp_path: Path) -> None:
+    """Also when the other is a gRPC server, with which a port could be shared unnoticed."""
+    async with serving(tmp_path / "a") as s:
+        with pytest.raises(InputError, match=rf"127\.0\.0\.1:{s.api.port}.*in use.*--listen"):
+            async with serving(tmp_path / "b", ServerTerms("127.0.0.1", s.api.port)):
+                pass
+    with pytest.raises(InputError, match=r"cannot listen on no\.such\.host\.invalid"):
+        async with serving(tmp_path / "c", ServerTerms("no.such.host.invalid", 0, insecure=True)):
+            pass
+
+
+async def test_plain_text_stays_on_this_host_unless_told_otherwise(tmp_path: Path) -> None:
+    """An address that others can reach needs TLS or the word insecure."""
+    open_terms = ServerTerms("0.0.0.0", 0)
+    with pytest.raises(InputError, match=r"--tls-cert.*--insecure"):
+        async with serving(tmp_path / "a", open_terms):
+            pass
+    async with serving(tmp_path / "b", replace(open_terms, insecure=True)) as s:
+        await s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest())
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "own"),
+    [
+        ("ipv4:127.0.0.1:4711", "127.0.0.1", True),
+        ("ipv6:%5B::1%5D:4711", "::1", True),
+        ("ipv4:10.0.0.7:1", "10.0.0.7", False),
+        ("ipv6:%5Bfe80::1%25eth0%5D:1", "fe80::1%eth0", False),
+    ],
+)
+def test_peers_are_told_apart(peer: str, host: str, own: bool) -> None:  # noqa: FBT001 - a table
+    """GRPC's own form of addresses, both versions."""
+    assert peer_host(peer) == host
+    assert is_loopback(host) is own
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    """An authority of our own."""
+    return trustme.CA()
+
+
+@pytest.fixture
+def tls(tmp_path: Path, authority: trustme.CA) -> Tls:
+    """PEM files of a server that asks for client certificates."""
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    cert, key, ca = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
+    issued.cert_chain_pems[0].write_to_path(str(cert))
+    issued.private_key_pem.write_to_path(str(key))
+    authority.cert_pem.write_to_path(str(ca))
+    return Tls(cert, key, ca)
+
+
+async def _list(port: int, credentials: grpc.ChannelCredentials) -> fabric_pb2.ListFabricsResponse:
+    async with aio.secure_channel(f"localhost:{port}", credentials, OPTIONS) as channel:
+        stub = FabricServiceStub(channel)
+        return await stub.ListFabrics(fabric_pb2.ListFabricsRequest(), timeout=10)
+
+
+async def test_only_certificates_of_the_authority_get_in(
+    tmp_path: Path, tls: Tls, authority: trustme.CA
+) -> None:
+    """Mutual TLS: a stranger's certificate, none at all, and plain text are turned away."""
+    root = authority.cert_pem.bytes()
+
+    def of(ca: trustme.CA) -> grpc.ChannelCredentials:
+        client = ca.issue_cert("client@example.org")
+        chain = client.cert_chain_pems[0].bytes()
+        return grpc.ssl_channel_credentials(root, client.private_key_pem.bytes(), chain)
+
+    async with serving(tmp_path, replace(LOOPBACK, tls=tls)) as s:
+        await _list(s.api.port, of(authority))
+        for stranger in (of(trustme.CA()), grpc.ssl_channel_credentials(root)):
+            error = await refusal(_list(s.api.port, stranger))
+            assert error.code().name == "UNAVAILABLE"
+        error = await refusal(s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest()))
+        assert error.code().name == "UNAVAILABLE"
+
+
+async def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path, tls: Tls) -> None:
+    """A missing file, a key of another certificate, garbage: before anything listens."""
+    other = tmp_path / "other.pem"
+    trustme.CA().issue_cert("x").private_key_pem.write_to_path(str(other))
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_bytes(b"-----BEGIN CERTIFICATE-----\nnothing\n")
+    for wrong in (
+        replace(tls, key=tmp_path / "none.pem"),
+        replace(tls, key=other),
+        replace(tls, cert=garbage),
+        replace(tls, client_ca=garbage),
+    ):
+        with pytest.raises(InputError, match="PEM files that belong together"):
+            async with serving(tmp_path / "x", replace(LOOPBACK, tls=wrong)):
+                pass
+
+
+def test_two_sockets_cannot_share_the_port() -> None:
+    """What the probe relies on: a bound port without SO_REUSEPORT is refused by the system."""
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        with pytest.raises(OSError, match="in use"):
+            two.bind(one.getsockname())

@@ -71,8 +71,8 @@ class Settings(BaseSettings):
     """PEM file of its private key."""
     insecure: bool = False
     """Speak plain text to controllers on other hosts."""
-    keepalive_seconds: float = Field(default=20.0, ge=1, le=3600)
-    """A connection on which nothing comes back for so long is probed."""
+    keepalive_seconds: float = Field(default=20.0, ge=10, le=3600)
+    """A connection on which nothing comes back for so long is probed; controllers refuse more."""
     backoff_seconds: float = Field(default=5.0, ge=0.2, le=600)
     """Longest pause between two attempts to reach a controller."""
 

@@ -93,11 +93,12 @@ class Session:
                 address = self._controllers[turn % len(self._controllers)]
                 began, before = loop.time(), self.sessions
                 end = await self._attempt(address)
-                steady = self.sessions > before and loop.time() - began > self._options.steady
+                met = self.sessions > before
+                steady = met and loop.time() - began > self._options.steady
                 failures, turn = 0 if steady else failures + 1, turn + 1
                 rounds = -(-failures // len(self._controllers))
                 delay = self._options.backoff.delay(rounds, self._random.random())
-                self._tell(address, end, delay)
+                self._tell(address, end, delay, met=met)
                 await asyncio.sleep(delay)
         finally:
             if self._withdrawal is not None:
@@ -148,7 +149,7 @@ class Session:
         self._forwarding.withdraw()
         self._log.warning("no controller: entries withdrawn", entries=held, after_seconds=ttl)
 
-    def _tell(self, address: Address, end: SessionEnd, delay: float) -> None:
+    def _tell(self, address: Address, end: SessionEnd, delay: float, *, met: bool) -> None:
         """Log a failure once, and again only if it changes or lasts."""
         known, since = self._logged.get(address, (None, 0.0))
         now = time.monotonic()
@@ -157,7 +158,7 @@ class Session:
             self._logged[address] = (end, now)
         log = self._log.warning if loud else self._log.debug
         log(
-            "no session",
+            "session lost" if met else "no session",
             address=str(address),
             status=end.code.name,
             why=end.details,

@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     """At shutdown, calls under way may take so long."""
     counter_interval_seconds: float = Field(default=10.0, ge=0, le=3600)
     """How often agents report counters; 0 is never."""
-    entry_ttl_seconds: float = Field(default=0.0, ge=0)
+    entry_ttl_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Agents withdraw entries after so long without a controller; 0 is fail-static."""
     agent_queue: int = Field(default=64, ge=1, le=100_000)
     """Pushes that may wait for one agent before they are coalesced into a FULL_SYNC."""

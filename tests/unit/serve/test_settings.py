@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_controller.settings import load_settings, split_address
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LISTEN", "STORE", "METRICS_PORT", "TLS_CERT"):
+        monkeypatch.delenv(f"HEDDLE_{name}", raising=False)
+
+
+def test_defaults_serve_this_host_alone() -> None:
+    """Loopback, one SQLite file, no plain text elsewhere."""
+    settings = load_settings()
+    assert (settings.listen, settings.metrics_port) == ("127.0.0.1:7400", 7401)
+    assert settings.store == "sqlite:///heddle.sqlite3"
+    assert not settings.insecure
+
+
+def test_an_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the environment beats the default; None is not given."""
+    monkeypatch.setenv("HEDDLE_LISTEN", "10.0.0.1:1")
+    monkeypatch.setenv("HEDDLE_METRICS_PORT", "9")
+    settings = load_settings(listen="127.0.0.1:2", metrics_port=None)
+    assert (settings.listen, settings.metrics_port) == ("127.0.0.1:2", 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("HEDDLE_LISTEN", "7400", "use host:port"),
+        ("HEDDLE_LISTEN", "localhost:99999", "use host:port"),
+        ("HEDDLE_METRICS_PORT", "eleven", "integer"),
+        ("HEDDLE_METRICS_PORT", "70000", "65535"),
+        ("HEDDLE_DEBOUNCE_SECONDS", "-1", "greater than or equal to 0"),
+        ("HEDDLE_SOLVE_SECONDS", "nan", "3600"),
+        ("HEDDLE_ENTRY_TTL_SECONDS", "inf", "finite"),
+        ("HEDDLE_LOG_LEVEL", "loud", "'debug', 'info'"),
+        ("HEDDLE_TLS_CERT", "cert.pem", "belong together"),
+        ("HEDDLE_TLS_CLIENT_CA", "ca.pem", "needs tls_cert"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, text: str
+) -> None:
+    """By its variable, with what would do; in one line."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=text) as caught:
+        load_settings()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refused_value_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret in the wrong variable does not end up in a log."""
+    monkeypatch.setenv("HEDDLE_METRICS_PORT", "s3cret")
+    with pytest.raises(InputError) as caught:
+        load_settings()
+    assert "s3cret" not in str(caught.value)
+
+
+def test_tls_files_come_together() -> None:
+    """Certificate and key, and then an authority if wanted."""
+    settings = load_settings(tls_cert="c", tls_key="k", tls_client_ca="a")
+    assert settings.tls_client_ca == Path("a")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:7400", ("::1", 7400)), ("h:1", ("h", 1))],
+)
+def test_addresses_are_split(text: str, parts: tuple[str, int]) -> None:
+    """Names, IPv4, and IPv6 in brackets."""
+    assert split_address(text) == parts

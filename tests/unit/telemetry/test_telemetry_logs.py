@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from heddle_controller.telemetry.logs import configure_logs
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    handlers, level = logging.root.handlers, logging.root.level
+    grpc, asyncio = logging.getLogger("grpc").level, logging.getLogger("asyncio").level
+    yield
+    structlog.reset_defaults()
+    logging.root.handlers = handlers
+    logging.root.setLevel(level)
+    logging.getLogger("grpc").setLevel(grpc)
+    logging.getLogger("asyncio").setLevel(asyncio)
+
+
+def raised(error: Exception) -> Exception:
+    """The error with a traceback."""
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
+
+
+def events(stream: io.StringIO) -> list[dict[str, object]]:
+    """Each line of a JSON log."""
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_logs_are_one_object_a_line() -> None:
+    """With time, level, logger and what is bound; tracebacks too stay on their line."""
+    stream = io.StringIO()
+    configure_logs("info", "json", stream)
+    with structlog.contextvars.bound_contextvars(request="r1"):
+        structlog.stdlib.get_logger("heddle").info("planned", seconds=0.5)
+    structlog.stdlib.get_logger("heddle").error("failed", exc_info=raised(KeyError("x")))
+    logging.getLogger("other").warning("from the library %s", "side")
+    planned, failed, other = events(stream)
+    assert (planned["event"], planned["level"], planned["logger"]) == ("planned", "info", "heddle")
+    assert (planned["request"], planned["seconds"]) == ("r1", 0.5)
+    assert "Traceback" in str(failed["exception"])
+    assert (other["event"], other["level"]) == ("from the library side", "warning")
+    assert "timestamp" in other
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"password": "s3cret"}, "heddle"),
+        ({"api_token": "s3cret"}, "heddle"),
+        ({"headers": {"Authorization": "s3cret"}}, "heddle"),
+        ({"many": [{"client_secret": "s3cret"}]}, "heddle"),
+        ({"store": "redis://user:s3cret@db:6379/0"}, "db:6379"),
+        ({"header": "Bearer s3cret"}, "Bearer"),
+        ({"pem": "-----BEGIN PRIVATE KEY-----\ns3cret\n-----END PRIVATE KEY-----"}, "heddle"),
+        ({"pem": "-----BEGIN EC PRIVATE KEY-----\ns3cret"}, "heddle"),
+    ],
+)
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_secrets_are_never_logged(style: str, given: dict[str, object], kept: str) -> None:
+    """By name, nested, in addresses, in headers and in PEM; what is around them stays."""
+    stream = io.StringIO()
+    configure_logs("info", style, stream)
+    structlog.stdlib.get_logger("heddle").info("event", **given)
+    assert "s3cret" not in stream.getvalue()
+    assert kept in stream.getvalue()
+
+
+def test_a_secret_in_a_traceback_is_hidden() -> None:
+    """An exception may carry the address it failed on."""
+    stream = io.StringIO()
+    configure_logs("info", "json", stream)
+    error = raised(ConnectionError("redis://user:s3cret@db"))
+    structlog.stdlib.get_logger("heddle").error("failed", exc_info=error)
+    assert "s3cret" not in stream.getvalue()
+
+
+def test_lower_levels_are_left_out() -> None:
+    """Of our own logs and of the libraries'."""
+    stream = io.StringIO()
+    configure_logs("warning", "json", stream)
+    structlog.stdlib.get_logger("heddle").info("quiet")
+    logging.getLogger("other").info("quiet")
+    structlog.stdlib.get_logger("heddle").warning("loud")
+    assert [event["event"] for event in events(stream)] == ["loud"]
+
+
+def test_auto_is_json_where_there_is_no_terminal() -> None:
+    """Machines read what is piped."""
+    stream = io.StringIO()
+    configure_logs("info", "auto", stream)
+    structlog.stdlib.get_logger("heddle").info("event")
+    assert events(stream)[0]["event"] == "event"
+
+
+def test_console_logs_are_lines_for_people() -> None:
+    """Event first, pairs after it."""
+    stream = io.StringIO()
+    configure_logs("info", "console", stream)
+    structlog.stdlib.get_logger("heddle").info("planned", seconds=0.5)
+    assert "planned" in stream.getvalue()
+    assert "seconds=0.5" in stream.getvalue()

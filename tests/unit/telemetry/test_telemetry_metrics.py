@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import re
+import socket
+from urllib.request import urlopen
+
+import pytest
+
+from heddle_controller.model.plan import Certificate, TierCertificate
+from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
+
+
+@pytest.fixture
+def telemetry() -> Telemetry:
+    """Meters with a registry of their own."""
+    return Telemetry()
+
+
+def sample(telemetry: Telemetry, name: str, **labels: str) -> float | None:
+    """One value as Prometheus would read it."""
+    return telemetry.registry.get_sample_value(name, labels)
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_every_metric_of_the_loop_can_be_measured(telemetry: Telemetry, metric: Metric) -> None:
+    """Under the name reconcile gives it, by the one method its kind has."""
+    if metric.endswith("_total"):
+        telemetry.count(metric, "f1", 2)
+        telemetry.count(metric, "f1")
+        assert sample(telemetry, metric, fabric="f1") == 3
+    elif metric.endswith("_seconds"):
+        telemetry.observe(metric, "f1", 0.03)
+        assert sample(telemetry, f"{metric}_sum", fabric="f1") == 0.03
+        assert sample(telemetry, f"{metric}_bucket", fabric="f1", le="0.05") == 1
+        assert sample(telemetry, f"{metric}_bucket", fabric="f1", le="0.025") == 0
+    else:
+        telemetry.set(metric, "f1", 7)
+        telemetry.set(metric, "f1", 4)
+        assert sample(telemetry, metric, fabric="f1") == 4
+
+
+def test_names_and_labels_keep_the_house_rules(telemetry: Telemetry) -> None:
+    """Prefix heddle_, base units, and never a flow, a job or a switch as a label."""
+    for family in telemetry.registry.collect():
+        assert re.fullmatch(r"heddle_[a-z_]+", family.name), family.name
+        assert family.documentation, family.name
+        assert not re.search(r"_(ms|milliseconds|percent|kb|mb|gb)\b", family.name)
+        for one in family.samples:
+            assert set(one.labels) <= {"fabric", "tier", "service", "method", "code", "le"}
+
+
+def test_a_certificate_is_told_tier_by_tier(telemetry: Telemetry) -> None:
+    """Worst link, bound and gap; a tier without load has no gap."""
+    tiers = (TierCertificate("leaf-spine", 1.2, 1.0), TierCertificate("spine-core", 0.0, 0.0))
+    telemetry.certificate("f1", Certificate(1.2, 1.0, "cut", tiers))
+    loaded = {"fabric": "f1", "tier": "leaf-spine"}
+    assert sample(telemetry, "heddle_tier_max_utilization_ratio", **loaded) == 1.2
+    assert sample(telemetry, "heddle_tier_lower_bound_ratio", **loaded) == 1.0
+    assert sample(telemetry, "heddle_tier_gap_ratio", **loaded) == pytest.approx(0.2)
+    assert sample(telemetry, "heddle_tier_gap_ratio", fabric="f1", tier="spine-core") == 0
+
+
+def test_calls_under_way_and_ended_are_told_apart(telemetry: Telemetry) -> None:
+    """The gauge falls when the counter grows."""
+    labels = {"service": "S", "method": "M"}
+    telemetry.call_started("S", "M")
+    assert sample(telemetry, "heddle_rpcs_running", **labels) == 1
+    telemetry.call_ended("S", "M", "OK", 0.5)
+    assert sample(telemetry, "heddle_rpcs_running", **labels) == 0
+    assert sample(telemetry, "heddle_rpcs_total", code="OK", **labels) == 1
+    assert sample(telemetry, "heddle_rpc_seconds_sum", **labels) == 0.5
+
+
+def test_prometheus_can_scrape(telemetry: Telemetry) -> None:
+    """Over HTTP on a free port, with figures of the process; the port is free afterwards."""
+    telemetry.count(Metric.PUSHES, "f1")
+    server = MetricsServer(telemetry, "127.0.0.1", 0)
+    with urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+        text = answer.read().decode()
+    assert 'heddle_rollout_pushes_total{fabric="f1"} 1.0' in text
+    assert "process_resident_memory_bytes" in text
+    server.close()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", server.port))
+
+
+def test_a_metrics_port_in_use_is_an_error(telemetry: Telemetry) -> None:
+    """It is the wiring's to say which and what to do."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="in use"):
+            MetricsServer(telemetry, "127.0.0.1", taken.getsockname()[1])

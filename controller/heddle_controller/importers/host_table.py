@@ -15,9 +15,9 @@ cores do:
   together (1:1), spread evenly over the spines and rounded up to whole NICs for
   each. By default nothing needs rounding: a leaf of 5 hosts has 5 NICs' worth to
   each of 8 spines, and every permutation fits at utilisation 1.0.
-- The cables from a leaf to a spine are one link, a bundle, unless ``uplink_gbps``
-  tells how fast a cable is: then each is a link of its own, which hashing is worse
-  at and planning dearer.
+- Each cable from a leaf to a spine is a link of its own, as fast as a NIC unless
+  ``uplink_gbps`` tells how fast it is: a flow takes one cable, so a bundle counted
+  as one link would hide collisions that really happen.
 - Groups of spines are joined by cores in planes: ``cores_per_plane`` cores for each
   place in a group, linked to the spine of that place in every group, again by
   bundles of whole NICs. A spine's links to the cores are as fast together as its
@@ -125,9 +125,8 @@ def _leaf_layer(leaves: Leaves, options: ImportOptions) -> Layer:
 def _cables(hosts: int, options: ImportOptions) -> list[float]:
     """Speeds of the links from a leaf to one spine of its group."""
     share = hosts * options.nics_per_host / _spine_count(options)
-    if options.uplink_gbps is None:
-        return [_whole(share) * options.nic_gbps]
-    return [options.uplink_gbps] * _whole(share * options.nic_gbps / options.uplink_gbps)
+    cable = options.uplink_gbps or options.nic_gbps
+    return [cable] * _whole(share * options.nic_gbps / cable)
 
 
 def _core_layer(core: str, leaves: Leaves, options: ImportOptions) -> Layer:

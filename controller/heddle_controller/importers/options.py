@@ -18,7 +18,7 @@ class ImportOptions:
     nics_per_host: int = 8
     nic_gbps: float = 400.0
     uplink_gbps: float | None = None
-    """Of one cable from leaf to spine, each a link; None makes all cables one link."""
+    """Of one cable from leaf to spine, each a link; None is the speed of a NIC."""
     spines_per_group: int | None = None
     """Spines a named spine stands for; as many as a host has NICs."""
     cores_per_plane: int = 8

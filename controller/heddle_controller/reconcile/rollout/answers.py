@@ -1,0 +1,177 @@
+"""What becomes of the ledger when a switch answers, or comes and says what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import Ints
+from heddle_controller.reconcile.rollout.ledger import Ledger
+from heddle_controller.reconcile.rollout.steps import Step
+from heddle_controller.reconcile.southbound import FailureReason, OperationFailure
+
+Answer = tuple[Step, Sequence[OperationFailure]]
+"""A step, and what of it did not succeed."""
+
+
+def acknowledged(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
+    """After the FIB acks of steps of this very ledger, at most one of each switch."""
+    made, unmade = _split(answers, lambda step: step.sets, lambda _: 0)
+    broken, unbroken = _split(answers, lambda step: step.deletes, lambda step: len(step.sets))
+    gone, kept = _split(
+        answers, lambda step: step.withdraws, lambda step: len(step.sets) + len(step.deletes)
+    )
+    ok, failed, height = ledger.ok.copy(), ledger.failed.copy(), ledger.height.copy()
+    present, undeletable = ledger.present.copy(), ledger.undeletable.copy()
+    ok[made], ok[gone] = True, False
+    height[made] = ledger.depth[made]
+    failed[unmade] = failed[kept] = True
+    present[broken], undeletable[unbroken] = False, True
+    replaced = np.zeros(len(ok) + 1, dtype=np.bool_)  # the last for rows without a partner
+    replaced[made] = True
+    present[replaced[ledger.partner]] = False
+    after = replace(
+        ledger, ok=ok, failed=failed, height=height, present=present, undeletable=undeletable
+    )
+    return _roomier(_known_better(after, answers), answers)
+
+
+def _split(
+    answers: Sequence[Answer], rows_of: Callable[[Step], Ints], offset: Callable[[Step], int]
+) -> tuple[Ints, Ints]:
+    """Rows of one kind of operation that succeeded, and that failed, over all answers."""
+    rows = [np.empty(0, dtype=np.int64), *(rows_of(step) for step, _ in answers)]
+    first = np.cumsum([0, *(len(part) for part in rows)])[1:]
+    bad = np.zeros(int(first[-1]), dtype=np.bool_)
+    for (step, failures), start, part in zip(answers, first, rows[1:], strict=False):
+        places = (failure.operation - offset(step) for failure in failures)
+        bad[[start + place for place in places if 0 <= place < len(part)]] = True
+    together = np.concatenate(rows)
+    return together[~bad], together[bad]
+
+
+def _known_better(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
+    """With why rows failed, and what the answers say of the switches as a whole."""
+    reasons = {
+        int(step.sets[failure.operation]): failure
+        for step, failures in answers
+        for failure in failures
+        if failure.operation < len(step.sets)
+    }
+    knowledge = ledger.knowledge.noted("unsynced", _switches(s for s, _ in answers), value=False)
+    swept = _switches(step for step, _ in answers if step.sweep)
+    knowledge = knowledge.noted("unknown", swept, value=False)
+    maybe = ledger.maybe & ~np.isin(ledger.desired.switch, swept)
+    whole = _switches(step for step, failures in answers if step.completes and not failures)
+    knowledge = knowledge.noted("generation", whole, value=ledger.generation)
+    reasons = {**ledger.reasons, **reasons}
+    return replace(ledger, maybe=maybe, knowledge=knowledge, reasons=reasons)
+
+
+def _roomier(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
+    """With entries that found no room tried again as soon as some is made."""
+    short = _switches(
+        step
+        for step, failures in answers
+        if any(failure.reason == FailureReason.TABLE_FULL for failure in failures)
+    )
+    knowledge = ledger.knowledge.noted("full", short, value=True)
+    freed = _switches(
+        step for step, _ in answers if step.sweep or len(step.deletes) or len(step.withdraws)
+    )
+    freed = freed[knowledge.full[freed] & ~np.isin(freed, short)]
+    if not len(freed):
+        return replace(ledger, knowledge=knowledge)
+    failed = ledger.failed.copy()
+    for row, failure in ledger.reasons.items():
+        if failure.reason == FailureReason.TABLE_FULL and ledger.desired.switch[row] in freed:
+            failed[row] = False
+    return replace(ledger, failed=failed, knowledge=knowledge.noted("full", freed, value=False))
+
+
+def _switches(steps: Iterable[Step]) -> Ints:
+    return np.array([step.switch for step in steps], dtype=np.int64)
+
+
+def found_whole(ledger: Ledger, generations: Mapping[int, int]) -> Ledger:
+    """After switches showed that they hold all that is wanted and nothing else.
+
+    ``generations`` gives, by switch, the one each says it holds whole.
+    """
+    switches = np.array(list(generations), dtype=np.int64)
+    after = _forgotten(ledger, switches, held=True)
+    knowledge = after.knowledge.noted("unsynced", switches, value=False)
+    knowledge = knowledge.noted("unknown", switches, value=False)
+    generation = knowledge.generation.copy()
+    generation[switches] = list(generations.values())
+    return replace(after, knowledge=replace(knowledge, generation=generation))
+
+
+def found_empty(ledger: Ledger, switches: Sequence[int]) -> Ledger:
+    """After switches showed that they hold nothing."""
+    rows = np.array(switches, dtype=np.int64)
+    after = _forgotten(ledger, rows, held=False)
+    knowledge = after.knowledge.doubted(rows).noted("unknown", rows, value=False)
+    return replace(after, knowledge=knowledge)
+
+
+def found_as_held(ledger: Ledger, switches: Sequence[int]) -> Ledger:
+    """After switches showed that they hold just what is known of them."""
+    rows = np.array(switches, dtype=np.int64)
+    knowledge = ledger.knowledge.noted("unsynced", rows, value=False)
+    sure = ledger.maybe & np.isin(ledger.desired.switch, rows)
+    replaced = np.append(sure, False)[ledger.partner]
+    alike = ledger.present & ledger.alike & ~replaced & np.isin(ledger.old.switch, rows)
+    ok, height = ledger.ok | sure, ledger.height.copy()
+    ok[ledger.partner[alike]] = True
+    height[ledger.partner[alike]] = ledger.old_height[alike]
+    return replace(
+        ledger,
+        ok=ok,
+        maybe=ledger.maybe & ~sure,
+        height=height,
+        present=ledger.present & ~(alike | replaced),
+        knowledge=knowledge.noted("unknown", rows, value=False),
+    )
+
+
+def found_unknown(ledger: Ledger, switches: Sequence[int]) -> Ledger:
+    """After switches showed, or may be thought, to hold something else.
+
+    Nothing counts as made there. Old entries may still be there, so they have to go
+    in their turn as before: to delete one that is gone does no harm.
+    """
+    rows = np.array(switches, dtype=np.int64)
+    here = np.isin(ledger.desired.switch, rows)
+    return replace(
+        ledger,
+        ok=ledger.ok & ~here,
+        maybe=ledger.maybe | (ledger.ok & here),
+        failed=ledger.failed & ~here,
+        knowledge=ledger.knowledge.doubted(rows),
+    )
+
+
+def unanswered(ledger: Ledger, steps: Sequence[Step]) -> Ledger:
+    """After steps that may have been done or not: their switches are unknown."""
+    maybe = ledger.maybe.copy()
+    for step in steps:
+        maybe[step.sets] = True
+    return found_unknown(replace(ledger, maybe=maybe), [step.switch for step in steps])
+
+
+def _forgotten(ledger: Ledger, switches: Ints, *, held: bool) -> Ledger:
+    """With all entries of some switches held or not, and none else."""
+    of_desired = np.isin(ledger.desired.switch, switches)
+    newly = of_desired & ~ledger.ok
+    height = np.where(newly, ledger.depth, ledger.height) if held else ledger.height
+    return replace(
+        ledger,
+        ok=np.where(of_desired, held, ledger.ok),
+        maybe=ledger.maybe & ~of_desired,
+        height=height,
+        failed=ledger.failed & ~of_desired,
+        present=ledger.present & ~np.isin(ledger.old.switch, switches),
+    )

@@ -1,0 +1,103 @@
+"""Small operations on entries as columns that the ledger is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State
+from heddle_controller.model.program import Entries
+
+MATCH = ("switch", "source", "destination", "source_port", "destination_port")
+_COLUMNS = (*MATCH, "primary", "backup", "stage")
+
+
+def appended(parts: Sequence[Entries]) -> Entries:
+    """All entries of several sets, one set after the other."""
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    lengths = np.concatenate([np.diff(part.risk_first) for part in parts])
+    return Entries(
+        **columns,
+        risk_first=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        risk_links=np.concatenate([part.risk_links for part in parts]),
+    )
+
+
+def joined(parts: Sequence[Entries]) -> Entries:
+    """All entries of several sets, sorted by switch and match."""
+    together = appended(parts)
+    return together.take(np.lexsort([getattr(together, name) for name in reversed(MATCH)]))
+
+
+def with_stage(entries: Entries, stage: Ints) -> Entries:
+    """The same entries with another stage."""
+    return replace(entries, stage=stage)
+
+
+def partners(old: Entries, new: Entries) -> Ints:
+    """The row of ``old`` with the switch and match of each row of ``new``, or ``NONE``."""
+    split = len(old)
+    columns = [np.concatenate([getattr(old, name), getattr(new, name)]) for name in MATCH]
+    is_new = np.arange(split + len(new)) >= split
+    order = np.lexsort([is_new, *reversed(columns)])
+    ordered = np.stack([column[order] for column in columns])
+    # A match stands at most once on each side, so an old row is right before its new one.
+    at = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).all(axis=0))
+    found = np.full(len(new), NONE, dtype=np.int64)
+    found[order[at + 1] - split] = order[at]
+    return found
+
+
+def dead(entries: Entries, fabric: Fabric) -> Bools:
+    """Whether each entry sends packets over a link that is down, here or further on."""
+    down = fabric.effective == State.DOWN
+    if not down.any():
+        return np.zeros(len(entries), dtype=np.bool_)
+    lost: Bools = down[entries.primary >> 1]
+    owner = np.repeat(np.arange(len(entries)), np.diff(entries.risk_first))
+    lost[owner[down[entries.risk_links]]] = True
+    return lost
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """A few keys out of many, to gather values by; keys are ascending, each once."""
+
+    keys: Ints
+
+    def index(self, key: Ints) -> tuple[Ints, Bools]:
+        """Row in ``keys`` of each key, and whether it is there at all."""
+        if not len(self.keys):
+            return np.zeros(len(key), dtype=np.int64), np.zeros(len(key), dtype=np.bool_)
+        row = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
+        return row, self.keys[row] == key
+
+    def least(self, key: Ints, values: Ints, start: int) -> Ints:
+        """The least value of each of ``keys``, at most ``start``."""
+        row, known = self.index(key)
+        result = np.full(len(self.keys), start, dtype=np.int64)
+        np.minimum.at(result, row[known], values[known])
+        return result
+
+    def greatest(self, key: Ints, values: Ints) -> Ints:
+        """The greatest value of each of ``keys``, at least ``NONE``."""
+        row, known = self.index(key)
+        result = np.full(len(self.keys), NONE, dtype=np.int64)
+        np.maximum.at(result, row[known], values[known])
+        return result
+
+    def marked(self, key: Ints) -> Bools:
+        """Which of ``keys`` are named."""
+        row, known = self.index(key)
+        result = np.zeros(len(self.keys), dtype=np.bool_)
+        result[row[known]] = True
+        return result
+
+    def of(self, values: Ints, key: Ints, other: int) -> Ints:
+        """The value that each key's group has, ``other`` for keys without a group."""
+        if not len(self.keys):
+            return np.full(len(key), other, dtype=np.int64)
+        row, known = self.index(key)
+        return np.where(known, values[row], other)

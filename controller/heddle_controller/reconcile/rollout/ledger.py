@@ -1,0 +1,198 @@
+"""What every switch is known to hold, against what it should.
+
+Immutable: each change gives a new ledger that shares most arrays with the old one.
+Knowledge comes from FIB acks and from digests, never from what was merely sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import Entries, no_entries
+from heddle_controller.plan.diff import difference
+from heddle_controller.reconcile.rollout.columns import (
+    Groups,
+    joined,
+    partners,
+    with_stage,
+)
+from heddle_controller.reconcile.rollout.order import crossings_of, pair_codes
+from heddle_controller.reconcile.southbound import OperationFailure, PushMode
+
+NEVER = 1 << 40
+"""Deeper than any path."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knowledge:
+    """What is known of each switch as a whole; arrays have one element a node."""
+
+    unknown: Bools
+    """Whether it may hold entries that nobody knows of, and has to be swept."""
+    unsynced: Bools
+    """Whether its next push has to be a FULL_SYNC."""
+    generation: Ints
+    """The newest it acknowledged to hold whole."""
+    full: Bools
+    """Whether its table was full when it last answered."""
+
+    def mode(self, switch: int) -> PushMode:
+        """Of the next push to a switch."""
+        return PushMode.FULL_SYNC if self.unsynced[switch] else PushMode.INCREMENTAL
+
+    def doubted(self, switches: Ints) -> Knowledge:
+        """With some switches unknown."""
+        after = self.noted("unsynced", switches, value=True)
+        after = after.noted("unknown", switches, value=True)
+        after = after.noted("generation", switches, value=0)
+        return after.noted("full", switches, value=False)
+
+    def noted(self, column: str, switches: Ints | int, value: bool | int) -> Knowledge:  # noqa: FBT001 - a column's value
+        """With another value in one column of some switches."""
+        changed = getattr(self, column).copy()
+        changed[switches] = value
+        return replace(self, **{column: changed})
+
+
+def nothing_known(nodes: int) -> Knowledge:
+    """Of switches that never had a session."""
+    on = np.ones(nodes, dtype=np.bool_)
+    return Knowledge(on, on, np.zeros(nodes, dtype=np.int64), ~on)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """One target, and how far each switch is from it."""
+
+    plan: Plan
+    generation: int
+    desired: Entries
+    """What is wanted; the columns up to ``failed`` are parallel."""
+    pair: Ints
+    depth: Ints
+    """Hops left on the new paths of its pair: less is made first."""
+    height: Ints
+    """Where a packet meets it: falls along the way, over all that is held."""
+    ok: Bools
+    """Acknowledged from the FIB, with just this content."""
+    maybe: Bools
+    """Not known to be held, but perhaps it is: at a switch that is unknown."""
+    failed: Bools
+    """Refused; not tried again until ``retried``."""
+    old: Entries
+    """What else is, or was, held; the columns up to ``stuck`` are parallel."""
+    old_pair: Ints
+    old_depth: Ints
+    """Where it lies on the new paths of its pair and no wanted entry has its match:
+    the depth at which it has to go; else ``NONE``."""
+    old_height: Ints
+    partner: Ints
+    """Row of ``desired`` that takes its place in one step, or ``NONE``."""
+    alike: Bools
+    """Whether it has a partner of the same content: made, were it known for certain."""
+    present: Bools
+    """Held, or may be held where the switch is unknown."""
+    undeletable: Bools
+    """Could not be deleted; not tried again until ``retried``."""
+    routed: Bools
+    """Whether its pair has paths in the plan."""
+    knowledge: Knowledge
+    reasons: Mapping[int, OperationFailure] = field(default_factory=dict)
+    """Why a row of ``desired`` failed."""
+
+    @property
+    def fabric(self) -> Fabric:
+        """What the rows of entries speak of."""
+        return self.plan.fabric
+
+    def held(self) -> Entries:
+        """All that is held, or may be where a switch is unknown; the height as the stage."""
+        here = self.ok | self.maybe
+        doubled = self.present & np.append(here, False)[self.partner]
+        other = self.present & ~doubled
+        # Which of the two it is, nobody knows: what lies above the one lies above both.
+        height = self.height.copy()
+        np.maximum.at(height, self.partner[doubled], self.old_height[doubled])
+        wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
+        return joined([wanted, with_stage(self.old, self.old_height).take(np.flatnonzero(other))])
+
+    def retried(self) -> Ledger:
+        """The same with every failure forgotten, so that it is tried again."""
+        return replace(
+            self,
+            failed=np.zeros_like(self.failed),
+            undeletable=np.zeros_like(self.undeletable),
+            reasons={},
+        )
+
+
+def empty_ledger(plan: Plan) -> Ledger:
+    """Nothing wanted, nothing known."""
+    return begin(plan, 0, no_entries(), no_entries(), nothing_known(plan.fabric.node_count))
+
+
+def begin(
+    plan: Plan, generation: int, desired: Entries, held: Entries, knowledge: Knowledge
+) -> Ledger:
+    """A ledger for a new target, or on new knowledge of what is held.
+
+    Args:
+        plan: Its fabric's rows are those of all entries.
+        generation: Of the target.
+        desired: The target.
+        held: What switches are known to hold, with heights as stages.
+        knowledge: Of switches as a whole.
+    """
+    nodes = plan.fabric.node_count
+    of_desired = partners(held, desired)
+    differs, to_delete = difference(held, desired)
+    like = np.ones(len(desired), dtype=np.bool_)
+    like[differs] = False
+    ok = like & ~knowledge.unknown[desired.switch]
+    to_set = np.flatnonzero(~ok)
+    replaced = to_set[of_desired[to_set] != NONE]
+    old = held.take(np.concatenate([to_delete, of_desired[replaced]]))
+    partner = np.concatenate([np.full(len(to_delete), NONE, dtype=np.int64), replaced])
+    pair = pair_codes(desired.source, desired.destination, nodes)
+    old_pair = pair_codes(old.source, old.destination, nodes)
+    crossings = crossings_of(plan, np.concatenate([pair[to_set], old_pair]))
+    depth = crossings.lookup(desired.switch, pair)
+    depth = np.where(depth == NONE, desired.stage, depth)
+    old_depth = np.where(partner == NONE, crossings.lookup(old.switch, old_pair), NONE)
+    pending = Groups(crossings.pairs)
+    lift = pending.greatest(pair, depth) + 1
+    low = np.minimum(
+        pending.least(pair[to_set], depth[to_set], NEVER),
+        pending.least(old_pair[old_depth != NONE], old_depth[old_depth != NONE], NEVER),
+    )
+    # An entry that stays as it is belongs to the old way while the new one is not whole behind it.
+    kept = np.flatnonzero(ok & (depth > pending.of(low, pair, NEVER)))
+    height = depth.copy()
+    height[kept] = held.stage[of_desired[kept]] + pending.of(lift, pair[kept], 0)
+    off = np.zeros(len(old), dtype=np.bool_)
+    return Ledger(
+        plan=plan,
+        generation=generation,
+        desired=desired,
+        pair=pair,
+        depth=depth,
+        height=height,
+        ok=ok,
+        maybe=np.zeros(len(desired), dtype=np.bool_),
+        failed=np.zeros(len(desired), dtype=np.bool_),
+        old=old,
+        old_pair=old_pair,
+        old_depth=old_depth,
+        old_height=old.stage + pending.of(lift, old_pair, 0),
+        partner=partner,
+        alike=(partner != NONE) & np.append(like, False)[partner],
+        present=~off,
+        undeletable=off,
+        routed=np.isin(old_pair, crossings.crossed()),
+        knowledge=knowledge,
+    )

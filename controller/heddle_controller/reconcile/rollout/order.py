@@ -1,0 +1,83 @@
+"""How far from its destination each switch lies on the new paths of a pair of NICs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
+from heddle_controller.model.plan import Plan
+
+
+def pair_codes(source: Ints, destination: Ints, nodes: int) -> Ints:
+    """A number for each pair of NICs; ``nodes`` is the fabric's node count."""
+    return source * nodes + destination
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossings:
+    """Switches on the paths of some pairs, sorted by pair and switch."""
+
+    pairs: Ints
+    """The pairs asked for, ascending."""
+    codes: Ints
+    """Index into ``pairs`` times nodes, plus switch."""
+    depth: Ints
+    """Switches at most between it and the destination, on any path of the pair."""
+    nodes: int
+
+    def lookup(self, switch: Ints, pair: Ints) -> Ints:
+        """Depth of a switch on the paths of a pair, ``NONE`` where they do not pass it."""
+        if not len(self.codes):
+            return np.full(len(switch), NONE, dtype=np.int64)
+        index = np.minimum(np.searchsorted(self.pairs, pair), len(self.pairs) - 1)
+        code = index * self.nodes + switch
+        at = np.minimum(np.searchsorted(self.codes, code), len(self.codes) - 1)
+        found = (self.pairs[index] == pair) & (self.codes[at] == code)
+        return np.where(found, self.depth[at], NONE)
+
+    def crossed(self) -> Ints:
+        """Those of ``pairs`` that have paths, ascending."""
+        return self.pairs[np.unique(self.codes // self.nodes)]
+
+
+LONGEST = 64
+"""Switches on any path; an order that takes more has a circle in it."""
+
+
+def crossings_of(plan: Plan, pairs: Ints) -> Crossings:
+    """Every switch on the paths of the pairs, with its depth.
+
+    Where paths of one pair share a switch, the longest way from there counts. Paths
+    of shortest or up-and-down routing always agree on an order. Should two paths of
+    a pair cross two switches in opposite orders, theirs is left to the stages of the
+    program (depth ``NONE``), which follow each path by itself.
+    """
+    structure, nodes = plan.fabric.structure, plan.fabric.node_count
+    pairs = np.unique(pairs)
+    of_flow = pair_codes(plan.flows.source, plan.flows.destination, nodes)
+    paths = plan.paths.take(np.flatnonzero(np.isin(of_flow[plan.paths.flow], pairs)))
+    tail = structure.tail[paths.arcs]
+    hop = np.flatnonzero(structure.nodes.kind[tail] != NodeKind.NIC)
+    owner = paths.owner()[hop]
+    code = np.searchsorted(pairs, of_flow[paths.flow[owner]]) * nodes + tail[hop]
+    codes, row = np.unique(code, return_inverse=True)
+    follows = np.flatnonzero(owner[1:] == owner[:-1])
+    depth, circular = _longest(len(codes), row[follows], row[follows + 1])
+    unordered = np.unique(codes[circular] // nodes)
+    depth[np.isin(codes // nodes, unordered)] = NONE
+    return Crossings(pairs, codes, depth, nodes)
+
+
+def _longest(count: int, upstream: Ints, downstream: Ints) -> tuple[Ints, Bools]:
+    """Longest way from each row over the steps given, and which rows go on for ever."""
+    depth = np.zeros(count, dtype=np.int64)
+    wanted = depth
+    for _ in range(LONGEST):
+        wanted = depth.copy()
+        np.maximum.at(wanted, upstream, depth[downstream] + 1)
+        if (wanted == depth).all():
+            break
+        depth = wanted
+    return depth, wanted != depth

@@ -1,0 +1,38 @@
+"""What a rollout is to bring about, and how patient it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heddle_controller.reconcile.records import Committed, JobRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """All in seconds."""
+
+    patience: float = 5.0
+    """A switch that is away, or has not answered for so long, holds up only its own flows."""
+    linger: float = 0.02
+    """Answers that come together are taken together: how long the first waits for the rest."""
+    retry_first: float = 1.0
+    """Until an entry that failed is tried again; twice as long each time."""
+    retry_last: float = 60.0
+    """The longest until it is tried again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """A committed plan, and what is told of the jobs in it."""
+
+    committed: Committed
+    jobs: tuple[JobRecord, ...] = ()
+    """Those that the plan holds, as they were when it was made."""
+    others: tuple[JobRecord, ...] = ()
+    """Those that no plan holds."""
+    trouble: str = ""
+    """Why there is no newer plan although there should be; empty where all is well."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Jobs that no plan can hold, by name, and why."""
+    since: float | None = None
+    """When the intent changed that led to this plan, Unix seconds; None for long ago."""

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import FIRST_SOURCE_PORT
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import Program
+from heddle_controller.plan.programs import entries_of
+from heddle_controller.reconcile.records import Committed, PlanFacts
+from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
+from heddle_controller.reconcile.rollout.answers import acknowledged, unanswered
+from heddle_controller.reconcile.rollout.sessions import introduced
+from heddle_controller.reconcile.rollout.steps import Step, Switches, next_steps
+from heddle_controller.reconcile.southbound import (
+    AgentSession,
+    FailureReason,
+    OperationFailure,
+    Push,
+)
+from tests.unit.reconcile.network import QPS, Network, plan_on, random_fabric, random_path
+from tests.unit.reconcile.switches import SwitchTable
+
+seeds = st.integers(0, 2**32)
+
+
+def random_plan(random: Random, fabric: Fabric, pairs: list[tuple[int, int]]) -> Plan:
+    """Random ways for most of the pairs, some over two paths, some not at all."""
+    return plan_on(fabric, pairs, [random_ways(random, fabric, *pair) for pair in pairs])
+
+
+def random_ways(random: Random, fabric: Fabric, source: int, destination: int) -> list[list[int]]:
+    """No way, one, or two that meet switches they share in one order."""
+    first, second = (random_path(random, fabric, source, destination) for _ in range(2))
+    ways = random.choice([[], [first], [first], [first, second]])
+    agree = _shared(fabric, first, second) == _shared(fabric, second, first)
+    return ways if agree else ways[:1]
+
+
+def _shared(fabric: Fabric, one: list[int], other: list[int]) -> list[int]:
+    tail = fabric.structure.tail
+    others = {int(tail[arc]) for arc in other}
+    return [int(tail[arc]) for arc in one if int(tail[arc]) in others]
+
+
+@dataclass
+class Sent:
+    """A push under way."""
+
+    step: Step
+    push: Push
+    obsolete: bool = False
+    """Whether it is of a plan before the present one."""
+
+
+class Rollout:
+    """The pure core driven at random, with every packet walked after every operation."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        switches = self.random.randint(2, 7)
+        self.fabric = random_fabric(self.random, switches, switches)
+        nics = range(switches, 2 * switches)
+        drawn = (self.random.sample(nics, 2) for _ in range(self.random.randint(1, 4)))
+        self.pairs = list(dict.fromkeys((one, other) for one, other in drawn))
+        self.ids = self.fabric.structure.nodes.ids
+        self.network = Network(self.fabric, {node: SwitchTable() for node in self.ids[:switches]})
+        self.switches = range(switches)
+        self.away: set[int] = set()
+        self.under_way: dict[int, Sent] = {}
+        self.generation = 1
+        self.ledger = first_ledger(self.committed(), None)
+        self.reconnect(*self.switches)
+
+    def committed(self) -> Committed:
+        """A random plan, as committed."""
+        plan = random_plan(self.random, self.fabric, self.pairs)
+        program = Program(1, self.generation, self.generation, entries_of(plan))
+        return Committed(plan, program, PlanFacts(), {})
+
+    def check(self) -> None:
+        """No packet loops or vanishes."""
+        for source, destination in self.pairs:
+            for port in range(QPS):
+                at = FIRST_SOURCE_PORT + port
+                trouble = self.network.trouble(source, destination, at)
+                assert not trouble, f"{source}->{destination} port {at}: {trouble}"
+
+    def send(self) -> bool:
+        """Send what is to be sent; whether anything is under way."""
+        ready = np.zeros(self.fabric.node_count, dtype=np.bool_)
+        ready[list(self.switches)] = True
+        ready[[*self.under_way, *self.away]] = False
+        stuck = np.zeros_like(ready)
+        stuck[list(self.away)] = True
+        for step in next_steps(self.ledger, Switches(ready, stuck)):
+            assert ready[step.switch]
+            ready[step.switch] = False
+            sets, deletes = step.entries(self.ledger)
+            push = Push(
+                step.mode,
+                1,
+                self.generation,
+                self.fabric,
+                sets,
+                deletes,
+                step.sweep,
+                step.completes,
+            )
+            self.under_way[step.switch] = Sent(step, push)
+        return bool(self.under_way)
+
+    def take(self, sent: Sent, failing: list[int]) -> None:
+        """Have a switch do what it was sent, operation by operation."""
+        for _ in self.network.tables[self.ids[sent.step.switch]].take(sent.push, failing):
+            self.check()
+
+    def answer(self, fail: float = 0.0) -> None:
+        """One switch does what it was sent, but for what fails, and says so."""
+        sent = self.under_way.pop(self.random.choice(sorted(self.under_way)))
+        table = self.network.tables[self.ids[sent.step.switch]]
+        crowded = table.crowded(sent.push)
+        operations = range(len(sent.push.sets) + len(sent.push.deletes))
+        broken = [row for row in operations if self.random.random() < fail and row not in crowded]
+        self.take(sent, crowded + broken)
+        if not sent.obsolete:
+            failures = [OperationFailure(row, FailureReason.TABLE_FULL) for row in crowded]
+            failures += [OperationFailure(row, FailureReason.BACKEND) for row in broken]
+            self.ledger = acknowledged(self.ledger, [(sent.step, failures)])
+
+    def supersede(self) -> None:
+        """Another plan, whatever is under way."""
+        self.generation += 1
+        steps = [sent.step for sent in self.under_way.values() if not sent.obsolete]
+        self.ledger = next_ledger(self.ledger, self.committed(), steps)
+        for sent in self.under_way.values():
+            sent.obsolete = True
+
+    def retry(self) -> None:
+        """What failed is tried again."""
+        self.ledger = self.ledger.retried()
+
+    def disconnect(self) -> None:
+        """A switch goes away; what it was sent last may have been done, or in part, or not."""
+        switch = self.random.choice(self.switches)
+        self.away.add(switch)
+        sent = self.under_way.pop(switch, None)
+        if sent is None:
+            return
+        if self.random.random() < 0.5:
+            self.take(sent, [])
+        if not sent.obsolete:
+            self.ledger = unanswered(self.ledger, [sent.step])
+
+    def return_one(self) -> None:
+        """A switch that is away comes back."""
+        if self.away:
+            self.reconnect(self.random.choice(sorted(self.away)))
+
+    def reconnect(self, *switches: int) -> None:
+        """Switches come back with what they hold."""
+        self.away -= set(switches)
+        sessions = [(switch, self.session(switch)) for switch in switches]
+        self.ledger = introduced(self.ledger, sessions)
+
+    def session(self, switch: int) -> AgentSession:
+        """How a switch introduces itself."""
+        table = self.network.tables[self.ids[switch]]
+        return AgentSession(
+            id=self.random.getrandbits(60),
+            fabric="f",
+            switch=self.ids[switch],
+            instance="i",
+            software_version="0",
+            capabilities=frozenset(),
+            table_size=table.size,
+            highest_epoch=table.fence[0],
+            generation=table.whole,
+            table_digest=table.digest(),
+        )
+
+    def finish(self) -> None:
+        """Go on to the end, in bounded steps: everything is as wanted."""
+        if self.away:
+            self.reconnect(*self.away)
+        self.ledger = self.ledger.retried()
+        for _ in range(500):
+            if not self.send():
+                break
+            self.answer()
+        assert not self.under_way, "the rollout does not end"
+        assert self.network.holds(self.ledger.desired)
+        held = self.ledger.knowledge.generation[list(self.switches)]
+        assert (held == self.generation).all()
+        assert all(t.whole == self.generation for t in self.network.tables.values())
+
+
+@settings(max_examples=400)
+@given(seeds)
+def test_no_packet_is_lost_on_the_way(seed: int) -> None:
+    """From one random plan to another and a third: no loop and no black hole at any operation.
+
+    Each ends with just what is wanted in every switch, and nothing left to send.
+    """
+    rollout = Rollout(seed)
+    for _ in range(3):
+        rollout.finish()
+        assert not rollout.send()
+        rollout.supersede()
+    rollout.finish()
+
+
+@settings(max_examples=400)
+@given(seeds)
+def test_superseded_half_way(seed: int) -> None:
+    """Plans that come while others are being rolled out lose no packet either."""
+    rollout = Rollout(seed)
+    events: list[Callable[[], None]] = [rollout.answer, rollout.answer, rollout.supersede]
+    for _ in range(30):
+        rollout.send()
+        event = rollout.random.choice(events)
+        if rollout.under_way or event == rollout.supersede:
+            event()
+    rollout.finish()
+
+
+@settings(max_examples=400)
+@given(seeds)
+def test_switches_that_come_and_go(seed: int) -> None:
+    """Switches go away in the middle of a push, come back, and refuse entries: no packet is lost.
+
+    When all are back and refuse nothing, each holds just what is wanted.
+    """
+    rollout = Rollout(seed)
+    events: list[Callable[[], None]] = [
+        rollout.answer,
+        rollout.answer,
+        lambda: rollout.answer(fail=0.3),
+        rollout.supersede,
+        rollout.disconnect,
+        rollout.return_one,
+        rollout.retry,
+    ]
+    for _ in range(40):
+        rollout.send()
+        event = rollout.random.choice(events)
+        if rollout.under_way or event not in (events[0], events[2]):
+            event()
+    rollout.finish()

@@ -1,0 +1,113 @@
+"""Switches as small as can be: a table that takes pushes as agent.proto says.
+
+By names, as a real one, so that it outlives the fabric that its entries came from;
+its digest is the agent's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from heddle_agent.fib import Group, Link, NextHop
+from heddle_agent.table import table_digest
+from heddle_controller.model.fabric import NONE, Fabric
+from heddle_controller.model.program import Entries
+from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
+
+Match = tuple[str, str, int, int]
+Way = tuple[NextHop, NextHop | None, tuple[Link, ...]]
+
+
+def match_of(fabric: Fabric, entries: Entries, row: int) -> Match:
+    """The match of an entry."""
+    ids = fabric.structure.nodes.ids
+    return (
+        ids[entries.source[row]],
+        ids[entries.destination[row]],
+        int(entries.source_port[row]),
+        int(entries.destination_port[row]),
+    )
+
+
+def way_of(fabric: Fabric, entries: Entries, row: int) -> Way:
+    """Where an entry sends packets."""
+    backup = int(entries.backup[row])
+    risks = sorted(_link(fabric, link) for link in entries.risks(row).tolist())
+    return (
+        _hop(fabric, int(entries.primary[row])),
+        None if backup == NONE else _hop(fabric, backup),
+        tuple(risks),
+    )
+
+
+def _hop(fabric: Fabric, arc: int) -> NextHop:
+    structure = fabric.structure
+    return NextHop(structure.nodes.ids[structure.head[arc]], str(structure.links.key[arc >> 1]))
+
+
+def _link(fabric: Fabric, row: int) -> Link:
+    links, ids = fabric.structure.links, fabric.structure.nodes.ids
+    return Link.between(ids[links.a[row]], ids[links.b[row]], str(links.key[row]))
+
+
+@dataclass
+class SwitchTable:
+    """What one switch holds."""
+
+    entries: dict[Match, Way] = field(default_factory=dict)
+    stale: set[Match] = field(default_factory=set)
+    fence: tuple[int, int] = (0, 0)
+    whole: int = 0
+    """Generation held whole; 0 for none."""
+    size: int = 0
+    """Entries it has room for; 0 for any number."""
+
+    def digest(self) -> bytes:
+        """By the agent's own code."""
+        return table_digest({match: Group(*way) for match, way in self.entries.items()})
+
+    def refuses(self, push: Push) -> PushStatus:
+        """Whether the fence lets a push in; if so it is raised."""
+        if (push.epoch, push.generation) < self.fence:
+            return PushStatus.STALE_EPOCH
+        self.fence = (push.epoch, push.generation)
+        return PushStatus.APPLIED
+
+    def take(self, push: Push, failing: Collection[int] = ()) -> Iterator[None]:
+        """Do a push operation by operation, with a stop after each, but for some that fail."""
+        sets, deletes, fabric = push.sets, push.deletes, push.fabric
+        if push.mode == PushMode.FULL_SYNC:
+            self.stale = set(self.entries)
+        self.whole = 0
+        for row in range(len(sets)):
+            match = match_of(fabric, sets, row)
+            self.stale.discard(match)
+            if row not in failing:
+                self.entries[match] = way_of(fabric, sets, row)
+                yield
+        for row in range(len(deletes)):
+            if len(sets) + row not in failing:
+                self.entries.pop(match_of(fabric, deletes, row), None)
+                yield
+        if push.sweep_stale:
+            for match in sorted(self.stale & self.entries.keys()):
+                del self.entries[match]
+                yield
+            self.stale = set()
+        if push.completes_generation and not failing:
+            self.whole = push.generation
+
+    def crowded(self, push: Push) -> list[int]:
+        """Sets of a push that find no room."""
+        if not self.size:
+            return []
+        room = self.size - len(self.entries)
+        gone = {match_of(push.fabric, push.deletes, r) for r in range(len(push.deletes))}
+        room += len(gone & self.entries.keys())
+        new = [
+            row
+            for row in range(len(push.sets))
+            if match_of(push.fabric, push.sets, row) not in self.entries
+        ]
+        return new[max(0, room) :]

@@ -1,0 +1,56 @@
+"""Certificates for a test, made by openssl: an authority, and what it signs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+USES = "extendedKeyUsage=serverAuth,clientAuth"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """PEM files of a certificate and its private key."""
+
+    cert: Path
+    key: Path
+
+
+def openssl(*arguments: str | Path) -> None:
+    """Run openssl; `.ci/setup test` installs it, so CI has no excuse."""
+    program = shutil.which("openssl")
+    if program is None:
+        assert os.environ.get("CI") != "true", "openssl is missing: see .ci/setup"
+        pytest.skip("openssl is not installed: apt-get install openssl")
+    subprocess.run([program, *arguments], check=True, capture_output=True)
+
+
+def authority(folder: Path, name: str) -> Pair:
+    """A new authority."""
+    made = Pair(folder / f"{name}.crt", folder / f"{name}.key")
+    openssl(
+        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+        *("-subj", f"/CN={name}", "-days", "2", "-keyout", made.key, "-out", made.cert),
+    )
+    return made
+
+
+def signed(folder: Path, by: Pair, name: str) -> Pair:
+    """A certificate for a host name, good for server and client use."""
+    made = Pair(folder / f"{name}.crt", folder / f"{name}.key")
+    request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
+    extensions.write_text(f"subjectAltName=DNS:{name}\n{USES}\n", encoding="utf-8")
+    openssl(
+        *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+        *("-subj", f"/CN={name}", "-keyout", made.key, "-out", request),
+    )
+    openssl(
+        *("x509", "-req", "-in", request, "-CA", by.cert, "-CAkey", by.key, "-CAcreateserial"),
+        *("-days", "2", "-extfile", extensions, "-out", made.cert),
+    )
+    return made

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.serve.server import ApiServer, ServerTerms, Tls
+from heddle_controller.telemetry.metrics import Telemetry
+from tests.unit.deploy.certificates import authority, signed
+
+IMAGES = Path(__file__).resolve().parents[3] / "deploy" / "images"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a health check ended, and what it said."""
+
+    code: int | None
+    said: str
+
+
+async def check(program: str, **variables: str) -> Verdict:
+    """Run a health check with these variables and no other of ours."""
+    others = {key: value for key, value in os.environ.items() if not key.startswith("HEDDLE_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, IMAGES / program),
+        env=others | variables,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    return Verdict(process.returncode, said.decode())
+
+
+@contextlib.asynccontextmanager
+async def serving(tls: Tls | None = None, *, ready: bool = True) -> AsyncIterator[str]:
+    """The controller's server with no service but health; gives its port."""
+    server = ApiServer([], ServerTerms("127.0.0.1", 0, tls=tls), Telemetry())
+    await server.start()
+    server.set_serving(serving=ready)
+    try:
+        yield str(server.port)
+    finally:
+        await server.stop(0)
+
+
+def free_port() -> int:
+    """A port on which nobody listens, just now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+async def test_a_controller_that_serves_is_healthy(host: str) -> None:
+    """SERVING is exit status 0 without a word, by whichever address it was told to listen on."""
+    async with serving() as port:
+        verdict = await check("controller_health.py", HEDDLE_LISTEN=f"{host}:{port}")
+    assert verdict == Verdict(0, "")
+
+
+async def test_a_controller_that_drains_is_not_healthy() -> None:
+    """NOT_SERVING is exit status 1, and said."""
+    async with serving(ready=False) as port:
+        verdict = await check("controller_health.py", HEDDLE_LISTEN=f"127.0.0.1:{port}")
+    assert verdict == Verdict(1, "not healthy: NOT_SERVING\n")
+
+
+async def test_a_controller_that_is_gone_is_not_healthy() -> None:
+    """Nobody listening is exit status 1, and one line."""
+    verdict = await check("controller_health.py", HEDDLE_LISTEN=f"127.0.0.1:{free_port()}")
+    assert verdict.code == 1
+    assert re.fullmatch(r"not healthy: UNAVAILABLE: .*\n", verdict.said)
+
+
+@pytest.mark.parametrize("mutual", ["server", "both"])
+async def test_a_controller_with_tls_is_known_by_its_own_certificate(
+    mutual: str, tmp_path: Path
+) -> None:
+    """No authority and no name is needed; where clients need a certificate, its own is shown."""
+    ca = authority(tmp_path, "ca")
+    own = signed(tmp_path, ca, "controller.example.net")
+    client_ca = ca.cert if mutual == "both" else None
+    variables = {"HEDDLE_TLS_CERT": str(own.cert), "HEDDLE_TLS_KEY": str(own.key)}
+    if client_ca:
+        variables["HEDDLE_TLS_CLIENT_CA"] = str(client_ca)
+    async with serving(Tls(own.cert, own.key, client_ca)) as port:
+        verdict = await check(
+            "controller_health.py", HEDDLE_LISTEN=f"127.0.0.1:{port}", **variables
+        )
+    assert verdict == Verdict(0, "")
+
+
+async def test_somebody_else_with_tls_is_not_the_controller(tmp_path: Path) -> None:
+    """Another certificate of the same authority is not taken for the controller's."""
+    ca = authority(tmp_path, "ca")
+    own, other = (signed(tmp_path, ca, f"{name}.example.net") for name in ("own", "other"))
+    async with serving(Tls(other.cert, other.key)) as port:
+        verdict = await check(
+            "controller_health.py",
+            HEDDLE_LISTEN=f"127.0.0.1:{port}",
+            HEDDLE_TLS_CERT=str(own.cert),
+        )
+    assert verdict.code == 1
+    assert re.fullmatch(r"not healthy: .*certificate verify failed.*\n", verdict.said)
+
+
+@contextlib.asynccontextmanager
+async def agent() -> AsyncIterator[str]:
+    """An agent without any controller; gives the port of its metrics."""
+    process = await asyncio.create_subprocess_exec(
+        *(Path(sys.executable).with_name("heddle-agent"), "run", "--fabric=fabrics/f1"),
+        *("--switch=leaf0", "--link=spine0", f"--controller=127.0.0.1:{free_port()}"),
+        *("--metrics-port=0", "--log-format=json"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    try:
+        async for line in process.stderr:
+            if b"metrics served" in line:
+                break
+        found = re.search(rb'"port": (\d+)', line)
+        assert found
+        yield found[1].decode()
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+async def test_an_agent_without_a_controller_is_healthy(host: str) -> None:
+    """It answers with its metrics: it keeps its entries, and must not be restarted for this."""
+    async with agent() as port:
+        verdict = await check(
+            "agent_health.py", HEDDLE_AGENT_METRICS_PORT=port, HEDDLE_AGENT_METRICS_HOST=host
+        )
+    assert verdict == Verdict(0, "")
+
+
+async def test_an_agent_that_is_gone_is_not_healthy() -> None:
+    """Nobody listening is exit status 1, and one line."""
+    verdict = await check("agent_health.py", HEDDLE_AGENT_METRICS_PORT=str(free_port()))
+    assert verdict.code == 1
+    assert re.fullmatch(r"not healthy: .*Connection refused.*\n", verdict.said)
+
+
+async def test_an_agent_without_metrics_cannot_be_asked() -> None:
+    """The variable that is missing is named."""
+    verdict = await check("agent_health.py")
+    assert verdict.code == 1
+    assert verdict.said.startswith("not known: HEDDLE_AGENT_METRICS_PORT is not set")

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heddle_agent.settings import Settings as AgentSettings
+from heddle_controller.settings import Settings as ControllerSettings
+
+SYSTEMD = Path(__file__).resolve().parents[3] / "deploy" / "systemd"
+PROGRAMS = Path(sys.executable).parent
+UNITS = ["heddle-agent", "heddle-controller"]
+EXPOSURE = 1.3  # of 10, by systemd's own reckoning; an ordinary service has 9.6
+
+
+@pytest.fixture
+def analyze() -> str:
+    """The program that judges units; `.ci/setup test` installs it, so CI has no excuse."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        assert os.environ.get("CI") != "true", "systemd is missing: see .ci/setup"
+        pytest.skip("systemd-analyze is not installed: apt-get install systemd")
+    return program
+
+
+def text(unit: str) -> str:
+    """A unit as it is committed."""
+    return (SYSTEMD / f"{unit}.service").read_text(encoding="utf-8")
+
+
+def values(unit: str, key: str) -> list[str]:
+    """Every value of a key."""
+    return re.findall(rf"^{key}=(.*)$", text(unit), flags=re.MULTILINE)
+
+
+def placed(unit: str, folder: Path) -> Path:
+    """The unit as it would be here, with the programs of this environment."""
+    path = folder / f"{unit}.service"
+    path.write_text(text(unit).replace("/opt/heddle/bin/", f"{PROGRAMS}/"), encoding="utf-8")
+    return path
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_understands_every_line(unit: str, analyze: str, tmp_path: Path) -> None:
+    """`systemd-analyze verify` has nothing to say; of an unknown key it would."""
+    path = placed(unit, tmp_path)
+    done = run(analyze, "verify", "--man=no", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    path.write_text(path.read_text("utf-8") + "\n[Service]\nProtectSistem=yes\n", encoding="utf-8")
+    assert "ProtectSistem" in run(analyze, "verify", "--man=no", path).stderr
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_service_is_hardly_exposed(unit: str, analyze: str, tmp_path: Path) -> None:
+    """By systemd's own count it may do next to nothing."""
+    path = placed(unit, tmp_path)
+    limit = f"--threshold={EXPOSURE * 10:.0f}"
+    done = run(analyze, "security", "--offline=true", "--no-pager", limit, path)
+    assert done.returncode == 0, done.stdout
+    assert run(analyze, "security", "--offline=true", "--threshold=5", path).returncode != 0
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_installed_program_is_started(unit: str) -> None:
+    """ExecStart is a program of the distribution, where deploy/install puts it."""
+    (command,) = values(unit, "ExecStart")
+    program, subcommand = command.split()
+    assert program == f"/opt/heddle/bin/{unit}"
+    assert subcommand in run(PROGRAMS / unit, "--help").stdout
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_what_is_written_is_the_state_folder(unit: str) -> None:
+    """The one file a service writes lies in the folder that systemd makes and keeps for it."""
+    (folder,) = values(unit, "StateDirectory")
+    (variable,) = values(unit, "Environment")
+    assert f"%S/{folder}/" in variable
+    assert values(unit, "ProtectSystem") == ["strict"]
+
+
+def test_a_stop_leaves_time_to_drain() -> None:
+    """The controller has its own bound, and time to close the store, before it is killed."""
+    (stop,) = values("heddle-controller", "TimeoutStopSec")
+    assert (
+        int(stop.removesuffix("s")) >= 2 * ControllerSettings.model_fields["drain_seconds"].default
+    )
+
+
+@pytest.mark.parametrize(
+    ("unit", "settings"),
+    [("heddle-agent", AgentSettings), ("heddle-controller", ControllerSettings)],
+)
+def test_tls_comes_by_credentials_that_are_loaded(
+    unit: str, settings: type[AgentSettings | ControllerSettings]
+) -> None:
+    """Each file that a variable names is loaded, and each variable is a setting."""
+    lines = (SYSTEMD / f"{unit}-tls.conf").read_text(encoding="utf-8")
+    loaded = dict(re.findall(r"^LoadCredential=([^:]+):(\S+)$", lines, flags=re.MULTILINE))
+    named = dict(re.findall(r"^Environment=(\w+)=%d/(\S+)$", lines, flags=re.MULTILINE))
+    assert set(named.values()) == loaded.keys()
+    assert all(path == f"/etc/heddle/tls/{name}" for name, path in loaded.items())
+    prefix = settings.model_config["env_prefix"]
+    fields = {name.removeprefix(prefix).lower() for name in named}
+    assert fields == {name for name in settings.model_fields if name.startswith("tls_")}

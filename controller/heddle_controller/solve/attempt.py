@@ -39,6 +39,8 @@ class Problem:
     deadline: Deadline
     lp_tiers: Floats | None = field(default=None)
     """Bounds by linear programme over the candidate paths, once known."""
+    notes: tuple[str, ...] = ()
+    """What was given up, for people."""
 
     def target(self) -> Target:
         """Where there is nothing more to gain for the search: at its tier's bound.

@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric
@@ -33,6 +35,7 @@ from heddle_controller.solve.export import paths_of
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planes import Planes
+from heddle_controller.solve.tables import fit_tables, too_split
 from heddle_controller.solve.unrouted import reason_unrouted
 
 
@@ -40,17 +43,26 @@ def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
     """Plans all flows anew. Pure, unless a time limit cuts the search short."""
     options = options or Options()
     network = Network(fabric)
-    routed = attached(network, flows)
-    problem = Problem(
-        network,
-        Candidates(network, options.candidate_limit),
-        Planes(network) if network.tiered else None,
-        flows,
-        routed,
-        cut_bound(network, flows, routed),
-        options.deadline(),
-    )
-    paths = paths_of(_assign(problem, options), renumber=True)
+    candidates = Candidates(network, options.candidate_limit)
+    planes = Planes(network) if network.tiered else None
+    routed, deadline = attached(network, flows), options.deadline()
+    whole = np.zeros(len(flows), dtype=np.bool_)
+    while True:
+        # Flows whose splitting no table has room for are planned as if of one QP.
+        coarse = replace(flows, qps=np.where(whole, 1, flows.qps))
+        bound = cut_bound(network, coarse, routed)
+        problem = Problem(network, candidates, planes, coarse, routed.copy(), bound, deadline)
+        paths = paths_of(_assign(problem, options), renumber=True)
+        excess = too_split(network, coarse, paths)
+        if not len(excess) or deadline.passed():
+            break
+        whole[excess] = True
+    if whole.any():
+        paths = replace(
+            paths, last_qp=np.where(whole[paths.flow], flows.qps[paths.flow] - 1, paths.last_qp)
+        )
+        problem.flows, problem.bound = flows, cut_bound(network, flows, problem.routed)
+        problem.notes = (f"{whole.sum()} flows are not split, to fit the tables",)
     return finished_plan(problem, paths)
 
 
@@ -69,17 +81,20 @@ def _assign(problem: Problem, options: Options) -> Assignment:
 def finished_plan(problem: Problem, paths: Paths) -> Plan:
     """Adds to paths what makes them a plan: backups, certificate, reasons."""
     network, flows = problem.network, problem.flows
+    fitted = fit_tables(network, flows, paths)
     unrouted = {
         row: reason_unrouted(network, int(flows.source[row]), int(flows.destination[row]))
         for row in np.flatnonzero(~problem.routed).tolist()
     }
+    problem.exclude(list(fitted.dropped))
     return Plan(
         network.fabric,
         flows,
-        paths,
-        backups_of(network, problem.candidates, problem.planes, flows, paths),
-        certify(network.fabric, arc_loads(network.arc_count, flows, paths), problem.bound),
-        unrouted,
+        fitted.paths,
+        backups_of(network, problem.candidates, problem.planes, flows, fitted.paths),
+        certify(network.fabric, arc_loads(network.arc_count, flows, fitted.paths), problem.bound),
+        unrouted | fitted.dropped,
+        problem.notes + fitted.notes,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.fabric import NONE, Fabric, Ints
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, Plan, join_paths, starts
 from heddle_controller.solve.assignment import Assignment
@@ -46,11 +46,17 @@ class Standing:
         self._later_backups: dict[int, set[int]] = {}
 
     def can_mend(self, fabric: Fabric) -> bool:
-        """Whether only links between switches changed, and every flow has a path."""
-        if fabric.structure is not self.plan.fabric.structure or self.plan.unrouted:
+        """Whether only links between switches changed, and nothing else needs care.
+
+        Flows without a path and tables that may fill up are for a plan made anew.
+        """
+        structure = fabric.structure
+        if structure is not self.plan.fabric.structure or self.plan.unrouted:
+            return False
+        if (structure.nodes.table_size != NONE).any():
             return False
         changed = np.flatnonzero(fabric.effective != self.plan.fabric.effective)
-        links, level = fabric.structure.links, self.network.level
+        links, level = structure.links, self.network.level
         return bool((level[links.a[changed]] > 0).all() and (level[links.b[changed]] > 0).all())
 
     def holds(self, plan: Plan) -> bool:

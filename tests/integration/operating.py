@@ -1,0 +1,65 @@
+"""The real ``heddle`` command against a real API, for tests of what operators see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from click.testing import CliRunner
+
+from heddle_controller.cli.main import main
+from tests.integration.serving import Serving, serving
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command printed and exited with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its standard output as one JSON document."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """Its standard output as words, line by line."""
+        return [line.split() for line in self.out.splitlines()]
+
+
+def heddle(*words: str | Path) -> Outcome:
+    """Run the command in this process."""
+    result = CliRunner(catch_exceptions=False).invoke(main, [str(word) for word in words])
+    return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Somebody at a terminal, and what runs at the other end."""
+
+    s: Serving
+
+    async def does(self, *words: str | Path) -> Outcome:
+        """Run a command against the server, in a thread beside it."""
+        server = f"127.0.0.1:{self.s.api.port}"
+        return await asyncio.to_thread(heddle, "--server", server, "--timeout", "10", *words)
+
+
+@asynccontextmanager
+async def operating(path: Path) -> AsyncIterator[Operator]:
+    """A server whose own log lines do not get among what commands print."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    try:
+        async with serving(path) as s:
+            yield Operator(s)
+    finally:
+        structlog.reset_defaults()

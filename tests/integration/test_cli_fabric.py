@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+
+from heddle_controller.model.fabric import State
+from heddle_controller.model.files.fabric_file import load_fabric_file, save_fabric_file
+from heddle_emulator.topology import clos
+from tests.integration.operating import heddle, operating
+from tests.unit.store.samples import plain
+
+FABRIC = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, parallel=2, name="pod")
+
+
+def saved(path: Path) -> Path:
+    """The fabric as a file."""
+    save_fabric_file(FABRIC, path / "fabric.json.gz")
+    return path / "fabric.json.gz"
+
+
+async def test_a_fabric_is_imported_shown_and_exported(tmp_path: Path) -> None:
+    """Under the name in the file; what comes out is what went in."""
+    async with operating(tmp_path) as o:
+        done = await o.does("fabric", "import", saved(tmp_path))
+        assert done.code == 0, done.err
+        assert ["name", "pod"] in done.lines
+        assert ["nodes", "8", "nic,", "2", "leaf,", "2", "spine"] in done.lines
+        assert ["links", "8", "leaf-spine,", "8", "nic-leaf"] in done.lines
+        out = tmp_path / "out.json"
+        assert (await o.does("fabric", "export", "--out", out)).code == 0
+        assert plain(await asyncio.to_thread(load_fabric_file, out)) == plain(FABRIC)
+        printed = await o.does("fabric", "export")
+        assert json.loads(printed.out) == json.loads(out.read_text())
+        listed = await o.does("fabric", "list")
+        assert listed.lines[0] == ["NAME", "TITLE", "UPDATED"]
+        assert listed.lines[1][:2] == ["pod", "pod"]
+
+
+def test_a_fabric_is_converted_without_a_server(tmp_path: Path) -> None:
+    """A table of hosts becomes a fabric.json; - is standard output."""
+    table = tmp_path / "topo.csv"
+    table.write_text("ip,ASW,PSW\nh1,a1,p1\nh2,a1,p1\nh3,a2,p1\n")
+    out = tmp_path / "fabric.json.gz"
+    words = ("fabric", "import", table, "--map", "host=ip,leaf=ASW,spine=PSW")
+    done = heddle(*words, "--nics-per-host", "2", "--out", out)
+    assert done.code == 0, done.err
+    assert load_fabric_file(out).rows_of_kind(0).size == 6  # type: ignore[arg-type] # NodeKind.NIC
+    assert gzip.decompress(out.read_bytes()).startswith(b"{")
+    shown = heddle(*words, "--nics-per-host", "2", "--out", "-")
+    assert json.loads(shown.out) == json.loads(gzip.decompress(out.read_bytes()))
+
+
+async def test_links_and_switches_are_set(tmp_path: Path) -> None:
+    """Parallel links by key; what is not up is shown, all links on request."""
+    async with operating(tmp_path) as o:
+        await o.does("fabric", "import", saved(tmp_path))
+        done = await o.does("fabric", "link", "s0,l1,1", "drained")
+        assert done.lines[1][:4] == ["l1,s0,1", "400", "drained", "up"]
+        assert (await o.does("fabric", "switch", "s1", "down")).code == 0
+        fabric = (await o.s.store.get_fabric("pod")).fabric
+        (row,) = fabric.find_links("l1", "s0", 1)
+        assert fabric.link_state[row] == State.DRAINED
+        assert fabric.node_state[fabric.structure.index["s1"]] == State.DOWN
+        shown = await o.does("fabric", "show")
+        assert ["switches", "not", "up", "s1", "(down)"] in shown.lines
+        assert shown.lines[-1][0] == "l1,s0,1"
+        every = await o.does("fabric", "show", "--links")
+        assert len(every.lines) == FABRIC.link_count + 1
+
+
+async def test_json_is_for_programs(tmp_path: Path) -> None:
+    """Before or after the command; one document."""
+    async with operating(tmp_path) as o:
+        await o.does("fabric", "import", saved(tmp_path))
+        for words in (("--json", "fabric", "show"), ("fabric", "show", "--json")):
+            assert len((await o.does(*words)).json["nodes"]) == FABRIC.node_count
+        link = (await o.does("fabric", "link", "l0,s0,0", "down", "--json")).json
+        assert link["admin_state"] == "STATE_DOWN"
+        listed = (await o.does("fabric", "list", "--json")).json
+        assert [fabric["name"] for fabric in listed] == ["fabrics/pod"]
+
+
+async def test_a_watch_prints_changes_until_its_time_is_up(tmp_path: Path) -> None:
+    """Then it ends with 0."""
+    async with operating(tmp_path) as o:
+        await o.does("fabric", "import", saved(tmp_path))
+        watching = asyncio.create_task(o.does("fabric", "watch", "--seconds", "1.5"))
+        await asyncio.sleep(0.3)
+        await o.s.store.set_switch_state("pod", "s0", State.DRAINED)
+        done = await watching
+        assert done.code == 0
+        assert done.out.splitlines() == ["fabric pod put", "switch s0 wanted drained"]
+
+
+async def test_refusals_are_one_line_and_exit_2(tmp_path: Path) -> None:
+    """Ambiguous and unknown links, unknown switches, a name that cannot be one."""
+    async with operating(tmp_path) as o:
+        assert "import one with" in (await o.does("fabric", "show")).err
+        await o.does("fabric", "import", saved(tmp_path))
+        for words, text in (
+            (("link", "l0,s0", "down"), "give one of the keys 0, 1"),
+            (("link", "l0", "down"), "write A,B or A,B,KEY"),
+            (("link", "l0,l1", "down"), "does not exist"),
+            (("switch", "nobody", "down"), "nobody"),
+            (("import", saved(tmp_path), "--name", "a/b"), "--name"),
+            (("import", tmp_path / "none.json"), "none.json"),
+            (("export", "--out", tmp_path / "no" / "such" / "folder"), "cannot be written"),
+        ):
+            done = await o.does("fabric", *words)
+            assert done.code == 2, words
+            assert text in done.err, done.err
+            assert len(done.err.splitlines()) == 1, done.err
+            assert done.out == ""
+
+
+async def test_with_several_fabrics_one_has_to_be_named(tmp_path: Path) -> None:
+    """The refusal lists them."""
+    async with operating(tmp_path) as o:
+        for name in ("a", "b"):
+            await o.does("fabric", "import", saved(tmp_path), "--name", name)
+        done = await o.does("fabric", "show")
+        assert (done.code, "a, b" in done.err) == (2, True)
+        assert (await o.does("fabric", "show", "--fabric", "b")).lines[0] == ["name", "b"]

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from heddle_controller.reconcile.records import JobFacts, JobState
+from tests.integration.operating import Operator, operating
+
+JOBS = """\
+- job: red
+  hosts: [h0.0, h1.0]
+  gpus_per_host: 1
+  parallelism: {dp: 2}
+- job: blue
+  hosts: [h0.1, h1.1]
+  gpus_per_host: 1
+  parallelism: {pp: 2}
+"""
+
+
+def jobs_file(path: Path, text: str = JOBS) -> Path:
+    """A jobs.yaml."""
+    file = path / "jobs.yaml"
+    file.write_text(text)
+    return file
+
+
+async def tell(o: Operator, state: JobState, *names: str) -> None:
+    """Record how far jobs have come, as the leader does."""
+    if not o.s.epoch:
+        o.s.epoch = await o.s.store.acquire_leadership("test")
+    facts = {
+        name: JobFacts((await o.s.store.get_job("f1", name)).etag, state, "", 2, 0, 1, 9.0)
+        for name in names
+    }
+    await o.s.store.record_jobs("f1", epoch=o.s.epoch, facts=facts)
+
+
+async def test_jobs_are_submitted_listed_shown_and_deleted(tmp_path: Path) -> None:
+    """Each in a line; a job whole on request."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        done = await o.does("job", "submit", jobs_file(tmp_path))
+        assert done.code == 0, done.err
+        assert [line[:3] for line in done.lines[1:]] == [
+            ["red", "ACCEPTED", "2"],
+            ["blue", "ACCEPTED", "2"],
+        ]
+        listed = await o.does("job", "list", "--json")
+        assert [job["name"].rpartition("/")[2] for job in listed.json] == ["blue", "red"]
+        shown = await o.does("job", "show", "blue")
+        assert ["parallelism", "pp", "2"] in shown.lines
+        assert ["hosts", "h0.1,", "h1.1"] in shown.lines
+        assert (await o.does("job", "delete", "red", "blue")).out == "deleted red, blue\n"
+        assert len((await o.does("job", "list")).lines) == 1
+
+
+async def test_a_second_submit_needs_the_word_replace(tmp_path: Path) -> None:
+    """Else the name is taken; what was submitted before the refusal is said to stay."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        file = jobs_file(tmp_path)
+        assert (await o.does("job", "submit", file, "--only", "blue")).code == 0
+        done = await o.does("job", "submit", file)
+        assert done.code == 2
+        assert done.err.startswith("error: job 'blue':")
+        assert "(1 submitted before it stay)" in done.err
+        assert (await o.does("job", "submit", file, "--replace")).code == 0
+        missing = await o.does("job", "submit", file, "--only", "green")
+        assert (missing.code, "'green'" in missing.err) == (2, True)
+
+
+async def test_every_problem_of_a_refused_job_is_told(tmp_path: Path) -> None:
+    """One line that sums up, then one a problem."""
+    text = JOBS.replace("h1.0", "nowhere").replace("h0.0", "nobody")
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        done = await o.does("job", "submit", jobs_file(tmp_path, text))
+        assert done.code == 2
+        first, *rest = done.err.splitlines()
+        assert first.startswith("error: job 'red':")
+        assert len(rest) == 2
+        assert all(line.startswith("  hosts[") for line in rest)
+
+
+async def test_a_watch_waits_until_all_are_programmed(tmp_path: Path) -> None:
+    """It prints each state and exits 0."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        await o.does("job", "submit", jobs_file(tmp_path))
+        watching = asyncio.create_task(
+            o.does("job", "watch", "--until", "programmed", "--seconds", "20")
+        )
+        await asyncio.sleep(0.2)
+        await tell(o, JobState.PLANNED, "red", "blue")
+        await asyncio.sleep(0.2)
+        await tell(o, JobState.PROGRAMMED, "red")
+        await asyncio.sleep(0.2)
+        assert not watching.done()
+        await tell(o, JobState.PROGRAMMED, "blue")
+        done = await watching
+        assert done.code == 0, done.err
+        assert done.out.splitlines()[-1] == "blue PROGRAMMED, 2 flows in plan 1"
+
+
+async def test_a_watch_of_a_degraded_job_exits_3(tmp_path: Path) -> None:
+    """The reason is in the line."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        await o.does("job", "submit", jobs_file(tmp_path))
+        await tell(o, JobState.DEGRADED, "red")
+        done = await o.does("job", "watch", "red", "--until", "planned", "--seconds", "20")
+        assert done.code == 3
+        assert "red DEGRADED" in done.out
+        assert "blue" not in done.out
+
+
+async def test_a_watch_that_waits_in_vain_says_so(tmp_path: Path) -> None:
+    """For an unknown job at once, for a known one when the time is up."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        await o.does("job", "submit", jobs_file(tmp_path))
+        unknown = await o.does("job", "watch", "green", "--until", "planned")
+        assert (unknown.code, "'green'" in unknown.err) == (2, True)
+        late = await o.does("job", "watch", "red", "--until", "planned", "--seconds", "0.3")
+        assert (late.code, "not planned after 0.3 s" in late.err) == (2, True)
+
+
+async def test_demands_are_put_shown_and_deleted(tmp_path: Path) -> None:
+    """From a flows.csv; rates are printed as they are measured."""
+    flows = tmp_path / "flows.csv"
+    flows.write_text("flow,src,dst,gbps,job,phase\na,n0.0,n1.0,100,j,\nb,n0.1,n1.1,50,j,p\n")
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        done = await o.does("demand", "put", "d1", flows)
+        assert done.lines == [["demands", "d1"], ["flows", "2"]]
+        shown = await o.does("demand", "show", "d1")
+        assert shown.lines[1:] == [
+            ["a", "n0.0", "n1.0", "100", "j", "1"],
+            ["b", "n0.1", "n1.1", "50", "j", "p", "1"],
+        ]
+        assert (await o.does("demand", "rates", "--seconds", "0.2")).code == 0
+        assert (await o.does("demand", "delete", "d1")).code == 0
+        assert (await o.does("demand", "show", "d1")).code == 2

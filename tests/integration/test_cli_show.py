@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.records import LinkName
+from tests.integration.operating import Operator, operating
+from tests.integration.test_cli_job import jobs_file
+from tests.unit.store.samples import job
+
+
+async def planned(o: Operator) -> None:
+    """A fabric with the sample plan."""
+    await o.s.put_fabric()
+    await o.s.commit_plan()
+
+
+async def test_the_plan_is_shown_with_its_certificate(tmp_path: Path) -> None:
+    """Counts, the proof, and a line a tier."""
+    async with operating(tmp_path) as o:
+        await planned(o)
+        done = await o.does("show", "plan")
+        assert done.code == 0, done.err
+        assert ["flows", "1", "routed,", "1", "not"] in done.lines
+        assert "no plan below 1.000 (cut), gap 0.0%" in done.out
+        assert done.lines[-1] == ["leaf-spine", "1.000", "0.500"]
+        assert (await o.does("show", "plan", "--json")).json["generation"] == "1"
+
+
+async def test_routes_are_listed_and_filtered(tmp_path: Path) -> None:
+    """A line a path; a flow without one says why; JSON is one route a line."""
+    async with operating(tmp_path) as o:
+        await planned(o)
+        done = await o.does("show", "routes")
+        assert "n0.0 l0 s0 l1 n1.0" in done.out
+        assert "no path: every path is down" in done.out
+        only = await o.does("show", "routes", "--link", "l0,s0", "--json")
+        assert [json.loads(line)["flow"] for line in only.out.splitlines()] == ["j1/f0"]
+        assert len((await o.does("show", "routes", "--job", "nobody")).lines) == 1
+
+
+async def test_a_flow_is_explained(tmp_path: Path) -> None:
+    """Its way, its backup, sentences, and each link with its load."""
+    async with operating(tmp_path) as o:
+        await planned(o)
+        done = await o.does("show", "explain", "j1/f0")
+        assert done.code == 0, done.err
+        assert ["backup", "n0.0", "l0", "s1", "l1", "n1.0"] in done.lines
+        assert ["0", "l0,s0,0", "400/400", "1.000", "0"] in done.lines
+        unknown = await o.does("show", "explain", "nobody")
+        assert (unknown.code, "heddle show routes" in unknown.err) == (2, True)
+
+
+async def test_what_if_exits_3_when_flows_would_be_lost(tmp_path: Path) -> None:
+    """Safe changes exit 0; the store stays as it was."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        await o.s.store.submit_job("f1", job(), checked_revision=1)
+        before = await o.s.store.versions("f1")
+        safe = await o.does("show", "what-if", "--drain", "l0,s0")
+        assert safe.code == 0, safe.err
+        assert safe.out.startswith("now   worst link")
+        lost = await o.does("show", "what-if", "--down", "l0,s0", "--down-switch", "s1")
+        assert lost.code == 3
+        assert lost.out.count("no path:") == 2
+        assert await o.s.store.versions("f1") == before
+
+
+async def test_what_if_takes_jobs_and_flows_from_files(tmp_path: Path) -> None:
+    """As if submitted, as if deleted, as if demanded."""
+    flows = tmp_path / "flows.csv"
+    flows.write_text("flow,src,dst,gbps,job,phase\na,n0.1,n1.1,100,j,\n")
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        await o.s.store.submit_job("f1", job("old", ("h0.0", "h1.1")), checked_revision=1)
+        words = ("show", "what-if", "--jobs", jobs_file(tmp_path), "--json")
+        taken = await o.does(*words)
+        assert (taken.code, "is in use by job 'old'" in taken.err) == (2, True)
+        answer = await o.does(*words, "--without-job", "old", "--flows", flows)
+        assert answer.code == 0, answer.err
+        assert answer.json["after"]["routed_count"] == 5
+
+
+async def test_a_watch_shows_the_plan_again_when_it_changes(tmp_path: Path) -> None:
+    """Until the server ends, which is told with its address."""
+    async with operating(tmp_path) as o:
+        await planned(o)
+        watching = asyncio.create_task(o.does("show", "plan", "--watch", "--json"))
+        await asyncio.sleep(0.3)
+        await o.s.store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
+        await o.s.commit_plan()
+        await asyncio.sleep(0.3)
+        await o.s.api.stop(1.0)
+        done = await watching
+        assert [json.loads(line)["generation"] for line in done.out.splitlines()] == ["1", "2"]
+        assert (done.code, "shutting down" in done.err) == (2, True)

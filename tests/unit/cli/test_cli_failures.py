@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tests.integration.operating import heddle
+
+
+def test_help_tells_the_exit_codes() -> None:
+    """And the commands."""
+    done = heddle("--help")
+    assert done.code == 0
+    for word in ("fabric", "job", "plan", "show", "demand", "3  done, but some flow has no path"):
+        assert word in done.out
+
+
+@pytest.mark.parametrize("group", ["fabric", "job", "demand", "show"])
+def test_every_command_has_help(group: str) -> None:
+    """A sentence each; no command is left undescribed."""
+    done = heddle(group, "--help")
+    lines = done.out.partition("Commands:\n")[2].splitlines()
+    assert lines
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+def test_an_unreachable_controller_is_named_with_the_cure() -> None:
+    """One line, exit 2."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    done = heddle("--server", f"127.0.0.1:{port}", "job", "list")
+    assert done.code == 2
+    assert done.err == (
+        f"error: cannot reach the controller at 127.0.0.1:{port} (Connection refused): "
+        "start it with 'heddle-controller serve', or name another with --server\n"
+    )
+
+
+def test_a_controller_that_does_not_answer_is_not_waited_for() -> None:
+    """A port that accepts and says nothing ends in the time given."""
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        server = f"127.0.0.1:{mute.getsockname()[1]}"
+        done = heddle("--server", server, "--timeout", "0.3", "job", "list")
+    assert done.code == 2
+    assert server in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("address", ["7400", "localhost:", ":7400", "localhost:x", ""])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    """With the form it should have."""
+    done = heddle("--server", address, "fabric", "list")
+    assert (done.code, "use host:port" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nonsense",),
+        ("fabric", "link", "a,b", "sideways"),
+        ("job", "submit"),
+        ("--timeout", "x", "job"),
+    ],
+)
+def test_wrong_usage_exits_2(words: tuple[str, ...]) -> None:
+    """With the usage line."""
+    done = heddle(*words)
+    assert done.code == 2
+    assert "Usage:" in done.err
+
+
+def test_a_pem_file_that_cannot_be_read_is_named() -> None:
+    """One line, exit 2."""
+    done = heddle("--ca", "/nowhere/ca.pem", "fabric", "list")
+    assert (done.code, "/nowhere/ca.pem" in done.err) == (2, True)

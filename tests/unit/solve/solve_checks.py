@@ -1,0 +1,141 @@
+"""What every plan must be, said a second time and plainly, a path at a time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Fabric, Floats, NodeKind
+from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.plan import Paths, Plan
+from tests.unit.solve.solve_reference import is_joined
+
+
+def way(paths: Paths, row: int) -> list[int]:
+    """Arcs of one path."""
+    return [int(arc) for arc in paths.of(row)]
+
+
+def check_way(fabric: Fabric, source: int, destination: int, arcs: list[int]) -> None:
+    """From source to destination without gap, loop, NIC in between or unusable link."""
+    structure = fabric.structure
+    nodes = [int(structure.tail[arcs[0]]), *(int(structure.head[arc]) for arc in arcs)]
+    assert nodes[0] == source
+    assert nodes[-1] == destination
+    assert all(structure.head[a] == structure.tail[b] for a, b in pairwise(arcs))
+    assert len(set(nodes)) == len(nodes)
+    assert (structure.nodes.kind[nodes[1:-1]] != NodeKind.NIC).all()
+    assert fabric.plannable[arcs].all()
+
+
+def check_paths(plan: Plan) -> None:
+    """Each flow's QPs are on usable paths, each QP once, or the flow has a reason why not."""
+    flows, paths = plan.flows, plan.paths
+    for row in range(len(flows)):
+        own = np.flatnonzero(paths.flow == row).tolist()
+        if row in plan.unrouted:
+            assert not own
+            assert plan.unrouted[row].strip()
+            continue
+        qps = [q for p in own for q in range(int(paths.first_qp[p]), int(paths.last_qp[p]) + 1)]
+        assert qps == [*range(int(flows.qps[row]))]
+        for path in own:
+            check_way(
+                plan.fabric,
+                int(flows.source[row]),
+                int(flows.destination[row]),
+                way(paths, path),
+            )
+
+
+def check_backups(plan: Plan) -> None:
+    """Backups stand in parallel to paths, and each leads where its path leads."""
+    flows, paths, backups = plan.flows, plan.paths, plan.backups
+    for column in ("flow", "first_qp", "last_qp"):
+        assert np.array_equal(getattr(paths, column), getattr(backups, column))
+    for row in range(len(backups)):
+        if spare := way(backups, row):
+            flow = int(paths.flow[row])
+            source, destination = int(flows.source[flow]), int(flows.destination[flow])
+            check_way(plan.fabric, source, destination, spare)
+
+
+def check_backups_apart(plan: Plan) -> None:
+    """Where a way exists that shares no link between switches with a path, its backup is one.
+
+    In a fabric of tiers only ways that climb and then fall count.
+    """
+    fabric, flows, paths = plan.fabric, plan.flows, plan.paths
+    inner = between_switches(fabric)
+    tiered = bool((fabric.structure.nodes.kind != NodeKind.SWITCH).all())
+    for row in range(len(paths)):
+        used = frozenset(arc >> 1 for arc in way(paths, row) if inner[arc])
+        flow = int(paths.flow[row])
+        ends = (int(flows.source[flow]), int(flows.destination[flow]))
+        if used and is_joined(fabric, *ends, used, up_down=tiered):
+            spare = {arc >> 1 for arc in way(plan.backups, row)}
+            assert spare
+            assert not spare & used
+
+
+def between_switches(fabric: Fabric) -> Bools:
+    """Which arcs are between two switches."""
+    structure = fabric.structure
+    nic = structure.nodes.kind == NodeKind.NIC
+    result: Bools = ~nic[structure.tail] & ~nic[structure.head]
+    return result
+
+
+def plain_loads(fabric: Fabric, flows: Flows, paths: Paths) -> Floats:
+    """Gbit/s on each arc by the rule, one flow after another."""
+    by_group: dict[tuple[int, int], Floats] = {}
+    for row in range(len(paths)):
+        flow = int(paths.flow[row])
+        phase = int(flows.phase[flow])
+        group = (int(flows.job[flow]), phase)
+        loads = by_group.setdefault(group, np.zeros(2 * fabric.link_count))
+        share = (int(paths.last_qp[row]) - int(paths.first_qp[row]) + 1) / int(flows.qps[flow])
+        loads[way(paths, row)] += float(flows.gbps[flow]) * share
+    total = np.zeros(2 * fabric.link_count)
+    for job in {group[0] for group in by_group}:
+        phased = [load for key, load in by_group.items() if key[0] == job and key[1] != ANY_PHASE]
+        total += np.max(phased, axis=0) if phased else 0.0
+        total += by_group.get((job, ANY_PHASE), 0.0)
+    return total
+
+
+def check_certificate(plan: Plan) -> None:
+    """Figures are those of the plan's own paths; bounds are not above them."""
+    told, structure = plan.certificate, plan.fabric.structure
+    used = plain_loads(plan.fabric, plan.flows, plan.paths) / structure.capacity
+    assert np.isclose(told.max_utilization, used.max(initial=0.0), rtol=1e-9, atol=1e-12)
+    assert 0 <= told.lower_bound <= told.max_utilization
+    assert [tier.tier for tier in told.tiers] == list(structure.tiers)
+    for number, tier in enumerate(told.tiers):
+        worst = used[structure.tier_of_arc == number].max()
+        assert np.isclose(tier.max_utilization, worst, rtol=1e-9, atol=1e-12)
+        assert 0 <= tier.lower_bound <= tier.max_utilization
+
+
+def routed_rows(plan: Plan) -> list[int]:
+    """Rows of the flows that have paths."""
+    return [row for row in range(len(plan.flows)) if row not in plan.unrouted]
+
+
+def same_plan(first: Plan, second: Plan) -> bool:
+    """Whether two plans are equal to the last bit."""
+    columns = ("flow", "first_qp", "last_qp", "first", "arcs")
+    pairs = [(first.paths, second.paths), (first.backups, second.backups)]
+    return (
+        all(np.array_equal(getattr(a, n), getattr(b, n)) for a, b in pairs for n in columns)
+        and first.certificate == second.certificate
+        and first.unrouted == second.unrouted
+    )
+
+
+def ways_of(plan: Plan, row: int) -> list[tuple[int, int, list[int]]]:
+    """First QP, last QP and arcs of each path of a flow."""
+    paths = plan.paths
+    own = np.flatnonzero(paths.flow == row).tolist()
+    return [(int(paths.first_qp[p]), int(paths.last_qp[p]), way(paths, p)) for p in own]

@@ -1,0 +1,68 @@
+"""Random flows, and flows in a few words."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+
+from heddle_controller.model.demand import Demands, resolve
+from heddle_controller.model.fabric import Fabric, NodeKind, ids_of
+from heddle_controller.model.flows import Flows
+
+Row = tuple[str, str, float, int, str, str]
+"""Source, destination, Gbit/s, QPs, job, phase."""
+
+
+def flows_of(fabric: Fabric, *rows: Row, names: tuple[str, ...] | None = None) -> Flows:
+    """Flows f0, f1, … (or ``names``) of a fabric."""
+    source, destination, gbps, qps, job, phase = zip(*rows, strict=True) if rows else [()] * 6
+    demands = Demands(
+        ids=names or tuple(f"f{row}" for row in range(len(rows))),
+        source=source,
+        destination=destination,
+        gbps=np.array(gbps, dtype=np.float64),
+        job=job,
+        phase=phase,
+        qps=np.array(qps, dtype=np.int64),
+        traffic_class=np.zeros(len(rows), dtype=np.int64),
+    )
+    return resolve(demands, fabric, origin="test")
+
+
+def nic_ids(fabric: Fabric) -> list[str]:
+    """Ids of all NICs."""
+    return ids_of(fabric, fabric.rows_of_kind(NodeKind.NIC).tolist())
+
+
+def plain_flows(fabric: Fabric, rng: Random, count: int, qps: int, gbps: float = 400.0) -> Flows:
+    """Unphased flows of one rate and one number of QPs between random NICs."""
+    nics = nic_ids(fabric)
+    pairs = [rng.sample(nics, 2) for _ in range(count)]
+    return flows_of(fabric, *((a, b, gbps, qps, "job", "") for a, b in pairs))
+
+
+def any_flows(
+    rng: Random, fabric: Fabric, most: int = 10, qps: tuple[int, ...] = (1, 1, 2, 4, 7, 32)
+) -> Flows:
+    """Flows of all sorts: rates and QPs mixed, jobs of several phases, neighbours on one leaf."""
+    nics = nic_ids(fabric)
+    rows: list[Row] = []
+    for _ in range(rng.randint(0, most)):
+        source, destination = rng.sample(nics, 2)
+        gbps = rng.choice([400.0, 400.0, 100.0, 37.5, 1500.0])
+        job = f"j{rng.randrange(3)}"
+        rows.append((source, destination, gbps, rng.choice(qps), job, rng.choice(["", "p", "q"])))
+    return flows_of(fabric, *rows)
+
+
+def permutations(fabric: Fabric, rng: Random, sets: int, qps: int = 1) -> Flows:
+    """So many random permutations of all NICs at line rate; those drawn to themselves drop out."""
+    nics = nic_ids(fabric)
+    rows: list[Row] = []
+    for turn in range(sets):
+        to = rng.sample(nics, len(nics))
+        rows += [
+            (a, b, 400.0, qps, f"j{turn}", "") for a, b in zip(nics, to, strict=True) if a != b
+        ]
+    return flows_of(fabric, *rows)

@@ -1,0 +1,98 @@
+"""Edge colouring: every vertex has every colour equally often, to within one."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Ints
+from heddle_controller.solve.colouring import equitable_colouring
+
+
+def edges(*pairs: tuple[int, int]) -> tuple[Ints, Ints]:
+    """Edges as the two columns that the colouring takes."""
+    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def check_equitable(left: Ints, right: Ints, colours: int) -> Ints:
+    """At each vertex each colour is used the floor or the ceiling of its fair share."""
+    colour = equitable_colouring(left, right, colours)
+    assert colour.shape == left.shape
+    assert ((colour >= 0) & (colour < colours)).all()
+    for side in (left, right):
+        for vertex in np.unique(side):
+            used = np.bincount(colour[side == vertex], minlength=colours)
+            degree = int(used.sum())
+            assert used.min() >= degree // colours
+            assert used.max() <= -(-degree // colours)
+    return colour
+
+
+@pytest.mark.parametrize("colours", range(1, 34))
+def test_random_multigraphs_are_coloured_evenly(colours: int) -> None:
+    """Any number of colours, vertices of any degree, parallel edges among them."""
+    random = np.random.default_rng(colours)
+    for count in (1, 2, 7, 40, 211):
+        left, right = random.integers(0, 9, (2, count))
+        check_equitable(left, right, colours)
+
+
+@pytest.mark.parametrize("colours", range(1, 34))
+def test_regular_graphs_get_each_colour_once(colours: int) -> None:
+    """As many colours as edges at each vertex: a proper colouring, each class a matching."""
+    random = np.random.default_rng(colours)
+    left = np.tile(np.arange(6), colours)
+    right = np.concatenate([random.permutation(6) for _ in range(colours)])
+    colour = check_equitable(left, right, colours)
+    for used in range(colours):
+        assert sorted(left[colour == used].tolist()) == [*range(6)]
+        assert sorted(right[colour == used].tolist()) == [*range(6)]
+
+
+def test_no_edges_need_no_colour() -> None:
+    """Nothing to colour is answered with nothing, for odd and even numbers."""
+    for colours in (1, 2, 3, 8):
+        assert equitable_colouring(*edges(), colours).shape == (0,)
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 9, 33])
+def test_an_odd_number_of_parallel_edges(count: int) -> None:
+    """Edges between the same two vertices fall evenly on the colours, the odd one somewhere."""
+    for colours in (2, 3, 4, 7):
+        left = np.zeros(count, dtype=np.int64)
+        check_equitable(left, left, colours)
+
+
+def test_vertices_may_have_any_numbers() -> None:
+    """Rows of leaves lie anywhere among the nodes of a fabric, and the sides overlap."""
+    left, right = edges((70_000, 5), (5, 70_000), (70_000, 70_000), (5, 5), (70_000, 5))
+    check_equitable(left, right, 2)
+    check_equitable(left, right, 3)
+
+
+def test_a_star_is_divided() -> None:
+    """All edges at one vertex: it has the ceiling, everyone else has one edge."""
+    left, right = np.zeros(10, dtype=np.int64), np.arange(10)
+    colour = check_equitable(left, right, 4)
+    assert sorted(np.bincount(colour).tolist()) == [2, 2, 3, 3]
+
+
+def test_equal_input_gives_equal_colours() -> None:
+    """Colouring is a function of the edges and their order alone."""
+    left, right = np.random.default_rng(1).integers(0, 20, (2, 500))
+    for colours in (5, 16):
+        first = equitable_colouring(left, right, colours)
+        assert np.array_equal(first, equitable_colouring(left.copy(), right.copy(), colours))
+
+
+def test_the_fewest_colours_are_enough() -> None:
+    """With as many colours as the greatest degree no vertex sees one twice, as Konig proved."""
+    for seed in range(20):
+        graph = nx.bipartite.gnmk_random_graph(7, 8, 30, seed=seed)
+        left, right = edges(*graph.edges)
+        degree = max(d for _, d in graph.degree)
+        colour = check_equitable(left, right, degree)
+        for side in (left, right):
+            assert len({*zip(side.tolist(), colour.tolist(), strict=True)}) == len(side)

@@ -1,0 +1,146 @@
+"""Bounds by cuts on fabrics small enough to reckon by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import Flows
+from heddle_controller.solve.bound import Bound
+from heddle_controller.solve.cuts import cut_bound
+from heddle_controller.solve.network import Network
+from heddle_emulator.topology import clos, random_regular, three_tier
+from tests.unit.solve.solve_fabrics import of_records
+from tests.unit.solve.solve_flows import Row, flows_of
+
+
+def bound_of(fabric: Fabric, flows: Flows) -> Bound:
+    """The bound, all flows counted."""
+    return cut_bound(Network(fabric), flows, np.ones(len(flows), dtype=np.bool_))
+
+
+def tiers(fabric: Fabric, flows: Flows) -> dict[str, float]:
+    """Bound of each tier by name."""
+    return dict(zip(fabric.structure.tiers, bound_of(fabric, flows).tiers.tolist(), strict=True))
+
+
+def one(gbps: float = 400.0, qps: int = 1, job: str = "j", phase: str = "") -> Row:
+    """A flow from the first NIC of the first leaf to that of the second."""
+    return ("l0-h0-n0", "l1-h0-n0", gbps, qps, job, phase)
+
+
+def test_whole_flows_are_counted_in_whole() -> None:
+    """Three flows of one QP over two uplinks: one of them carries two."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
+    rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 1, "j", "") for i in range(3)]
+    flows = flows_of(fabric, *rows)
+    assert tiers(fabric, flows) == {"nic-leaf": 1.0, "leaf-spine": 2.0}
+    assert bound_of(fabric, flows).overall == 2.0
+
+
+def test_qps_make_the_steps_smaller() -> None:
+    """Three flows of four QPs are twelve QPs of 100 over two uplinks of 400: six each, 1.5."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
+    rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 4, "j", "") for i in range(3)]
+    assert tiers(fabric, flows_of(fabric, *rows)) == {"nic-leaf": 1.0, "leaf-spine": 1.5}
+
+
+def test_flows_of_many_rates_are_only_summed() -> None:
+    """Unequal QPs come in no common step: 400 + 100 over two uplinks of 400 is 0.625."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
+    flows = flows_of(fabric, one(), ("l0-h0-n1", "l1-h0-n1", 100.0, 1, "j", ""))
+    assert tiers(fabric, flows) == {"nic-leaf": 1.0, "leaf-spine": 0.625}
+
+
+def test_dead_and_drained_uplinks_carry_nothing() -> None:
+    """With two of four uplinks gone, four flows need two on each of the rest."""
+    fabric = clos(leaves=2, spines=4, nics_per_leaf=4)
+    rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 1, "j", "") for i in range(4)]
+    lost = {
+        fabric.find_links("l0", "s0")[0]: State.DOWN,
+        fabric.find_links("l0", "s1")[0]: State.DRAINED,
+    }
+    fabric = fabric.with_links(lost)
+    assert tiers(fabric, flows_of(fabric, *rows))["leaf-spine"] == 2.0
+
+
+def test_incast_is_bound_inwards() -> None:
+    """Three senders on leaves of their own, one receiver: its link is asked for three times."""
+    fabric = clos(leaves=4, spines=2, nics_per_leaf=1)
+    rows = [(f"l{i}-h0-n0", "l3-h0-n0", 400.0, 1, "j", "") for i in range(3)]
+    flows = flows_of(fabric, *rows)
+    assert tiers(fabric, flows) == {"nic-leaf": 3.0, "leaf-spine": 2.0}
+    assert bound_of(fabric, flows).overall == 3.0
+
+
+def test_phases_of_a_job_take_turns() -> None:
+    """Two phases of 400 count once, another job's 400 adds to them, as does unphased traffic."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
+    flows = flows_of(fabric, one(phase="p"), one(phase="q"))
+    assert tiers(fabric, flows)["leaf-spine"] == 1.0
+    flows = flows_of(fabric, one(phase="p"), one(phase="q"), one(job="k", phase="q"))
+    assert tiers(fabric, flows)["leaf-spine"] == 2.0
+    flows = flows_of(fabric, one(phase="p"), one(phase="q"), one(gbps=200.0))
+    assert tiers(fabric, flows)["leaf-spine"] == 1.5
+
+
+def test_phases_differ_in_what_is_worst() -> None:
+    """The worst phase is found for each cut by itself."""
+    fabric = clos(leaves=3, spines=1, nics_per_leaf=2)
+    flows = flows_of(
+        fabric,
+        ("l0-h0-n0", "l1-h0-n0", 400.0, 1, "j", "p"),
+        ("l0-h0-n1", "l1-h0-n1", 400.0, 1, "j", "p"),
+        ("l0-h0-n0", "l2-h0-n0", 400.0, 1, "j", "q"),
+    )
+    assert tiers(fabric, flows) == {"nic-leaf": 1.0, "leaf-spine": 2.0}
+
+
+def test_a_zone_is_bound_by_its_cores() -> None:
+    """Four flows leave a zone that tapers 1:2 to two links of half a leaf uplink each."""
+    fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2, taper=2.0)
+    pairs = [(leaf, nic) for leaf in range(2) for nic in range(2)]
+    rows = [(f"z0-l{a}-h0-n{b}", f"z1-l{a}-h0-n{b}", 400.0, 1, "j", "") for a, b in pairs]
+    speed = fabric.structure.links.gbps[fabric.find_links("z0-s0", "c0")[0]]
+    assert speed == 400.0
+    found = tiers(fabric, flows_of(fabric, *rows))
+    assert found == {"nic-leaf": 1.0, "leaf-spine": 1.0, "spine-core": 2.0}
+
+
+def test_mixed_speeds_are_summed() -> None:
+    """A leaf with uplinks of 100 and 300 carries 400 at best fully used."""
+    nodes = [{"id": n, "kind": "nic"} for n in ("a", "b")]
+    nodes += [{"id": n, "kind": "leaf"} for n in ("l0", "l1")]
+    nodes += [{"id": n, "kind": "spine"} for n in ("s0", "s1")]
+    edges = [("a", "l0"), ("b", "l1"), ("l0", "s0"), ("l1", "s0")]
+    edges += [("l0", "s1")] * 3 + [("l1", "s1")] * 3
+    fabric = of_records(nodes, edges)
+    flows = flows_of(fabric, ("a", "b", 400.0, 4, "j", ""))
+    assert tiers(fabric, flows) == {"nic-leaf": 4.0, "leaf-spine": 1.0}
+
+
+def test_flows_not_counted_do_not_count() -> None:
+    """Flows marked as without a path add nothing."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
+    flows = flows_of(fabric, one(), one())
+    bound = cut_bound(Network(fabric), flows, np.array([True, False]))
+    assert bound.overall == 1.0
+    none = cut_bound(Network(fabric), flows, np.array([False, False]))
+    assert none.overall == 0.0
+    assert none.tiers.tolist() == [0.0, 0.0]
+
+
+def test_a_switch_of_a_plain_graph_is_a_cut() -> None:
+    """All that leaves a switch of three links shares them."""
+    fabric = random_regular(switches=6, degree=3, nics_per_switch=2, seed=1)
+    rows = [(f"x0-h0-n{i % 2}", f"x{1 + i}-h0-n0", 400.0, 1, "j", "") for i in range(4)]
+    assert tiers(fabric, flows_of(fabric, *rows)) == {"nic-switch": 2.0, "switch-switch": 2.0}
+
+
+@pytest.mark.parametrize("leaves", [2, 5])
+def test_within_a_leaf_only_nics_are_bound(leaves: int) -> None:
+    """Neighbours need no uplink, whatever they send."""
+    fabric = clos(leaves=leaves, spines=2, nics_per_leaf=2)
+    flows = flows_of(fabric, ("l0-h0-n0", "l0-h0-n1", 800.0, 1, "j", ""))
+    assert tiers(fabric, flows) == {"nic-leaf": 2.0, "leaf-spine": 0.0}

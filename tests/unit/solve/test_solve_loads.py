@@ -1,0 +1,168 @@
+"""Loads while a plan is being made: at any moment what the rule of the project says."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.network import Network
+from tests.unit.solve.solve_chunks import chunks_of, inner_paths
+from tests.unit.solve.solve_fabrics import KINDS
+from tests.unit.solve.solve_flows import any_flows, flows_of
+
+State = tuple[list[int], list[int], list[int], list[list[int]], list[float]]
+
+
+class Desk:
+    """An assignment, the candidates of its flows, and dice."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.rng = Random(seed)
+        fabric = KINDS[kind](self.rng)
+        self.flows: Flows = any_flows(self.rng, fabric, 12)
+        self.network = Network(fabric)
+        self.candidates = Candidates(self.network, 64)
+        self.assignment = Assignment(self.network, self.flows)
+
+    def path(self, flow: int) -> Ints:
+        """A candidate of a flow, drawn."""
+        terminal, flows = self.network.terminal, self.flows
+        found = self.candidates.between(
+            int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        )
+        drawn = found[self.rng.randrange(len(found))]
+        result: Ints = drawn[drawn != self.network.pad]
+        return result
+
+    def load_some(self) -> None:
+        """Takes in the first half of the flows at once."""
+        rows = np.arange(len(self.flows) // 2)
+        ways = [self.path(row) for row in rows.tolist()]
+        last = self.flows.qps[rows] - 1
+        self.assignment.load_chunks(inner_paths(rows, np.zeros_like(rows), last, ways))
+
+    def place_rest(self) -> None:
+        """Adds the other half one by one."""
+        for row in range(len(self.flows) // 2, len(self.flows)):
+            chunk = self.assignment.place(row, 0, int(self.flows.qps[row]) - 1)
+            self.assignment.move(chunk, self.path(row))
+
+    def shuffle(self, steps: int) -> None:
+        """Moves and splits chunks at random."""
+        assignment = self.assignment
+        for _ in range(steps if assignment.flow else 0):
+            chunk = self.rng.randrange(len(assignment.flow))
+            qps = assignment.qps(chunk)
+            if qps > 1 and self.rng.random() < 0.4:
+                chunk = assignment.split(chunk, self.rng.randint(1, qps - 1))
+            assignment.move(chunk, self.path(assignment.flow[chunk]))
+
+    def check(self) -> None:
+        """Loads are those of the chunks, by the rule; the padding carries nothing."""
+        assert np.allclose(self.assignment.load[:-1], self.expected(), rtol=0, atol=1e-6)
+        assert self.assignment.load[-1] == 0.0
+
+    def expected(self) -> Floats:
+        """Loads by the rule of the model."""
+        assignment = self.assignment
+        return arc_loads(self.network.arc_count, self.flows, chunks_of(assignment))
+
+    def state(self) -> State:
+        """Everything that a roll-back has to bring back."""
+        a = self.assignment
+        paths = [path.tolist() for path in a.path]
+        return [*a.flow], [*a.first_qp], [*a.last_qp], paths, a.load.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_loads_follow_the_rule(kind: str, seed: int) -> None:
+    """After loading at once, placing, splitting and moving, in jobs with phases and without."""
+    desk = Desk(kind, seed)
+    desk.load_some()
+    desk.check()
+    desk.place_rest()
+    desk.check()
+    for _ in range(4):
+        desk.shuffle(10)
+        desk.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_roll_back_leaves_no_trace(kind: str, seed: int) -> None:
+    """Chunks, ranges of QPs, paths and loads are as they were; moves before it stay."""
+    desk = Desk(kind, seed)
+    desk.load_some()
+    desk.place_rest()
+    desk.assignment.journal.clear()
+    desk.shuffle(5)
+    length, before = len(desk.assignment.journal), desk.state()
+    desk.shuffle(20)
+    desk.assignment.roll_back(length)
+    after = desk.state()
+    assert after[:4] == before[:4]
+    assert np.allclose(after[4], before[4], rtol=0, atol=1e-6)
+    desk.check()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_members_of_an_arc_are_those_that_use_it(seed: int) -> None:
+    """Whatever was moved, split and taken back before."""
+    desk = Desk("two-tiers", seed)
+    desk.load_some()
+    desk.place_rest()
+    for turn in range(3):
+        desk.shuffle(10)
+        if turn == 1:
+            desk.assignment.roll_back(len(desk.assignment.journal) // 2)
+        for arc in range(desk.network.arc_count):
+            held = [c for c, path in enumerate(desk.assignment.path) if arc in path.tolist()]
+            assert desk.assignment.members(arc) == held
+
+
+@pytest.mark.parametrize("kind", ["two-tiers", "regular"])
+def test_a_trial_tells_what_a_move_would_do(kind: str) -> None:
+    """Utilisation along each path as it is once the QPs have moved there; nothing has moved."""
+    for seed in range(10):
+        desk = Desk(kind, seed)
+        desk.load_some()
+        desk.place_rest()
+        assignment = desk.assignment
+        for chunk in range(len(assignment.flow)):
+            path, size = (
+                desk.path(assignment.flow[chunk]),
+                desk.rng.randint(1, assignment.qps(chunk)),
+            )
+            before = desk.state()
+            told = assignment.used_after_move(chunk, size, path[None, :])[0]
+            assert np.allclose(desk.state()[4], before[4], rtol=0, atol=1e-9)
+            assignment.journal.clear()
+            whole = size == assignment.qps(chunk)
+            assignment.move(chunk if whole else assignment.split(chunk, size), path)
+            assert np.allclose(told, assignment.utilization()[path], rtol=0, atol=1e-9)
+            assignment.roll_back(0)
+
+
+def test_phases_of_a_job_share_what_they_leave_each_other() -> None:
+    """By hand: 100 and 40 in turns, 10 at any time, another job's 5: 115 on the arc."""
+    fabric = KINDS["two-tiers"](Random(1))
+    nics = [fabric.structure.nodes.ids[n] for n in fabric.rows_of_kind(0)[[0, -1]]]  # type: ignore[arg-type]
+    rows = [(100.0, "j", "p"), (40.0, "j", "q"), (10.0, "j", ""), (5.0, "k", "p")]
+    flows = flows_of(
+        fabric, *((nics[0], nics[1], gbps, 1, job, phase) for gbps, job, phase in rows)
+    )
+    network = Network(fabric)
+    assignment = Assignment(network, flows)
+    ends = (int(network.terminal[flows.source[0]]), int(network.terminal[flows.destination[0]]))
+    path = Candidates(network, 8).between(*ends)[0]
+    for row, load in enumerate([100.0, 100.0, 110.0, 115.0]):
+        assignment.move(assignment.place(row, 0, 0), path)
+        assert assignment.load[path].tolist() == [load] * len(path)

@@ -18,6 +18,7 @@ from collections import deque
 import numpy as np
 
 from heddle_controller.model.fabric import Ints, NodeKind
+from heddle_controller.model.flows import TrafficClass
 from heddle_controller.solve.network import Network
 
 EXTRA_HOPS = 2
@@ -41,6 +42,18 @@ class Candidates:
         if found is None:
             found = self._found[key] = self._search(source, destination)
         return found
+
+    def shortest(self, source: int, destination: int) -> Ints:
+        """Those of the paths between two terminals that have the fewest hops."""
+        paths = self.between(source, destination)
+        hops = np.count_nonzero(paths != self.network.pad, axis=1)
+        least: Ints = paths[hops == hops.min(initial=paths.shape[1])]
+        return least
+
+    def of_class(self, source: int, destination: int, traffic_class: int) -> Ints:
+        """Paths for a flow: all for bandwidth, the shortest alone for latency."""
+        latency = traffic_class == TrafficClass.LATENCY
+        return (self.shortest if latency else self.between)(source, destination)
 
     def _search(self, source: int, destination: int) -> Ints:
         if source == destination:

@@ -140,9 +140,8 @@ class Chains:
     def paths(self, flow: int) -> Ints:
         """Candidate paths of a flow."""
         terminal, flows = self.assignment.network.terminal, self.assignment.flows
-        return self.candidates.between(
-            int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
-        )
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        return self.candidates.of_class(*ends, int(flows.traffic_class[flow]))
 
     def trimmed(self, path: Ints) -> Ints:
         """A path without its padding."""

@@ -87,9 +87,11 @@ def commodities_of(
     job = np.where(phased, flows.job, LINEAR)
     group = np.where(phased, flows.job * max(1, len(flows.phase_names)) + flows.phase, LINEAR)
     rows = np.flatnonzero(routed & (source != destination))
-    columns = np.stack([source[rows], destination[rows], job[rows], group[rows]])
+    columns = np.stack(
+        [source[rows], destination[rows], job[rows], group[rows], flows.traffic_class[rows]]
+    )
     keys, inverse = np.unique(columns, axis=1, return_inverse=True)
-    sets = [candidates.between(int(s), int(t)) for s, t in zip(keys[0], keys[1], strict=True)]
+    sets = [candidates.of_class(s, t, c) for s, t, _, _, c in keys.T.tolist()]
     found = np.array([len(paths) > 0 for paths in sets], dtype=np.bool_)
     stuck = rows[~found[inverse]]
     number = np.where(found, np.cumsum(found) - 1, -1)

@@ -1,0 +1,154 @@
+"""Heaviest first, each to the way that is emptiest: what job-aware schedulers do.
+
+Jobs are taken by what they send, times their priority; of one job the largest flow
+first. Each flow, whole, goes to the equal-cost path whose fullest link it leaves
+least full, and there it stays. Nothing is taken back, which is why it is no match for
+a plan, and phases are not told apart: all flows add up.
+
+The best of all equal-cost paths is found stage by stage, a stage being the links one
+hop further; nothing is enumerated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths
+from heddle_emulator.strategy.pinned import Pinned
+from heddle_emulator.strategy.ways import Ways
+from heddle_emulator.underlay import Underlay
+from heddle_emulator.walk import Measurement, measure
+
+
+def greedy(fabric: Fabric, flows: Flows, seed: int) -> Measurement:  # noqa: ARG001 - a Strategy
+    """Every flow whole, by intensity, to the emptiest way; nothing is random."""
+    return measure(fabric, flows, Pinned(fabric, flows, greedy_paths(fabric, flows)))
+
+
+def greedy_paths(fabric: Fabric, flows: Flows) -> Paths:
+    """One path for each flow that has any."""
+    placing = _Placing(fabric)
+    ways = {
+        row: placing.place(
+            int(flows.source[row]), int(flows.destination[row]), float(flows.gbps[row])
+        )
+        for row in by_intensity(flows).tolist()
+    }
+    rows = [row for row in range(len(flows)) if ways[row]]
+    lengths = [len(ways[row]) for row in rows]
+    flow = np.array(rows, dtype=np.int64)
+    return Paths(
+        flow=flow,
+        first_qp=np.zeros_like(flow),
+        last_qp=flows.qps[flow] - 1,
+        first=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        arcs=np.array([arc for row in rows for arc in ways[row]], dtype=np.int64),
+    )
+
+
+def by_intensity(flows: Flows) -> Ints:
+    """Rows of all flows: the job that sends most first, and of it the largest flow."""
+    intensity = np.bincount(
+        flows.job, weights=flows.gbps * flows.weight, minlength=len(flows.job_names)
+    )
+    return np.lexsort((np.arange(len(flows)), -flows.gbps, flows.job, -intensity[flows.job]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stage:
+    """Links of equal-cost paths at the same distance: places of both ends, and arcs."""
+
+    tail: Ints
+    """Place of the node left, among the nodes of this stage."""
+    head: Ints
+    """Place of the node entered, among those of the next."""
+    arc: Ints
+    width: int
+    """Nodes of the next stage."""
+
+
+class _Placing:
+    """Load so far, and the stages between the ends that were asked for."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._ways = Ways(Underlay(fabric))
+        self._load: Floats = np.zeros(2 * fabric.link_count)
+        self._stages: dict[tuple[int, int], list[_Stage]] = {}
+
+    def place(self, source: int, destination: int, gbps: float) -> list[int]:
+        """The arcs of the best path, which from now on are that much fuller; [] if none."""
+        stages = self._between(source, destination)
+        if not stages:
+            return []
+        path = self._best(stages, gbps)
+        self._load[path] += gbps
+        return path
+
+    def _best(self, stages: list[_Stage], gbps: float) -> list[int]:
+        capacity = self._fabric.structure.capacity
+        fullest, total = np.zeros(1), np.zeros(1)
+        chosen: list[Ints] = []
+        for stage in stages:
+            used = (self._load[stage.arc] + gbps) / capacity[stage.arc]
+            worst = np.maximum(fullest[stage.tail], used)
+            added = total[stage.tail] + used
+            order = np.lexsort((added, worst, stage.head))
+            best = order[np.searchsorted(stage.head[order], np.arange(stage.width))]
+            chosen.append(best)
+            fullest, total = worst[best], added[best]
+        path: list[int] = []
+        node = 0
+        for stage, best in zip(reversed(stages), reversed(chosen), strict=True):
+            link = best[node]
+            path.append(int(stage.arc[link]))
+            node = int(stage.tail[link])
+        return path[::-1]
+
+    def _between(self, source: int, destination: int) -> list[_Stage]:
+        found = self._stages.get((source, destination))
+        if found is None:
+            found = self._stages[source, destination] = self._search(source, destination)
+        return found
+
+    def _search(self, source: int, destination: int) -> list[_Stage]:
+        nodes = np.array([source], dtype=np.int64)
+        stages: list[_Stage] = []
+        while not (len(nodes) == 1 and nodes[0] == destination):
+            pairs = [self._onward(node, source, destination) for node in nodes.tolist()]
+            arcs = np.concatenate(pairs)
+            if not len(arcs):
+                return []
+            tail = np.repeat(np.arange(len(nodes)), [len(pair) for pair in pairs])
+            nodes, head = np.unique(self._fabric.structure.head[arcs], return_inverse=True)
+            stages.append(_Stage(tail, head, arcs, len(nodes)))
+        return stages
+
+    def _onward(self, node: int, source: int, destination: int) -> Ints:
+        """All arcs that lead on from a node: from the source NIC, up and down, to the NIC."""
+        structure = self._fabric.structure
+        own = self._ways.underlay.arcs_of(node)
+        if node == source:
+            return self._nearest(own, destination)
+        direct: Ints = own[structure.head[own] == destination]
+        if len(direct):
+            return direct
+        arcs, usable = self._ways.towards(node, np.array([destination]))
+        onward: Ints = arcs[usable[:, 0]]
+        return onward
+
+    def _nearest(self, arcs: Ints, destination: int) -> Ints:
+        """Of the uplinks of a NIC, those to the switches nearest to another."""
+        structure, underlay = self._fabric.structure, self._ways.underlay
+        heads = structure.head[arcs]
+        group = int(underlay.group[destination])
+        switch = structure.nodes.kind[heads] != NodeKind.NIC
+        if group == NONE or not switch.any():
+            return arcs[:0]
+        hops = np.where(switch, underlay.hops[underlay.place[heads], group], np.iinfo(np.int16).max)
+        nearest: Ints = arcs[hops == hops.min()]
+        return nearest

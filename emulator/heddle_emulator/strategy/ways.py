@@ -1,0 +1,109 @@
+"""Equal-cost next hops by number: what a way of choosing paths chooses from.
+
+Every baseline of this room may use just what the underlay knows, the shortest paths
+of the fabric as it stands, and differs only in which of them it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
+from heddle_emulator.underlay import Underlay
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """The equal-cost next hops of every switch of a fabric, in order of the nodes they enter."""
+
+    underlay: Underlay
+
+    def nth(self, switch: Ints, destination: Ints, number: Ints) -> Ints:
+        """The arc to take from each switch: of those there are, the one of that number.
+
+        Numbers wrap round. ``NONE`` where there is no way. All of shape (packets,).
+        """
+        result = self._down(switch, destination, number)
+        for row, at in by_value(np.where(result == NONE, switch, NONE)):
+            if row != NONE:
+                arcs, usable = self.towards(row, destination[at])
+                result[at] = _picked(arcs, usable, number[at])
+        return result
+
+    def towards(self, switch: int, destination: Ints) -> tuple[Ints, Bools]:
+        """Arcs of a switch to other switches, and which serve each NIC: shape (arcs, NICs)."""
+        arcs, ways = self._ways_of(switch)
+        group = self.underlay.group[destination]
+        return arcs, ways[:, group] & (group >= 0)
+
+    def _ways_of(self, switch: int) -> tuple[Ints, Bools]:
+        found = self._known.get(switch)
+        if found is None:
+            found = self._known[switch] = self.underlay.ways(switch)
+        return found
+
+    @cached_property
+    def _known(self) -> dict[int, tuple[Ints, Bools]]:
+        return {}
+
+    def _down(self, switch: Ints, destination: Ints, number: Ints) -> Ints:
+        """The arc to a NIC that hangs on the switch itself; ``NONE`` for all others."""
+        codes, arcs = self._attached
+        code = switch * self.underlay.fabric.node_count + destination
+        first = np.searchsorted(codes, code, side="left")
+        count = np.searchsorted(codes, code, side="right") - first
+        place = first + number % np.maximum(count, 1)
+        return np.append(arcs, NONE)[np.where(count > 0, place, -1)]
+
+    @cached_property
+    def _attached(self) -> tuple[Ints, Ints]:
+        """Live arcs from switches to NICs, by a code of both ends; the codes come first."""
+        fabric = self.underlay.fabric
+        structure = fabric.structure
+        is_nic = structure.nodes.kind == NodeKind.NIC
+        arcs = np.flatnonzero(fabric.carries & is_nic[structure.head] & ~is_nic[structure.tail])
+        codes = structure.tail[arcs] * fabric.node_count + structure.head[arcs]
+        order = np.argsort(codes, kind="stable")
+        return codes[order], arcs[order]
+
+
+def by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
+    """Each distinct value, and the places that have it."""
+    order = np.argsort(values, kind="stable")
+    distinct, starts = np.unique(values[order], return_index=True)
+    yield from zip(distinct.tolist(), np.split(order, starts[1:]), strict=True)
+
+
+def _picked(arcs: Ints, usable: Bools, number: Ints) -> Ints:
+    """Of the arcs marked in each column, that of the number, which wraps round."""
+    if not len(arcs):
+        return np.full(len(number), NONE, dtype=np.int64)
+    rank = np.cumsum(usable, axis=0)
+    count = rank[-1]
+    chosen = usable & (rank == number % np.maximum(count, 1) + 1)
+    return np.where(count > 0, arcs[chosen.argmax(axis=0)], NONE)
+
+
+def place_of_nics(fabric: Fabric) -> tuple[Ints, Ints]:
+    """Two numbers of each NIC as it is wired, by node row; -1 for switches.
+
+    The first counts NICs through the whole fabric, switch by switch as the tree has
+    them; the second counts those of the NIC's own switch. A NIC on several switches
+    counts at the first of them.
+    """
+    structure = fabric.structure
+    is_nic = structure.nodes.kind == NodeKind.NIC
+    arcs = np.flatnonzero(is_nic[structure.tail] & ~is_nic[structure.head])
+    home = np.full(fabric.node_count, fabric.node_count, dtype=np.int64)
+    np.minimum.at(home, structure.tail[arcs], structure.head[arcs])
+    nics = np.flatnonzero(is_nic)
+    nics = nics[np.argsort(home[nics], kind="stable")]
+    overall = np.full(fabric.node_count, -1, dtype=np.int64)
+    overall[nics] = np.arange(len(nics))
+    own = overall.copy()
+    own[nics] -= np.searchsorted(home[nics], home[nics])
+    return overall, own

@@ -13,6 +13,7 @@ from heddle_agent.agent import Agent
 from heddle_agent.fib import MemoryFib
 from heddle_agent.session import Address, Backoff, Channels, SessionOptions, Tls
 from heddle_agent.watch import ManualLinks
+from tests.needs import missing
 from tests.unit.agent.controllers import Controller
 from tests.unit.agent.worlds import HOPS, SWITCH
 
@@ -87,7 +88,7 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     """An authority, and a certificate of it for localhost: authority, certificate, key."""
     openssl = shutil.which("openssl")
     if openssl is None:
-        pytest.skip("openssl is not installed, and nothing else here makes certificates")
+        missing("openssl is not installed, and nothing else here makes certificates")
     ca, ca_key = folder / "ca.pem", folder / "ca.key"
     cert, key, request = folder / "own.pem", folder / "own.key", folder / "own.csr"
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")

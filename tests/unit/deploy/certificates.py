@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.needs import missing
 
 USES = "extendedKeyUsage=serverAuth,clientAuth"
 
@@ -26,7 +26,7 @@ def openssl(*arguments: str | Path) -> None:
     program = shutil.which("openssl")
     if program is None:
         assert os.environ.get("CI") != "true", "openssl is missing: see .ci/setup"
-        pytest.skip("openssl is not installed: apt-get install openssl")
+        missing("openssl is not installed: apt-get install openssl")
     subprocess.run([program, *arguments], check=True, capture_output=True)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from heddle_agent.settings import Settings as AgentSettings
 from heddle_controller.settings import Settings as ControllerSettings
+from tests.needs import missing
 
 SYSTEMD = Path(__file__).resolve().parents[3] / "deploy" / "systemd"
 PROGRAMS = Path(sys.executable).parent
@@ -24,7 +25,7 @@ def analyze() -> str:
     program = shutil.which("systemd-analyze")
     if program is None:
         assert os.environ.get("CI") != "true", "systemd is missing: see .ci/setup"
-        pytest.skip("systemd-analyze is not installed: apt-get install systemd")
+        missing("systemd-analyze is not installed: apt-get install systemd")
     return program
 
 

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-Advance: TypeAlias = Callable[[int], None]
-"""Told how many are done."""
+Advance: TypeAlias = Callable[[int, int], None]
+"""Told how many are done, and of how many."""
 
 Row: TypeAlias = Sequence[str]
 GAP = "  "
@@ -67,21 +67,21 @@ class Screen:
             self._print(GAP.join(cells).rstrip())
 
     @contextmanager
-    def progress(self, text: str, total: int) -> Iterator[Advance]:
+    def progress(self, text: str) -> Iterator[Advance]:
         """A bar while something is counted up; elsewhere a line when it is over."""
         if self.rich:
             with self._bar() as bar:
-                task = bar.add_task(text, total=total)
-                yield lambda done: bar.update(task, completed=done)
+                task = bar.add_task(text, total=None)
+                yield lambda done, total: bar.update(task, completed=done, total=total)
             return
-        reached = 0
+        reached = (0, 0)
 
-        def count(done: int) -> None:
+        def count(done: int, total: int) -> None:
             nonlocal reached
-            reached = done
+            reached = (done, total)
 
         yield count
-        self._print(f"{text}: {reached} of {total}")
+        self._print(f"{text}: {reached[0]} of {reached[1]}")
 
     def _bar(self) -> Progress:
         return Progress(

@@ -69,7 +69,7 @@ async def _parts(
         screen.line(f"controller on {controller.api}, metrics on {controller.metrics}")
         await client.put_fabric(fabric)
         async with Fleet(fabric, [controller.api], name=FABRIC, seed=seed) as fleet:
-            with screen.progress("agents connected over gRPC", len(fleet.agents)) as report:
+            with screen.progress("agents connected over gRPC") as report:
                 await fleet.connected(PATIENCE, report)
             yield controller, client, fleet
 
@@ -87,12 +87,12 @@ async def _place(stage: Stage, hashed: dict[str, Measurement]) -> None:
     start = now()
     await asyncio.gather(*(client.submit(job) for job in stage.jobs))
     screen.line(f"{len(stage.jobs)} jobs submitted at once, stored after {now() - start:.3f} s")
-    with screen.progress("switches programmed", len(stage.fleet.agents)) as report:
-        watch = asyncio.create_task(client.watch_plan(lambda plan: report(_programmed(plan))))
+    with screen.progress("switches programmed") as report:
+        watch = asyncio.create_task(client.watch_plan(lambda plan: report(*_programmed(plan))))
         try:
             await client.programmed_jobs([job.name for job in stage.jobs], PATIENCE)
             plan = await client.programmed_plan(0, PATIENCE)
-            report(_programmed(plan))
+            report(*_programmed(plan))
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
@@ -111,8 +111,8 @@ async def _place(stage: Stage, hashed: dict[str, Measurement]) -> None:
     screen.check(len(worse) == len(hashed), "the slowest flow is faster than with any hashing")
 
 
-def _programmed(plan: plan_pb2.Plan) -> int:
-    return plan.programmed_switch_count
+def _programmed(plan: plan_pb2.Plan) -> tuple[int, int]:
+    return plan.programmed_switch_count, plan.switch_count
 
 
 def _certificate(stage: Stage) -> None:
@@ -187,16 +187,16 @@ async def _keep(stage: Stage) -> None:
     """Leave everything running until Ctrl-C."""
     screen, api = stage.screen, stage.controller.api
     screen.title("Still running: try it from another terminal, Ctrl-C ends it")
-    flow = stage.flows.ids[0]
+    flow, job = stage.flows.ids[0], stage.jobs[-1].name
     for words in (
-        "fabric show --fabric demo",
-        "job list --fabric demo",
-        f"job show --fabric demo {stage.jobs[0].name}",
-        f"job delete --fabric demo {stage.jobs[-1].name}",
+        "job list",
+        "fabric show",
+        "show plan",
+        f"show explain '{flow}'",
+        f"job delete {job}",
     ):
         screen.line(f"  .venv/bin/heddle --server {api} {words}")
-    screen.line(f"  curl http://{stage.controller.metrics}/metrics")
-    screen.line(f"a flow, for example: {flow}")
+    screen.line(f"  curl {stage.controller.metrics}")
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -95,10 +95,12 @@ class Fleet:
             self._prepare(switch)
             self._run(switch)
 
-    async def connected(self, seconds: float, report: Callable[[int], None] | None = None) -> None:
+    async def connected(
+        self, seconds: float, report: Callable[[int, int], None] | None = None
+    ) -> None:
         """Wait until every running agent has a session.
 
-        ``report`` is told how many have one, whenever that changes.
+        ``report`` is told how many have one, and of how many, whenever that changes.
 
         Raises:
             TimeoutError: some agent has none after so long.
@@ -109,7 +111,7 @@ class Fleet:
                 self._check()
                 count = sum(self.agents[row].connected for row in self._running)
                 if count != before and report is not None:
-                    report(count)
+                    report(count, len(self._running))
                 before = count
                 await asyncio.sleep(POLL_SECONDS)
 

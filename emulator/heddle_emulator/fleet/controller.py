@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-READY = re.compile(r"listening on (?P<api>\S+:\d+), metrics on (?P<metrics>\S+:\d+)")
+READY = re.compile(r"listening on (?P<api>\S+:\d+), metrics on (?P<metrics>\S+)")
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 LAST_LINES = 12
@@ -33,7 +33,7 @@ class Controller:
         self.api = ""
         """Where the API is, host:port."""
         self.metrics = ""
-        """Where the metrics are, host:port."""
+        """Where the metrics are, a URL."""
         self.log = folder / "controller.log"
         self._command = [
             str(Path(sys.executable).with_name("heddle-controller")),

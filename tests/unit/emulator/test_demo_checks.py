@@ -153,9 +153,9 @@ def test_plain_where_nobody_watches() -> None:
     screen = Screen(Console(file=text, width=20))
     screen.title("Step")
     screen.table(("name", "n"), [("x" * 40, "1"), ("y", "1,000")])
-    with screen.progress("done", 3) as report:
-        report(1)
-        report(3)
+    with screen.progress("done") as report:
+        report(1, 2)
+        report(3, 3)
     assert text.getvalue().splitlines() == [
         "",
         "== Step",
@@ -171,8 +171,8 @@ def test_colours_where_somebody_does() -> None:
     text = io.StringIO()
     screen = Screen(Console(file=text, width=80, force_terminal=True, color_system="standard"))
     screen.check(True, "this held")
-    with screen.progress("switches", 2) as report:
-        report(2)
+    with screen.progress("switches") as report:
+        report(2, 2)
     screen.table(("name", "n"), [("x", "1")])
     shown = text.getvalue()
     assert "\x1b[32m" in shown

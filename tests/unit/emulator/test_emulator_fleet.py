@@ -108,10 +108,10 @@ async def test_links_that_are_down_from_the_start() -> None:
 
 async def test_nobody_connects_to_nothing(fleet: Fleet) -> None:
     """Waiting for sessions that cannot come ends with a time-out, not for ever."""
-    counts: list[int] = []
+    counts: list[tuple[int, int]] = []
     with pytest.raises(TimeoutError):
-        await fleet.connected(0.1, counts.append)
-    assert counts == [0]
+        await fleet.connected(0.1, lambda *count: counts.append(count))
+    assert counts == [(0, 8)]
     with pytest.raises(TimeoutError):
         await fleet.holding(1, 0.05, fleet.agents)
 

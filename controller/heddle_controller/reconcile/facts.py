@@ -7,30 +7,29 @@ from dataclasses import replace
 
 from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
 from heddle_controller.reconcile.rollout.progress import NO_FLOWS, JobProgress
-from heddle_controller.reconcile.rollout.target import Target
+from heddle_controller.reconcile.rollout.target import Account
 
 
 def job_facts(
-    target: Target,
+    account: Account,
     progress: Mapping[str, JobProgress],
     told: Mapping[str, JobFacts],
     now: float,
 ) -> dict[str, JobFacts]:
-    """The facts of each job of a target that differ from those told last, by name.
+    """The facts of jobs that differ from those told last, by name.
 
-    ``told`` gives what was told since the target's records were read. A job that
+    ``told`` gives what was told since the account's records were read. A job that
     stays in a state keeps the time when that was reached.
     """
-    refused = dict(target.refused)
+    refused = dict(account.refused)
     facts = {}
-    for record in target.jobs:
+    for record in account.jobs:
         name = record.job.name
         before = _before(record, told)
-        facts[name] = _news(before, _planned(before, progress.get(name, NO_FLOWS), target), now)
-    for record in target.others:
+        facts[name] = _news(before, _planned(before, progress.get(name, NO_FLOWS), account), now)
+    for record in account.others:
         before = _before(record, told)
-        reason = refused.get(record.job.name) or target.trouble
-        if reason:
+        if reason := refused.get(record.job.name) or account.trouble:
             fact = replace(before, state=JobState.DEGRADED, reason=f"not planned: {reason}")
             facts[record.job.name] = _news(before, fact, now)
     return {name: fact for name, fact in facts.items() if fact is not None}
@@ -41,13 +40,13 @@ def _before(record: JobRecord, told: Mapping[str, JobFacts]) -> JobFacts:
     return before if before.etag == record.etag else record.facts
 
 
-def _planned(before: JobFacts, done: JobProgress, target: Target) -> JobFacts:
-    generation = target.committed.generation
+def _planned(before: JobFacts, done: JobProgress, account: Account) -> JobFacts:
+    generation = account.generation
     state, reasons = done.state, [done.reason] if done.reason else []
-    if target.trouble:
+    if account.trouble:
         state = JobState.DEGRADED
         reasons.append(
-            f"planning failed: {target.trouble}; the plan of generation {generation} stays"
+            f"planning failed: {account.trouble}; the plan of generation {generation} stays"
         )
     return JobFacts(
         etag=before.etag,

@@ -75,9 +75,10 @@ class Ledger:
     """What is wanted; the columns up to ``failed`` are parallel."""
     pair: Ints
     depth: Ints
-    """Hops left on the new paths of its pair: less is made first."""
+    """Twice the hops left on the new paths of its pair: less is made first."""
     height: Ints
-    """Where a packet meets it: falls along the way, over all that is held."""
+    """Where a packet meets it while its pair is on its old way: falls along the way, over
+    all that is held. Once the new way behind it is whole, ``depth`` says that."""
     ok: Bools
     """Acknowledged from the FIB, with just this content."""
     maybe: Bools
@@ -115,11 +116,24 @@ class Ledger:
         here = self.ok | self.maybe
         doubled = self.present & np.append(here, False)[self.partner]
         other = self.present & ~doubled
+        pairs, low = self.pending()
+        passed = self.depth <= pairs.of(low, self.pair, NEVER)
+        height = np.where(passed, self.depth, self.height)
         # Which of the two it is, nobody knows: what lies above the one lies above both.
-        height = self.height.copy()
         np.maximum.at(height, self.partner[doubled], self.old_height[doubled])
         wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
         return joined([wanted, with_stage(self.old, self.old_height).take(np.flatnonzero(other))])
+
+    def pending(self) -> tuple[Groups, Ints]:
+        """Pairs that do not have their new way yet, and the least depth that each lacks."""
+        make = np.flatnonzero(~self.ok)
+        unset = np.flatnonzero(self.present & (self.old_depth != NONE))
+        pairs = Groups(np.unique(np.concatenate([self.pair[make], self.old_pair[unset]])))
+        low = np.minimum(
+            pairs.least(self.pair[make], self.depth[make], NEVER),
+            pairs.least(self.old_pair[unset], self.old_depth[unset], NEVER),
+        )
+        return pairs, low
 
     def retried(self) -> Ledger:
         """The same with every failure forgotten, so that it is tried again."""
@@ -162,8 +176,10 @@ def begin(
     old_pair = pair_codes(old.source, old.destination, nodes)
     crossings = crossings_of(plan, np.concatenate([pair[to_set], old_pair]))
     depth = crossings.lookup(desired.switch, pair)
-    depth = np.where(depth == NONE, desired.stage, depth)
-    old_depth = np.where(partner == NONE, crossings.lookup(old.switch, old_pair), NONE)
+    depth = 2 * np.where(depth == NONE, desired.stage, depth)
+    # Odd, so after what is set at the same switch: if that fails, the old entry stays.
+    old_depth = crossings.lookup(old.switch, old_pair)
+    old_depth = np.where((partner == NONE) & (old_depth != NONE), 2 * old_depth + 1, NONE)
     pending = Groups(crossings.pairs)
     lift = pending.greatest(pair, depth) + 1
     low = np.minimum(

@@ -61,15 +61,11 @@ class Agenda:
 
 def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     """What is to be done now; see the package for the rules."""
-    make = np.flatnonzero(~ledger.ok)
+    pairs, low = ledger.pending()
     standing = ledger.present & (ledger.partner == NONE)
-    unset = np.flatnonzero(standing & (ledger.old_depth != NONE))
-    pairs = Groups(np.unique(np.concatenate([ledger.pair[make], ledger.old_pair[unset]])))
-    low = np.minimum(
-        pairs.least(ledger.pair[make], ledger.depth[make], NEVER),
-        pairs.least(ledger.old_pair[unset], ledger.old_depth[unset], NEVER),
-    )
+    make = np.flatnonzero(~ledger.ok)
     make = make[ledger.depth[make] == pairs.of(low, ledger.pair[make], NEVER)]
+    unset = np.flatnonzero(ledger.present & (ledger.old_depth != NONE))
     unset = unset[ledger.old_depth[unset] == pairs.of(low, ledger.old_pair[unset], NEVER)]
     held_up = ledger.failed[make] | stuck[ledger.desired.switch[make]]
     kept_up = ledger.undeletable[unset] | stuck[ledger.old.switch[unset]]

@@ -21,18 +21,27 @@ class RolloutSettings:
     """The longest until it is tried again."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Target:
-    """A committed plan, and what is told of the jobs in it."""
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The jobs that there are, and what is to be told of them besides their progress."""
 
-    committed: Committed
+    generation: int = 0
+    """Of the newest plan; 0 for none."""
     jobs: tuple[JobRecord, ...] = ()
-    """Those that the plan holds, as they were when it was made."""
+    """Those that the plan holds."""
     others: tuple[JobRecord, ...] = ()
-    """Those that no plan holds."""
-    trouble: str = ""
-    """Why there is no newer plan although there should be; empty where all is well."""
+    """Those that it does not hold."""
     refused: tuple[tuple[str, str], ...] = ()
     """Jobs that no plan can hold, by name, and why."""
+    trouble: str = ""
+    """Why there is no newer plan although there should be; empty where all is well."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """A committed plan, and the jobs to tell of."""
+
+    committed: Committed
+    account: Account = Account()
     since: float | None = None
     """When the intent changed that led to this plan, Unix seconds; None for long ago."""

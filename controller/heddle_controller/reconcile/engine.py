@@ -1,0 +1,43 @@
+"""The pure functions that make a plan, handed in as values.
+
+So the loop can be tested with small real ones, and nothing here depends on how the
+planner is built. app.py fills it from traffic, solve and plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.job import Job
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import Entries
+
+
+class Repair(Protocol):
+    """A plan, ready to be repaired."""
+
+    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        """A plan for the fabric and flows as they are now, in which only what must move moves."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Every function is pure, and may raise: the loop then keeps the plan it has."""
+
+    flows_of_job: Callable[[Job, Fabric], Flows]
+    """``traffic.jobs.flows_of_job``."""
+    solve: Callable[[Fabric, Flows], Plan]
+    """``solve.planner.solve``."""
+    repairer: Callable[[Plan], Repair]
+    """``solve.repair.Repairer``."""
+    verify: Callable[[Plan], None]
+    """``plan.verify.verify_plan``."""
+    entries_of: Callable[[Plan], Entries]
+    """``plan.programs.entries_of``."""
+    changed_flows: Callable[[Plan, Plan], Ints]
+    """``plan.diff.changed_flows``."""

@@ -1,0 +1,91 @@
+"""The leader: one worker a fabric, for as long as the epoch lasts.
+
+Whatever ends an epoch (another leader, an agent that has seen a greater epoch, a
+fault of our own) ends all workers; then leadership is sought again, above whatever
+epoch was met. Nothing of the old epoch is carried over: all there is to know is in
+the store and in the agents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from heddle_controller.reconcile.errors import PortError, StaleEpoch
+from heddle_controller.reconcile.rollout.pushes import Outrun
+from heddle_controller.reconcile.worker import Worker, World
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class Reconciler:
+    """Leads where it can, and waits for it where it cannot."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._above = 0
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        """Of the present leadership, or of the last one; 0 before the first."""
+        return self._epoch
+
+    async def run(self) -> None:
+        """Lead, or wait to, until cancelled."""
+        delay = self._world.settings.retry_first
+        while True:
+            try:
+                await self._reign()
+                delay = self._world.settings.retry_first
+            except* (StaleEpoch, Outrun) as ended:
+                self._learn(ended)
+                log.warning("leadership over", epoch=self._epoch, why=_words(ended))
+                delay = self._world.settings.retry_first
+            except* Exception as fault:
+                # Keep serving: a fault in one fabric's data must not end the controller.
+                log.exception("leadership failed", epoch=self._epoch, why=_words(fault))
+                await self._world.clock.sleep(delay)
+                delay = min(2 * delay, self._world.settings.retry_last)
+
+    def _learn(self, ended: BaseExceptionGroup[PortError]) -> None:
+        """Remember the greatest epoch that was met."""
+        for error in _leaves(ended):
+            if isinstance(error, Outrun):
+                self._above = max(self._above, error.highest)
+
+    async def _reign(self) -> None:
+        store, settings = self._world.store, self._world.settings
+        epoch = await store.acquire_leadership(settings.holder, above=self._above)
+        self._epoch = epoch
+        log.info("leading", epoch=epoch)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow_changes(epoch, tasks))
+                tasks.create_task(self._mind_the_end(epoch))
+        finally:
+            await store.release_leadership(epoch)
+
+    async def _follow_changes(self, epoch: int, tasks: asyncio.TaskGroup) -> None:
+        workers: dict[str, Worker] = {}
+        async for fabric in self._world.store.changes():
+            if fabric not in workers:
+                workers[fabric] = Worker(fabric, epoch, self._world)
+                tasks.create_task(workers[fabric].run())
+            workers[fabric].wake()
+
+    async def _mind_the_end(self, epoch: int) -> None:
+        await self._world.store.leadership_lost(epoch)
+        raise StaleEpoch(epoch, epoch + 1)
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+def _words(group: BaseExceptionGroup[Exception]) -> str:
+    return "; ".join(dict.fromkeys(str(error) for error in _leaves(group)))

@@ -1,0 +1,141 @@
+"""From the whole intent to a verified plan: the thinking half of the loop.
+
+Pure but for the time it takes, and run in a thread. What is planned how:
+
+- *Nothing to plan* where flows and states are those of the plan that stands, however
+  often the intent was written in between.
+- *Repair* wherever there is a plan: flows to which nothing happened stay.
+- *Anew* where there is none, where repair fails, or where what changed was not a
+  loss (jobs came or went, links came back), repair is off its bound, and solving
+  anew is better by enough to be worth moving flows. After a loss nothing more moves
+  than repair moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import Entries
+from heddle_controller.reconcile.engine import Engine, Repair
+from heddle_controller.reconcile.records import Intent
+
+WORTH_MOVING = 0.02
+"""How much lower the worst link has to be, relatively, for flows to move that need not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """What the intent comes to on its fabric."""
+
+    fabric: Fabric
+    flows: Flows
+    refused: tuple[tuple[str, str], ...]
+    """Jobs and demand sets that the fabric cannot have, and why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A verified plan and what it means for switches."""
+
+    plan: Plan
+    entries: Entries
+    changed_count: int
+
+
+def wanted_of(intent: Intent, engine: Engine) -> Wanted:
+    """The flows of all jobs and demand sets.
+
+    One that was admitted but does not fit (any more) is left out, not the others.
+    """
+    weights = {record.job.name: record.job.priority for record in intent.jobs}
+    parts, refused = [], []
+    for record in intent.jobs:
+        try:
+            parts.append(engine.flows_of_job(record.job, intent.fabric))
+        except InputError as error:
+            refused.append((record.job.name, str(error)))
+    for demands in intent.demands:
+        origin = f"demands {demands.name!r}"
+        try:
+            parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
+        except InputError as error:
+            refused.append((demands.name, str(error)))
+    return Wanted(intent.fabric, concatenate(parts), tuple(refused))
+
+
+def same_input(plan: Plan, wanted: Wanted) -> bool:
+    """Whether a plan was made for just these flows on just this fabric."""
+    old, new = plan.fabric, wanted.fabric
+    if old.structure is not new.structure:
+        return False
+    states = ((old.effective, new.effective), (old.node_state, new.node_state))
+    if not all(np.array_equal(one, other) for one, other in states):
+        return False
+    return same_flows(plan.flows, wanted.flows)
+
+
+def same_flows(old: Flows, new: Flows) -> bool:
+    """Whether two sets of flows are equal in every column."""
+    return all(
+        np.array_equal(getattr(old, field.name), getattr(new, field.name))
+        if isinstance(getattr(old, field.name), np.ndarray)
+        else getattr(old, field.name) == getattr(new, field.name)
+        for field in fields(Flows)
+    )
+
+
+def make_plan(
+    wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: Engine
+) -> Planned:
+    """A verified plan.
+
+    Raises:
+        Exception: whatever the last attempt failed with.
+    """
+    plan = _best(wanted, previous, repair, engine)
+    changed = len(engine.changed_flows(previous, plan)) if previous is not None else 0
+    return Planned(plan, engine.entries_of(plan), changed)
+
+
+def _best(wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: Engine) -> Plan:
+    fabric, flows = wanted.fabric, wanted.flows
+
+    def anew() -> Plan:
+        return _verified(engine.solve(fabric, flows), engine)
+
+    if previous is None or repair is None:
+        return anew()
+    try:
+        repaired = _verified(repair.repair(fabric, flows), engine)
+    except Exception:  # noqa: BLE001 - whatever is wrong with the repair, a new plan may do
+        return anew()
+    if only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING:
+        return repaired
+    try:
+        fresh = anew()
+    except Exception:  # noqa: BLE001 - the repaired plan is sound
+        return repaired
+    gain = 1 - fresh.certificate.max_utilization / repaired.certificate.max_utilization
+    fewer = len(fresh.unrouted) < len(repaired.unrouted)
+    same = len(fresh.unrouted) == len(repaired.unrouted)
+    return fresh if fewer or (same and gain >= WORTH_MOVING) else repaired
+
+
+def _verified(plan: Plan, engine: Engine) -> Plan:
+    engine.verify(plan)
+    return plan
+
+
+def only_losses(previous: Plan, wanted: Wanted) -> bool:
+    """Whether all that changed since a plan is that links or switches went out of service."""
+    old, new = previous.fabric, wanted.fabric
+    if old.structure is not new.structure or not same_flows(previous.flows, wanted.flows):
+        return False
+    return not bool((new.plannable & ~old.plannable).any())

@@ -1,0 +1,105 @@
+"""Who is there, what is under way to whom, and whom to wait for no longer.
+
+Keyed by switch id, because ids outlive the rows of one fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.reconcile.rollout.pushes import Sent
+from heddle_controller.reconcile.rollout.steps import Switches
+from heddle_controller.reconcile.southbound import AgentSession
+
+
+class Presence:
+    """Sessions and pushes of one fabric."""
+
+    def __init__(self, patience: float, now: float) -> None:
+        self._patience = patience
+        self._start = now
+        self._away: dict[str, float] = {}
+        self._structure: Structure | None = None
+        self._switches: frozenset[str] = frozenset()
+        self.sessions: dict[str, AgentSession] = {}
+        self.sent: dict[str, Sent] = {}
+
+    def update(
+        self, present: Mapping[str, AgentSession], structure: Structure, now: float
+    ) -> list[AgentSession]:
+        """Take in who is connected now; the sessions that are new."""
+        for switch in self.sessions.keys() - present.keys():
+            del self.sessions[switch]
+            self._away[switch] = now
+        new = []
+        for switch, session in present.items():
+            known = self.sessions.get(switch)
+            if switch in structure.index and (known is None or known.id != session.id):
+                self.sessions[switch] = session
+                new.append(session)
+        return new
+
+    def answered(self) -> list[Sent]:
+        """Pushes that are done; each is returned once."""
+        done = [switch for switch, sent in self.sent.items() if sent.task.done()]
+        return [self.sent.pop(switch) for switch in done]
+
+    def orphaned(self) -> list[Sent]:
+        """Pushes to sessions that another has replaced; nobody waits for them any more."""
+        lost = [
+            switch
+            for switch, sent in self.sent.items()
+            if switch in self.sessions and self.sessions[switch].id != sent.session.id
+        ]
+        orphans = [self.sent.pop(switch) for switch in lost]
+        for sent in orphans:
+            sent.task.cancel()
+        return orphans
+
+    def switches(self, structure: Structure, now: float) -> Switches:
+        """What can be expected of each switch."""
+        ready = np.zeros(len(structure.nodes.ids), dtype=np.bool_)
+        stuck = np.zeros_like(ready)
+        ready[[structure.index[s] for s in self.sessions if s not in self.sent]] = True
+        given_up = (s for s, until in self._patience_ends(structure) if until <= now)
+        stuck[[structure.index[s] for s in given_up]] = True
+        return Switches(ready, stuck)
+
+    def why_stuck(self, structure: Structure, now: float) -> dict[int, str]:
+        """In words, by node row."""
+        return {
+            structure.index[switch]: (
+                f"switch {switch} has not answered for {self._patience:g} s"
+                if switch in self.sessions
+                else f"switch {switch} is not connected"
+            )
+            for switch, until in self._patience_ends(structure)
+            if until <= now
+        }
+
+    def next_end(self, structure: Structure, now: float) -> float | None:
+        """When patience with another switch ends."""
+        return min((end for _, end in self._patience_ends(structure) if end > now), default=None)
+
+    def busy(self, now: float) -> bool:
+        """Whether an answer is due soon."""
+        return any(
+            not sent.task.done() and sent.time + self._patience > now for sent in self.sent.values()
+        )
+
+    def _patience_ends(self, structure: Structure) -> Iterator[tuple[str, float]]:
+        if structure is not self._structure:
+            self._structure, self._switches = structure, _switches(structure)
+        for switch in self._switches - self.sessions.keys():
+            yield switch, self._away.get(switch, self._start) + self._patience
+        for switch, sent in self.sent.items():
+            if switch in self.sessions and switch in structure.index:
+                yield switch, sent.time + self._patience
+
+
+def _switches(structure: Structure) -> frozenset[str]:
+    rows = np.flatnonzero(structure.nodes.kind != NodeKind.NIC).tolist()
+    return frozenset(structure.nodes.ids[row] for row in rows)

@@ -1,0 +1,76 @@
+"""What the leader tells of a rollout: facts to the store, figures to the metrics."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heddle_controller.reconcile.facts import job_facts
+from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.reconcile.ports import Clock, Metrics, Store
+from heddle_controller.reconcile.records import JobFacts
+from heddle_controller.reconcile.rollout.ledger import Ledger
+from heddle_controller.reconcile.rollout.progress import JobProgress
+from heddle_controller.reconcile.rollout.target import Target
+
+
+class Reporter:
+    """Writes only what is new; what could not be written is new again the next time."""
+
+    def __init__(
+        self, fabric: str, epoch: int, store: Store, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._fabric = fabric
+        self._epoch = epoch
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._told: dict[str, JobFacts] = {}
+        self._noted: set[int] = set()
+        self._complete = False
+
+    def begin(self, ledger: Ledger, target: Target) -> None:
+        """Another plan is being rolled out: what was told of the last one is void."""
+        structure, committed = ledger.fabric.structure, target.committed
+        self._noted = {
+            structure.index[switch]
+            for switch, fact in committed.programmed.items()
+            if fact.generation >= committed.generation and switch in structure.index
+        }
+        self._complete = False
+
+    async def programmed(self, ledger: Ledger) -> None:
+        """Note the switches that have come to hold the generation."""
+        holds = np.flatnonzero(ledger.knowledge.generation == ledger.generation).tolist()
+        new = [row for row in holds if row not in self._noted]
+        if not new:
+            return
+        await self._store.record_programmed(
+            self._fabric,
+            epoch=self._epoch,
+            generation=ledger.generation,
+            switches=[ledger.fabric.structure.nodes.ids[row] for row in new],
+            time=self._clock.now(),
+        )
+        self._noted.update(new)
+
+    async def jobs(self, target: Target, progress: dict[str, JobProgress]) -> None:
+        """Tell how far jobs have come."""
+        account = target.account
+        facts = job_facts(account, progress, self._told, self._clock.now())
+        if facts:
+            await self._store.record_jobs(self._fabric, epoch=self._epoch, facts=facts)
+            self._told |= facts
+        known = {record.job.name for record in (*account.jobs, *account.others)}
+        self._told = {name: fact for name, fact in self._told.items() if name in known}
+
+    def figures(self, ledger: Ledger, target: Target, *, pending: bool) -> None:
+        """Measure how far the rollout is, and when it is through, how long it took."""
+        wanted = np.unique(ledger.desired.switch)
+        behind = np.count_nonzero(ledger.knowledge.generation[wanted] != ledger.generation)
+        self._metrics.set(Metric.PENDING_SWITCHES, self._fabric, float(behind))
+        if pending or self._complete:
+            return
+        self._complete = True
+        if target.since is not None:
+            seconds = max(0.0, self._clock.now() - target.since)
+            self._metrics.observe(Metric.PROGRAM_SECONDS, self._fabric, seconds)

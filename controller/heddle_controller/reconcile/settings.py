@@ -1,0 +1,24 @@
+"""How eager and how patient the controller is; read from outside by the wiring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heddle_controller.reconcile.rollout.target import RolloutSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileSettings:
+    """All times in seconds."""
+
+    holder: str = "controller"
+    """This replica's name, for people."""
+    debounce: float = 0.005
+    """Changes that follow one another so closely are planned as one..."""
+    debounce_most: float = 0.1
+    """...but none waits longer than this for those that follow."""
+    retry_first: float = 1.0
+    """Until planning is tried again after it failed; twice as long each time."""
+    retry_last: float = 60.0
+    """The longest until it is tried again."""
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)

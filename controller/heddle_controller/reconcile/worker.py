@@ -1,0 +1,223 @@
+"""One fabric under one leader: read the whole intent, plan, commit, roll out.
+
+Level-triggered: whatever woke it, it compares the intent as it is with the plan as
+it stands. Run twice, it does nothing the second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+import structlog
+
+from heddle_controller.model.program import Program
+from heddle_controller.reconcile.engine import Engine, Repair
+from heddle_controller.reconcile.errors import PortError, StaleEpoch
+from heddle_controller.reconcile.facts import job_facts
+from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.reconcile.planning import Planned, Wanted, make_plan, same_input, wanted_of
+from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
+from heddle_controller.reconcile.records import Committed, Intent, PlanFacts
+from heddle_controller.reconcile.rollout.driver import Rollout
+from heddle_controller.reconcile.rollout.target import Account, Target
+from heddle_controller.reconcile.settings import ReconcileSettings
+from heddle_controller.reconcile.waiting import pause
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The ports, and the functions that plan."""
+
+    store: Store
+    gateway: AgentGateway
+    clock: Clock
+    metrics: Metrics
+    engine: Engine
+    settings: ReconcileSettings
+
+
+class Worker:
+    """Keeps one fabric's plan in line with its intent, and its switches with the plan."""
+
+    def __init__(self, fabric: str, epoch: int, world: World) -> None:
+        self._fabric = fabric
+        self._epoch = epoch
+        self._world = world
+        self._rollout = Rollout(
+            fabric,
+            epoch,
+            store=world.store,
+            gateway=world.gateway,
+            clock=world.clock,
+            metrics=world.metrics,
+            settings=world.settings.rollout,
+        )
+        self._wake = asyncio.Event()
+        self._version: int | None = None
+        """Of the intent that the newest plan answers to; None while there is no such."""
+        self._committed: Committed | None = None
+        self._account = Account()
+        self._repair: Repair | None = None
+        self._delay = world.settings.retry_first
+        self._retry_at: float | None = None
+
+    def wake(self) -> None:
+        """Something may have changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            Outrun: an agent has followed a newer leader.
+            StaleEpoch: so has the store.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._rollout.run())
+            tasks.create_task(self._work())
+
+    async def _work(self) -> None:
+        self._wake.set()
+        while True:
+            await pause(self._world.clock, self._wake, [self._retry_at])
+            await self._settle()
+            self._wake.clear()
+            self._retry_at = None
+            try:
+                await self._reconcile()
+            except StaleEpoch:
+                raise
+            except PortError as error:  # the store is away, or another plan came between
+                log.warning("fabric not reconciled", fabric=self._fabric, why=str(error))
+                self._committed = self._version = None
+                self._try_again()
+
+    async def _settle(self) -> None:
+        """Let changes that come together be planned together, but not for ever."""
+        clock, settings = self._world.clock, self._world.settings
+        end = clock.monotonic() + settings.debounce_most
+        while self._wake.is_set() and clock.monotonic() < end:
+            self._wake.clear()
+            await clock.sleep(settings.debounce)
+
+    def _try_again(self) -> None:
+        """Wake after a while, twice as long each time; sooner if something changes."""
+        self._retry_at = self._world.clock.monotonic() + self._delay
+        self._delay = min(2 * self._delay, self._world.settings.retry_last)
+
+    async def _reconcile(self) -> None:
+        world, fabric = self._world, self._fabric
+        world.metrics.count(Metric.RECONCILE_RUNS, fabric)
+        if self._committed is None:
+            await self._pick_up()
+        if (await world.store.versions(fabric)).intent == self._version:
+            return
+        intent = await world.store.intent(fabric)
+        start = world.clock.monotonic()
+        try:
+            wanted = await asyncio.to_thread(wanted_of, intent, world.engine)
+            planned = await self._plan(wanted)
+        except Exception as error:  # noqa: BLE001 - whatever planning fails with, the loop lives on
+            await self._in_trouble(intent, error)
+            return
+        seconds = world.clock.monotonic() - start
+        if planned is None:
+            self._keep(intent, wanted)
+        else:
+            world.metrics.observe(Metric.SOLVE_SECONDS, fabric, seconds)
+            await self._commit(intent, wanted, planned, seconds)
+        self._delay = world.settings.retry_first
+
+    async def _pick_up(self) -> None:
+        """Go on from the plan that the store has, whoever made it."""
+        committed = await self._world.store.committed(self._fabric)
+        if committed is None:
+            return
+        self._committed = committed
+        self._rollout.aim(Target(committed, Account(committed.generation)))
+        await self._prepare(committed)
+
+    async def _plan(self, wanted: Wanted) -> Planned | None:
+        """A plan for what is wanted; None where the one that stands is for just that."""
+        committed, engine = self._committed, self._world.engine
+        previous = committed.plan if committed else None
+        if previous is not None and same_input(previous, wanted):
+            return None
+        return await asyncio.to_thread(make_plan, wanted, previous, self._repair, engine)
+
+    def _keep(self, intent: Intent, wanted: Wanted) -> None:
+        """The plan that stands answers to this intent too."""
+        assert self._committed is not None
+        self._account = _account(self._committed.generation, intent, wanted)
+        self._version = intent.version
+        self._rollout.aim(Target(self._committed, self._account))
+
+    async def _commit(
+        self, intent: Intent, wanted: Wanted, planned: Planned, seconds: float
+    ) -> None:
+        before = self._committed.generation if self._committed else 0
+        committed = await self._world.store.commit(
+            self._fabric,
+            epoch=self._epoch,
+            expected_generation=before,
+            plan=planned.plan,
+            program=Program(self._epoch, before + 1, intent.version, planned.entries),
+            facts=PlanFacts(planned.changed_count, seconds),
+        )
+        self._committed, self._version = committed, intent.version
+        self._account = _account(committed.generation, intent, wanted)
+        self._rollout.aim(Target(committed, self._account, since=intent.change_time))
+        self._measure(committed)
+        await self._prepare(committed)
+
+    async def _prepare(self, committed: Committed) -> None:
+        """Have the repair of this plan ready before it is needed."""
+        try:
+            self._repair = await asyncio.to_thread(self._world.engine.repairer, committed.plan)
+        except Exception:  # then the next plan is made anew
+            log.exception("plan cannot be repaired", fabric=self._fabric)
+            self._repair = None
+
+    async def _in_trouble(self, intent: Intent, error: Exception) -> None:
+        """Keep the old plan, say so in every job, and try again."""
+        log.error("planning failed", fabric=self._fabric, why=str(error), exc_info=error)
+        self._world.metrics.count(Metric.RECONCILE_FAILURES, self._fabric)
+        known = {record.etag for record in self._account.jobs}
+        self._account = replace(
+            self._account,
+            jobs=tuple(record for record in intent.jobs if record.etag in known),
+            others=tuple(record for record in intent.jobs if record.etag not in known),
+            trouble=f"{type(error).__name__}: {error}",
+        )
+        self._version = None
+        self._try_again()
+        if self._committed is not None:
+            self._rollout.aim(Target(self._committed, self._account))
+            return
+        facts = job_facts(self._account, {}, {}, self._world.clock.now())
+        await self._world.store.record_jobs(self._fabric, epoch=self._epoch, facts=facts)
+
+    def _measure(self, committed: Committed) -> None:
+        metrics, plan = self._world.metrics, committed.plan
+        for metric, value in (
+            (Metric.GENERATION, committed.generation),
+            (Metric.ENTRIES, len(committed.program.entries)),
+            (Metric.UNROUTED_FLOWS, len(plan.unrouted)),
+            (Metric.MAX_UTILIZATION, plan.certificate.max_utilization),
+            (Metric.LOWER_BOUND, plan.certificate.lower_bound),
+        ):
+            metrics.set(metric, self._fabric, value)
+        metrics.count(Metric.CHANGED_FLOWS, self._fabric, committed.facts.changed_count)
+
+
+def _account(generation: int, intent: Intent, wanted: Wanted) -> Account:
+    refused = dict(wanted.refused)
+    return Account(
+        generation=generation,
+        jobs=tuple(record for record in intent.jobs if record.job.name not in refused),
+        others=tuple(record for record in intent.jobs if record.job.name in refused),
+        refused=wanted.refused,
+    )

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.job import Job
+from heddle_controller.model.plan import Plan
+from heddle_controller.reconcile.errors import FailedPrecondition
+from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.reconcile.records import JobState, LinkName, LinkObservation, LinkReport
+from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
+
+J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
+J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """Two zones of two leaves, with two cores in each of two planes."""
+    return House(tmp_path, three_tiers())
+
+
+async def furnish(house: House, *jobs: Job) -> None:
+    """Put the fabric and the jobs, and wait until they are programmed."""
+    await house.intake.put_fabric("f1", house.fabric)
+    for job in jobs:
+        await house.intake.submit_job("f1", job)
+    await house.programmed(*(job.name for job in jobs))
+    await house.settled()
+
+
+async def test_a_job_is_planned_and_programmed(house: House) -> None:
+    """From submission to every switch's FIB, told so, and the time it took measured."""
+    async with house.running():
+        await furnish(house, J1)
+        done = await house.committed()
+        facts = (await house.job("j1")).facts
+        assert (facts.flow_count, facts.unrouted_count) == (4, 0)
+        assert facts.generation == done.generation
+        assert not house.trouble(done.plan.fabric, done.plan.flows)
+        assert done.programmed_time() > 0
+        assert house.figures.values[Metric.PROGRAM_SECONDS]
+        assert house.figures.values[Metric.PENDING_SWITCHES] == [0]
+
+
+async def test_nothing_to_do_writes_nothing(house: House) -> None:
+    """Writes that change neither flows nor states make no new plan and no push."""
+    async with house.running():
+        await furnish(house, J1)
+        before, pushes = await house.committed(), house.push_count()
+        await house.intake.put_fabric("f1", house.fabric, title="another")
+        runs = house.figures.counts[Metric.RECONCILE_RUNS]
+        await house.store.set_link_state("f1", LinkName("l0.0", "s0.0"), State.UP)
+        await house.intake.update_job("f1", replace(J1, traffic_class=J1.traffic_class))
+        await house.programmed("j1")
+        await house.until(lambda: house.figures.counts[Metric.RECONCILE_RUNS] > runs, "a run")
+        assert (await house.committed()).generation == before.generation
+        assert house.push_count() == pushes
+        assert (await house.job("j1")).facts.generation == before.generation
+
+
+async def test_restart_with_nothing_new_writes_nothing(house: House) -> None:
+    """Another process finds all in place: no plan, no push, the jobs still programmed."""
+    async with house.running():
+        await furnish(house, J1)
+        before, pushes = await house.committed(), house.push_count()
+    async with house.running():
+        runs = house.figures.counts[Metric.RECONCILE_RUNS]
+        await house.until(lambda: house.figures.counts[Metric.RECONCILE_RUNS] > runs, "a run")
+        await house.intake.put_fabric("f1", house.fabric, title="still the same")
+        await house.until(lambda: house.figures.counts[Metric.RECONCILE_RUNS] > runs + 1, "more")
+        assert (await house.committed()).generation == before.generation
+        assert house.push_count() == pushes
+        await house.programmed("j1")
+
+
+async def test_deleted_jobs_leave_no_entries(house: House) -> None:
+    """The entries of a job go with it; those of the other stay."""
+    async with house.running():
+        await furnish(house, J1, J2)
+        lost = house.watch_packets(house.fabric, J1, J2)
+        await house.store.delete_job("f1", "j1")
+        await house.until(lambda: _generation(house, 1), "a plan without it")
+        await house.settled()
+        flows = (await house.committed()).plan.flows
+        assert flows.job_names == ("j2",)
+        await house.store.delete_job("f1", "j2")
+        await house.until(lambda: _is_empty(house), "empty tables")
+        assert not lost
+
+
+async def _generation(house: House, jobs: int) -> bool:
+    return len((await house.committed()).plan.flows.job_names) == jobs
+
+
+def _is_empty(house: House) -> bool:
+    return not any(switch.table.entries for switch in house.gateway.switches.values())
+
+
+async def test_a_lost_link_moves_only_what_it_must(house: House) -> None:
+    """An agent's report moves the flows over the link and no other."""
+    async with house.running():
+        await furnish(house, J1, J2)
+        before = await house.committed()
+        tail, head = before.plan.fabric.structure.tail, before.plan.fabric.structure.head
+        kinds = before.plan.fabric.structure.nodes.kind
+        arc = next(
+            int(a) for a in before.plan.paths.arcs if kinds[tail[a]] == 2 and kinds[head[a]] == 3
+        )
+        crossing = before.plan.paths.crosses(np.isin(np.arange(len(tail)), [arc, arc ^ 1]))
+        ids = before.plan.fabric.structure.nodes.ids
+        link = LinkName(ids[tail[arc]], ids[head[arc]])
+        seen = LinkObservation(link, State.DOWN, time=1.0, sequence=1)
+        assert await house.store.report_links("f1", LinkReport(ids[tail[arc]], "i", (seen,)))
+        await house.until(lambda: _newer(house, before.generation), "a new plan")
+        await house.settled()
+        await house.programmed("j1", "j2")
+        after = await house.committed()
+        moved = ENGINE.changed_flows(before.plan, after.plan)
+        assert set(moved.tolist()) == set(before.plan.paths.flow[crossing].tolist())
+        assert after.facts.changed_count == len(moved) > 0
+        assert not after.plan.paths.crosses(np.isin(np.arange(len(tail)), [arc, arc ^ 1])).any()
+        assert not house.trouble(after.plan.fabric, after.plan.flows)
+
+
+async def _newer(house: House, generation: int) -> bool:
+    return (await house.committed()).generation > generation
+
+
+async def test_a_drained_switch_is_emptied_without_a_loss(house: House) -> None:
+    """Maintenance: all flows leave the switch, make before break, and may come back."""
+    async with house.running():
+        await furnish(house, J1, J2)
+        lost = house.watch_packets(house.fabric, J1, J2)
+        generation = (await house.committed()).generation
+        await house.store.set_switch_state("f1", "s0.0", State.DRAINED)
+        await house.until(lambda: _newer(house, generation), "a new plan")
+        await house.settled()
+        after = await house.committed()
+        row = after.plan.fabric.structure.index["s0.0"]
+        assert row not in after.plan.fabric.structure.head[after.plan.paths.arcs]
+        await house.store.set_switch_state("f1", "s0.0", State.UP)
+        await house.until(lambda: _newer(house, after.generation), "a new plan")
+        await house.settled()
+        assert not lost
+
+
+async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
+    """Every job is told why; the old plan stays in the switches; the next success mends all."""
+    broken = True
+
+    def solve(fabric: Fabric, flows: Flows) -> Plan:
+        if broken and len(flows) > 4:
+            raise RuntimeError("out of colours")
+        return ENGINE.solve(fabric, flows)
+
+    class Repair:
+        def __init__(self, plan: Plan) -> None:
+            del plan
+
+        def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+            return solve(fabric, flows)
+
+    house.engine = replace(ENGINE, solve=solve, repairer=Repair)
+    async with house.running():
+        await furnish(house, J1)
+        before = await house.committed()
+        await house.intake.submit_job("f1", J2)
+        await house.in_state(JobState.DEGRADED, "j1", "j2")
+        reason = "planning failed: RuntimeError: out of colours; the plan of generation "
+        assert (await house.job("j1")).facts.reason == f"{reason}{before.generation} stays"
+        assert (await house.job("j2")).facts.reason == "not planned: RuntimeError: out of colours"
+        assert (await house.committed()).generation == before.generation
+        await house.settled()
+        assert house.figures.counts[Metric.RECONCILE_FAILURES] > 0
+        broken = False
+        await house.programmed("j1", "j2")
+        assert (await house.job("j1")).facts.reason == ""
+        assert (await house.job("j1")).facts.generation == before.generation
+
+
+async def test_the_first_planning_fails(house: House) -> None:
+    """Without any plan to keep, the job is told all the same, and planned when it can be."""
+    broken = True
+
+    def solve(fabric: Fabric, flows: Flows) -> Plan:
+        if broken:
+            raise RuntimeError("out of colours")
+        return ENGINE.solve(fabric, flows)
+
+    house.engine = replace(ENGINE, solve=solve)
+    async with house.running():
+        await house.intake.put_fabric("f1", house.fabric)
+        await house.intake.submit_job("f1", J1)
+        await house.in_state(JobState.DEGRADED, "j1")
+        assert (await house.job("j1")).facts.reason == "not planned: RuntimeError: out of colours"
+        broken = False
+        await house.programmed("j1")
+
+
+async def test_an_invalid_plan_is_never_committed(house: House) -> None:
+    """A plan that fails its check is as good as none."""
+
+    def verify(plan: Plan) -> None:
+        if "j2" in plan.flows.job_names:
+            raise ValueError("path of j2 is broken")
+
+    house.engine = replace(ENGINE, verify=verify)
+    async with house.running():
+        await furnish(house, J1)
+        before = await house.committed()
+        await house.intake.submit_job("f1", J2)
+        await house.in_state(JobState.DEGRADED, "j2")
+        assert "path of j2 is broken" in (await house.job("j2")).facts.reason
+        assert (await house.committed()).generation == before.generation
+        await house.store.delete_job("f1", "j2")
+        await house.programmed("j1")
+
+
+async def test_one_job_that_cannot_be_had_harms_no_other(house: House) -> None:
+    """A job whose flows cannot be made is told so; the others are planned."""
+
+    def flows_of_job(job: Job, fabric: Fabric) -> Flows:
+        if job.name == "j2":
+            raise refuse("job 'j2'", "hosts", "vanished")
+        return ENGINE.flows_of_job(job, fabric)
+
+    house.engine = replace(ENGINE, flows_of_job=flows_of_job)
+    async with house.running():
+        await house.intake.put_fabric("f1", house.fabric)
+        await house.intake.submit_job("f1", J2)
+        await house.intake.submit_job("f1", J1)
+        await house.programmed("j1")
+        await house.in_state(JobState.DEGRADED, "j2")
+        assert (await house.job("j2")).facts.reason == "not planned: job 'j2': hosts: vanished"
+
+
+async def test_bad_jobs_are_refused_at_the_door(house: House) -> None:
+    """Unknown hosts, hosts in use, parallelism that does not multiply: nothing is stored."""
+    async with house.running():
+        await furnish(house, J1)
+        version = (await house.store.versions("f1")).intent
+        with pytest.raises(InputError, match="'h9'"):
+            await house.intake.submit_job("f1", ring("j3", "h9", "h0.0.1"))
+        with pytest.raises(FailedPrecondition, match="in use by job 'j1'"):
+            await house.intake.submit_job("f1", ring("j3", "h0.0.0", "h0.0.1"))
+        bad = replace(J2, parallelism=replace(J2.parallelism, dp=3))
+        with pytest.raises(InputError):
+            await house.intake.submit_job("f1", bad)
+        with pytest.raises(FailedPrecondition, match="job 'j1': needs it"):
+            await house.intake.put_fabric("f1", three_tiers(zones=1))
+        assert (await house.store.versions("f1")).intent == version
+        assert [r.job.name for r in await house.store.list_jobs("f1")] == ["j1"]
+
+
+async def test_a_fabric_that_grows(house: House) -> None:
+    """A leaf more gives every node another row; no packet is lost, nothing needless is moved."""
+    grown = three_tiers(leaves=3)
+    house.gateway.switches |= {
+        name: switch
+        for name, switch in House(house.path.parent, grown).gateway.switches.items()
+        if name not in house.gateway.switches
+    }
+    async with house.running():
+        await furnish_without_new(house)
+        lost = house.watch_packets(house.fabric, J1)
+        generation = (await house.committed()).generation
+        await house.intake.put_fabric("f1", grown)
+        await house.until(lambda: _newer(house, generation), "a new plan")
+        await house.settled()
+        await house.programmed("j1")
+        assert not lost
+        assert (await house.committed()).facts.changed_count == 0
+
+
+async def furnish_without_new(house: House) -> None:
+    """As ``furnish``, but for switches that the fabric does not have yet."""
+    await house.intake.put_fabric("f1", house.fabric)
+    await house.intake.submit_job("f1", J1)
+    await house.programmed("j1")

@@ -1,0 +1,250 @@
+"""A controller without a wire: real store, real planner, switches in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import parse_fabric
+from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.reconcile.engine import Engine
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.loop import Reconciler
+from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.reconcile.ports import AgentGateway, Store
+from heddle_controller.reconcile.records import Committed, JobRecord, JobState
+from heddle_controller.reconcile.rollout.target import RolloutSettings
+from heddle_controller.reconcile.settings import ReconcileSettings
+from heddle_controller.reconcile.worker import World
+from heddle_controller.solve.planner import solve
+from heddle_controller.solve.repair import Repairer
+from heddle_controller.store.embedded import open_embedded
+from heddle_controller.traffic.jobs import flows_of_job
+from tests.unit.reconcile.gateway import MemoryGateway, all_switches
+from tests.unit.reconcile.network import Network
+
+DEADLINE = 20.0
+
+ENGINE = Engine(
+    flows_of_job=flows_of_job,
+    solve=solve,
+    repairer=Repairer,
+    verify=verify_plan,
+    entries_of=entries_of,
+    changed_flows=changed_flows,
+)
+
+SETTINGS = ReconcileSettings(
+    holder="test",
+    debounce=0.001,
+    debounce_most=0.01,
+    retry_first=0.02,
+    retry_last=0.1,
+    rollout=RolloutSettings(patience=0.2, linger=0.005, retry_first=0.02, retry_last=0.1),
+)
+
+
+class RealClock:
+    """The machine's."""
+
+    def now(self) -> float:
+        """See the port."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """See the port."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """See the port."""
+        await asyncio.sleep(seconds)
+
+
+class Figures:
+    """Metrics that can be read back."""
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[Metric, float] = defaultdict(float)
+        self.values: defaultdict[Metric, list[float]] = defaultdict(list)
+
+    def count(self, metric: Metric, fabric: str, amount: float = 1.0) -> None:
+        """See the port."""
+        assert fabric
+        self.counts[metric] += amount
+
+    def observe(self, metric: Metric, fabric: str, value: float) -> None:
+        """See the port."""
+        assert fabric
+        self.values[metric].append(value)
+
+    def set(self, metric: Metric, fabric: str, value: float) -> None:
+        """See the port."""
+        assert fabric
+        self.values[metric] = [value]
+
+
+def three_tiers(zones: int = 2, leaves: int = 2, spines: int = 2, cores: int = 2) -> Fabric:
+    """Zones of leaves and spines, joined by cores in planes; one NIC a host, two hosts a leaf."""
+    nodes: list[dict[str, Any]] = []
+    edges: list[dict[str, Any]] = []
+    for plane in range(spines):
+        nodes += [{"id": f"c{plane}.{core}", "kind": "core"} for core in range(cores)]
+    for zone in range(zones):
+        for spine in range(spines):
+            name = f"s{zone}.{spine}"
+            nodes.append({"id": name, "kind": "spine", "zone": f"z{zone}", "plane": spine})
+            edges += [_edge(name, f"c{spine}.{core}") for core in range(cores)]
+        for leaf in range(leaves):
+            name = f"l{zone}.{leaf}"
+            nodes.append({"id": name, "kind": "leaf", "zone": f"z{zone}"})
+            edges += [_edge(name, f"s{zone}.{spine}") for spine in range(spines)]
+            for host in range(2):
+                nic = f"n{zone}.{leaf}.{host}"
+                nodes.append({"id": nic, "kind": "nic", "host": f"h{zone}.{leaf}.{host}"})
+                edges.append(_edge(nic, name))
+    return parse_fabric({"nodes": nodes, "edges": edges}, "sample")
+
+
+def _edge(source: str, target: str) -> dict[str, Any]:
+    return {"source": source, "target": target, "gbps": 400}
+
+
+def ring(name: str, *hosts: str) -> Job:
+    """A job whose hosts send round in a ring."""
+    return Job(
+        name=name,
+        hosts=hosts,
+        gpus_per_host=1,
+        parallelism=Parallelism(dp=len(hosts)),
+        collectives=(Collective(Operation.ALL_REDUCE, Group.DP, 1_000_000),),
+    )
+
+
+class House:
+    """One controller process after another on one store file, and the switches they lead."""
+
+    def __init__(self, folder: Path, fabric: Fabric) -> None:
+        self.path = folder / "store.db"
+        self.fabric = fabric
+        self.figures = Figures()
+        self.engine = ENGINE
+        self.gateway = MemoryGateway("f1", all_switches(fabric))
+        self.reconciler: Reconciler | None = None
+        self.intake: Intake
+        self.store: Store
+
+    def world(self, store: Store, gateway: AgentGateway) -> World:
+        """What the controller is given."""
+        return World(store, gateway, RealClock(), self.figures, self.engine, SETTINGS)
+
+    @asynccontextmanager
+    async def running(
+        self,
+        *,
+        through: Callable[[Any], Any] = lambda port: port,
+        connected: bool = True,
+    ) -> AsyncIterator[None]:
+        """A controller process; ``through`` may put something between it and its ports."""
+        raw = await open_embedded(self.path)
+        self.store = raw
+        self.intake = Intake(raw, flows_of_job)
+        gateway = MemoryGateway("f1", self.gateway.switches)
+        gateway.watch, self.gateway = self.gateway.watch, gateway
+        if connected:
+            gateway.connect(*gateway.switches)
+        self.reconciler = Reconciler(self.world(through(raw), through(gateway)))
+        task = asyncio.create_task(self.reconciler.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            await raw.close()
+
+    async def until(self, reached: Callable[[], Any], what: str) -> None:
+        """Wait for something that is asked of the store, or of anything."""
+        end = time.monotonic() + DEADLINE
+        while not await _value(reached()):
+            if time.monotonic() > end:
+                raise AssertionError(f"not reached: {what}; {await self._where()}")
+            await asyncio.sleep(0.005)
+
+    async def _where(self) -> str:
+        jobs = [(r.job.name, r.facts) for r in await self.store.list_jobs("f1")]
+        return f"{jobs}"
+
+    async def job(self, name: str) -> JobRecord:
+        """A job as stored."""
+        return await self.store.get_job("f1", name)
+
+    async def programmed(self, *names: str) -> None:
+        """Wait until jobs are PROGRAMMED."""
+        await self.in_state(JobState.PROGRAMMED, *names)
+
+    async def in_state(self, state: JobState, *names: str) -> None:
+        """Wait until jobs are in a state."""
+
+        async def reached() -> bool:
+            return all([(await self.job(name)).facts.state == state for name in names])
+
+        await self.until(reached, f"{names} {state.name}")
+
+    async def settled(self) -> None:
+        """Wait until every switch holds the newest plan, and the store knows."""
+
+        async def reached() -> bool:
+            versions = await self.store.versions("f1")
+            done = await self.store.committed("f1")
+            return (
+                done is not None
+                and done.generation == versions.generation
+                and set(done.programmed_switches()) == set(done.switches())
+                and self.network(done.plan.fabric).holds(done.program.entries)
+                and all(s.table.whole == done.generation for s in self.gateway.switches.values())
+            )
+
+        await self.until(reached, "every switch holds the plan")
+
+    def network(self, fabric: Fabric) -> Network:
+        """The switches as a network of some state."""
+        return Network(fabric, {n: s.table for n, s in self.gateway.switches.items()})
+
+    def trouble(self, fabric: Fabric, flows: Flows) -> list[str]:
+        """What befalls packets of flows."""
+        network, ports = self.network(fabric), flows.source_ports()
+        found = (
+            network.trouble(int(flows.source[row]), int(flows.destination[row]), int(ports[row]))
+            for row in range(len(flows))
+        )
+        return [trouble for trouble in found if trouble]
+
+    def watch_packets(self, fabric: Fabric, *jobs: Job) -> list[str]:
+        """From now on, walk packets of jobs after every operation; the troubles they meet."""
+        found: list[str] = []
+        flows = concatenate([flows_of_job(job, fabric) for job in jobs])
+        self.gateway.watch = lambda: found.extend(self.trouble(fabric, flows))
+        return found
+
+    async def committed(self) -> Committed:
+        """The newest plan."""
+        done = await self.store.committed("f1")
+        assert done is not None
+        return done
+
+    def push_count(self) -> int:
+        """Pushes that switches took so far."""
+        return sum(len(switch.pushes) for switch in self.gateway.switches.values())
+
+
+async def _value(found: Any) -> Any:
+    return await found if asyncio.iscoroutine(found) else found

@@ -18,7 +18,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from heddle_controller.model.errors import InputError, Problem
 
 ENV_PREFIX = "HEDDLE_"
-DEFAULT_STORE = "sqlite:///heddle.sqlite3"
+SQLITE = "sqlite:///"
+DEFAULT_STORE = f"{SQLITE}heddle.sqlite3"
 
 
 def _default_controller_id() -> str:
@@ -28,13 +29,16 @@ def _default_controller_id() -> str:
 class Settings(BaseSettings):
     """The settings of one controller process. Times are in seconds."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
 
     listen: str = "127.0.0.1:7400"
     """Address of the gRPC API, ``host:port``; port 0 takes a free one."""
     store: str = DEFAULT_STORE
     """Where intent, plans and observations are kept, ``sqlite:///path``."""
     metrics_host: str = "127.0.0.1"
+    """Address of Prometheus' metrics."""
     metrics_port: int = Field(default=7401, ge=0, le=65535)
     """Port of Prometheus' metrics; 0 takes a free one."""
     controller_id: str = Field(default_factory=_default_controller_id, min_length=1)
@@ -53,8 +57,8 @@ class Settings(BaseSettings):
     """Changes that come within so long of one another are planned together."""
     solve_seconds: float = Field(default=30.0, gt=0, le=3600)
     """Time limit of one solver run."""
-    rollout_seconds: float = Field(default=30.0, gt=0, le=3600)
-    """A switch that has not acknowledged after so long is left behind as degraded."""
+    rollout_seconds: float = Field(default=5.0, gt=0, le=3600)
+    """A switch that has not acknowledged after so long holds up only its own flows."""
     drain_seconds: float = Field(default=5.0, ge=0, le=300)
     """At shutdown, calls under way may take so long."""
     counter_interval_seconds: float = Field(default=10.0, ge=0, le=3600)
@@ -65,6 +69,7 @@ class Settings(BaseSettings):
     """Pushes that may wait for one agent before they are coalesced into a FULL_SYNC."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """debug also logs every call."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto is console on a terminal and JSON elsewhere."""
 
@@ -73,6 +78,19 @@ class Settings(BaseSettings):
     def _listen_has_port(cls, value: str) -> str:
         split_address(value)
         return value
+
+    @field_validator("store")
+    @classmethod
+    def _store_is_a_file(cls, value: str) -> str:
+        if not value.removeprefix(SQLITE) or not value.startswith(SQLITE):
+            msg = "not an address of a store: use sqlite:///path, such as sqlite:////var/lib/x.db"
+            raise ValueError(msg)
+        return value
+
+    @property
+    def store_path(self) -> Path:
+        """File of the embedded store."""
+        return Path(self.store.removeprefix(SQLITE))
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:

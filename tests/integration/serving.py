@@ -20,18 +20,15 @@ from heddle.v1.demand_pb2_grpc import DemandServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
-from heddle_controller.model.demand import resolve
+from heddle_controller.app import planning_engine
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.flows import concatenate
-from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.intake import Intake
-from heddle_controller.reconcile.records import Committed, Intent, PlanFacts
+from heddle_controller.reconcile.records import Committed, PlanFacts
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.server import ServerTerms
-from heddle_controller.solve import Repairer, solve
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job
@@ -93,7 +90,7 @@ async def serving(
     telemetry = Telemetry()
     gateway = Gateway(telemetry, queue_limit)
     intake = Intake(store, flows_of_job)
-    rooms = Rooms(store, intake, gateway, telemetry, rehearse, flows_of_job, lambda: 7)
+    rooms = Rooms(store, intake, gateway, telemetry, planning_engine(None), lambda: 7)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit=1.0))
@@ -102,16 +99,6 @@ async def serving(
         api.set_serving(serving=True)
         channel = aio.insecure_channel(f"127.0.0.1:{api.port}", OPTIONS)
         yield Serving(api, store, gateway, telemetry, await stack.enter_async_context(channel))
-
-
-async def rehearse(intent: Intent, previous: Plan | None) -> Plan:
-    """Plan as the loop would, from the real rooms."""
-    jobs = [flows_of_job(record.job, intent.fabric) for record in intent.jobs]
-    told = [resolve(d.demands, intent.fabric, origin=d.name) for d in intent.demands]
-    flows = concatenate([*jobs, *told])
-    if previous is None:
-        return await asyncio.to_thread(solve, intent.fabric, flows)
-    return await asyncio.to_thread(Repairer(previous).repair, intent.fabric, flows)
 
 
 async def refusal(call: Awaitable[Any]) -> aio.AioRpcError:

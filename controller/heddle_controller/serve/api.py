@@ -18,7 +18,7 @@ from heddle.v1.demand_pb2_grpc import add_DemandServiceServicer_to_server
 from heddle.v1.fabric_pb2_grpc import add_FabricServiceServicer_to_server
 from heddle.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
 from heddle.v1.plan_pb2_grpc import add_PlanServiceServicer_to_server
-from heddle_controller.reconcile.admission import JobFlows
+from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.counters import CounterBook
@@ -33,7 +33,6 @@ from heddle_controller.serve.plan import PlanService
 from heddle_controller.serve.rates import RateBook
 from heddle_controller.serve.server import ApiServer, ServerTerms, Service
 from heddle_controller.serve.watch import Changes
-from heddle_controller.serve.what_if import Rehearsal
 
 
 class Meter(AgentMeter, CallMeter, Protocol):
@@ -48,8 +47,7 @@ class Rooms:
     intake: Intake
     gateway: Gateway
     meter: Meter
-    rehearse: Rehearsal
-    flows_of_job: JobFlows
+    engine: Engine
     epoch: Callable[[], int]
     """Of the leader, as this replica knows it; 0 before any is known."""
 
@@ -72,7 +70,7 @@ class Api:
         fabric = FabricService(store, rooms.intake, self._changes)
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
-        plan = PlanService(store, self._changes, indexes, rooms.rehearse, rooms.flows_of_job)
+        plan = PlanService(store, self._changes, indexes, rooms.engine)
         agent = AgentService(store, rooms.gateway, counters, sessions, rooms.epoch)
         services = [
             _service(fabric_pb2, "FabricService", add_FabricServiceServicer_to_server, fabric),

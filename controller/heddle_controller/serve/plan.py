@@ -13,7 +13,7 @@ from typing_extensions import override
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceServicer
 from heddle_controller.plan.explain import explain
-from heddle_controller.reconcile.admission import JobFlows
+from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
@@ -21,7 +21,7 @@ from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.watch import Changes
-from heddle_controller.serve.what_if import Rehearsal, outcome, suppose
+from heddle_controller.serve.what_if import answer
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -34,14 +34,12 @@ class PlanService(PlanServiceServicer):
         store: Store,
         changes: Changes,
         indexes: FlowIndexes,
-        rehearse: Rehearsal,
-        flows_of_job: JobFlows,
+        engine: Engine,
     ) -> None:
         self._store = store
         self._changes = changes
         self._indexes = indexes
-        self._rehearse = rehearse
-        self._flows_of_job = flows_of_job
+        self._engine = engine
 
     @override
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:
@@ -118,15 +116,8 @@ class PlanService(PlanServiceServicer):
         """The plan that would be made, beside the newest one; nothing is committed."""
         fabric = names.parse_fabric(request.fabric, "fabric")
         intent = await self._store.intent(fabric)
-        supposed = await asyncio.to_thread(suppose, intent, request, self._flows_of_job)
         committed = await self._store.committed(fabric)
-        if committed is None:
-            old = await self._rehearse(intent, None)
-            before = codec.plan_to_pb(fabric, old)
-        else:
-            old, before = committed.plan, codec.summary_to_pb(fabric, committed)
-        new = await self._rehearse(supposed, committed.plan if committed else None)
-        return await asyncio.to_thread(outcome, fabric, before, old, new)
+        return await asyncio.to_thread(answer, request, intent, committed, self._engine)
 
 
 def _explained(index: FlowIndex, row: int) -> pb.ExplainFlowResponse:

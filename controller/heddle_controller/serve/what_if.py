@@ -1,7 +1,7 @@
 """A change that is only supposed: the intent as it would be, and what its plan would do.
 
 Nothing here writes. The supposed intent is checked as a real one would be, then
-planned by the same planner that the loop uses, so that the answer is what would
+planned by the same functions that the loop uses, so that the answer is what would
 happen.
 """
 
@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
 from heddle.v1 import plan_pb2 as pb
+from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import Problem, refuse
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.what_if import compare
 from heddle_controller.reconcile.admission import JobFlows, admit_job
+from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.errors import FailedPrecondition
+from heddle_controller.reconcile.planning import make_plan, wanted_of
 from heddle_controller.reconcile.records import (
+    Committed,
     DemandRecord,
     Intent,
     JobFacts,
@@ -39,12 +42,10 @@ SUPPOSED = "what-if"
 """Name of the demand set that holds supposed flows."""
 
 
-class Rehearsal(Protocol):
-    """Plans an intent as the loop would, and commits nothing."""
-
-    async def __call__(self, intent: Intent, previous: Plan | None) -> Plan:
-        """The plan that would follow ``previous``; runs off the event loop."""
-        ...
+def rehearse(intent: Intent, previous: Plan | None, engine: Engine) -> Plan:
+    """The plan the loop would make of an intent after ``previous``; takes as long."""
+    repair = engine.repairer(previous) if previous is not None else None
+    return make_plan(wanted_of(intent, engine), previous, repair, engine).plan
 
 
 def suppose(intent: Intent, request: pb.WhatIfRequest, flows_of_job: JobFlows) -> Intent:
@@ -71,7 +72,7 @@ def suppose(intent: Intent, request: pb.WhatIfRequest, flows_of_job: JobFlows) -
         intent,
         fabric=fabric,
         jobs=tuple(jobs[name] for name in sorted(jobs)),
-        demands=(*intent.demands, *_demands(intent, request)),
+        demands=(*intent.demands, *_demands(intent, fabric, request)),
     )
 
 
@@ -105,14 +106,32 @@ def _check_hosts(job: Job, others: Iterable[JobRecord]) -> None:
         raise FailedPrecondition(f"job {job.name!r}", *taken)
 
 
-def _demands(intent: Intent, request: pb.WhatIfRequest) -> Iterator[DemandRecord]:
+def _demands(intent: Intent, fabric: Fabric, request: pb.WhatIfRequest) -> Iterator[DemandRecord]:
     if request.demands:
         demands = demand_codec.demands_from_pb(request.demands)
+        resolve(demands, fabric, origin="request")
         yield DemandRecord(SUPPOSED, demands, "", intent.change_time)
 
 
-def outcome(fabric: str, before: pb.Plan, old: Plan, new: Plan) -> pb.WhatIfResponse:
-    """The answer: both plans, what would move, and what would have no path."""
+def answer(
+    request: pb.WhatIfRequest, intent: Intent, committed: Committed | None, engine: Engine
+) -> pb.WhatIfResponse:
+    """Both plans, what would move, and what would have no path; call it in a thread.
+
+    Raises:
+        InputError: as ``suppose``; likewise FailedPrecondition.
+    """
+    supposed = suppose(intent, request, engine.flows_of_job)
+    if committed is None:
+        old = rehearse(intent, None, engine)
+        before = plan_codec.plan_to_pb(intent.name, old)
+    else:
+        old, before = committed.plan, plan_codec.summary_to_pb(intent.name, committed)
+    new = rehearse(supposed, committed.plan if committed else None, engine)
+    return _compared(intent.name, before, old, new)
+
+
+def _compared(fabric: str, before: pb.Plan, old: Plan, new: Plan) -> pb.WhatIfResponse:
     comparison = compare(old, new)
     after = plan_codec.plan_to_pb(fabric, new)
     after.changed_count = len(comparison.moved)

@@ -16,6 +16,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     start_http_server,
 )
 
@@ -179,6 +180,7 @@ class MetricsServer:
         Raises:
             OSError: the port cannot be had.
         """
+        disable_created_metrics()  # a second series for each, which nobody reads
         ProcessCollector(registry=telemetry.registry)
         PlatformCollector(registry=telemetry.registry)
         started: tuple[WSGIServer, Thread] = start_http_server(port, host, telemetry.registry)

@@ -1,0 +1,252 @@
+"""``heddle-controller``: the only wiring.
+
+Start, in this order, each step waiting for the one before and none for a timer:
+settings, logs, metrics port, store, API port (health NOT_SERVING), loop, leadership
+known, health SERVING, and then one line on standard output that says where.
+Stop, in the reverse order: health NOT_SERVING, loop (leadership handed over),
+streams ended, calls under way finished within the drain, store closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Never
+
+import click
+import structlog
+
+from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.reconcile.engine import Engine
+from heddle_controller.reconcile.errors import PortError
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.loop import Reconciler
+from heddle_controller.reconcile.rollout.target import RolloutSettings
+from heddle_controller.reconcile.settings import ReconcileSettings
+from heddle_controller.reconcile.worker import World
+from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.serve.agents.service import SessionTerms
+from heddle_controller.serve.api import Api, Rooms
+from heddle_controller.serve.server import ServerTerms, Tls
+from heddle_controller.settings import ENV_PREFIX, Settings, load_settings, split_address
+from heddle_controller.solve import Options, Repairer, solve
+from heddle_controller.store.embedded import EmbeddedStore, open_embedded
+from heddle_controller.telemetry.logs import configure_logs
+from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
+from heddle_controller.telemetry.plans import follow_plans
+from heddle_controller.traffic.jobs import flows_of_job
+
+log = structlog.stdlib.get_logger(__name__)
+
+REFUSED = 2
+"""Exit status where a setting, a port or the store cannot be used as it is."""
+
+
+class SystemClock:
+    """The time of this machine."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+def planning_engine(solve_seconds: float | None) -> Engine:
+    """The functions that plan, with a time limit for each run of the solver."""
+    options = Options(time_limit_seconds=solve_seconds)
+    return Engine(
+        flows_of_job=flows_of_job,
+        solve=partial(solve, options=options),
+        repairer=partial(Repairer, options=options),
+        verify=verify_plan,
+        entries_of=entries_of,
+        changed_flows=changed_flows,
+    )
+
+
+async def run(settings: Settings) -> None:
+    """Serve until cancelled; what was begun by then is ended in reverse.
+
+    Raises:
+        InputError: an address, a port or a file in the settings cannot be had.
+        PortError: the store cannot be used.
+    """
+    async with AsyncExitStack() as stack:
+        telemetry = Telemetry()
+        metrics = _metrics_server(telemetry, settings)
+        stack.callback(metrics.close)
+        store = await open_embedded(settings.store_path)
+        stack.push_async_callback(store.close)
+        gateway = Gateway(telemetry, settings.agent_queue)
+        world = _world(settings, store, gateway, telemetry)
+        reconciler = Reconciler(world)
+        api = _api(settings, world, gateway, telemetry, reconciler)
+        stack.push_async_callback(api.stop, settings.drain_seconds)
+        await api.start()
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        leading = tasks.create_task(reconciler.run(), name="reconcile")
+        following = tasks.create_task(follow_plans(store, telemetry), name="plan metrics")
+        for task in (leading, following):
+            stack.callback(task.cancel)
+        while not reconciler.epoch:
+            await asyncio.sleep(0.005)
+        api.set_serving(serving=True)
+        stack.callback(api.set_serving, serving=False)
+        _tell(settings, api.port, metrics.port)
+        await asyncio.Event().wait()
+
+
+def _tell(settings: Settings, port: int, metrics_port: int) -> None:
+    """Say where, once, for people and for whoever started the process."""
+    host, _ = split_address(settings.listen)
+    metrics = _address(settings.metrics_host, metrics_port)
+    click.echo(f"listening on {_address(host, port)}, metrics on http://{metrics}/metrics")
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _metrics_server(telemetry: Telemetry, settings: Settings) -> MetricsServer:
+    try:
+        return MetricsServer(telemetry, settings.metrics_host, settings.metrics_port)
+    except OSError as error:
+        at = _address(settings.metrics_host, settings.metrics_port)
+        cure = "stop what listens there, or choose another with --metrics-port (0 takes a free one)"
+        reason = f"cannot serve metrics on {at}: {error.strerror or error}; {cure}"
+        raise refuse("settings", "metrics_port", reason) from None
+
+
+def _world(
+    settings: Settings, store: EmbeddedStore, gateway: Gateway, telemetry: Telemetry
+) -> World:
+    """What the loop stands on."""
+    return World(
+        store=store,
+        gateway=gateway,
+        clock=SystemClock(),
+        metrics=telemetry,
+        engine=planning_engine(settings.solve_seconds),
+        settings=ReconcileSettings(
+            holder=settings.controller_id,
+            debounce=settings.debounce_seconds,
+            debounce_most=max(20 * settings.debounce_seconds, 0.1),
+            rollout=RolloutSettings(patience=settings.rollout_seconds),
+        ),
+    )
+
+
+def _api(
+    settings: Settings,
+    world: World,
+    gateway: Gateway,
+    telemetry: Telemetry,
+    reconciler: Reconciler,
+) -> Api:
+    """What clients and agents talk to, bound to its port."""
+    rooms = Rooms(
+        store=world.store,
+        intake=Intake(world.store, world.engine.flows_of_job),
+        gateway=gateway,
+        meter=telemetry,
+        engine=world.engine,
+        epoch=lambda: reconciler.epoch,
+    )
+    terms = SessionTerms(
+        controller_id=settings.controller_id,
+        counter_interval=settings.counter_interval_seconds,
+        entry_ttl=settings.entry_ttl_seconds,
+    )
+    return Api(rooms, _server_terms(settings), terms)
+
+
+def _server_terms(settings: Settings) -> ServerTerms:
+    host, port = split_address(settings.listen)
+    tls = None
+    if settings.tls_cert and settings.tls_key:
+        tls = Tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    return ServerTerms(host, port, tls, settings.insecure)
+
+
+async def _until_signalled(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; the exit status."""
+    loop, serving = asyncio.get_running_loop(), asyncio.create_task(run(settings))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _signalled, serving, number)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        log.info("stopped")
+        return 0
+    except (InputError, PortError) as error:
+        click.echo(f"error: {error}", err=True)
+        return REFUSED
+    except Exception:
+        log.exception("the controller failed")
+    return 1
+
+
+def _signalled(serving: asyncio.Task[None], number: signal.Signals) -> None:
+    """The first signal ends in order, the second at once: nothing is lost by that either."""
+    if serving.cancelling():
+        _leave(128 + number)
+    log.info("stopping", signal=number.name)
+    serving.cancel()
+
+
+def _leave(status: int) -> Never:
+    """End the process without waiting for a thread that may be deep in the solver."""
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(status)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="heddle-controller")
+def main() -> None:
+    """The Heddle controller."""
+
+
+def _with_settings(command: Any) -> Any:  # noqa: ANN401 - click's own types say no more
+    """Adds an option for each setting; what is not given comes from the environment."""
+    for name, field in reversed(Settings.model_fields.items()):
+        flag = field.annotation is bool
+        text = " ".join((field.description or "").replace("``", "").split())
+        about = f"{text} [{ENV_PREFIX}{name.upper()}]"
+        option = f"--{name.replace('_', '-')}"
+        command = click.option(option, is_flag=flag, default=None, help=about)(command)
+    return command
+
+
+@main.command()
+@_with_settings
+def serve(**given: str | None) -> None:
+    """Serve the API, lead or follow, and program the agents.
+
+    Every option can also be given by the variable named with it. Exit status: 0 after
+    SIGTERM or SIGINT, 1 after a fault, 2 when a setting, a port or the store cannot be
+    used.
+    """
+    try:
+        settings = load_settings(**given)
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(REFUSED)
+    configure_logs(settings.log_level, settings.log_format)
+    _leave(asyncio.new_event_loop().run_until_complete(_until_signalled(settings)))

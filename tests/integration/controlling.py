@@ -1,0 +1,79 @@
+"""The real ``heddle-controller serve`` as a process, and the real ``heddle`` against it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpc import aio
+
+from tests.integration.operating import Outcome, heddle
+from tests.integration.serving import OPTIONS
+
+PROGRAM = Path(sys.executable).parent / "heddle-controller"
+READY = re.compile(r"listening on (\S+):(\d+), metrics on http://(\S+):(\d+)/metrics\n")
+
+
+@dataclass
+class Controller:
+    """One running controller."""
+
+    process: Process
+    port: int
+    metrics_port: int
+    log: Path
+
+    @property
+    def address(self) -> str:
+        """Of its API."""
+        return f"127.0.0.1:{self.port}"
+
+    def channel(self) -> aio.Channel:
+        """A channel to it."""
+        return aio.insecure_channel(self.address, OPTIONS)
+
+    async def does(self, *words: str | Path) -> Outcome:
+        """Run ``heddle`` against it."""
+        return await asyncio.to_thread(heddle, "--server", self.address, *words)
+
+    async def ends(self, how: signal.Signals = signal.SIGTERM, seconds: float = 30.0) -> int:
+        """Signal it and wait; its exit status."""
+        self.process.send_signal(how)
+        async with asyncio.timeout(seconds):
+            return await self.process.wait()
+
+
+async def start(path: Path, *options: str) -> tuple[Process, Path]:
+    """Start a controller with a store below ``path``; its log goes to a file there."""
+    log = path / "controller.log"
+    store = f"sqlite:///{path / 'heddle.sqlite3'}"
+    words = ("--listen", "127.0.0.1:0", "--metrics-port", "0", "--store", store, *options)
+    with log.open("ab") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM, "serve", *words, stdin=DEVNULL, stdout=PIPE, stderr=stderr
+        )
+    return process, log
+
+
+@asynccontextmanager
+async def controlling(path: Path, *options: str) -> AsyncIterator[Controller]:
+    """A controller that is ready; killed at the end if it still runs."""
+    process, log = await start(path, *options)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            line = (await process.stdout.readline()).decode()
+        found = READY.fullmatch(line)
+        assert found, f"{line!r}; its log: {log.read_text()}"
+        yield Controller(process, int(found[2]), int(found[4]), log)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from grpc import aio
+
+from heddle.v1 import agent_pb2, fabric_pb2, placement_pb2
+from heddle.v1.agent_pb2_grpc import AgentServiceStub
+from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle_emulator.topology import clos
+from tests.integration.controlling import Controller, controlling, start
+from tests.integration.serving import wire
+
+AGENTS = 500
+CHANNELS = 10
+FABRIC = clos(leaves=AGENTS - 4, spines=4, nics_per_leaf=1, nics_per_host=1)
+SWITCHES = [node for node in FABRIC.structure.nodes.ids if node[0] in "ls" and "-" not in node]
+
+
+async def introduce(
+    channel: aio.Channel, switch: str
+) -> aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.ControllerMessage]:
+    """A session that was accepted."""
+    call = AgentServiceStub(channel).Session()
+    about = agent_pb2.SessionParameters(fabric="fabrics/f1", switch=switch, instance_id=switch)
+    await call.write(agent_pb2.AgentMessage(session_parameters=about))
+    message = await call.read()
+    assert isinstance(message, agent_pb2.ControllerMessage)
+    assert message.HasField("session_accepted")
+    return call
+
+
+async def end_of(
+    call: aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.ControllerMessage],
+) -> str:
+    """The status a stream ends with, whatever comes before."""
+    try:
+        while await call.read() is not aio.EOF:
+            pass
+    except aio.AioRpcError as error:
+        return error.code().name
+    return (await call.code()).name
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+async def test_a_controller_with_500_agents_ends_cleanly(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    """Every stream ends with UNAVAILABLE, the exit is 0, the log has no traceback."""
+    assert len(SWITCHES) == AGENTS
+    async with controlling(tmp_path) as controller, AsyncExitStack() as stack:
+        channels = [await stack.enter_async_context(controller.channel()) for _ in range(CHANNELS)]
+        await FabricServiceStub(channels[0]).PutFabric(
+            fabric_pb2.PutFabricRequest(fabric=wire(FABRIC))
+        )
+        watch = PlacementServiceStub(channels[0]).WatchJobs(
+            placement_pb2.WatchJobsRequest(parent="fabrics/f1")
+        )
+        assert await watch.read() is not aio.EOF
+        calls = await asyncio.gather(
+            *(introduce(channels[i % CHANNELS], switch) for i, switch in enumerate(SWITCHES))
+        )
+        ends = asyncio.gather(*(end_of(call) for call in calls))
+        began = time.monotonic()
+        assert await controller.ends(how) == 0
+        assert time.monotonic() - began < 20
+        assert set(await ends) == {"UNAVAILABLE"}
+        log = controller.log.read_text()
+        assert "Traceback" not in log
+        assert "error" not in log.lower().replace('"level": "error"', "error")
+
+
+async def test_ending_twice_hurries(tmp_path: Path) -> None:
+    """A call that will not end holds the drain; a second signal does not wait for it."""
+    async with (
+        controlling(tmp_path, "--drain-seconds", "60") as controller,
+        controller.channel() as channel,
+    ):
+        call = AgentServiceStub(channel).Session()
+        await channel.channel_ready()
+        await asyncio.sleep(0.2)
+        controller.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        assert await controller.ends(signal.SIGTERM, seconds=5) == 128 + signal.SIGTERM
+        call.cancel()
+
+
+async def test_a_controller_killed_and_started_again_has_everything(tmp_path: Path) -> None:
+    """SIGKILL loses nothing that was answered."""
+    async with controlling(tmp_path) as controller:
+        async with controller.channel() as channel:
+            await FabricServiceStub(channel).PutFabric(
+                fabric_pb2.PutFabricRequest(fabric=wire(FABRIC))
+            )
+        assert await controller.ends(signal.SIGKILL) == -signal.SIGKILL
+    async with controlling(tmp_path) as controller:
+        async with controller.channel() as channel:
+            got = await FabricServiceStub(channel).GetFabric(
+                fabric_pb2.GetFabricRequest(name="fabrics/f1")
+            )
+        assert len(got.nodes) == FABRIC.node_count
+        assert await controller.ends() == 0
+
+
+async def _refused(controller: Controller, path: Path, *options: str) -> str:
+    """What a second controller says when it cannot start; it exits with 2."""
+    process, log = await start(path, *options)
+    async with asyncio.timeout(30):
+        assert await process.wait() == 2
+    assert controller.process.returncode is None
+    return log.read_text()
+
+
+async def test_what_is_in_use_is_named_in_one_line(tmp_path: Path) -> None:
+    """The API's port, the metrics' port, the store: each with its cure, exit 2."""
+    other = tmp_path / "other"
+    other.mkdir()
+    async with controlling(tmp_path) as controller:
+        for options, texts in (
+            (("--listen", controller.address), (controller.address, "--listen")),
+            (
+                ("--metrics-port", str(controller.metrics_port)),
+                (f"127.0.0.1:{controller.metrics_port}", "--metrics-port"),
+            ),
+            (("--store", f"sqlite:///{tmp_path / 'heddle.sqlite3'}"), ("heddle.sqlite3",)),
+        ):
+            told = await _refused(controller, other, *options)
+            (line,) = told.splitlines()
+            assert line.startswith("error: ")
+            assert all(text in line for text in texts), line
+            (other / "controller.log").unlink()
+
+
+async def test_a_log_for_machines_is_json(tmp_path: Path) -> None:
+    """One object a line, from the first to the last."""
+    async with controlling(tmp_path, "--log-level", "debug") as controller:
+        async with controller.channel() as channel:
+            await FabricServiceStub(channel).ListFabrics(fabric_pb2.ListFabricsRequest())
+        assert await controller.ends() == 0
+        lines = controller.log.read_text().splitlines()
+        assert lines
+        assert all(line.startswith("{") and line.endswith("}") for line in lines)
+        assert any("FabricService/ListFabrics" in line for line in lines)

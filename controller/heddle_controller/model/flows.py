@@ -7,7 +7,7 @@ is how a switch can tell the QPs of one pair of NICs apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -80,6 +80,16 @@ class Flows:
     def with_qps(self, qps: int) -> Flows:
         """The same flows, each with that many QPs."""
         return replace(self, qps=np.full(len(self), qps, dtype=np.int64))
+
+    def same_as(self, other: Flows) -> bool:
+        """Whether both are equal in every column and name."""
+        if self is other:
+            return True
+        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
+        return all(
+            np.array_equal(one, two) if isinstance(one, np.ndarray) else one == two
+            for one, two in pairs
+        )
 
     def source_ports(self) -> Ints:
         """UDP source port of QP 0 of each flow; QP ``i`` uses the port ``+ i``.

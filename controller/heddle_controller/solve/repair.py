@@ -48,7 +48,7 @@ class Repairer:
         """A plan for the fabric and flows as they are now, which is held from then on."""
         standing = self._standing or Standing(self.plan)
         mended = None
-        if flows is self.plan.flows and standing.can_mend(fabric):
+        if standing.can_mend(fabric) and flows.same_as(self.plan.flows):
             mended = standing.mend(fabric, self.options)
         self.plan = mended or self._replanned(fabric, flows)
         self._standing = standing if mended and standing.holds(mended) else None

@@ -104,8 +104,7 @@ async def run(settings: Settings) -> None:
         following = tasks.create_task(follow_plans(store, telemetry), name="plan metrics")
         for task in (leading, following):
             stack.callback(task.cancel)
-        while not reconciler.epoch:
-            await asyncio.sleep(0.005)
+        await reconciler.known.wait()
         api.set_serving(serving=True)
         stack.callback(api.set_serving, serving=False)
         _tell(settings, api.port, metrics.port)

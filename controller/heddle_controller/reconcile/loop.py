@@ -26,6 +26,8 @@ class Reconciler:
         self._world = world
         self._above = 0
         self._epoch = 0
+        self.known = asyncio.Event()
+        """Set once it is known who leads: the wiring serves from then on."""
 
     @property
     def epoch(self) -> int:
@@ -59,6 +61,7 @@ class Reconciler:
         store, settings = self._world.store, self._world.settings
         epoch = await store.acquire_leadership(settings.holder, above=self._above)
         self._epoch = epoch
+        self.known.set()
         log.info("leading", epoch=epoch)
         try:
             async with asyncio.TaskGroup() as tasks:

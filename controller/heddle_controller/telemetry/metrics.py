@@ -180,7 +180,8 @@ class MetricsServer:
         Raises:
             OSError: the port cannot be had.
         """
-        disable_created_metrics()  # a second series for each, which nobody reads
+        # A second series for each metric, which nobody reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call] # the library has no types here
         ProcessCollector(registry=telemetry.registry)
         PlatformCollector(registry=telemetry.registry)
         started: tuple[WSGIServer, Thread] = start_http_server(port, host, telemetry.registry)

@@ -1,0 +1,114 @@
+"""What a measurement comes to, and how much of it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of the table. Peers and extra figures have no target and so are not judged."""
+
+    measure: str
+    who: str
+    figure: str
+    target: str = ""
+    reached: bool | None = None
+    note: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The same in numbers, and more of them, for bench.json."""
+
+    def record(self) -> dict[str, Any]:
+        """As bench.json has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much to measure."""
+
+    name: str
+    workers: int
+    """Processes for what is not timed."""
+    zone: tuple[int, int, int]
+    """Leaves, spines and NICs a leaf of a zone of the largest fabrics."""
+    zones: int
+    healthy_seeds: int
+    healthy_fabrics: int
+    """Of those in order of size."""
+    gap_seeds: int
+    """A family of fabrics and number of QPs."""
+    hash_seeds: int
+    """A way and a number of failures."""
+    plan_runs: int
+    repair_links: int
+    arrival_runs: int
+    growth_zones: tuple[int, ...]
+    peer_hosts: tuple[int, ...]
+    """Sizes at which OpenSM is timed."""
+
+
+_PUBLISHED = (192, 16, 16)
+DEFAULT = Scale(
+    "default",
+    workers=2,
+    zone=_PUBLISHED,
+    zones=8,
+    healthy_seeds=10,
+    healthy_fabrics=7,
+    gap_seeds=15,
+    hash_seeds=1000,
+    plan_runs=7,
+    repair_links=1000,
+    arrival_runs=5,
+    growth_zones=(1, 2, 4, 8, 16, 32),
+    peer_hosts=(1024,),
+)
+FULL = Scale(
+    "full",
+    workers=2,
+    zone=_PUBLISHED,
+    zones=8,
+    healthy_seeds=30,
+    healthy_fabrics=7,
+    gap_seeds=50,
+    hash_seeds=1000,
+    plan_runs=15,
+    repair_links=1000,
+    arrival_runs=15,
+    growth_zones=(1, 2, 4, 8, 16, 32),
+    peer_hosts=(1024, 10240, 24576),
+)
+QUICK = Scale(
+    "quick",
+    workers=1,
+    zone=(8, 4, 4),
+    zones=3,
+    healthy_seeds=1,
+    healthy_fabrics=2,
+    gap_seeds=1,
+    hash_seeds=2,
+    plan_runs=2,
+    repair_links=8,
+    arrival_runs=1,
+    growth_zones=(1, 2),
+    peer_hosts=(64,),
+)
+
+
+def quantile(values: npt.ArrayLike, part: float) -> float:
+    """The value that so large a part is not above."""
+    return float(np.quantile(np.asarray(values, dtype=np.float64), part, method="inverted_cdf"))
+
+
+def spread(values: npt.ArrayLike) -> dict[str, float]:
+    """Median, 90 %, 99 % and the extremes."""
+    array = np.asarray(values, dtype=np.float64)
+    parts = {"median": 0.5, "p90": 0.9, "p99": 0.99}
+    found = {name: quantile(array, part) for name, part in parts.items()}
+    return {"least": float(array.min()), **found, "most": float(array.max())}

@@ -1,0 +1,124 @@
+"""Traffic and damage that several measurements share, drawn from seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Fabric, Ints, NodeKind, State
+from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate
+from heddle_emulator.topology import three_tier
+from tests.bench.rows import Scale
+
+GBPS = 400.0
+CORE_PART = 7
+"""One NIC in so many sends across zones, as the cores are that much narrower."""
+
+
+def published_zones(scale: Scale, zones: int | None = None) -> Fabric:
+    """Zones of the published shape, 1:7 to the cores: 24,576 NICs at the usual scale."""
+    leaves, spines, nics = scale.zone
+    return three_tier(
+        zones=zones or scale.zones,
+        leaves=leaves,
+        spines=spines,
+        nics_per_leaf=nics,
+        cores=spines,
+        taper=7.0,
+        name="published-zones",
+    )
+
+
+def flows_of(job: str, source: Ints, destination: Ints, qps: int = 1) -> Flows:
+    """Flows at line rate that may run at any time, named after their job."""
+    count = len(source)
+    zeros = np.zeros(count, dtype=np.int64)
+    return Flows(
+        ids=tuple(f"{job}-{row}" for row in range(count)),
+        source=source,
+        destination=destination,
+        gbps=np.full(count, GBPS),
+        job=zeros,
+        phase=zeros + ANY_PHASE,
+        qps=zeros + qps,
+        traffic_class=zeros + int(TrafficClass.BANDWIDTH),
+        weight=np.ones(count),
+        job_names=(job,),
+        phase_names=(),
+    )
+
+
+def shuffled(nics: Ints, random: np.random.Generator, apart: Ints | None = None) -> Ints:
+    """Where each NIC sends, everyone being sent to once.
+
+    Nobody sends to itself or, given a group of each NIC, within its group; needs
+    groups of which none has half of the NICs.
+    """
+    group = np.arange(len(nics)) if apart is None else apart
+    order = random.permutation(len(nics))
+    while len(bad := np.flatnonzero(group[order] == group)):
+        for place in bad.tolist():
+            other = int(random.integers(len(nics)))
+            order[place], order[other] = order[other], order[place]
+    return nics[order]
+
+
+def permutations(fabric: Fabric, seed: int, sets: int = 1, qps: int = 1) -> Flows:
+    """So many permutations of all NICs at once."""
+    random = np.random.default_rng([seed, sets])
+    nics = fabric.rows_of_kind(NodeKind.NIC)
+    return concatenate(
+        [flows_of(f"p{turn}", nics, shuffled(nics, random), qps) for turn in range(sets)]
+    )
+
+
+def zone_traffic(fabric: Fabric, seed: int) -> Flows:
+    """Two permutations within each zone, and one across zones of a seventh of the NICs."""
+    random = np.random.default_rng(seed)
+    nics = fabric.rows_of_kind(NodeKind.NIC)
+    zone = fabric.structure.nodes.zone
+    parts = []
+    for turn in range(2):
+        inside = [nics[zone[nics] == z] for z in np.unique(zone[nics]).tolist()]
+        to = np.concatenate([shuffled(own, random) for own in inside])
+        parts.append(flows_of(f"inside{turn}", np.concatenate(inside), to))
+    if len(np.unique(zone[nics])) > 2:
+        some = np.sort(random.choice(nics, len(nics) // CORE_PART, replace=False))
+        parts.append(flows_of("across", some, shuffled(some, random, zone[some])))
+    elif len(np.unique(zone[nics])) > 1:
+        parts.append(_swapped(nics, zone, random))
+    return concatenate(parts)
+
+
+def _swapped(nics: Ints, zone: Ints, random: np.random.Generator) -> Flows:
+    """The same across two zones: equally many from each to the other."""
+    first, second = (nics[zone[nics] == z] for z in np.unique(zone[nics]).tolist())
+    count = len(nics) // CORE_PART // 2
+    a, b = (random.choice(own, count, replace=False) for own in (first, second))
+    return flows_of("across", np.concatenate([a, b]), np.concatenate([b, a]))
+
+
+def between_switches(fabric: Fabric) -> Bools:
+    """Which links are between two switches, shape (links,)."""
+    nic, links = fabric.structure.nodes.kind == NodeKind.NIC, fabric.structure.links
+    result: Bools = ~nic[links.a] & ~nic[links.b]
+    return result
+
+
+def without(fabric: Fabric, links: Ints) -> Fabric:
+    """The fabric with some links, by row, down."""
+    return fabric.with_links(dict.fromkeys(links.tolist(), State.DOWN))
+
+
+def frayed(fabric: Fabric, random: np.random.Generator, share: float) -> Fabric:
+    """The fabric with each link between switches down with some probability."""
+    rows = np.flatnonzero(between_switches(fabric))
+    return without(fabric, rows[random.random(len(rows)) < share])
+
+
+def with_speeds(fabric: Fabric, gbps: Ints) -> Fabric:
+    """The fabric with other speeds of its links, by row."""
+    structure = fabric.structure
+    links = replace(structure.links, gbps=gbps.astype(np.float64))
+    return replace(fabric, structure=replace(structure, links=links))

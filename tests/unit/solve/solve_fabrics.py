@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Ints, NodeKind, State
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_emulator.topology import clos, dragonfly, rail_optimised, random_regular, three_tier
 
@@ -124,6 +124,15 @@ def inner_links(fabric: Fabric) -> Bools:
     kind, links = fabric.structure.nodes.kind, fabric.structure.links
     inner: Bools = (kind[links.a] != NodeKind.NIC) & (kind[links.b] != NodeKind.NIC)
     return inner
+
+
+def leaf_of_nic(fabric: Fabric) -> Ints:
+    """Node row of the switch that each NIC hangs on, for NICs with one link; shape (nodes,)."""
+    structure = fabric.structure
+    own = np.flatnonzero(structure.nodes.kind[structure.tail] == NodeKind.NIC)
+    leaf = np.full(fabric.node_count, NONE, dtype=np.int64)
+    leaf[structure.tail[own]] = structure.head[own]
+    return leaf
 
 
 def switches(fabric: Fabric) -> Ints:

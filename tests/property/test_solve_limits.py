@@ -1,0 +1,88 @@
+"""Bounds hold: no plan whatever could be better than a certificate says."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Plan
+from heddle_controller.solve import solve
+from tests.unit.solve.solve_checks import routed_rows
+from tests.unit.solve.solve_fabrics import KINDS, damaged, frayed, two_tiers
+from tests.unit.solve.solve_flows import any_flows
+from tests.unit.solve.solve_reference import (
+    arcs_of_tier,
+    least_over_all_paths,
+    least_over_paths,
+    simple_paths,
+)
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+MANY = 512
+"""QPs: what a bound gains from QPs being whole is then next to nothing."""
+TIERED = ["two-tiers", "planes", "mesh", "rails", "mixed-speeds"]
+PLAIN = ["regular", "dragonfly"]
+
+
+def grain(fabric: Fabric, flows: Flows) -> float:
+    """What one QP may add to a link."""
+    return float((flows.gbps / flows.qps).max() / fabric.structure.links.gbps.min())
+
+
+def check_bounds(plan: Plan, *, up_down: bool) -> None:
+    """No bound, of the whole or of a tier, is above what water could reach."""
+    fabric, flows, rows = plan.fabric, plan.flows, routed_rows(plan)
+    if not rows:
+        assert plan.certificate.lower_bound == 0.0
+        return
+    slack = grain(fabric, flows) + 1e-6
+    least = least_over_all_paths(fabric, flows, rows, up_down=up_down)
+    assert plan.certificate.lower_bound <= least + slack
+    for tier in plan.certificate.tiers:
+        arcs = arcs_of_tier(fabric, tier.tier)
+        least = least_over_all_paths(fabric, flows, rows, arcs, up_down=up_down)
+        assert tier.lower_bound <= least + slack
+
+
+@pytest.mark.parametrize("kind", TIERED)
+@settings(max_examples=12)
+@given(SEEDS)
+def test_bounds_hold_in_whole_fabrics_of_tiers(kind: str, seed: int) -> None:
+    """Over all paths that climb and then fall, whatever apex they have."""
+    rng = Random(seed)
+    fabric = KINDS[kind](rng)
+    check_bounds(solve(fabric, any_flows(rng, fabric, 8).with_qps(MANY)), up_down=True)
+
+
+@pytest.mark.parametrize("kind", ["two-tiers", "rails", "mixed-speeds", *PLAIN])
+@settings(max_examples=12)
+@given(SEEDS)
+def test_bounds_hold_over_all_paths(kind: str, seed: int) -> None:
+    """Where one tier has all the choice, over any path at all, damaged or not."""
+    rng = Random(seed)
+    fabric = damaged(rng, KINDS[kind](rng), 0.1)
+    check_bounds(solve(fabric, any_flows(rng, fabric, 8).with_qps(MANY)), up_down=False)
+
+
+@settings(max_examples=40)
+@given(SEEDS)
+def test_whole_qps_cannot_beat_a_bound(seed: int) -> None:
+    """In small fabrics, over all simple paths: the integer optimum is between bound and plan."""
+    rng = Random(seed)
+    fabric = frayed(rng, two_tiers(rng), 0.2)
+    flows = any_flows(rng, fabric, 4, qps=(1, 2, 3))
+    plan = solve(fabric, flows)
+    rows = routed_rows(plan)
+    if not rows:
+        return
+    ends = list(zip(flows.source.tolist(), flows.destination.tolist(), strict=True))
+    ways = {row: simple_paths(fabric, *ends[row]) for row in rows}
+    best = least_over_paths(fabric, flows, ways.__getitem__, rows, whole=True)
+    told = plan.certificate
+    assert told.lower_bound <= best + 1e-6
+    assert told.max_utilization >= best - 1e-6

@@ -1,0 +1,116 @@
+"""What holds of every plan, on random fabrics of every kind, whole and damaged."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import solve
+from heddle_emulator.topology import clos
+from tests.unit.solve.solve_checks import (
+    between_switches,
+    check_certificate,
+    check_paths,
+    plain_loads,
+    same_plan,
+)
+from tests.unit.solve.solve_fabrics import KINDS, SINGLE_HOMED, damaged, leaf_of_nic
+from tests.unit.solve.solve_flows import any_flows, permutations
+from tests.unit.solve.solve_reference import is_joined
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+SHARES = st.sampled_from([0.0, 0.05, 0.15, 0.35])
+
+
+def drawn(kind: str, seed: int, share: float) -> tuple[Fabric, Flows]:
+    """A random case."""
+    rng = Random(seed)
+    fabric = damaged(rng, KINDS[kind](rng), share)
+    return fabric, any_flows(rng, fabric, 12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25)
+@given(SEEDS, SHARES)
+def test_paths_are_whole_and_figures_true(kind: str, seed: int, share: float) -> None:
+    """Each QP on one path of usable links from end to end; the certificate says what is so."""
+    plan = solve(*drawn(kind, seed, share))
+    check_paths(plan)
+    check_certificate(plan)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15)
+@given(SEEDS, SHARES)
+def test_only_what_is_cut_off_stays_without_a_path(kind: str, seed: int, share: float) -> None:
+    """A flow is unrouted just where no usable links join its ends."""
+    fabric, flows = drawn(kind, seed, share)
+    plan = solve(fabric, flows)
+    ends = zip(flows.source.tolist(), flows.destination.tolist(), strict=True)
+    cut_off = {row for row, (a, b) in enumerate(ends) if not is_joined(fabric, a, b)}
+    assert {*plan.unrouted} == cut_off
+
+
+@pytest.mark.parametrize("kind", SINGLE_HOMED)
+@settings(max_examples=15)
+@given(SEEDS, st.sampled_from([0.0, 0.05]))
+def test_plans_pass_the_check(kind: str, seed: int, share: float) -> None:
+    """The check that stands between planner and switches lets every plan through."""
+    verify_plan(solve(*drawn(kind, seed, share)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=8)
+@given(SEEDS, SHARES)
+def test_plans_are_functions_of_their_input(kind: str, seed: int, share: float) -> None:
+    """The same case made twice is planned twice the same."""
+    first, second = (solve(*drawn(kind, seed, share)) for _ in range(2))
+    assert same_plan(first, second)
+
+
+@settings(max_examples=40)
+@given(SEEDS, st.integers(1, 9), st.integers(2, 7), st.integers(1, 5), st.sampled_from([1, 2, 3]))
+def test_healthy_permutations_meet_the_ceiling(
+    seed: int, spines: int, leaves: int, sets: int, parallel: int
+) -> None:
+    """1:1 two tiers, any permutations: every link at most the ceiling of the fullest leaf's share.
+
+    Which no plan of whole flows can be under, and the certificate proves it.
+    """
+    nics = spines * parallel
+    fabric = clos(leaves=leaves, spines=spines, nics_per_leaf=nics, parallel=parallel)
+    flows = permutations(fabric, Random(seed), sets)
+    plan = solve(fabric, flows)
+    leaf = leaf_of_nic(fabric)
+    across = leaf[flows.source] != leaf[flows.destination]
+    ends = (leaf[flows.source][across], leaf[flows.destination][across])
+    most = max(int(np.bincount(end).max(initial=0)) for end in ends)
+    used = plain_loads(fabric, flows, plan.paths) / fabric.structure.capacity
+    assert used[between_switches(fabric)].max() == -(-most // nics)
+    told = {tier.tier: tier for tier in plan.certificate.tiers}["leaf-spine"]
+    assert told.lower_bound == told.max_utilization == -(-most // nics)
+
+
+@settings(max_examples=20)
+@given(SEEDS, st.integers(2, 8), st.integers(2, 6), st.integers(1, 3), st.sampled_from([2, 4, 16]))
+def test_qps_fill_healthy_fabrics_to_the_step(
+    seed: int, spines: int, leaves: int, more: int, qps: int
+) -> None:
+    """Over-subscribed uplinks carry their leaf's even share rounded up to a QP, others no more.
+
+    An uplink that is not over-subscribed slows nobody, and flows need not be split for it.
+    """
+    fabric = clos(leaves=leaves, spines=spines, nics_per_leaf=spines + more)
+    plan = solve(fabric, permutations(fabric, Random(seed), 1, qps))
+    told = {tier.tier: tier for tier in plan.certificate.tiers}["leaf-spine"]
+    if told.lower_bound >= 1.0:
+        assert told.max_utilization == pytest.approx(told.lower_bound, abs=1e-9)
+    else:
+        assert told.max_utilization <= 1.0 + 1e-9

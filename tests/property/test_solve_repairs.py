@@ -1,0 +1,115 @@
+"""Repairs are plans: whatever changes, what comes out is as sound as a plan made anew."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import Flows
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Repairer, solve
+from tests.unit.solve.solve_checks import check_certificate, check_paths, same_plan, ways_of
+from tests.unit.solve.solve_fabrics import KINDS, SINGLE_HOMED, damaged, inner_links, switches
+from tests.unit.solve.solve_flows import any_flows
+from tests.unit.solve.solve_reference import is_joined
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+
+
+def other_states(rng: Random, fabric: Fabric) -> Fabric:
+    """The fabric with one link, or now and then a switch, in another state."""
+    if rng.random() < 0.15:
+        node = rng.choice(switches(fabric).tolist())
+        return fabric.with_nodes({node: other(rng, int(fabric.node_state[node]))})
+    inner = np.flatnonzero(inner_links(fabric)).tolist()
+    link = rng.choice(inner if rng.random() < 0.8 else range(fabric.link_count))
+    return fabric.with_links({link: other(rng, int(fabric.link_state[link]))})
+
+
+def other(rng: Random, state: int) -> State:
+    """What a link that is down comes back as, or one that is up becomes."""
+    return State.UP if state != State.UP else rng.choice([State.DOWN, State.DRAINED])
+
+
+def some_of(rng: Random, flows: Flows, share: float = 0.7) -> Flows:
+    """Some of the flows, rows numbered anew."""
+    rows = [row for row in range(len(flows)) if rng.random() < share]
+    return flows.take(np.array(rows, dtype=np.int64))
+
+
+def check(fabric: Fabric, flows: Flows, repairer: Repairer) -> None:
+    """The repaired plan is whole, and routes all that can be routed."""
+    plan = repairer.repair(fabric, flows)
+    assert plan.fabric is fabric
+    assert plan.flows.ids == flows.ids
+    check_paths(plan)
+    check_certificate(plan)
+    verify_plan(plan)
+    ends = zip(flows.source.tolist(), flows.destination.tolist(), strict=True)
+    cut_off = {row for row, (a, b) in enumerate(ends) if not is_joined(fabric, a, b)}
+    assert {*plan.unrouted} == cut_off
+
+
+@pytest.mark.parametrize("kind", SINGLE_HOMED)
+@settings(max_examples=15)
+@given(SEEDS)
+def test_a_repair_is_a_plan(kind: str, seed: int) -> None:
+    """Links and switches change, flows come and go: one repair after another, each from a plan."""
+    rng = Random(seed)
+    fabric = damaged(rng, KINDS[kind](rng), 0.05)
+    every = any_flows(rng, fabric, 14)
+    flows = some_of(rng, every)
+    plan = solve(fabric, flows)
+    for _ in range(3):
+        fabric = other_states(rng, fabric)
+        flows = flows if rng.random() < 0.5 else some_of(rng, every)
+        repairer = Repairer(plan)
+        check(fabric, flows, repairer)
+        plan = repairer.plan
+
+
+@pytest.mark.parametrize("kind", SINGLE_HOMED)
+@settings(max_examples=10)
+@given(SEEDS)
+def test_one_repairer_serves_many_changes(kind: str, seed: int) -> None:
+    """What it keeps ready between changes stays true to its plan, for flows of a QP each."""
+    rng = Random(seed)
+    fabric = KINDS[kind](rng)
+    flows = any_flows(rng, fabric, 14, qps=(1,))
+    repairer = Repairer(solve(fabric, flows))
+    for _ in range(6):
+        fabric = other_states(rng, fabric)
+        check(fabric, flows, repairer)
+
+
+@pytest.mark.parametrize("kind", SINGLE_HOMED)
+@settings(max_examples=10)
+@given(SEEDS)
+def test_what_carried_nothing_may_go(kind: str, seed: int) -> None:
+    """Idle links between switches go down together: every flow keeps its very paths."""
+    rng = Random(seed)
+    fabric = KINDS[kind](rng)
+    flows = any_flows(rng, fabric, 6)
+    plan = solve(fabric, flows)
+    idle = np.setdiff1d(np.flatnonzero(inner_links(fabric)), plan.paths.arcs >> 1).tolist()
+    down = dict.fromkeys(rng.sample(idle, len(idle) // 2), State.DOWN)
+    after = Repairer(plan).repair(fabric.with_links(down), flows)
+    assert [*after.unrouted] == [*plan.unrouted]
+    assert all(ways_of(plan, row) == ways_of(after, row) for row in range(len(flows)))
+
+
+@pytest.mark.parametrize("kind", SINGLE_HOMED)
+@settings(max_examples=6)
+@given(SEEDS)
+def test_repairs_are_functions_of_their_input(kind: str, seed: int) -> None:
+    """The same plan after the same change is repaired twice the same."""
+    rng = Random(seed)
+    fabric = KINDS[kind](rng)
+    flows = any_flows(rng, fabric, 12)
+    plan, now = solve(fabric, flows), other_states(rng, fabric)
+    assert same_plan(*(Repairer(plan).repair(now, flows) for _ in range(2)))

@@ -1,0 +1,72 @@
+"""What chance and time may do to a plan: nothing, and little."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+from random import Random
+
+import pytest
+
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Options, Repairer, solve
+from tests.unit.solve.solve_checks import check_certificate, check_paths, routed_rows, same_plan
+from tests.unit.solve.solve_fabrics import KINDS, SINGLE_HOMED, damaged, frayed
+from tests.unit.solve.solve_flows import any_flows
+from tests.unit.solve.solve_quality import CASES
+from tests.unit.solve.solve_reference import least_over_all_paths
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_input_gives_equal_plans(kind: str) -> None:
+    """To the last bit, for a fabric and flows made a second time, and for a repair of them."""
+    for seed in range(6):
+        plans = []
+        for _ in range(2):
+            rng = Random(seed)
+            fabric = damaged(rng, KINDS[kind](rng))
+            flows = any_flows(rng, fabric, 14)
+            plan = solve(fabric, flows, Options(seed=seed))
+            plans.append(
+                (plan, Repairer(plan, Options(seed=seed)).repair(frayed(rng, fabric), flows))
+            )
+        assert same_plan(plans[0][0], plans[1][0])
+        assert same_plan(plans[0][1], plans[1][1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equal_cases_give_equal_plans(case: str) -> None:
+    """Likewise where the relaxation and a long search have their say."""
+    first, second = (solve(*CASES[case](Random(1), 4)) for _ in range(2))
+    assert same_plan(first, second)
+
+
+@pytest.mark.parametrize("kind", SINGLE_HOMED)
+def test_the_clock_has_no_say_without_a_limit(kind: str) -> None:
+    """A clock that runs wild changes nothing."""
+    rng = Random(3)
+    fabric = damaged(rng, KINDS[kind](rng))
+    flows = any_flows(rng, fabric, 14)
+    ticks = count(0.0, 1e6)
+    wild = solve(fabric, flows, Options(clock=partial(next, ticks)))
+    assert same_plan(wild, solve(fabric, flows))
+
+
+@pytest.mark.parametrize("limit", [0.0, 3.0, 30.0])
+@pytest.mark.parametrize("kind", SINGLE_HOMED)
+def test_too_little_time_gives_a_plan_all_the_same(kind: str, limit: float) -> None:
+    """The limit passes after so many looks at the clock: whole plans, and bounds that hold."""
+    for seed in range(4):
+        rng = Random(seed)
+        fabric = KINDS[kind](rng)
+        flows = any_flows(rng, fabric, 14)
+        ticks = count(0.0, 1.0)
+        options = Options(time_limit_seconds=limit, clock=partial(next, ticks))
+        plan = solve(fabric, flows, options)
+        check_paths(plan)
+        check_certificate(plan)
+        verify_plan(plan)
+        assert len(routed_rows(plan)) == len(flows)
+        least = least_over_all_paths(fabric, flows, routed_rows(plan), up_down=kind != "regular")
+        grain = max(flows.gbps / flows.qps, default=0.0) / fabric.structure.links.gbps.min()
+        assert plan.certificate.lower_bound <= least + grain + 1e-6

@@ -129,7 +129,7 @@ async def _break(stage: Stage) -> None:
     """Take a spine link down: local repair first, then a new plan."""
     screen, before = stage.screen, stage.heddle
     assert before is not None
-    link = draw_link(stage.fabric, _shared_spine_links(stage, before), stage.seed)
+    link = draw_link(stage.fabric, _shared_rack_links(stage, before), stage.seed)
     screen.title(f"Spine link {stage.fabric.link_label(link)} down")
     generation, start = stage.plan.generation, now()
     await LinkDown((link,)).strike(stage.fleet)
@@ -151,16 +151,18 @@ async def _break(stage: Stage) -> None:
     _certificate(stage)
 
 
-def _shared_spine_links(stage: Stage, found: Measurement) -> Bools:
-    """Leaf-spine links, shape (links,), on which flows of two jobs were seen."""
-    owner = found.paths.owner()
-    links = found.paths.arcs >> 1
-    pairs = np.unique(np.stack([links, stage.flows.job[found.paths.flow][owner]]), axis=1)
-    jobs = np.bincount(pairs[0], minlength=stage.fabric.link_count)
-    structure = stage.fabric.structure
-    kinds = structure.nodes.kind[np.stack([structure.links.a, structure.links.b])]
-    spine = (kinds == NodeKind.SPINE).any(axis=0) & (kinds == NodeKind.LEAF).any(axis=0)
-    return np.asarray(spine & (jobs > 1))
+def _shared_rack_links(stage: Stage, found: Measurement) -> Bools:
+    """Leaf-spine links in use at leaves that carry several jobs, shape (links,)."""
+    structure, paths = stage.fabric.structure, found.paths
+    heads, tails = structure.head[paths.arcs], structure.tail[paths.arcs]
+    leaves = np.concatenate([heads[paths.first[:-1]], tails[paths.first[1:] - 1]])
+    pairs = np.unique(np.stack([leaves, np.tile(stage.flows.job[paths.flow], 2)]), axis=1)
+    shared = np.bincount(pairs[0], minlength=stage.fabric.node_count) > 1
+    used = np.zeros(stage.fabric.link_count, dtype=np.bool_)
+    used[paths.arcs >> 1] = True
+    a, b = structure.links.a, structure.links.b
+    spine = structure.nodes.kind == NodeKind.SPINE
+    return np.asarray(used & ((shared[a] & spine[b]) | (shared[b] & spine[a])))
 
 
 def _moves(stage: Stage, before: Measurement, after: Measurement, on_it: Ints) -> None:

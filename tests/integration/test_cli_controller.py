@@ -1,0 +1,118 @@
+"""The whole way round: a controller as a process, agents of every switch, and an operator."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from urllib.request import urlopen
+
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_emulator.fleet import Fleet
+from heddle_emulator.topology import clos
+from tests.integration.controlling import Controller, controlling
+
+FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4, nics_per_host=4, name="pod")
+JOBS = """\
+- job: red
+  hosts: [l0-h0, l1-h0]
+  gpus_per_host: 4
+  parallelism: {dp: 8}
+- job: blue
+  hosts: [l2-h0, l3-h0]
+  gpus_per_host: 4
+  parallelism: {pp: 2, dp: 4}
+"""
+PATIENCE = 30.0
+
+
+async def begun(path: Path, controller: Controller) -> None:
+    """Put the fabric and submit the jobs, as an operator does."""
+    fabric, jobs = path / "pod.json.gz", path / "jobs.yaml"
+    await asyncio.to_thread(save_fabric_file, FABRIC, fabric)
+    await asyncio.to_thread(jobs.write_text, JOBS)
+    for words in (("fabric", "import", fabric), ("job", "submit", jobs)):
+        done = await controller.does(*words)
+        assert done.code == 0, done.err
+
+
+async def generation(controller: Controller, above: int) -> int:
+    """The first plan above a generation that all its switches hold."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            plan = (await controller.does("show", "plan", "--json")).json
+            if int(plan["generation"]) > above and "programmed_time" in plan:
+                return int(plan["generation"])
+
+
+async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path) -> None:
+    """Submitted, programmed in every switch, explained, drained, lost a link, deleted."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            done = await controller.does("job", "watch", "--until", "programmed", "--seconds", "30")
+            assert done.code == 0, done.out + done.err
+            first = await generation(controller, 0)
+            shown = await controller.does("show", "plan")
+            assert "no plan below 1.000 (cut), gap 0.0%" in shown.out
+
+            assert (await controller.does("fabric", "switch", "s3", "drained")).code == 0
+            second = await generation(controller, first)
+            routes = await controller.does("show", "routes")
+            assert not re.search(r"\bs3\b", routes.out)
+            await fleet.holding(second, PATIENCE, fleet.agents)
+
+            await fleet.set_link("l0", "s0", None, up=False)
+            await generation(controller, second)
+            seen = await controller.does("fabric", "show")
+            assert ["l0,s0,0", "400", "up", "down"] in [line[:4] for line in seen.lines]
+            over = await controller.does("show", "routes", "--link", "l0,s0")
+            assert len(over.lines) == 1
+
+            assert (await controller.does("job", "delete", "red", "blue")).code == 0
+            await generation(controller, second + 1)
+            assert all(agent.held.entries == 0 for agent in fleet.agents.values())
+        assert await controller.ends() == 0
+        assert "Traceback" not in controller.log.read_text()
+
+
+async def test_agents_follow_a_controller_that_was_killed(tmp_path: Path) -> None:
+    """The next one has the plan, finds the tables as they should be, and goes on."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            before = await generation(controller, 0)
+            controller.process.kill()
+            await controller.process.wait()
+            async with controlling(tmp_path, "--listen", controller.address) as following:
+                await fleet.connected(PATIENCE)
+                assert await generation(following, before - 1) == before
+                await following.does("job", "delete", "red")
+                after = await generation(following, before)
+                await fleet.holding(after, PATIENCE, fleet.agents)
+                assert await following.ends() == 0
+
+
+async def test_metrics_tell_what_the_controller_did(tmp_path: Path) -> None:
+    """Plans, certificates, agents, pushes and calls, as Prometheus reads them."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            await generation(controller, 0)
+            url = f"http://127.0.0.1:{controller.metrics_port}/metrics"
+            text = await asyncio.to_thread(lambda: urlopen(url).read().decode())
+        for line in (
+            'heddle_connected_agents{fabric="pod"} 8.0',
+            'heddle_tier_max_utilization_ratio{fabric="pod",tier="leaf-spine"} 1.0',
+            'heddle_tier_gap_ratio{fabric="pod",tier="leaf-spine"} 0.0',
+            'heddle_rollout_pending_switches{fabric="pod"} 0.0',
+            'heddle_plan_unrouted_flows{fabric="pod"} 0.0',
+        ):
+            assert line in text
+        assert re.search(r'heddle_solve_seconds_count{fabric="pod"} [1-9]', text)
+        assert re.search(r'heddle_rollout_pushes_total{fabric="pod"} [1-9]', text)
+        assert re.search(r'heddle_rpcs_total{code="OK",method="PutFabric"[^}]*} 1.0', text)
+        assert await controller.ends() == 0

@@ -125,12 +125,6 @@ class Client:
             async for plan in self._plans.WatchPlan(request):
                 report(plan)
 
-    async def plan(self) -> plan_pb2.Plan:
-        """The newest plan, without routes."""
-        request = plan_pb2.GetPlanRequest(name=f"{self.fabric}/plan")
-        async with self._told("get the plan"):
-            return await self._plans.GetPlan(request, timeout=CALL_SECONDS)
-
     async def routes(self) -> tuple[int, list[plan_pb2.Route]]:
         """All routes of the newest plan, and its generation; read anew if it changes meanwhile."""
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from rich import box
 from rich.console import Console
@@ -53,10 +53,13 @@ class Screen:
         mark, style = ("ok", "green") if held else ("FAILED", "bold red")
         self._print(f"{mark:6} {text}", style)
 
-    def table(self, head: Row, rows: Sequence[Row], *, left: int = 1) -> None:
-        """Rows under a head; the first ``left`` columns are words, the others numbers."""
+    def table(self, head: Row, rows: Sequence[Row], *, left: int = 1, ours: bool = False) -> None:
+        """Rows under a head; the first ``left`` columns are words, the others numbers.
+
+        With ``ours`` the last column stands out.
+        """
         if self.rich:
-            self._console.print(_table(head, rows, left))
+            self._console.print(_table(head, rows, left, ours=ours))
             return
         widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
         for row in (head, *rows):
@@ -96,10 +99,12 @@ class Screen:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
 
-def _table(head: Row, rows: Sequence[Row], left: int) -> Table:
+def _table(head: Row, rows: Sequence[Row], left: int, *, ours: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for column, name in enumerate(head):
-        table.add_column(Text(name), justify="left" if column < left else "right")
+        style = "bold green" if ours and column == len(head) - 1 else ""
+        justify: Literal["left", "right"] = "left" if column < left else "right"
+        table.add_column(Text(name), justify=justify, style=style)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

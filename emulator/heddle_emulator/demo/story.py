@@ -103,7 +103,7 @@ async def _place(stage: Stage, hashed: dict[str, Measurement]) -> None:
     )
     found = await stage.settle(plan)
     head, rows = tables.compare_rows({**hashed, "Heddle": found})
-    screen.table(head, rows)
+    screen.table(head, rows, ours=True)
     _certificate(stage)
     over = gap(stage.plan.certificate, "leaf-spine")
     screen.check(over <= CLOSE, f"leaf-spine is proven optimal (gap {over:.1%})")
@@ -170,7 +170,7 @@ def _moves(stage: Stage, before: Measurement, after: Measurement, on_it: Ints) -
     screen, flows = stage.screen, stage.flows
     which = moved(before.paths, after.paths)
     rows = tables.moved_rows(stage.fabric, flows, before.paths, after.paths, which[:SHOWN])
-    screen.table(tables.MOVED_HEAD, rows)
+    screen.table(tables.MOVED_HEAD, rows, left=4)
     if len(which) > SHOWN:
         screen.line(f"and {len(which) - SHOWN} more")
     displaced = np.setdiff1d(which, on_it)

@@ -16,6 +16,7 @@ from heddle_emulator.walk import Measurement
 
 JOB_HEAD = ("job", "runs", "hosts", "GPUs", "flows", "Gbit/s")
 TIER_HEAD = ("tier", "worst link", "proven least", "gap")
+FEW = 3
 MOVED_HEAD = ("flow", "QPs moved", "was by", "is by")
 
 
@@ -82,8 +83,16 @@ def moved_rows(fabric: Fabric, flows: Flows, before: Paths, after: Paths, which:
         old = {_over(fabric, was.get((flow, qp), ())) for qp in moved}
         new = {_over(fabric, now.get((flow, qp), ())) for qp in moved}
         count = f"{len(moved)} of {len(qps)}"
-        rows.append((flows.ids[flow], count, ", ".join(sorted(old)), ", ".join(sorted(new))))
+        rows.append((flows.ids[flow], count, _listed(old), _listed(new)))
     return rows
+
+
+def _listed(ways: set[str]) -> str:
+    """Ways in order; of more than a few the first, the last, and how many."""
+    names = sorted(ways)
+    if len(names) <= FEW:
+        return ", ".join(names)
+    return f"{names[0]} … {names[-1]} ({len(names)})"
 
 
 def _over(fabric: Fabric, arcs: tuple[int, ...]) -> str:

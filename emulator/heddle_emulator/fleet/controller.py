@@ -72,12 +72,6 @@ class Controller:
     ) -> None:
         await self._stop()
 
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        assert self._process is not None
-        return self._process.pid
-
     def check(self) -> None:
         """Raise ControllerError if it is gone."""
         assert self._process is not None

@@ -1,0 +1,245 @@
+"""Fabrics where cuts prove too little: how far plans are from the linear programme.
+
+The limit of a case is the linear relaxation over the planner's own candidate paths,
+bounded from below by prices of arcs; where a plan is not within its allowance of
+that, and on a sample to keep the prices honest, HiGHS says the exact limit. What a
+plan is allowed is 1 % and one QP of one flow on the link in question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.plan import Plan
+from heddle_controller.solve import Options, solve
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.commodities import Commodities, commodities_of
+from heddle_controller.solve.cuts import cut_bound
+from heddle_controller.solve.lp import relax
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.prices import price_bounds
+from tests.bench.gap_cases import FAMILIES, draw
+from tests.bench.pool import each
+from tests.bench.reference import Pair, least_over_everything, least_over_paths
+from tests.bench.rows import Row, Scale, quantile, spread
+from tests.bench.screen import Screen
+from tests.bench.workloads import between_switches
+
+TITLE = "no closed form: gap to the linear programme"
+ALLOWED = 0.01
+QPS = (4, 16)
+SAMPLE = 7
+"""One case in so many has its bound checked by HiGHS in any case."""
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One fabric with traffic."""
+
+    family: str
+    qps: int
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.family}, {self.qps} QPs, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Utilisations of links between switches."""
+
+    case: Case
+    reached: float
+    limit: float
+    """Over the candidate paths: exact where it was asked for, else proven by prices."""
+    grained: float
+    """Worst of the plan when each link is forgiven one QP of its own speed."""
+    coarse: float
+    """What one QP is on the slowest link; where speeds differ that forgives more."""
+    everything: float | None
+    """Limit over all paths there are, for irregular fabrics."""
+    exact: float | None
+    """HiGHS' limit, where it was asked for."""
+    priced: float
+    unrouted: int
+
+    @property
+    def gap(self) -> float:
+        """How far above the limit the plan is, relative to it."""
+        return self.reached / self.limit - 1
+
+    @property
+    def excess(self) -> float:
+        """What is left of the gap beyond the allowance; at or below 0 is within."""
+        return self.grained / self.limit - 1 - ALLOWED
+
+    @property
+    def excess_coarse(self) -> float:
+        """The same when every link is forgiven what a QP is on the slowest."""
+        return (self.reached - self.coarse) / self.limit - 1 - ALLOWED
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """A row for the whole, one for each family, and one for what other paths would give."""
+    cases = [
+        Case(family, qps, seed)
+        for seed in range(scale.gap_seeds)
+        for family in FAMILIES
+        for qps in QPS
+    ]
+    found: list[Found] = []
+    with screen.progress(TITLE, len(cases)) as advance:
+        for one in each(run, cases, scale.workers):
+            found.append(one)
+            advance(len(found))
+    found.sort(key=lambda one: str(one.case))
+    families = [_family(name, [o for o in found if o.case.family == name]) for name in FAMILIES]
+    return [_whole(found), *families, _unrestricted(found), _checked(found)]
+
+
+def run(case: Case) -> Found:
+    """Plan one case and find its limits."""
+    fabric, flows = draw(case.family, case.qps, case.seed)
+    plan = solve(fabric, flows)
+    inner = np.repeat(between_switches(fabric), 2)
+    used = utilization(fabric, arc_loads(2 * fabric.link_count, flows, plan.paths))[inner]
+    network = Network(fabric)
+    commodities, priced = _priced(network, flows, plan)
+    grain = float((flows.gbps / flows.qps).max()) / fabric.structure.capacity[inner]
+    grained = float((used - grain).max())
+    exact = None
+    if grained > priced * (1 + ALLOWED) or case.seed % SAMPLE == 0:
+        exact = _exact(network, commodities)
+    return Found(
+        case,
+        reached=float(used.max()),
+        limit=exact or priced,
+        grained=grained,
+        coarse=float(grain.max()),
+        everything=_over_everything(fabric, network, commodities, case),
+        exact=exact,
+        priced=priced,
+        unrouted=len(plan.unrouted),
+    )
+
+
+def _priced(network: Network, flows: Flows, plan: Plan) -> tuple[Commodities, float]:
+    """The bound that prices prove over the candidate paths of what is routed."""
+    routed = np.bincount(plan.paths.flow, minlength=len(flows)) > 0
+    candidates = Candidates(network, Options().candidate_limit)
+    commodities = commodities_of(network, candidates, flows, routed)
+    scale: Floats = cut_bound(network, flows, routed).tiers
+    relaxation = relax(network, commodities, scale, None)
+    return commodities, price_bounds(network, commodities, relaxation)[1]
+
+
+def _exact(network: Network, commodities: Commodities) -> float:
+    paths: dict[Pair, list[list[int]]] = {ends: [] for ends in _ends(commodities)}
+    ends = _ends(commodities)
+    for path, commodity in enumerate(commodities.path_commodity.tolist()):
+        paths[ends[commodity]].append(commodities.arcs_of(path).tolist())
+    return least_over_paths(network.fabric.structure.capacity, _demand(commodities), paths)
+
+
+def _over_everything(
+    fabric: Fabric, network: Network, commodities: Commodities, case: Case
+) -> float | None:
+    if not FAMILIES[case.family].irregular:
+        return None
+    return least_over_everything(fabric, network.usable, _demand(commodities))
+
+
+def _ends(commodities: Commodities) -> list[Pair]:
+    return [*zip(commodities.source.tolist(), commodities.destination.tolist(), strict=True)]
+
+
+def _demand(commodities: Commodities) -> dict[Pair, float]:
+    return dict(zip(_ends(commodities), commodities.demand.tolist(), strict=True))
+
+
+def _whole(found: list[Found]) -> Row:
+    within = sum(one.excess <= ROUNDING for one in found)
+    coarse = sum(one.excess_coarse <= ROUNDING for one in found)
+    worst = max(found, key=lambda one: one.excess)
+    gap = spread([one.gap for one in found])
+    return Row(
+        TITLE,
+        "Heddle",
+        f"within in {within} of {len(found)}; {_excesses(found)}",
+        "1 % + one QP on one link, in all",
+        within == len(found),
+        f"worst: {worst.case}; with a QP of the slowest link forgiven {coarse} within;"
+        f" gap itself median {gap['median']:.1%}, p99 {gap['p99']:.1%}",
+        {
+            "cases": len(found),
+            "within": within,
+            "within_by_slowest_link": coarse,
+            "gap": gap,
+            "excess": spread([one.excess for one in found]),
+            "unrouted": sum(one.unrouted for one in found),
+            "missed": [
+                {"case": str(one.case), "excess": one.excess, "gap": one.gap}
+                for one in sorted(found, key=lambda one: -one.excess)
+                if one.excess > ROUNDING
+            ],
+        },
+    )
+
+
+def _excesses(found: list[Found]) -> str:
+    """Beyond the allowance; what is within counts as 0."""
+    beyond = [max(0.0, one.excess) for one in found]
+    parts = {"median": 0.5, "p90": 0.9, "p99": 0.99}
+    words = [f"{name} {quantile(beyond, part):.2%}" for name, part in parts.items()]
+    return f"beyond: {', '.join(words)}, worst {max(beyond):.2%}"
+
+
+def _family(name: str, found: list[Found]) -> Row:
+    within = sum(one.excess <= ROUNDING for one in found)
+    worst = max(found, key=lambda one: one.excess)
+    return Row(
+        TITLE,
+        f"  {name}",
+        f"within in {within} of {len(found)}; {_excesses(found)}",
+        note=f"worst: {worst.case}",
+        data={
+            "within": within,
+            "gap": spread([one.gap for one in found]),
+            "excess": spread([one.excess for one in found]),
+        },
+    )
+
+
+def _unrestricted(found: list[Found]) -> Row:
+    ratios = [one.limit / one.everything for one in found if one.everything]
+    return Row(
+        TITLE,
+        "  candidates against all paths",
+        f"limit higher by median {_above(quantile(ratios, 0.5))}, worst {_above(max(ratios))}",
+        note="irregular graphs: the programme over candidate paths beside that over every path",
+        data={"cases": len(ratios), "ratio": spread(ratios)},
+    )
+
+
+def _above(ratio: float) -> str:
+    return f"{max(0.0, ratio - 1):.1%}"
+
+
+def _checked(found: list[Found]) -> Row:
+    """How the prices' bound stands to HiGHS' limit, which it must not be above."""
+    checked = [one for one in found if one.exact]
+    ratios = [one.priced / one.exact for one in checked if one.exact]
+    return Row(
+        TITLE,
+        "  bound by prices against HiGHS",
+        f"never above in {sum(r <= 1 + ROUNDING for r in ratios)} of {len(ratios)};"
+        f" least {min(ratios):.4f} of it",
+        note="a bound above the limit would flatter every gap",
+        data={"cases": len(ratios), "ratio": spread(ratios)},
+    )

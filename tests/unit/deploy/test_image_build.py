@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -64,12 +64,13 @@ def copy(source: Path, target: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What the build stage of the controller's image makes: the environment to be copied."""
     root = tmp_path_factory.mktemp("image")
     _, (build, _) = read("controller")
     carry_out(build, root)
-    return root / "opt" / "heddle"
+    yield root / "opt" / "heddle"
+    shutil.rmtree(root)  # half a gigabyte, which pytest would keep for three runs
 
 
 @contextlib.asynccontextmanager

@@ -122,6 +122,33 @@ async def test_a_fault_of_ours_is_told_by_its_incident_alone(
         assert "TypeError" in log
 
 
+async def test_a_call_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server sets a deadline where the client set none; the cure is in the message."""
+    async with serving(tmp_path, replace(LOOPBACK, unary_limit=0.05)) as s:
+        monkeypatch.setattr(s.store, "list_fabrics", lambda **_: asyncio.sleep(60))
+        error = await refusal(s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest()))
+        assert (error.code().name, reason(error)) == ("DEADLINE_EXCEEDED", "SERVER_DEADLINE")
+        assert "request_id" in str(error.details())
+
+
+async def test_connections_are_closed_when_they_are_old(tmp_path: Path) -> None:
+    """A stream ends after age and grace; calls on the same channel go on."""
+    terms = replace(LOOPBACK, connection_age=0.2, connection_age_grace=0.1)
+    async with serving(tmp_path, terms) as s:
+        await s.put_fabric()
+        watch = s.fabrics.WatchFabric(fabric_pb2.WatchFabricRequest(name="fabrics/f1"))
+
+        async def read_all() -> None:
+            async for _ in watch:
+                pass
+
+        async with asyncio.timeout(10):
+            error = await refusal(read_all())
+        assert error.code().name == "UNAVAILABLE"
+        for _ in range(5):
+            await s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest(), wait_for_ready=True)
+
+
 async def test_a_message_that_is_too_large_is_refused(tmp_path: Path) -> None:
     """RESOURCE_EXHAUSTED, and the connection goes on."""
     async with serving(tmp_path) as s:

@@ -76,6 +76,7 @@ class FlowIndexes:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kept: dict[str, FlowIndex] = {}
+        self._making: dict[str, asyncio.Lock] = {}
 
     async def of(self, fabric: str) -> FlowIndex | None:
         """The index; None where there is no plan yet.
@@ -84,12 +85,12 @@ class FlowIndexes:
             NotFound: there is no such fabric.
         """
         generation = (await self._store.versions(fabric)).generation
-        kept = self._kept.get(fabric)
-        if kept is not None and kept.generation == generation:
-            return kept
-        committed = await self._store.committed(fabric)
-        if committed is None:
-            return None
-        index = await asyncio.to_thread(FlowIndex, committed)
-        self._kept[fabric] = index
-        return index
+        async with self._making.setdefault(fabric, asyncio.Lock()):
+            kept = self._kept.get(fabric)
+            if kept is not None and kept.generation >= generation:
+                return kept
+            committed = await self._store.committed(fabric)
+            if committed is None:
+                return None
+            self._kept[fabric] = await asyncio.to_thread(FlowIndex, committed)
+            return self._kept[fabric]

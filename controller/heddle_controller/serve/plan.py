@@ -40,6 +40,8 @@ class PlanService(PlanServiceServicer):
         self._changes = changes
         self._indexes = indexes
         self._engine = engine
+        self._one_at_a_time = asyncio.Lock()
+        """Suppositions cost as much as plans; real plans must not wait for several."""
 
     @override
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:
@@ -115,9 +117,10 @@ class PlanService(PlanServiceServicer):
     async def WhatIf(self, request: pb.WhatIfRequest, context: Context) -> pb.WhatIfResponse:
         """The plan that would be made, beside the newest one; nothing is committed."""
         fabric = names.parse_fabric(request.fabric, "fabric")
-        intent = await self._store.intent(fabric)
-        committed = await self._store.committed(fabric)
-        return await asyncio.to_thread(answer, request, intent, committed, self._engine)
+        async with self._one_at_a_time:
+            intent = await self._store.intent(fabric)
+            committed = await self._store.committed(fabric)
+            return await asyncio.to_thread(answer, request, intent, committed, self._engine)
 
 
 def _explained(index: FlowIndex, row: int) -> pb.ExplainFlowResponse:

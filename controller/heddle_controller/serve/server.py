@@ -28,8 +28,6 @@ from heddle_controller.serve.interceptors.parsing import Parsing
 from heddle_controller.serve.interceptors.trace import Trace
 
 MAX_MESSAGE_BYTES = 64 << 20
-UNARY_LIMIT = 60.0
-"""Seconds a call with one question and one answer may take."""
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
@@ -55,6 +53,9 @@ class ServerTerms:
     connection_age: float = 3600.0
     """Seconds after which a connection is closed, so that clients spread over replicas."""
     connection_age_grace: float = 60.0
+    """Seconds that streams on a connection so closed may go on."""
+    unary_limit: float = 60.0
+    """Seconds a call with one question and one answer may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class ApiServer:
                 Auth(tls=terms.tls is not None, insecure=terms.insecure),
                 Trace(),
                 Metrics(meter),
-                Errors(UNARY_LIMIT),
+                Errors(terms.unary_limit),
                 Parsing(),
             ],
             options=_options(terms),

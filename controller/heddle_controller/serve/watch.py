@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.errors import Refusal, unavailable
 
@@ -33,10 +34,19 @@ class Changes:
         self._closed = False
 
     async def run(self) -> None:
-        """Take notices until the store is closed."""
-        async for fabric in self._store.changes(facts=True):
-            for event in self._watchers.get(fabric, ()):
-                event.set()
+        """Take notices until the store is closed; wait while it cannot be reached."""
+        while True:
+            try:
+                async for fabric in self._store.changes(facts=True):
+                    self._notice(fabric)
+            except Unavailable as error:
+                await asyncio.sleep(error.retry_after)
+            else:
+                return
+
+    def _notice(self, fabric: str) -> None:
+        for event in self._watchers.get(fabric, ()):
+            event.set()
 
     def close(self) -> None:
         """End every stream, present and future, with UNAVAILABLE."""

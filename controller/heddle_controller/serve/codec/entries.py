@@ -34,9 +34,10 @@ def batch(fabric: Fabric, sets: Entries, deletes: Entries) -> pb.OperationBatch:
     both = (sets, deletes)
     nics, ends = _table(np.concatenate([e.source for e in both] + [e.destination for e in both]))
     count = len(sets) + len(deletes)
+    ids, addresses = fabric.structure.nodes.ids, fabric.structure.nodes.address
     message = pb.OperationBatch(
         kinds=[pb.OPERATION_KIND_SET] * len(sets) + [pb.OPERATION_KIND_DELETE] * len(deletes),
-        endpoints=[_endpoint(fabric, nic) for nic in nics.tolist()],
+        endpoints=[pb.Endpoint(nic=ids[n], address=addresses[n]) for n in nics.tolist()],
         sources=ends[:count].tolist(),
         destinations=ends[count:].tolist(),
         source_ports=np.concatenate([e.source_port for e in both]).tolist(),
@@ -54,53 +55,53 @@ def _table(rows: Ints) -> tuple[Ints, Ints]:
     return distinct, index
 
 
-def _endpoint(fabric: Fabric, nic: int) -> pb.Endpoint:
-    nodes = fabric.structure.nodes
-    return pb.Endpoint(nic=nodes.ids[nic], address=nodes.address[nic])
-
-
 def _add_next_hops(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank: int) -> None:
     """Fill next hops, primaries and backups; deletes have zeros."""
     arcs, index = _table(np.concatenate([sets.primary, sets.backup]))
     none = len(arcs) > 0 and arcs[0] == NONE
     arcs, index = (arcs[1:], index - 1) if none else (arcs, index)
-    message.next_hops.extend(_next_hop(fabric, arc) for arc in arcs.tolist())
+    message.next_hops.extend(_next_hops(fabric, arcs))
     message.primaries.extend(index[: len(sets)].tolist() + [0] * blank)
     message.backups.extend((index[len(sets) :] + 1).tolist() + [0] * blank)
 
 
-def _next_hop(fabric: Fabric, arc: int) -> pb.NextHop:
+def _next_hops(fabric: Fabric, arcs: Ints) -> list[pb.NextHop]:
     structure = fabric.structure
-    node = int(structure.head[arc])
-    return pb.NextHop(
-        node=structure.nodes.ids[node],
-        key=str(structure.links.key[arc >> 1]),
-        address=structure.nodes.address[node],
-    )
+    nodes, keys = structure.nodes, structure.links.key
+    heads, links = structure.head[arcs].tolist(), (arcs >> 1).tolist()
+    return [
+        pb.NextHop(node=nodes.ids[head], key=str(keys[link]), address=nodes.address[head])
+        for head, link in zip(heads, links, strict=True)
+    ]
 
 
 def _add_risks(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank: int) -> None:
     """Fill risk links, their groups, and the group of each entry; deletes have zeros."""
-    groups, group_of = _risk_groups(sets)
+    groups, sizes, group_of = _risk_groups(sets)
     links = np.unique(groups)
     links = links[links != NONE]
-    message.risk_links.extend(common.link_to_pb(fabric, link) for link in links.tolist())
-    first = 0
-    for row in groups:
-        members = np.searchsorted(links, row[row != NONE])
-        if len(members):
-            message.risk_groups.add(links=members.tolist())
-        else:
-            first = 1  # sorted first: the empty group, which the wire writes as 0
-    message.risks.extend((group_of + 1 - first).tolist() + [0] * blank)
+    message.risk_links.extend(common.links_to_pb(fabric, links))
+    members, width = np.searchsorted(links, groups).tolist(), groups.shape[1]
+    message.risk_groups.extend(
+        pb.RiskGroup(links=row[width - size :])
+        for row, size in zip(members, sizes.tolist(), strict=True)
+        if size
+    )
+    # Sorted first, if there is one: the empty group, which the wire writes as 0.
+    none = int(sizes[0] == 0)
+    message.risks.extend((group_of + 1 - none).tolist() + [0] * blank)
 
 
-def _risk_groups(sets: Entries) -> tuple[Ints, Ints]:
-    """The distinct sets of risk links, one padded row each, and the group of each entry."""
+def _risk_groups(sets: Entries) -> tuple[Ints, Ints, Ints]:
+    """The distinct sets of risk links, their sizes, and the set of each entry.
+
+    A set is a row that ends with its links, ascending, after as many ``NONE`` as
+    the longest has more.
+    """
     lengths = np.diff(sets.risk_first)
     width = max(int(lengths.max()), 1)
     padded = np.full((len(sets), width), NONE, dtype=np.int64)
     padded[np.arange(width) < lengths[:, None]] = sets.risk_links
     padded.sort(axis=1)
     groups, group_of = np.unique(padded, axis=0, return_inverse=True)
-    return groups, group_of.reshape(-1)
+    return groups, (groups != NONE).sum(axis=1), group_of.reshape(-1)

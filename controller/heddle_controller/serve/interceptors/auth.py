@@ -15,8 +15,16 @@ from urllib.parse import unquote
 
 import grpc
 import structlog
+from grpc_status import rpc_status
 
+from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
+
+PLAIN_TEXT = errors.Refusal(
+    grpc.StatusCode.UNAUTHENTICATED,
+    "PLAIN_TEXT",
+    "plain text is served to this host only: set up TLS, or start the controller with --insecure",
+)
 
 
 def peer_host(peer: str) -> str:
@@ -47,11 +55,7 @@ class Auth(Around):
     async def _admit(self, _method: Method, context: Context) -> AsyncIterator[None]:
         peer = context.peer()
         if not (self._any_peer or peer.startswith("unix:") or is_loopback(peer_host(peer))):
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED,
-                "plain text is served to this host only: set up TLS, or start the controller "
-                "with --insecure",
-            )
+            await context.abort_with_status(rpc_status.to_status(errors.refused(PLAIN_TEXT)))
         with structlog.contextvars.bound_contextvars(peer=peer, client=_identity(context)):
             yield
 

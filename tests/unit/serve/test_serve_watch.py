@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from heddle_controller.model.plan import Certificate
+from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import PlanFacts
+from heddle_controller.serve.errors import Refusal
+from heddle_controller.serve.interceptors.around import Method
+from heddle_controller.serve.interceptors.auth import Auth
+from heddle_controller.serve.watch import Changes
+from heddle_controller.store.embedded import EmbeddedStore, open_embedded
+from heddle_controller.telemetry.metrics import Telemetry
+from heddle_controller.telemetry.plans import follow_plans
+from tests.unit.store.samples import clos, plan_of, program_of
+
+
+class Flaky:
+    """A store whose change notices break off once."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self.broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
+        """One notice, then none; the next time all."""
+        async for name in self._store.changes(facts=facts):
+            if not self.broken:
+                self.broken = True
+                raise Unavailable("the connection broke", retry_after=0.01)
+            yield name
+
+
+async def test_a_watcher_hears_of_changes_and_merges_those_it_missed(tmp_path: Path) -> None:
+    """Woken at the start, and then far less often than there are writes."""
+    store = await open_embedded(tmp_path / "s")
+    await store.put_fabric("f1", clos())
+    changes = Changes(store)
+    running = asyncio.create_task(changes.run())
+    async with aclosing(changes.watch("f1")) as watch:
+        await anext(watch)
+        for _ in range(50):
+            await store.put_fabric("f1", clos())
+        woken = 0
+        with suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(0.2):
+                    await anext(watch)
+                woken += 1
+        assert 1 <= woken < 25
+    running.cancel()
+    await store.close()
+
+
+async def test_notices_go_on_after_the_store_was_away(tmp_path: Path) -> None:
+    """The hub asks again, and nothing that changed meanwhile is missed."""
+    store = await open_embedded(tmp_path / "s")
+    await store.put_fabric("f1", clos())
+    flaky = Flaky(store)
+    changes = Changes(cast("Store", flaky))
+    running = asyncio.create_task(changes.run())
+    async with aclosing(changes.watch("f1")) as watch:
+        await anext(watch)
+        async with asyncio.timeout(10):
+            await anext(watch)
+    assert flaky.broken
+    await store.close()
+    await running
+
+
+async def test_watchers_end_when_the_controller_stops(tmp_path: Path) -> None:
+    """Those that wait, and those that come later."""
+    store = await open_embedded(tmp_path / "s")
+    changes = Changes(store)
+    watch = changes.watch("f1")
+    await anext(watch)
+    changes.close()
+    for late in (watch, changes.watch("f2")):
+        with pytest.raises(Refusal, match="shutting down"):
+            await anext(late)
+    await store.close()
+
+
+async def test_certificates_become_metrics_even_after_a_break(tmp_path: Path) -> None:
+    """Of the newest plan; a break of the store's notices does not end it."""
+    store, telemetry = await open_embedded(tmp_path / "s"), Telemetry()
+    await store.put_fabric("f1", clos())
+    following = asyncio.create_task(follow_plans(cast("Store", Flaky(store)), telemetry))
+    epoch = await store.acquire_leadership("test")
+    plan = plan_of((await store.get_fabric("f1")).fabric)
+    assert plan.certificate != Certificate()
+    await store.commit(
+        "f1",
+        epoch=epoch,
+        expected_generation=0,
+        plan=plan,
+        program=program_of(plan, epoch, 1),
+        facts=PlanFacts(),
+    )
+    labels = {"fabric": "f1", "tier": "leaf-spine"}
+    async with asyncio.timeout(10):
+        name = "heddle_tier_lower_bound_ratio"
+        while not telemetry.registry.get_sample_value(name, labels):  # noqa: ASYNC110 - a gauge
+            await asyncio.sleep(0.005)
+    await store.close()
+    await following
+
+
+class Caller:
+    """As much of gRPC's context as auth looks at."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self.status: Any = None
+
+    def peer(self) -> str:
+        """Where the call comes from."""
+        return self._peer
+
+    def peer_identities(self) -> None:
+        """No certificate."""
+
+    async def abort_with_status(self, status: Any) -> None:
+        """As gRPC does, it raises."""
+        self.status = status
+        raise PermissionError
+
+
+METHOD = Method("s", "m", streams=False)
+
+
+@pytest.mark.parametrize(
+    ("peer", "tls", "insecure", "admitted"),
+    [
+        ("ipv4:127.0.0.1:5", False, False, True),
+        ("ipv6:%5B::1%5D:5", False, False, True),
+        ("unix:/run/heddle", False, False, True),
+        ("ipv4:10.0.0.7:5", False, False, False),
+        ("ipv4:10.0.0.7:5", True, False, True),
+        ("ipv4:10.0.0.7:5", False, True, True),
+    ],
+)
+async def test_plain_text_from_other_hosts_is_turned_away(
+    peer: str, *, tls: bool, insecure: bool, admitted: bool
+) -> None:
+    """Whatever the server listens on, unless TLS or the operator vouches for it."""
+    caller: Any = Caller(peer)
+    auth = Auth(tls=tls, insecure=insecure)
+    if admitted:
+        async with auth.around(METHOD, caller):
+            pass
+        return
+    with pytest.raises(PermissionError):
+        async with auth.around(METHOD, caller):
+            pass
+    assert caller.status.code.name == "UNAUTHENTICATED"
+    assert "--insecure" in caller.status.details

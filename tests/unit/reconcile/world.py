@@ -167,8 +167,9 @@ class House:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            while not task.done():  # one that died waits for ever wherever it is cancelled
+                task.cancel()
+                await asyncio.wait([task], timeout=0.05)
             await raw.close()
 
     async def until(self, reached: Callable[[], Any], what: str) -> None:

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.records import LinkName
+from tests.unit.reconcile.mortal import Death
+from tests.unit.reconcile.world import House, ring, three_tiers
+
+J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
+J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
+DEADLINE = 20.0
+
+
+async def change_everything(house: House) -> None:
+    """What a client says while the controller is about to die: all of it is acknowledged."""
+    await house.intake.submit_job("f1", J2)
+    await house.store.set_switch_state("f1", "s0.0", State.DRAINED)
+    await house.store.set_link_state("f1", LinkName("s1.0", "c0.0"), State.DRAINED)
+
+
+async def nothing() -> None:
+    """All has been said."""
+
+
+async def die(house: House, at: int, say: Callable[[], Awaitable[None]], *, after: bool) -> str:
+    """Run a controller until it dies of its ``at``-th call; where that was, or "" if it did not."""
+    death = Death(at, after=after)
+    async with house.running(through=death.through):
+        await say()
+        calm = asyncio.create_task(through(house))
+        struck = asyncio.create_task(death.struck.wait())
+        async with asyncio.timeout(DEADLINE):
+            await asyncio.wait([calm, struck], return_when=asyncio.FIRST_COMPLETED)
+        for task in (calm, struck):
+            task.cancel()
+    return death.where
+
+
+async def through(house: House) -> None:
+    """Wait until all that was said is planned, programmed, and told."""
+
+    async def planned() -> bool:
+        versions = await house.store.versions("f1")
+        return (await house.committed()).program.intent_version == versions.intent
+
+    await house.until(planned, "a plan of the newest intent")
+    await house.programmed("j1", "j2")
+    await house.settled()
+
+
+async def converge(house: House) -> None:
+    """Run a controller until all is as it should be."""
+    async with house.running():
+        await through(house)
+        done = await house.committed()
+        assert set(done.plan.flows.job_names) == {"j1", "j2"}
+        assert not house.trouble(done.plan.fabric, done.plan.flows)
+        row = done.plan.fabric.structure.index["s0.0"]
+        assert row not in done.plan.fabric.structure.head[done.plan.paths.arcs]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_killed_at_every_call(tmp_path: Path, after: bool) -> None:  # noqa: FBT001 - a parameter
+    """Whichever call of store or gateway a controller dies of, the next one brings all about.
+
+    Nothing that was acknowledged is lost, and no packet of the job that ran all the
+    while is lost at any operation of any switch, before the death or after it.
+    """
+    deaths: Counter[str] = Counter()
+    for at in range(1, 400):
+        (tmp_path / str(at)).mkdir()
+        house = House(tmp_path / str(at), three_tiers())
+        async with house.running():
+            await house.intake.put_fabric("f1", house.fabric)
+            await house.intake.submit_job("f1", J1)
+            await house.programmed("j1")
+            await house.settled()
+            lost = house.watch_packets(house.fabric, J1)
+        where = await die(house, at, partial(change_everything, house), after=after)
+        await converge(house)
+        assert not lost, f"packets were lost around {where}: {lost[0]}"
+        if not where:
+            break
+        deaths[where.split()[1]] += 1
+    else:
+        raise AssertionError("the controller never finished")
+    assert {"intent", "commit", "push", "record_programmed", "record_jobs"} <= deaths.keys()
+
+
+async def test_killed_again_and_again(tmp_path: Path) -> None:
+    """Several deaths in a row, each a little later, lose nothing either."""
+    house = House(tmp_path, three_tiers())
+    async with house.running():
+        await house.intake.put_fabric("f1", house.fabric)
+        await house.intake.submit_job("f1", J1)
+        await house.programmed("j1")
+        await house.settled()
+    lost = house.watch_packets(house.fabric, J1)
+    assert await die(house, 6, partial(change_everything, house), after=True)
+    for at in range(4, 20, 3):
+        await die(house, at, nothing, after=at % 2 == 0)
+    await converge(house)
+    assert not lost

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heddle_agent.fib import NextHop
+from heddle_controller.model.fabric import NodeKind, State
+from heddle_controller.model.job import Job
+from heddle_controller.model.plan import Plan
+from heddle_controller.reconcile.records import JobState, LinkName
+from heddle_controller.reconcile.southbound import FailureReason, PushMode
+from tests.unit.reconcile.switches import match_of
+from tests.unit.reconcile.world import SETTINGS, House, ring, three_tiers
+
+J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
+INSIDE = ring("inside", "h0.0.1", "h0.1.1")
+"""A job within zone 0: its flows need entries at leaves only."""
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """Two zones of two leaves, with two cores in each of two planes."""
+    return House(tmp_path, three_tiers())
+
+
+async def furnish(house: House, *jobs: Job) -> None:
+    """Put the fabric and the jobs."""
+    await house.intake.put_fabric("f1", house.fabric)
+    for job in jobs:
+        await house.intake.submit_job("f1", job)
+
+
+async def test_a_silent_switch_holds_up_only_its_own(house: House) -> None:
+    """Others are programmed; the job that needs it is told which, until it answers."""
+    async with house.running():
+        house.gateway.switches["l1.0"].answers.clear()
+        await furnish(house, J1)
+        await house.intake.submit_job("f1", INSIDE)
+        await house.programmed("inside")
+        await house.in_state(JobState.DEGRADED, "j1")
+        reason = (await house.job("j1")).facts.reason
+        assert "switch l1.0 has not answered for 0.2 s" in reason
+        done = await house.committed()
+        assert not house.trouble(done.plan.fabric, done.plan.flows)
+        house.gateway.switches["l1.0"].answers.set()
+        await house.programmed("j1")
+        await house.settled()
+
+
+async def test_a_switch_that_is_away(house: House) -> None:
+    """Its flows stay on the underlay and the job is told; when it comes, it is brought up."""
+    house.gateway.switches["s0.0"].table.whole = 0
+    async with house.running(connected=False):
+        house.gateway.connect(*(n for n in house.gateway.switches if n not in ("l0.0", "s0.0")))
+        await furnish(house, J1, INSIDE)
+        await house.in_state(JobState.DEGRADED, "j1", "inside")
+        assert "switch l0.0 is not connected" in (await house.job("inside")).facts.reason
+        done = await house.committed()
+        assert not house.trouble(done.plan.fabric, done.plan.flows)
+        assert "l0.0" not in done.programmed_switches()
+        house.gateway.connect("l0.0", "s0.0")
+        await house.programmed("j1", "inside")
+        await house.settled()
+
+
+async def test_a_switch_that_went_away_still_forwards(house: House) -> None:
+    """A job that is programmed stays so while an agent is gone: its entries stay."""
+    async with house.running():
+        await furnish(house, J1)
+        await house.programmed("j1")
+        await house.settled()
+        house.gateway.disconnect("l0.0")
+        await asyncio.sleep(2 * SETTINGS.rollout.patience)
+        await house.intake.submit_job("f1", replace(ring("alone", "h1.0.1"), collectives=()))
+        await house.programmed("alone", "j1")
+        house.gateway.connect("l0.0")
+        await house.settled()
+
+
+async def test_a_refused_entry_is_told_and_tried_again(house: House) -> None:
+    """The job names switch and reason; its flows stay where they were; a mended switch mends it."""
+    async with house.running():
+        await furnish(house, INSIDE)
+        await house.programmed("inside")
+        done = await house.committed()
+        entries, fabric = done.program.entries, done.plan.fabric
+        switch = fabric.structure.nodes.ids[entries.switch[0]]
+        match = match_of(fabric, entries, 0)
+        await house.store.delete_job("f1", "inside")
+        await house.until(lambda: not house.gateway.switches[switch].table.entries, "emptied")
+        house.gateway.switches[switch].refuses[match] = FailureReason.BACKEND
+        await house.intake.submit_job("f1", INSIDE)
+        await house.in_state(JobState.DEGRADED, "inside")
+        reason = (await house.job("inside")).facts.reason
+        assert f"1 flow not on the planned path: switch {switch}: BACKEND: no" in reason
+        house.gateway.switches[switch].refuses.clear()
+        await house.programmed("inside")
+        await house.settled()
+
+
+async def test_a_malformed_push_degrades_and_recovers(house: House) -> None:
+    """A switch that finds pushes malformed is named; the loop lives on."""
+    async with house.running():
+        house.gateway.switches["l0.0"].refuses_whole = "what is this"
+        await furnish(house, INSIDE)
+        await house.in_state(JobState.DEGRADED, "inside")
+        assert (
+            "switch l0.0: BACKEND: refused as malformed: what is this"
+            in (await house.job("inside")).facts.reason
+        )
+        house.gateway.switches["l0.0"].refuses_whole = ""
+        await house.programmed("inside")
+
+
+async def test_a_full_table_makes_room_first(house: House) -> None:
+    """Where the new entry does not fit beside the old one, the old one goes first."""
+    async with house.running():
+        await furnish(house, INSIDE)
+        await house.programmed("inside")
+        await house.settled()
+        table = house.gateway.switches["l0.0"].table
+        assert len(table.entries) == 1
+        table.size = 1
+        await house.store.delete_job("f1", "inside")
+        await house.intake.submit_job("f1", ring("next", "h0.0.0", "h0.1.0"))
+        await house.programmed("next")
+        await house.settled()
+        assert len(table.entries) == 1
+
+
+async def test_a_table_too_small_is_told(house: House) -> None:
+    """What fits is programmed, what does not is told with its switch, and nothing loops."""
+    async with house.running():
+        house.gateway.switches["l0.0"].table.size = 1
+        await furnish(house, INSIDE, ring("next", "h0.0.0", "h0.1.0"))
+        await house.until(lambda: _one_each(house), "one programmed, one degraded")
+        done = await house.committed()
+        assert not house.trouble(done.plan.fabric, done.plan.flows)
+
+
+async def _one_each(house: House) -> bool:
+    facts = [(await house.job(name)).facts for name in ("inside", "next")]
+    told = [f.reason for f in facts if f.state == JobState.DEGRADED]
+    well = [f for f in facts if f.state == JobState.PROGRAMMED]
+    return len(told) == len(well) == 1 and "switch l0.0: TABLE_FULL" in told[0]
+
+
+async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
+    """Entries that nobody knows of forward until the new ones are made, then go."""
+    strange = ("n0.0.0", "n0.1.0", 0, 0)
+    way = (NextHop("s0.0", "0"), None, ())
+    for switch in house.gateway.switches.values():
+        switch.table.entries[strange] = way
+    async with house.running():
+        await furnish(house, J1)
+        await house.programmed("j1")
+        await house.settled()
+    for switch in house.gateway.switches.values():
+        first, last = switch.pushes[0], switch.pushes[-1]
+        assert first.mode == PushMode.FULL_SYNC
+        assert not first.sweep_stale or not len(first.sets)
+        assert last.sweep_stale
+        assert last.completes_generation
+
+
+async def test_a_greater_epoch_is_outdone(house: House) -> None:
+    """A switch that followed a greater epoch, say before the store was restored, is won back."""
+    house.gateway.switches["l0.0"].table.fence = (77, 5)
+    async with house.running():
+        await furnish(house, J1)
+        await house.programmed("j1")
+        await house.settled()
+        assert house.reconciler is not None
+        assert house.reconciler.epoch > 77
+
+
+async def test_a_greater_epoch_met_in_an_answer(house: House) -> None:
+    """The same, where only the refusal of a push tells of it."""
+    async with house.running():
+        await furnish(house, J1)
+        await house.programmed("j1")
+        house.gateway.switches["l0.0"].table.fence = (99, 1)
+        await house.intake.submit_job("f1", INSIDE)
+        await house.programmed("inside", "j1")
+        await house.settled()
+        assert house.reconciler is not None
+        assert house.reconciler.epoch > 99
+
+
+async def test_a_dead_way_is_given_up_though_the_new_one_cannot_be_made(house: House) -> None:
+    """A flow whose old way died and whose new way waits for a silent switch takes the underlay."""
+    async with house.running():
+        await furnish(house, J1)
+        await house.programmed("j1")
+        await house.settled()
+        plan = (await house.committed()).plan
+        arc = core_arc(plan)
+        link, pairs = link_of(plan, arc), pairs_over(plan, arc)
+        spines = [s for n, s in house.gateway.switches.items() if n.startswith(link.source[:3])]
+        for spine in spines:
+            spine.answers.clear()
+        await house.store.set_link_state("f1", link, State.DOWN)
+        leaves = [s.table for n, s in house.gateway.switches.items() if n.startswith("l")]
+        await house.until(
+            lambda: not any(match[:2] in pairs for leaf in leaves for match in leaf.entries),
+            "the leaves gave the dead way up",
+        )
+        await house.in_state(JobState.DEGRADED, "j1")
+        for spine in spines:
+            spine.answers.set()
+        await house.programmed("j1")
+        await house.settled()
+        done = await house.committed()
+        assert not house.trouble(done.plan.fabric, done.plan.flows)
+
+
+def core_arc(plan: Plan) -> int:
+    """An arc from a spine to a core that some path takes."""
+    structure, arcs = plan.fabric.structure, plan.paths.arcs
+    tails, heads = structure.nodes.kind[structure.tail], structure.nodes.kind[structure.head]
+    up = (tails == NodeKind.SPINE) & (heads == NodeKind.CORE)
+    return int(arcs[up[arcs]][0])
+
+
+def link_of(plan: Plan, arc: int) -> LinkName:
+    """The link of an arc, from its tail."""
+    structure = plan.fabric.structure
+    ids = structure.nodes.ids
+    return LinkName(ids[structure.tail[arc]], ids[structure.head[arc]])
+
+
+def pairs_over(plan: Plan, arc: int) -> set[tuple[str, str]]:
+    """Source and destination of the flows over an arc."""
+    ids, flows = plan.fabric.structure.nodes.ids, plan.flows
+    over = plan.paths.crosses(np.arange(len(plan.fabric.structure.tail)) == arc)
+    rows = plan.paths.flow[over].tolist()
+    return {(ids[flows.source[row]], ids[flows.destination[row]]) for row in rows}

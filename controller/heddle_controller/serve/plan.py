@@ -20,6 +20,7 @@ from heddle_controller.serve.codec import plan as codec
 from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.paging import page
+from heddle_controller.serve.turns import Turns
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import answer
 
@@ -40,8 +41,8 @@ class PlanService(PlanServiceServicer):
         self._changes = changes
         self._indexes = indexes
         self._engine = engine
-        self._one_at_a_time = asyncio.Lock()
-        """Suppositions cost as much as plans; real plans must not wait for several."""
+        self._turns = Turns()
+        """Suppositions cost as much as plans, and plans must not wait for several."""
 
     @override
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:
@@ -117,10 +118,9 @@ class PlanService(PlanServiceServicer):
     async def WhatIf(self, request: pb.WhatIfRequest, context: Context) -> pb.WhatIfResponse:
         """The plan that would be made, beside the newest one; nothing is committed."""
         fabric = names.parse_fabric(request.fabric, "fabric")
-        async with self._one_at_a_time:
-            intent = await self._store.intent(fabric)
-            committed = await self._store.committed(fabric)
-            return await asyncio.to_thread(answer, request, intent, committed, self._engine)
+        intent = await self._store.intent(fabric)
+        committed = await self._store.committed(fabric)
+        return await self._turns.run(answer, request, intent, committed, self._engine)
 
 
 def _explained(index: FlowIndex, row: int) -> pb.ExplainFlowResponse:

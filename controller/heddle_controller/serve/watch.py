@@ -2,13 +2,15 @@
 
 store.changes -> Changes.run (one task) -> an ``asyncio.Event`` of each stream. There
 is no queue of events: a stream that is slow, because its client is, finds several
-changes merged into one, and holds no more memory than one answer. Streams read at
-most every ``PACE`` seconds, so that a storm of writes costs readers little.
+changes merged into one, and holds no more memory than one answer. A stream rests at
+least ``PACE`` seconds, and ``REST`` times as long as it took to read and send (but
+not beyond ``LONGEST``): a storm of writes, or a long list, costs other calls little.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 
 from heddle_controller.reconcile.errors import Unavailable
@@ -17,6 +19,9 @@ from heddle_controller.serve.errors import Refusal, unavailable
 
 PACE = 0.02
 """Least time between two reads of one stream, in seconds."""
+REST = 4.0
+LONGEST = 0.5
+"""Most time between two reads of one stream while there is something to read, in seconds."""
 
 
 def shutting_down() -> Refusal:
@@ -71,8 +76,10 @@ class Changes:
                 if self._closed:
                     raise shutting_down()
                 event.clear()
+                began = time.monotonic()
                 yield
-                await asyncio.sleep(PACE)
+                spent = time.monotonic() - began
+                await asyncio.sleep(min(max(PACE, REST * spent), LONGEST))
         finally:
             events.discard(event)
             if not events:

@@ -162,35 +162,23 @@ def begin(
         held: What switches are known to hold, with heights as stages.
         knowledge: Of switches as a whole.
     """
+    found = _compared(held, desired, knowledge)
+    ok, old, partner = found.ok, found.old, found.partner
     nodes = plan.fabric.node_count
-    of_desired = partners(held, desired)
-    differs, to_delete = difference(held, desired)
-    like = np.ones(len(desired), dtype=np.bool_)
-    like[differs] = False
-    ok = like & ~knowledge.unknown[desired.switch]
-    to_set = np.flatnonzero(~ok)
-    replaced = to_set[of_desired[to_set] != NONE]
-    old = held.take(np.concatenate([to_delete, of_desired[replaced]]))
-    partner = np.concatenate([np.full(len(to_delete), NONE, dtype=np.int64), replaced])
     pair = pair_codes(desired.source, desired.destination, nodes)
     old_pair = pair_codes(old.source, old.destination, nodes)
-    crossings = crossings_of(plan, np.concatenate([pair[to_set], old_pair]))
+    crossings = crossings_of(plan, np.concatenate([pair[~ok], old_pair]))
     depth = crossings.lookup(desired.switch, pair)
     depth = 2 * np.where(depth == NONE, desired.stage, depth)
     # Odd, so after what is set at the same switch: if that fails, the old entry stays.
     old_depth = crossings.lookup(old.switch, old_pair)
     old_depth = np.where((partner == NONE) & (old_depth != NONE), 2 * old_depth + 1, NONE)
-    pending = Groups(crossings.pairs)
-    lift = pending.greatest(pair, depth) + 1
-    low = np.minimum(
-        pending.least(pair[to_set], depth[to_set], NEVER),
-        pending.least(old_pair[old_depth != NONE], old_depth[old_depth != NONE], NEVER),
-    )
-    # An entry that stays as it is belongs to the old way while the new one is not whole behind it.
-    kept = np.flatnonzero(ok & (depth > pending.of(low, pair, NEVER)))
-    height = depth.copy()
-    height[kept] = held.stage[of_desired[kept]] + pending.of(lift, pair[kept], 0)
-    off = np.zeros(len(old), dtype=np.bool_)
+    # What is held lies above all that will be made, an entry that stays as it is as well.
+    touched = Groups(crossings.pairs)
+    lift = touched.greatest(pair, depth) + 1
+    height = np.where(ok, found.height + touched.of(lift, pair, 0), depth)
+    none_of_desired = np.zeros(len(desired), dtype=np.bool_)
+    none_of_old = np.zeros(len(old), dtype=np.bool_)
     return Ledger(
         plan=plan,
         generation=generation,
@@ -199,16 +187,45 @@ def begin(
         depth=depth,
         height=height,
         ok=ok,
-        maybe=np.zeros(len(desired), dtype=np.bool_),
-        failed=np.zeros(len(desired), dtype=np.bool_),
+        maybe=none_of_desired,
+        failed=none_of_desired,
         old=old,
         old_pair=old_pair,
         old_depth=old_depth,
-        old_height=old.stage + pending.of(lift, old_pair, 0),
+        old_height=old.stage + touched.of(lift, old_pair, 0),
         partner=partner,
-        alike=(partner != NONE) & np.append(like, False)[partner],
-        present=~off,
-        undeletable=off,
+        alike=found.alike,
+        present=~none_of_old,
+        undeletable=none_of_old,
         routed=np.isin(old_pair, crossings.crossed()),
         knowledge=knowledge,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Compared:
+    """What is held beside what is wanted; names as in ``Ledger``."""
+
+    ok: Bools
+    height: Ints
+    """Of what is held with the match of each wanted entry; nothing where there is none."""
+    old: Entries
+    partner: Ints
+    alike: Bools
+
+
+def _compared(held: Entries, desired: Entries, knowledge: Knowledge) -> _Compared:
+    of_desired = partners(held, desired)
+    differs, to_delete = difference(held, desired)
+    like = np.ones(len(desired), dtype=np.bool_)
+    like[differs] = False
+    ok = like & ~knowledge.unknown[desired.switch]
+    replaced = np.flatnonzero(~ok & (of_desired != NONE))
+    partner = np.concatenate([np.full(len(to_delete), NONE, dtype=np.int64), replaced])
+    return _Compared(
+        ok=ok,
+        height=np.append(held.stage, 0)[of_desired],
+        old=held.take(np.concatenate([to_delete, of_desired[replaced]])),
+        partner=partner,
+        alike=(partner != NONE) & np.append(like, False)[partner],
     )

@@ -73,7 +73,9 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
         np.concatenate([ledger.pair[make[held_up]], ledger.old_pair[unset[kept_up]]])
     )
     sets = make[~ledger.failed[make]]
-    old, withdraws = _withdrawals(ledger, stuck, Groups(blocked), pairs.of(low, ledger.pair, NEVER))
+    wayless = ledger.old_pair[standing & ~ledger.routed]
+    giving_up = Groups(np.union1d(blocked, wayless))
+    old, withdraws = _withdrawals(ledger, stuck, giving_up, pairs.of(low, ledger.pair, NEVER))
     old = old[~np.isin(ledger.partner[old], sets)]
     plain = _deletes(ledger, pairs, standing)
     deletes = np.unique(np.concatenate([unset[~ledger.undeletable[unset]], plain, old]))
@@ -107,19 +109,20 @@ def _sending(ledger: Ledger) -> Bools:
     return sending
 
 
-def _withdrawals(ledger: Ledger, stuck: Bools, blocked: Groups, low: Ints) -> tuple[Ints, Ints]:
-    """Rows of ``old`` and of ``desired`` that blocked pairs must give up, the topmost first.
+def _withdrawals(ledger: Ledger, stuck: Bools, asked: Groups, low: Ints) -> tuple[Ints, Ints]:
+    """Rows of ``old`` and of ``desired`` that pairs must give up, the topmost first.
 
-    A pair gives up an entry that sends packets to their death, or that takes the
-    room another needs, and before it all that lie above it. What is above at a
-    switch that is away cannot be had: room is not made below it, but packets are
-    kept from their death all the same, as an agent by itself would do.
+    Asked of pairs that are blocked, and of those without a new way. Each gives up
+    entries that send packets to their death, or that take the room another needs,
+    and before them all that lie above. What is above at a switch that is away cannot
+    be had: room is not made below it, but packets are kept from their death all the
+    same, as an agent by itself would do.
     """
-    if not len(blocked.keys):
-        return blocked.keys, blocked.keys
-    old = np.flatnonzero(ledger.present & blocked.index(ledger.old_pair)[1])
+    if not len(asked.keys):
+        return asked.keys, asked.keys
+    old = np.flatnonzero(ledger.present & asked.index(ledger.old_pair)[1])
     upper = np.flatnonzero(ledger.ok & (ledger.depth > low))
-    pinned = blocked.marked(
+    pinned = asked.marked(
         np.concatenate(
             [
                 ledger.old_pair[old[stuck[ledger.old.switch[old]]]],
@@ -128,20 +131,20 @@ def _withdrawals(ledger: Ledger, stuck: Bools, blocked: Groups, low: Ints) -> tu
         )
     )
     crowded = ledger.knowledge.full[ledger.old.switch[old]] & (ledger.partner[old] == NONE)
-    crowded &= blocked.of(pinned.astype(np.int64), ledger.old_pair[old], 1) == 0
+    crowded &= asked.of(pinned.astype(np.int64), ledger.old_pair[old], 1) == 0
     cause = old[dead(ledger.old.take(old), ledger.fabric) | crowded]
-    least = blocked.least(ledger.old_pair[cause], ledger.old_height[cause], NEVER)
-    old = old[ledger.old_height[old] >= blocked.of(least, ledger.old_pair[old], NEVER)]
+    least = asked.least(ledger.old_pair[cause], ledger.old_height[cause], NEVER)
+    old = old[ledger.old_height[old] >= asked.of(least, ledger.old_pair[old], NEVER)]
     old = old[~(ledger.undeletable[old] | stuck[ledger.old.switch[old]])]
-    upper = upper[ledger.height[upper] >= blocked.of(least, ledger.pair[upper], NEVER)]
+    upper = upper[ledger.height[upper] >= asked.of(least, ledger.pair[upper], NEVER)]
     upper = upper[~(ledger.failed[upper] | stuck[ledger.desired.switch[upper]])]
     top = np.maximum(
-        blocked.greatest(ledger.old_pair[old], ledger.old_height[old]),
-        blocked.greatest(ledger.pair[upper], ledger.height[upper]),
+        asked.greatest(ledger.old_pair[old], ledger.old_height[old]),
+        asked.greatest(ledger.pair[upper], ledger.height[upper]),
     )
     return (
-        old[ledger.old_height[old] >= blocked.of(top, ledger.old_pair[old], NEVER)],
-        upper[ledger.height[upper] >= blocked.of(top, ledger.pair[upper], NEVER)],
+        old[ledger.old_height[old] >= asked.of(top, ledger.old_pair[old], NEVER)],
+        upper[ledger.height[upper] >= asked.of(top, ledger.pair[upper], NEVER)],
     )
 
 

@@ -36,6 +36,14 @@ def with_stage(entries: Entries, stage: Ints) -> Entries:
     return replace(entries, stage=stage)
 
 
+def distinct(values: Ints) -> Ints:
+    """Each value once, ascending. Sorted, since np.unique's hash table is slow on row numbers."""
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), dtype=np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
+
+
 def partners(old: Entries, new: Entries) -> Ints:
     """The row of ``old`` with the switch and match of each row of ``new``, or ``NONE``."""
     split = len(old)

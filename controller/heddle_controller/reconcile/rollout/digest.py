@@ -7,6 +7,8 @@ to be the same in any language and on any fabric file that names the same things
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from functools import cache
 
 from heddle_controller.model.fabric import NONE, Fabric
 from heddle_controller.model.program import Entries
@@ -17,31 +19,38 @@ def table_digest(fabric: Fabric, entries: Entries) -> bytes:
     if not len(entries):
         return b""
     ids = fabric.structure.nodes.ids
-    matches = sorted(
-        zip(
-            (ids[row] for row in entries.source.tolist()),
-            (ids[row] for row in entries.destination.tolist()),
-            entries.source_port.tolist(),
-            entries.destination_port.tolist(),
-            range(len(entries)),
-            strict=True,
+    ways = _ways(fabric, entries)
+    lines = [
+        f"{source}\t{destination}\t{source_port}\t{destination_port}\t{way}\n"
+        for source, destination, source_port, destination_port, way in sorted(
+            zip(
+                map(ids.__getitem__, entries.source.tolist()),
+                map(ids.__getitem__, entries.destination.tolist()),
+                entries.source_port.tolist(),
+                entries.destination_port.tolist(),
+                ways,
+                strict=True,
+            )
         )
-    )
-    lines = ["\t".join([*map(str, match), _way(fabric, entries, row)]) for *match, row in matches]
-    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).digest()
+    ]
+    return hashlib.sha256("".join(lines).encode()).digest()
 
 
-def _way(fabric: Fabric, entries: Entries, row: int) -> str:
-    backup = int(entries.backup[row])
-    fields = [*_hop(fabric, int(entries.primary[row]))]
-    fields += ["", ""] if backup == NONE else _hop(fabric, backup)
-    fields += sorted(_link(fabric, link) for link in entries.risks(row).tolist())
-    return "\t".join(fields)
+def _ways(fabric: Fabric, entries: Entries) -> Iterator[str]:
+    """The part of each line that says where an entry sends packets; most are alike."""
+    first, links = entries.risk_first.tolist(), entries.risk_links.tolist()
+    hops = cache(lambda arc: _hop(fabric, arc))
+    labels = cache(lambda link: _link(fabric, link))
+    risks = cache(lambda rows: "".join(sorted(f"\t{labels(row)}" for row in rows)))
+    arcs = zip(entries.primary.tolist(), entries.backup.tolist(), strict=True)
+    for (primary, backup), start, end in zip(arcs, first, first[1:], strict=False):
+        spare = "\t" if backup == NONE else hops(backup)
+        yield f"{hops(primary)}\t{spare}{risks(tuple(links[start:end]))}"
 
 
-def _hop(fabric: Fabric, arc: int) -> list[str]:
+def _hop(fabric: Fabric, arc: int) -> str:
     structure = fabric.structure
-    return [structure.nodes.ids[int(structure.head[arc])], str(structure.links.key[arc >> 1])]
+    return f"{structure.nodes.ids[int(structure.head[arc])]}\t{structure.links.key[arc >> 1]}"
 
 
 def _link(fabric: Fabric, row: int) -> str:

@@ -17,6 +17,7 @@ from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.plan.diff import difference
 from heddle_controller.reconcile.rollout.columns import (
     Groups,
+    distinct,
     joined,
     partners,
     with_stage,
@@ -128,7 +129,7 @@ class Ledger:
         """Pairs that do not have their new way yet, and the least depth that each lacks."""
         make = np.flatnonzero(~self.ok)
         unset = np.flatnonzero(self.present & (self.old_depth != NONE))
-        pairs = Groups(np.unique(np.concatenate([self.pair[make], self.old_pair[unset]])))
+        pairs = Groups(distinct(np.concatenate([self.pair[make], self.old_pair[unset]])))
         low = np.minimum(
             pairs.least(self.pair[make], self.depth[make], NEVER),
             pairs.least(self.old_pair[unset], self.old_depth[unset], NEVER),
@@ -197,7 +198,7 @@ def begin(
         alike=found.alike,
         present=~none_of_old,
         undeletable=none_of_old,
-        routed=np.isin(old_pair, crossings.crossed()),
+        routed=Groups(crossings.crossed()).index(old_pair)[1],
         knowledge=knowledge,
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
 from heddle_controller.model.plan import Plan
+from heddle_controller.reconcile.rollout.columns import Groups, distinct
 
 
 def pair_codes(source: Ints, destination: Ints, nodes: int) -> Ints:
@@ -39,7 +40,7 @@ class Crossings:
 
     def crossed(self) -> Ints:
         """Those of ``pairs`` that have paths, ascending."""
-        return self.pairs[np.unique(self.codes // self.nodes)]
+        return self.pairs[distinct(self.codes // self.nodes)]
 
 
 LONGEST = 64
@@ -55,9 +56,9 @@ def crossings_of(plan: Plan, pairs: Ints) -> Crossings:
     program (depth ``NONE``), which follow each path by itself.
     """
     structure, nodes = plan.fabric.structure, plan.fabric.node_count
-    pairs = np.unique(pairs)
+    pairs = distinct(pairs)
     of_flow = pair_codes(plan.flows.source, plan.flows.destination, nodes)
-    paths = plan.paths.take(np.flatnonzero(np.isin(of_flow[plan.paths.flow], pairs)))
+    paths = plan.paths.take(np.flatnonzero(Groups(pairs).index(of_flow[plan.paths.flow])[1]))
     tail = structure.tail[paths.arcs]
     hop = np.flatnonzero(structure.nodes.kind[tail] != NodeKind.NIC)
     owner = paths.owner()[hop]
@@ -65,7 +66,7 @@ def crossings_of(plan: Plan, pairs: Ints) -> Crossings:
     codes, row = np.unique(code, return_inverse=True)
     follows = np.flatnonzero(owner[1:] == owner[:-1])
     depth, circular = _longest(len(codes), row[follows], row[follows + 1])
-    unordered = np.unique(codes[circular] // nodes)
+    unordered = distinct(codes[circular] // nodes)
     depth[np.isin(codes // nodes, unordered)] = NONE
     return Crossings(pairs, codes, depth, nodes)
 

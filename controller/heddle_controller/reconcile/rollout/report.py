@@ -8,6 +8,7 @@ from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import Clock, Metrics, Store
 from heddle_controller.reconcile.records import JobFacts
+from heddle_controller.reconcile.rollout.columns import distinct
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.progress import JobProgress
 from heddle_controller.reconcile.rollout.target import Target
@@ -65,7 +66,7 @@ class Reporter:
 
     def figures(self, ledger: Ledger, target: Target, *, pending: bool) -> None:
         """Measure how far the rollout is, and when it is through, how long it took."""
-        wanted = np.unique(ledger.desired.switch)
+        wanted = distinct(ledger.desired.switch)
         behind = np.count_nonzero(ledger.knowledge.generation[wanted] != ledger.generation)
         self._metrics.set(Metric.PENDING_SWITCHES, self._fabric, float(behind))
         if pending or self._complete:

@@ -9,7 +9,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.rollout.columns import Groups, appended, dead
+from heddle_controller.reconcile.rollout.columns import Groups, appended, dead, distinct
 from heddle_controller.reconcile.rollout.ledger import NEVER, Ledger
 from heddle_controller.reconcile.southbound import PushMode
 
@@ -69,16 +69,16 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     unset = unset[ledger.old_depth[unset] == pairs.of(low, ledger.old_pair[unset], NEVER)]
     held_up = ledger.failed[make] | stuck[ledger.desired.switch[make]]
     kept_up = ledger.undeletable[unset] | stuck[ledger.old.switch[unset]]
-    blocked = np.unique(
+    blocked = distinct(
         np.concatenate([ledger.pair[make[held_up]], ledger.old_pair[unset[kept_up]]])
     )
     sets = make[~ledger.failed[make]]
     wayless = ledger.old_pair[standing & ~ledger.routed]
-    giving_up = Groups(np.union1d(blocked, wayless))
+    giving_up = Groups(distinct(np.concatenate([blocked, wayless])))
     old, withdraws = _withdrawals(ledger, stuck, giving_up, pairs.of(low, ledger.pair, NEVER))
-    old = old[~np.isin(ledger.partner[old], sets)]
+    old = old[~Groups(sets).index(ledger.partner[old])[1]]
     plain = _deletes(ledger, pairs, standing)
-    deletes = np.unique(np.concatenate([unset[~ledger.undeletable[unset]], plain, old]))
+    deletes = distinct(np.concatenate([unset[~ledger.undeletable[unset]], plain, old]))
     return Agenda(sets, deletes, withdraws, blocked, pairs.keys)
 
 
@@ -94,7 +94,7 @@ def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:
     moved = rows[ledger.routed[rows]]
     rest = rows[~ledger.routed[rows]]
     sends = _sending(ledger)[ledger.old.switch[rest]]
-    groups = Groups(np.unique(ledger.old_pair[rest]))
+    groups = Groups(distinct(ledger.old_pair[rest]))
     top = groups.greatest(ledger.old_pair[rest[sends]], ledger.old_height[rest[sends]])
     first = rest[ledger.old_height[rest] >= groups.of(top, ledger.old_pair[rest], NEVER)]
     deletes = np.concatenate([moved, first])
@@ -191,7 +191,7 @@ def _parts(todo: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[Part]:
         kept = np.flatnonzero(ready[of])
         order = kept[np.argsort(of[kept], kind="stable")]
         columns.append((rows[order], of[order]))
-    for switch in np.unique(np.concatenate([of for _, of in columns])).tolist():
+    for switch in distinct(np.concatenate([of for _, of in columns])).tolist():
         sets, deletes, withdraws = (
             rows[slice(*np.searchsorted(of, [switch, switch + 1]))] for rows, of in columns
         )

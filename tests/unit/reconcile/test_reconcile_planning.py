@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.job import Job
+from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.reconcile.engine import Engine
+from heddle_controller.reconcile.planning import (
+    Wanted,
+    make_plan,
+    only_losses,
+    same_input,
+    wanted_of,
+)
+from heddle_controller.reconcile.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
+from heddle_controller.solve.repair import Repairer
+from tests.unit.reconcile.world import ENGINE, ring, three_tiers
+from tests.unit.store.samples import demands
+
+FABRIC = three_tiers()
+J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
+J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
+
+
+def wanted(fabric: Fabric, *jobs: Job) -> Wanted:
+    """The flows of jobs on a fabric."""
+    return Wanted(fabric, concatenate([ENGINE.flows_of_job(job, fabric) for job in jobs]), ())
+
+
+def record(job: Job) -> JobRecord:
+    """A job as stored."""
+    return JobRecord(job, "e", 0.0, JobFacts("e", JobState.ACCEPTED))
+
+
+def down(fabric: Fabric, a: str, b: str, state: State = State.DOWN) -> Fabric:
+    """A fabric with a link in another state."""
+    return fabric.with_links(dict.fromkeys(fabric.find_links(a, b), state))
+
+
+@pytest.fixture
+def plan() -> Plan:
+    """The plan of job j1."""
+    return make_plan(wanted(FABRIC, J1), None, None, ENGINE).plan
+
+
+def test_wanted_is_jobs_and_demands() -> None:
+    """Flows of all jobs and demand sets, demands of a job with its weight."""
+    own = replace(demands(("n0.0.1", "n1.0.1")), job=("j1",))
+    intent = Intent(
+        name="f1",
+        version=1,
+        change_time=0.0,
+        revision=1,
+        fabric=FABRIC,
+        jobs=(record(replace(J1, priority=3.0)),),
+        demands=(
+            DemandRecord("d1", own, "e", 0.0),
+            DemandRecord("d2", demands(("n0.0.1", "gone")), "e", 0.0),
+        ),
+    )
+    found = wanted_of(intent, ENGINE)
+    assert len(found.flows) == 5
+    assert found.flows.job_names == ("j1",)
+    assert found.flows.weight.tolist() == [3.0] * 5
+    ((name, reason),) = found.refused
+    assert (name, "'gone' is not in the fabric" in reason) == ("d2", True)
+
+
+def test_same_input(plan: Plan) -> None:
+    """Equal flows on an equal fabric are the same, however they were come by; else not."""
+    assert same_input(plan, wanted(FABRIC, J1))
+    assert same_input(plan, wanted(down(FABRIC, "l0.0", "s0.0", State.UP), J1))
+    assert not same_input(plan, wanted(FABRIC, J1, J2))
+    assert not same_input(plan, wanted(FABRIC, replace(J1, priority=2.0)))
+    assert not same_input(plan, wanted(down(FABRIC, "l0.0", "s0.0"), J1))
+    drained = FABRIC.with_nodes({FABRIC.structure.index["s0.0"]: State.DRAINED})
+    assert not same_input(plan, wanted(drained, J1))
+    assert not same_input(plan, wanted(three_tiers(), J1))
+
+
+def test_only_losses(plan: Plan) -> None:
+    """Links that go are losses; links that come, jobs that come or go, another fabric are not."""
+    lossy = down(FABRIC, "l0.0", "s0.0")
+    assert only_losses(plan, wanted(lossy, J1))
+    assert only_losses(plan, wanted(down(FABRIC, "l0.0", "s0.0", State.DRAINED), J1))
+    assert not only_losses(plan, wanted(lossy, J1, J2))
+    assert not only_losses(plan, wanted(three_tiers(), J1))
+    after = replace(plan, fabric=lossy)
+    assert not only_losses(after, wanted(FABRIC, J1))
+    assert not only_losses(after, wanted(down(FABRIC, "l0.0", "s0.1"), J1))
+
+
+@dataclass
+class Scripted:
+    """An engine whose plans are good or bad at will, and that tells what was asked of it."""
+
+    repaired: float | None = 1.0
+    """Worst utilisation of repaired plans; None where repair fails."""
+    fresh: float | None = 1.0
+    """The same of plans made anew."""
+    fresh_unrouted: int = 0
+
+    def __post_init__(self) -> None:
+        self.asked: list[str] = []
+
+    def engine(self) -> Engine:
+        """The engine."""
+        return replace(ENGINE, solve=self.solve)
+
+    def solve(self, fabric: Fabric, flows: Flows) -> Plan:
+        """A plan made anew."""
+        self.asked.append("solve")
+        if self.fresh is None:
+            raise RuntimeError("cannot solve")
+        plan = ENGINE.solve(fabric, flows)
+        lost = dict.fromkeys(range(self.fresh_unrouted), "lost")
+        certificate = Certificate(self.fresh, 1.0, "cut")
+        return replace(plan, certificate=certificate, unrouted=lost, notes=("fresh",))
+
+    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        """A repaired plan."""
+        self.asked.append("repair")
+        if self.repaired is None:
+            raise RuntimeError("cannot repair")
+        plan = ENGINE.solve(fabric, flows)
+        certificate = Certificate(self.repaired, 1.0, "cut")
+        return replace(plan, certificate=certificate, notes=("repaired",))
+
+
+def choose(plan: Plan, after: Wanted, script: Scripted) -> tuple[str, list[str]]:
+    """Which plan is taken, and what was asked for."""
+    engine = replace(script.engine(), verify=lambda _: None)
+    planned = make_plan(after, plan, script, engine)
+    return planned.plan.notes[0], script.asked
+
+
+def test_repair_is_enough_where_it_meets_its_bound(plan: Plan) -> None:
+    """Nothing is solved anew where repair cannot be beaten."""
+    script = Scripted(repaired=1.01, fresh=1.0)
+    assert choose(plan, wanted(FABRIC, J1, J2), script) == ("repaired", ["repair"])
+
+
+def test_after_a_loss_only_repair_moves_flows(plan: Plan) -> None:
+    """However much better a new plan might be, flows to which nothing happened stay."""
+    script = Scripted(repaired=2.0, fresh=1.0)
+    after = wanted(down(FABRIC, "l0.0", "s0.0"), J1)
+    assert choose(plan, after, script) == ("repaired", ["repair"])
+
+
+@pytest.mark.parametrize(
+    ("script", "taken"),
+    [
+        (Scripted(repaired=2.0, fresh=1.0), "fresh"),
+        (Scripted(repaired=2.0, fresh=1.99), "repaired"),
+        (Scripted(repaired=2.0, fresh=1.0, fresh_unrouted=1), "repaired"),
+        (Scripted(repaired=2.0, fresh=None), "repaired"),
+    ],
+)
+def test_a_new_plan_must_be_worth_the_moves(plan: Plan, script: Scripted, taken: str) -> None:
+    """When jobs come, a plan made anew is taken if it is clearly better and leaves nobody out."""
+    assert choose(plan, wanted(FABRIC, J1, J2), script) == (taken, ["repair", "solve"])
+
+
+def test_where_repair_fails_all_is_planned_anew(plan: Plan) -> None:
+    """A repair that fails, or whose plan is unsound, is no reason to be without a plan."""
+    after = wanted(down(FABRIC, "l0.0", "s0.0"), J1)
+    assert choose(plan, after, Scripted(repaired=None)) == ("fresh", ["repair", "solve"])
+
+    def verify(made: Plan) -> None:
+        if made.notes == ("repaired",):
+            raise ValueError("unsound")
+
+    script = Scripted()
+    engine = replace(script.engine(), verify=verify)
+    assert make_plan(after, plan, script, engine).plan.notes == ("fresh",)
+
+
+def test_where_both_fail_the_caller_is_told(plan: Plan) -> None:
+    """The error of the last attempt goes up."""
+    with pytest.raises(RuntimeError, match="cannot solve"):
+        choose(plan, wanted(FABRIC, J1, J2), Scripted(repaired=None, fresh=None))
+
+
+def test_moved_flows_are_counted(plan: Plan) -> None:
+    """The count is of flows in both plans whose path differs."""
+    assert make_plan(wanted(FABRIC, J1), None, None, ENGINE).changed_count == 0
+    structure, arcs = FABRIC.structure, plan.paths.of(0)
+    ids = structure.nodes.ids
+    lossy = down(FABRIC, ids[structure.tail[arcs[1]]], ids[structure.head[arcs[1]]])
+    planned = make_plan(wanted(lossy, J1), plan, Repairer(plan), ENGINE)
+    moved = plan.paths.crosses(~lossy.carries)
+    assert planned.changed_count == len(set(plan.paths.flow[moved].tolist())) > 0

@@ -20,7 +20,7 @@ from heddle_controller.solve.lp import relax
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.planes import Planes, coloured_paths
-from heddle_controller.solve.prices import price_bounds, unrestricted_bound
+from heddle_controller.solve.prices import price_bounds, unrestricted_bounds
 from heddle_controller.solve.rounding import whole_shares
 from heddle_controller.solve.search import SLACK, Search, Target
 
@@ -114,7 +114,7 @@ def by_relaxation(problem: Problem, seconds: float | None) -> Assignment:
     problem.exclude(commodities.stuck.tolist())
     relaxation = relax(network, commodities, problem.bound.tiers, seconds)
     problem.lp_tiers, _ = price_bounds(network, commodities, relaxation)
-    problem.bound = _improved(problem, unrestricted_bound(network, commodities, relaxation))
+    problem.bound = _improved(problem.bound, *unrestricted_bounds(network, commodities, relaxation))
     local = np.flatnonzero(problem.routed & (commodities.of_flow < 0))
     inner, left = whole_shares(flows, commodities, relaxation.shares, local)
     return _finish(problem, _loaded(problem, inner), *left)
@@ -129,19 +129,11 @@ def _finish(
     return assignment
 
 
-def _improved(problem: Problem, overall: float) -> Bound:
+def _improved(bound: Bound, tiers: Floats, overall: float) -> Bound:
     """The bound, with what the linear programme proves where that is more."""
-    network, bound = problem.network, problem.bound
-    inner = np.unique(network.fabric.structure.tier_of_arc[network.inner])
-    tiers = bound.tiers.copy()
-    if len(inner) == 1:
-        # One tier of choice: what holds for the whole holds for it.
-        tiers[inner] = np.maximum(tiers[inner], overall)
-    elif network.tiered and problem.lp_tiers is not None:
-        tiers = np.maximum(tiers, problem.lp_tiers)
-        overall = max(overall, float(tiers.max(initial=0.0)))
     better = overall > bound.overall * (1 + TOLERANCE)
-    return Bound(tiers, max(overall, bound.overall), "lp" if better else bound.proof)
+    proof = "lp" if better else bound.proof
+    return Bound(np.maximum(tiers, bound.tiers), max(overall, bound.overall), proof)
 
 
 def is_met(problem: Problem, assignment: Assignment) -> bool:

@@ -10,15 +10,17 @@ the least loaded candidate that shares the fewest links and then switches.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.fabric import NONE, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.carry import choice_arcs
 from heddle_controller.solve.export import with_nics
 from heddle_controller.solve.layers import ordinals
 from heddle_controller.solve.network import Network
@@ -35,7 +37,10 @@ def backups_of(
     inner = _inner_arcs(network, paths)
     backup = np.full((len(paths), 4), NONE, dtype=np.int64)
     if planes is not None:
-        _rotate(network, planes, inner, backup)
+        homed_once = (network.nic_arc[flows.source[paths.flow]] != NONE) & (
+            network.nic_arc[flows.destination[paths.flow]] != NONE
+        )
+        _rotate(planes, np.where(homed_once[:, None], inner, NONE), backup)
     lengths = (backup != NONE).sum(axis=1)
     pieces: list[Ints] = list(backup)
     bare = np.flatnonzero((lengths == 0) & (inner[:, 0] != NONE))
@@ -53,23 +58,24 @@ def backups_of(
 
 
 def _inner_arcs(network: Network, paths: Paths) -> Ints:
-    """The switch-to-switch arcs of each path, the first four, padded with ``NONE``."""
+    """The switch-to-switch arcs of each path, the first five, padded with ``NONE``."""
     inner = np.zeros(network.arc_count, dtype=np.bool_)
     inner[network.inner] = True
     owner, keep = paths.owner(), inner[paths.arcs]
     owner, arcs = owner[keep], paths.arcs[keep]
     place = np.arange(len(owner)) - np.searchsorted(owner, owner)
-    result = np.full((len(paths), 4), NONE, dtype=np.int64)
+    result = np.full((len(paths), 5), NONE, dtype=np.int64)
     fits = place < result.shape[1]
     result[owner[fits], place[fits]] = arcs[fits]
     return result
 
 
-def _rotate(network: Network, planes: Planes, inner: Ints, backup: Ints) -> None:
+def _rotate(planes: Planes, inner: Ints, backup: Ints) -> None:
     """Fills in backups by rotating slots, for paths over one spine or one core."""
-    layer = planes.spines
+    network, layer = planes.network, planes.spines
     last = np.where(inner[:, 3] != NONE, inner[:, 3], inner[:, 1])
     usual = (inner[:, 1] != NONE) & ((inner[:, 2] == NONE) | (inner[:, 3] != NONE))
+    usual &= inner[:, 4] == NONE
     rows = np.flatnonzero(usual)
     slot = layer.slot_of_arc[inner[rows, 0]]
     rows, slot = rows[slot != NONE], slot[slot != NONE]
@@ -137,10 +143,39 @@ def least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> I
     switches = _shared(head[choice], network.head[taken[:-1]])
     worst = used[choice].max(axis=1, initial=0.0)
     best = int(np.lexsort((worst, switches, links))[0])
+    if links[best]:
+        detour = _detour(network, taken)
+        if len(detour):
+            return detour
     chosen: Ints = choice[best][choice[best] != network.pad]
     if np.isin(chosen, taken).all():
         return np.empty(0, dtype=np.int64)
     return chosen
+
+
+def _detour(network: Network, taken: Ints) -> Ints:
+    """The shortest way between the terminals of a path that uses none of its links.
+
+    Empty where there is none.
+    """
+    choice = taken[choice_arcs(network)[taken]]
+    start, end = int(network.tail[choice[0]]), int(network.head[choice[-1]])
+    barred = set((choice >> 1).tolist())
+    came_by: dict[int, int] = {start: -1}
+    queue = deque([start])
+    while queue and end not in came_by:
+        node = queue.popleft()
+        for arc in network.out(node).tolist():
+            head = int(network.head[arc])
+            through = network.level[head] != NodeKind.NIC or head == end
+            if head not in came_by and through and arc >> 1 not in barred:
+                came_by[head] = arc
+                queue.append(head)
+    arcs: list[int] = []
+    while end in came_by and end != start:
+        arcs.append(came_by[end])
+        end = int(network.tail[came_by[end]])
+    return np.array(arcs[::-1], dtype=np.int64)
 
 
 def _shared(rows: Ints, taken: Ints) -> Ints:

@@ -73,6 +73,8 @@ class Chains:
         self.candidates = candidates
         self.deadline = deadline
         self.limits = limits
+        self.movable: frozenset[int] | None = None
+        """Flows that may be moved; None for all."""
         self._left = 0
         self.spent = 0
 
@@ -88,7 +90,7 @@ class Chains:
 
     def _eject(self, arc: int, link: Link) -> bool:
         assignment = self.assignment
-        for chunk in assignment.members(arc):
+        for chunk in self.members(arc):
             if chunk in link.placed:
                 continue
             for size in dict.fromkeys((assignment.qps(chunk), 1)):
@@ -136,6 +138,13 @@ class Chains:
                     assignment.roll_back(before)
                     return False
         return True
+
+    def members(self, arc: int) -> list[int]:
+        """Chunks on an arc that may be moved."""
+        chunks = self.assignment.members(arc)
+        if self.movable is None:
+            return chunks
+        return [chunk for chunk in chunks if self.assignment.flow[chunk] in self.movable]
 
     def paths(self, flow: int) -> Ints:
         """Candidate paths of a flow."""

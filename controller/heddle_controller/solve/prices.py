@@ -9,61 +9,123 @@ needed. Prices of a tier alone prove a bound for that tier.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats
+from heddle_controller.model.fabric import Bools, Floats, Ints, NodeKind
 from heddle_controller.solve.commodities import LINEAR, Commodities
 from heddle_controller.solve.lp import Relaxation
 from heddle_controller.solve.network import Network
+
+MOST_WORK = 20_000_000
+"""Destinations times arcs beyond which no distances are looked for."""
 
 
 def price_bounds(
     network: Network, commodities: Commodities, relaxation: Relaxation
 ) -> tuple[Floats, float]:
-    """Bounds over the candidate paths: of each tier, and of the whole."""
+    """Bounds over the candidate paths, what a search may hope for: of tiers, of the whole."""
+    per_use = relaxation.prices * network.per_gbps[commodities.use_arc]
+
+    def cheapest(counted: Bools) -> Floats:
+        cost = np.where(counted[commodities.use_arc], per_use, 0.0)
+        per_path = np.bincount(commodities.use_path, weights=cost, minlength=commodities.path_count)
+        least: Floats = np.minimum.reduceat(per_path, commodities.first_path[:-1])
+        return least
+
+    return _by_tier(network, commodities, relaxation, cheapest)
+
+
+def unrestricted_bounds(
+    network: Network, commodities: Commodities, relaxation: Relaxation
+) -> tuple[Floats, float]:
+    """Bounds over all paths there are: of each tier, and of the whole.
+
+    Nothing is proven (0) where looking at all paths would be too much work.
+    """
+    ends = len(np.unique(commodities.destination))
+    if ends * network.arc_count > MOST_WORK:
+        return np.zeros(len(network.fabric.structure.tiers)), 0.0
+    distances = _Distances(network, commodities, relaxation)
+    return _by_tier(network, commodities, relaxation, distances.cheapest)
+
+
+def _by_tier(
+    network: Network,
+    commodities: Commodities,
+    relaxation: Relaxation,
+    cheapest: Callable[[Bools], Floats],
+) -> tuple[Floats, float]:
+    """Bounds from the prices of each tier alone, and from all prices."""
+
+    def bound(counted: Bools) -> float:
+        total = float(relaxation.arc_prices[:-1][counted].sum())
+        return float(cheapest(counted) @ commodities.demand) / total if total > 0 else 0.0
+
     tier_of_arc = network.fabric.structure.tier_of_arc
     tiers = np.zeros(len(network.fabric.structure.tiers))
-    everything = np.ones(network.arc_count, dtype=np.bool_)
+    if not commodities.count:
+        return tiers, 0.0
     for tier in np.unique(tier_of_arc[commodities.use_arc]).tolist():
-        tiers[tier] = _bound(network, commodities, relaxation, tier_of_arc == tier)
-    overall = _bound(network, commodities, relaxation, everything)
-    return tiers, max(overall, float(tiers.max(initial=0.0)))
+        tiers[tier] = bound(tier_of_arc == tier)
+    whole = bound(np.ones(network.arc_count, dtype=np.bool_))
+    return tiers, max(whole, float(tiers.max(initial=0.0)))
 
 
-def _bound(
-    network: Network, commodities: Commodities, relaxation: Relaxation, counted: Bools
-) -> float:
-    per_use = relaxation.prices * network.per_gbps[commodities.use_arc]
-    per_use = np.where(counted[commodities.use_arc], per_use, 0.0)
-    per_path = np.bincount(commodities.use_path, weights=per_use, minlength=commodities.path_count)
-    if not len(per_path):
-        return 0.0
-    cheapest = np.minimum.reduceat(per_path, commodities.first_path[:-1])
-    total = float(relaxation.arc_prices[:-1][counted].sum())
-    return float(cheapest @ commodities.demand) / total if total > 0 else 0.0
+class _Distances:
+    """Cheapest ways between terminals under given prices, over every usable arc."""
 
+    def __init__(self, network: Network, commodities: Commodities, relaxation: Relaxation) -> None:
+        self._network = network
+        self._commodities = commodities
+        self._relaxation = relaxation
+        self._ends, self._column = np.unique(commodities.destination, return_inverse=True)
+        is_nic = network.level == NodeKind.NIC
+        usable = np.flatnonzero(network.usable)
+        leaves_nic = is_nic[network.tail[usable]]
+        self._inner, self._first = usable[~leaves_nic], usable[leaves_nic]
 
-def unrestricted_bound(network: Network, commodities: Commodities, relaxation: Relaxation) -> float:
-    """A bound over all paths there are, candidates or not.
+    def cheapest(self, counted: Bools) -> Floats:
+        """Least cost of a path of each commodity; prices of arcs not counted are 0."""
+        result = np.zeros(self._commodities.count)
+        for group in np.unique(self._commodities.group).tolist():
+            rows = np.flatnonzero(self._commodities.group == group)
+            price = np.where(counted, self._prices_of(group), 0.0)
+            cost = self._costs(price, np.unique(self._column[rows]))
+            result[rows] = cost[self._commodities.source[rows], self._column[rows]]
+        return result
 
-    Flows of jobs with several phases pay nothing here: their prices are not known
-    off their candidates.
-    """
-    linear = np.flatnonzero(commodities.job == LINEAR)
-    price = relaxation.arc_prices[:-1] * network.per_gbps[:-1]
-    arcs = network.inner[network.usable[network.inner]]
-    total = float(relaxation.arc_prices.sum())
-    if not len(linear) or total <= 0:
-        return 0.0
-    ends, row = np.unique(commodities.destination[linear], return_inverse=True)
-    cost = np.full((network.fabric.node_count, len(ends)), np.inf)
-    cost[ends, np.arange(len(ends))] = 0.0
-    while True:
-        through = cost[network.head[arcs]] + price[arcs][:, None]
-        better = cost.copy()
+    def _prices_of(self, group: int) -> Floats:
+        """Price of each arc to flows of a group.
+
+        Off their candidates flows of a phase pay nothing: their part of the arc's
+        price is not known there, and none at all is never too much.
+        """
+        per_gbps = self._network.per_gbps[:-1]
+        if group == LINEAR:
+            return self._relaxation.arc_prices[:-1] * per_gbps
+        uses = self._commodities.use_group == group
+        prices = np.zeros(self._network.arc_count)
+        prices[self._commodities.use_arc[uses]] = self._relaxation.prices[uses]
+        return prices * per_gbps
+
+    def _costs(self, price: Floats, columns: Ints) -> Floats:
+        """Cost from every node to some of the ends (Bellman-Ford), shape (nodes, ends)."""
+        network = self._network
+        cost = np.full((network.fabric.node_count, len(self._ends)), np.inf)
+        cost[self._ends[columns], columns] = 0.0
+        while self._relax(cost, price, self._inner, columns):
+            pass
+        # No path passes through a NIC: what leaves one is looked at last, and once.
+        self._relax(cost, price, self._first, columns)
+        return cost
+
+    def _relax(self, cost: Floats, price: Floats, arcs: Ints, columns: Ints) -> bool:
+        network = self._network
+        through = cost[network.head[arcs]][:, columns] + price[arcs][:, None]
+        better = cost[:, columns]
         np.minimum.at(better, network.tail[arcs], through)
-        if np.array_equal(better, cost):
-            break
-        cost = better
-    cheapest = cost[commodities.source[linear], row]
-    return float(cheapest @ commodities.demand[linear]) / total
+        changed = not np.array_equal(better, cost[:, columns])
+        cost[:, columns] = better
+        return changed

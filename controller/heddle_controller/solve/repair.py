@@ -68,6 +68,7 @@ class Repairer:
         )
         kept, homeless = carry_over(self.plan, network, flows)
         flow, first_qp, last_qp = (column[routed[homeless[0]]] for column in homeless)
+        movable = frozenset(flow.tolist())
         if problem.planes and len(flow) >= MANY:
             whole = flow[last_qp - first_qp + 1 == flows.qps[flow]]
             coloured = coloured_paths(problem.planes, flows, whole)
@@ -79,7 +80,7 @@ class Repairer:
         target = no_worse(self.plan, fabric, problem.bound)
         search = Search(assignment, problem.candidates, target, problem.deadline)
         problem.exclude(place_greedily(search, flow, first_qp, last_qp))
-        search.run()
+        search.run_sparing(movable)
         return finished_plan(problem, paths_of(assignment, renumber=False))
 
 

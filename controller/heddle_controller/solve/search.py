@@ -81,6 +81,18 @@ class Search:
             self._cap = self.assignment.utilization_of(fullest) + TOLERANCE
             self._descend()
 
+    def run_sparing(self, movable: frozenset[int]) -> None:
+        """Moves some flows alone as far as that helps; others only if it is not enough.
+
+        Enough is the bound of each tier and a QP's worth.
+        """
+        self.chains.movable = movable
+        self._descend()
+        self.chains.movable = None
+        self._survey()
+        if any(self._over_goal(arc) for _, arc in self._heap):
+            self.run()
+
     def _descend(self) -> None:
         self._survey()
         failed = 0
@@ -166,7 +178,7 @@ class Search:
     def _shift(self, arc: int, ceiling: Floats) -> bool:
         """Moves the chunk, or part of one, that ends up least over target, directly."""
         best: tuple[float, int, int, Ints] | None = None
-        for chunk in self.assignment.members(arc):
+        for chunk in self.chains.members(arc):
             self._effort -= 1
             found = self._best_shift(chunk, ceiling)
             if found is not None and (best is None or found[0] < best[0] - TOLERANCE):

@@ -19,11 +19,15 @@ from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.carry import inner_paths
 from heddle_controller.solve.certificate import certify
+from heddle_controller.solve.chains import Limits
 from heddle_controller.solve.cuts import Cuts
 from heddle_controller.solve.export import merged_chunks, with_nics
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.search import Search, Target
+
+HASTE = Limits(effort=2000, spare=200, patience=4)
+"""How hard to try when a link was lost: a better plan can follow, a quick one cannot."""
 
 
 class Standing:
@@ -36,6 +40,7 @@ class Standing:
         self.assignment = Assignment(self.network, plan.flows)
         self.assignment.load_chunks(inner_paths(self.network, paths))
         total = arc_loads(self.network.arc_count, plan.flows, paths)
+        self._chunk_count = len(paths)
         self._fixed = total - self.assignment.load[:-1]
         """Load of the arcs that no choice is about."""
         routed = np.bincount(paths.flow, minlength=len(plan.flows)) > 0
@@ -61,7 +66,8 @@ class Standing:
 
     def holds(self, plan: Plan) -> bool:
         """Whether rows and chunks still correspond for a plan that ``mend`` made."""
-        return self.plan is plan and len(self.assignment.flow) == len(plan.paths)
+        chunks = len(self.assignment.flow)
+        return self.plan is plan and chunks == len(plan.paths) == self._chunk_count
 
     def mend(self, fabric: Fabric, options: Options) -> Plan | None:
         """The plan with as little changed as the new link states allow.
@@ -72,7 +78,7 @@ class Standing:
         bound = self._cuts.bound()
         candidates = Candidates(self.network, options.candidate_limit)
         target = self._target(bound)
-        search = Search(self.assignment, candidates, target, options.deadline())
+        search = Search(self.assignment, candidates, target, options.deadline(), HASTE)
         self.assignment.touched.clear()
         homeless = sorted({c for arc in lost.tolist() for c in self.assignment.members(arc)})
         homeless.sort(key=self.assignment.gbps, reverse=True)
@@ -82,7 +88,7 @@ class Standing:
             if not len(search.chains.paths(self.assignment.flow[chunk])):
                 return None
             search.settle(chunk)
-        search.run()
+        search.run_sparing(frozenset(self.assignment.flow[chunk] for chunk in homeless))
         self.plan = self._exported(fabric, candidates, bound, lost)
         return self.plan
 

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, State
+from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
 from heddle_controller.solve.network import Network
 
 MOST_NAMED = 6
@@ -45,9 +45,11 @@ def _state_of_links(fabric: Fabric, inside: set[int]) -> str:
     links = fabric.structure.links
     inner = np.zeros(fabric.node_count, dtype=np.bool_)
     inner[list(inside)] = True
-    leaving = np.flatnonzero(
-        (inner[links.a] != inner[links.b]) & (fabric.effective != State.UP)
-    ).tolist()
+    kind = fabric.structure.nodes.kind
+    outside = np.where(inner[links.a], links.b, links.a)
+    # A link to another NIC leads no further, dead or not.
+    further = (inner[links.a] != inner[links.b]) & (kind[outside] != NodeKind.NIC)
+    leaving = np.flatnonzero(further & (fabric.effective != State.UP)).tolist()
     if not leaving:
         return "there are no links that could lead further"
     named = [

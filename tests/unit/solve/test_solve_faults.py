@@ -1,4 +1,4 @@
-"""Cases that once came out wrong, or still do: small, seeded, each with what it shows."""
+"""Cases that once came out wrong: small, seeded, each with what it shows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ def check(repairer: Repairer, fabric: Fabric) -> None:
     verify_plan(plan)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="after a split, rows of paths and chunks are taken to correspond if as many",
-)
 @pytest.mark.parametrize(
     ("kind", "seed"), [("two-tiers", 39), ("mesh", 14), ("planes", 35), ("regular", 20)]
 )
@@ -57,9 +53,6 @@ def detour() -> Fabric:
     return of_records(nodes, edges)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what holds over the candidate paths is told as proven over all"
-)
 def test_no_bound_rests_on_paths_left_out() -> None:
     """By hand: one flow over the shared spine, one over the core; so 1 is in reach."""
     fabric = detour()
@@ -68,9 +61,6 @@ def test_no_bound_rests_on_paths_left_out() -> None:
     assert told["leaf-spine"].lower_bound <= 1.0 + 1e-6
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the search for least costs never leaves a NIC: no path is infinite"
-)
 @pytest.mark.parametrize("seed", [30, 61])
 def test_nics_on_two_leaves_have_honest_bounds(seed: int) -> None:
     """The bound is at most what water could reach, and a QP."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.solve import solve
 from heddle_emulator.topology import clos, random_regular, three_tier
@@ -57,9 +55,6 @@ def test_dead_links_elsewhere_are_not_named() -> None:
     assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0-s0 is down", "l0-s1 is down"}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="dead links to other NICs, which lead nowhere, are named with the cut"
-)
 def test_dead_links_to_other_nics_are_not_named() -> None:
     """A neighbour's dead NIC link could not lead any further."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2)

@@ -74,29 +74,27 @@ def permutations(fabric: Fabric, seed: int, sets: int = 1, qps: int = 1) -> Flow
 
 
 def zone_traffic(fabric: Fabric, seed: int) -> Flows:
-    """Two permutations within each zone, and one across zones of a seventh of the NICs."""
+    """Two permutations within each zone, and one of a seventh of the NICs across zones.
+
+    In a fabric of one zone that last one stays in it, so that there is as much to do.
+    """
     random = np.random.default_rng(seed)
     nics = fabric.rows_of_kind(NodeKind.NIC)
     zone = fabric.structure.nodes.zone
+    zones = np.unique(zone[nics]).tolist()
+    inside = [nics[zone[nics] == z] for z in zones]
     parts = []
     for turn in range(2):
-        inside = [nics[zone[nics] == z] for z in np.unique(zone[nics]).tolist()]
         to = np.concatenate([shuffled(own, random) for own in inside])
         parts.append(flows_of(f"inside{turn}", np.concatenate(inside), to))
-    if len(np.unique(zone[nics])) > 2:
-        some = np.sort(random.choice(nics, len(nics) // CORE_PART, replace=False))
-        parts.append(flows_of("across", some, shuffled(some, random, zone[some])))
-    elif len(np.unique(zone[nics])) > 1:
-        parts.append(_swapped(nics, zone, random))
-    return concatenate(parts)
-
-
-def _swapped(nics: Ints, zone: Ints, random: np.random.Generator) -> Flows:
-    """The same across two zones: equally many from each to the other."""
-    first, second = (nics[zone[nics] == z] for z in np.unique(zone[nics]).tolist())
-    count = len(nics) // CORE_PART // 2
-    a, b = (random.choice(own, count, replace=False) for own in (first, second))
-    return flows_of("across", np.concatenate([a, b]), np.concatenate([b, a]))
+    some = np.concatenate(
+        [np.sort(random.choice(own, len(own) // CORE_PART, replace=False)) for own in inside]
+    )
+    if len(zones) == 2:
+        to = np.roll(some, len(some) // 2)
+    else:
+        to = shuffled(some, random, zone[some] if len(zones) > 1 else None)
+    return concatenate([*parts, flows_of("across", some, to)])
 
 
 def between_switches(fabric: Fabric) -> Bools:

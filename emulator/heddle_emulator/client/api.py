@@ -10,11 +10,13 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from heddle.v1 import (
+    demand_pb2_grpc,
     fabric_pb2,
     fabric_pb2_grpc,
     placement_pb2,
@@ -23,8 +25,9 @@ from heddle.v1 import (
     plan_pb2_grpc,
 )
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
-from heddle_emulator.client.convert import fabric_to_pb, job_to_pb
+from heddle_emulator.client.convert import demands_to_pb, fabric_to_pb, job_to_pb
 
 CALL_SECONDS = 30.0
 PAGE = 5000
@@ -50,6 +53,9 @@ class Client:
         self._fabrics = fabric_pb2_grpc.FabricServiceStub(self._channel)
         self._jobs = placement_pb2_grpc.PlacementServiceStub(self._channel)
         self._plans = plan_pb2_grpc.PlanServiceStub(self._channel)
+        self._demands = demand_pb2_grpc.DemandServiceStub(self._channel)
+        health: Any = health_pb2_grpc.HealthStub(self._channel)  # its stubs know no methods
+        self._health = health
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,6 +74,19 @@ class Client:
         request = fabric_pb2.PutFabricRequest(fabric=message, request_id=str(uuid.uuid4()))
         async with self._told("put the fabric"):
             await self._fabrics.PutFabric(request, timeout=CALL_SECONDS, wait_for_ready=True)
+
+    async def put_demands(self, name: str, fabric: Fabric, flows: Flows) -> None:
+        """Set a set of demands; stored whole, or not at all."""
+        messages = demands_to_pb(f"{self.fabric}/demands/{name}", str(uuid.uuid4()), fabric, flows)
+        async with self._told("put the demands"):
+            await self._demands.PutDemands(iter(messages), timeout=CALL_SECONDS)
+
+    async def is_healthy(self) -> bool:
+        """Whether the controller says that it serves."""
+        async with self._told("ask for its health"):
+            request = health_pb2.HealthCheckRequest()
+            answer = await self._health.Check(request, timeout=CALL_SECONDS)
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def submit(self, job: Job) -> placement_pb2.Job:
         """Submit a job; the answer says that it is durably stored, no more."""
@@ -115,6 +134,19 @@ class Client:
                 if report is not None:
                     report(plan)
                 if plan.generation > after and plan.HasField("programmed_time"):
+                    return plan
+        raise ClientError(f"the controller at {self.address} ended the watch of plans")
+
+    async def committed_plan(self, flows: int, seconds: float) -> plan_pb2.Plan:
+        """Wait for a plan of so many flows, routed or not, whoever holds it yet.
+
+        Raises:
+            ClientError: it takes longer than so many seconds.
+        """
+        request = plan_pb2.WatchPlanRequest(name=f"{self.fabric}/plan")
+        async with self._told(f"wait for a plan of {flows} flows"):
+            async for plan in self._plans.WatchPlan(request, timeout=seconds):
+                if plan.routed_count + plan.unrouted_count == flows:
                     return plan
         raise ClientError(f"the controller at {self.address} ended the watch of plans")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from heddle.v1 import fabric_pb2, placement_pb2
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind
+from collections.abc import Iterator
+
+from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, placement_pb2
+from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.job import Algorithm, Group, Job, Operation
 
 _ALGORITHMS = {
@@ -12,6 +15,9 @@ _ALGORITHMS = {
     Algorithm.TREE: "TREE",
     Algorithm.PAIRWISE: "PAIRWISE",
 }
+
+
+DEMANDS_A_MESSAGE = 5000
 
 
 def fabric_to_pb(name: str, fabric: Fabric) -> fabric_pb2.Fabric:
@@ -33,6 +39,7 @@ def _node(fabric: Fabric, row: int) -> fabric_pb2.Node:
         zone="" if zone == NONE else structure.zone_names[zone],
         host="" if host == NONE else structure.host_names[host],
         address=nodes.address[row],
+        admin_state=_state(fabric.node_state[row]),
     )
     for field in ("rail", "plane", "table_size"):
         value = int(getattr(nodes, field)[row])
@@ -48,6 +55,39 @@ def _link(fabric: Fabric, row: int) -> fabric_pb2.Link:
         target=ids[int(links.b[row])],
         key=str(links.key[row]),
         gbps=float(links.gbps[row]),
+        admin_state=_state(fabric.link_state[row]),
+    )
+
+
+def _state(state: int) -> common_pb2.State.ValueType:
+    """Up goes without saying."""
+    if state == State.UP:
+        return common_pb2.STATE_UNSPECIFIED
+    return common_pb2.State.Value(f"STATE_{State(state).name}")
+
+
+def demands_to_pb(
+    name: str, request_id: str, fabric: Fabric, flows: Flows
+) -> Iterator[demand_pb2.PutDemandsRequest]:
+    """Messages that put flows as a set of demands under a name such as "fabrics/f1/demands/d1"."""
+    yield demand_pb2.PutDemandsRequest(name=name, request_id=request_id)
+    for begin in range(0, len(flows), DEMANDS_A_MESSAGE):
+        rows = range(begin, min(begin + DEMANDS_A_MESSAGE, len(flows)))
+        yield demand_pb2.PutDemandsRequest(demands=[_demand(fabric, flows, row) for row in rows])
+
+
+def _demand(fabric: Fabric, flows: Flows, row: int) -> demand_pb2.FlowDemand:
+    ids, phase = fabric.structure.nodes.ids, int(flows.phase[row])
+    kind = TrafficClass(int(flows.traffic_class[row])).name
+    return demand_pb2.FlowDemand(
+        flow=flows.ids[row],
+        source=ids[int(flows.source[row])],
+        destination=ids[int(flows.destination[row])],
+        gbps=float(flows.gbps[row]),
+        job=flows.job_names[int(flows.job[row])],
+        phase="" if phase == ANY_PHASE else flows.phase_names[phase],
+        qps=int(flows.qps[row]),
+        traffic_class=common_pb2.TrafficClass.Value(f"TRAFFIC_CLASS_{kind}"),
     )
 
 

@@ -1,0 +1,89 @@
+"""The command line of the bench: measure, show, write down.
+
+A target that is missed is told, not hidden and not an error: the exit code is 0
+wherever everything could be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.bench.arrival import measure as arrival
+from tests.bench.full_plan import measure as full_plan
+from tests.bench.gaps import measure as gaps
+from tests.bench.growth import measure as growth
+from tests.bench.hashing import measure as hashing
+from tests.bench.health import measure as health
+from tests.bench.healthy import measure as healthy
+from tests.bench.loading import measure as loading
+from tests.bench.opensm import OpensmError
+from tests.bench.repair import measure as repair
+from tests.bench.rows import DEFAULT, FULL, QUICK, Row, Scale
+from tests.bench.screen import Screen
+
+FAILED, INTERRUPTED = 1, 130
+MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
+    "healthy": healthy,
+    "gaps": gaps,
+    "hashing": hashing,
+    "plan": full_plan,
+    "repair": repair,
+    "arrival": arrival,
+    "growth": growth,
+    "loading": loading,
+    "health": health,
+}
+"""In the order of the table."""
+
+
+def main(out: Path, arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code."""
+    options = _parser(out).parse_args(arguments)
+    scale = QUICK if options.quick else FULL if options.full else DEFAULT
+    screen = Screen()
+    begin = time.perf_counter()
+    try:
+        rows = [row for name in options.only or MEASURES for row in MEASURES[name](scale, screen)]
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (OpensmError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return FAILED
+    screen.table(rows)
+    screen.verdict(rows)
+    _write(options.out, scale, rows, time.perf_counter() - begin)
+    return 0
+
+
+def _parser(out: Path) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tests/bench/run.py", description="Heddle and its peers side by side."
+    )
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument("--quick", action="store_true", help="a little of everything, tiny fabrics")
+    amount.add_argument("--full", action="store_true", help="more seeds, OpenSM at 24,576 hosts")
+    parser.add_argument("--only", action="append", choices=[*MEASURES], help="may be repeated")
+    parser.add_argument("--out", type=Path, default=out, help="where to write the figures as JSON")
+    return parser
+
+
+def _write(out: Path, scale: Scale, rows: Sequence[Row], seconds: float) -> None:
+    document: dict[str, Any] = {
+        "scale": scale.name,
+        "seconds": seconds,
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "rows": [row.record() for row in rows],
+    }
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+    out.write_bytes(orjson.dumps(document, option=options))

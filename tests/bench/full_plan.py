@@ -1,0 +1,109 @@
+"""A plan from nothing at 24,576 NICs, and OpenSM's routing at the sizes it is tried at.
+
+Times are of the call alone: fabric and flows are in memory, as in a controller.
+"""
+
+from __future__ import annotations
+
+import time
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Plan
+from heddle_controller.solve import solve
+from heddle_emulator.topology import clos
+from tests.bench import opensm
+from tests.bench.planned import size_of
+from tests.bench.rows import Row, Scale, quantile
+from tests.bench.screen import Screen
+from tests.bench.workloads import published_zones, zone_traffic
+
+MOST_SECONDS = 1.0
+PEER_ROUNDS = 3
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """A row for Heddle, and two for each size that OpenSM is tried at."""
+    fabric = published_zones(scale)
+    title = f"full plan, {size_of(fabric)}"
+    seconds: list[float] = []
+    plans: list[Plan] = []
+    with screen.progress(title, scale.plan_runs) as advance:
+        for seed in range(scale.plan_runs):
+            took, plan = timed(fabric, zone_traffic(fabric, seed))
+            seconds.append(took)
+            plans.append(plan)
+            advance(len(seconds))
+    median = quantile(seconds, 0.5)
+    row = Row(
+        title,
+        "Heddle",
+        f"{median:.2f} s median of {len(seconds)}, {min(seconds):.2f} to {max(seconds):.2f} s",
+        f"< {MOST_SECONDS:.1f} s",
+        median < MOST_SECONDS,
+        f"{len(plans[0].flows):,} flows; {_gaps(plans)}",
+        {"seconds": seconds, "median": median, "flows": len(plans[0].flows)},
+    )
+    return [row, *_peers(title, scale, screen)]
+
+
+def timed(fabric: Fabric, flows: Flows) -> tuple[float, Plan]:
+    """Seconds of a plan from nothing, and the plan."""
+    begin = time.perf_counter()
+    plan = solve(fabric, flows)
+    return time.perf_counter() - begin, plan
+
+
+def _gaps(plans: list[Plan]) -> str:
+    worst = max(plan.certificate.gap for plan in plans)
+    tiers = max(
+        tier.max_utilization / tier.lower_bound - 1
+        for plan in plans
+        for tier in plan.certificate.tiers
+        if tier.lower_bound > 0
+    )
+    return f"gap {worst:.1%} overall, {tiers:.1%} in the worst tier"
+
+
+def _peers(title: str, scale: Scale, screen: Screen) -> list[Row]:
+    reason = opensm.missing()
+    if reason:
+        return [Row(title, "OpenSM ftree", "not run", note=reason)]
+    rows: list[Row] = []
+    with screen.progress("OpenSM ftree, routing", len(scale.peer_hosts)) as advance:
+        for done, hosts in enumerate(scale.peer_hosts, 1):
+            rows += _beside(title, scale, hosts)
+            advance(done)
+    return rows
+
+
+def _beside(title: str, scale: Scale, hosts: int) -> list[Row]:
+    """OpenSM and Heddle on a fabric of so many hosts, or the next more."""
+    fabric = _fabric(scale, hosts)
+    flows = zone_traffic(fabric, 0)
+    seconds = [timed(fabric, flows)[0] for _ in range(PEER_ROUNDS)]
+    times = opensm.timed(fabric)
+    size = size_of(fabric)
+    return [
+        Row(
+            title,
+            f"OpenSM ftree, {size}",
+            f"{times.route:.2f} s routing, {times.total:.2f} s to subnet up",
+            note="one path for each destination, whoever sends",
+            data={"route_seconds": times.route, "total_seconds": times.total},
+        ),
+        Row(
+            title,
+            f"Heddle, {size}",
+            f"{quantile(seconds, 0.5):.2f} s for {len(flows):,} flows",
+            data={"seconds": seconds},
+        ),
+    ]
+
+
+def _fabric(scale: Scale, hosts: int) -> Fabric:
+    """Whole zones under cores, or a part of one zone where that is enough."""
+    leaves, spines, nics = scale.zone
+    if hosts > leaves * nics:
+        return published_zones(scale, -(-hosts // (leaves * nics)))
+    return clos(leaves=-(-hosts // nics), spines=spines, nics_per_leaf=nics)

@@ -1,0 +1,130 @@
+"""One link lost of 24,576 NICs' fabric, again and again.
+
+A link fails on the whole fabric, and comes back before the next one does; repairs
+follow one another on one plan, as they do in life.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.plan import Plan
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.solve import Repairer
+from tests.bench.planned import planned, size_of
+from tests.bench.rows import Row, Scale, quantile, spread
+from tests.bench.screen import Screen
+from tests.bench.workloads import between_switches, without
+
+MOST_P50, MOST_P99 = 0.005, 0.020
+"""Seconds."""
+MOST_MOVED = 0.05
+"""Flows a repair may move beyond those affected."""
+ROUNDING = 1e-9
+
+
+@dataclass(slots=True)
+class Trials:
+    """What links came to, one after another."""
+
+    lost: list[float] = field(default_factory=list)
+    """Seconds until the plan was mended."""
+    back: list[float] = field(default_factory=list)
+    """Seconds of the call in which the link was there again."""
+    affected: list[int] = field(default_factory=list)
+    moved: list[int] = field(default_factory=list)
+    fuller: int = 0
+    """Repairs after which a tier was fuller than before, and than it had to be."""
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """One link after the other, of all between switches."""
+    plan = planned(scale)
+    title = f"repair after one link, {size_of(plan.fabric)}"
+    repairer = Repairer(plan)
+    rows = np.flatnonzero(between_switches(plan.fabric))
+    links = np.random.default_rng(1).permutation(rows)[: scale.repair_links]
+    trials = Trials()
+    with screen.progress(title, len(links)) as advance:
+        for done, link in enumerate(links.tolist(), 1):
+            _lose(plan.fabric, link, repairer, trials)
+            advance(done)
+    return _rows(title, trials)
+
+
+def _lose(whole: Fabric, link: int, repairer: Repairer, trials: Trials) -> None:
+    """One link, there and back."""
+    before = repairer.plan
+    damaged = without(whole, np.array([link]))
+    begin = time.perf_counter()
+    after = repairer.repair(damaged, before.flows)
+    trials.lost.append(time.perf_counter() - begin)
+    trials.affected.append(flows_over(before, link))
+    trials.moved.append(moved_flows(before, after))
+    trials.fuller += is_fuller(before, after)
+    begin = time.perf_counter()
+    repairer.repair(whole, before.flows)
+    trials.back.append(time.perf_counter() - begin)
+
+
+def is_fuller(before: Plan, after: Plan) -> bool:
+    """Whether any tier is fuller than it was and than it is proven it must be."""
+    pairs = zip(before.certificate.tiers, after.certificate.tiers, strict=True)
+    return any(
+        new.max_utilization > max(old.max_utilization, new.lower_bound) + ROUNDING
+        for old, new in pairs
+    )
+
+
+def _rows(title: str, trials: Trials) -> list[Row]:
+    p50, p99, worst = (quantile(trials.lost, part) for part in (0.5, 0.99, 1.0))
+    affected, moved = sum(trials.affected), sum(trials.moved)
+    beyond = moved / max(affected, 1) - 1
+    back = spread(trials.back)
+    return [
+        Row(
+            title,
+            "Heddle",
+            f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, worst {worst * 1e3:.0f} ms",
+            f"p50 < {MOST_P50 * 1e3:.0f} ms, p99 < {MOST_P99 * 1e3:.0f} ms",
+            p50 < MOST_P50 and p99 < MOST_P99,
+            f"{len(trials.lost):,} links; needlessly fuller in some tier after {trials.fuller}",
+            {"seconds": spread(trials.lost), "links": len(trials.lost), "fuller": trials.fuller},
+        ),
+        Row(
+            title,
+            "  flows moved",
+            f"{moved:,} where {affected:,} were affected ({beyond:+.1%})",
+            f"<= affected + {MOST_MOVED:.0%}",
+            beyond <= MOST_MOVED,
+            f"most beyond in one repair: {int(np.subtract(trials.moved, trials.affected).max())}",
+            {"moved": moved, "affected": affected},
+        ),
+        Row(
+            title,
+            "  link back",
+            f"p50 {back['median'] * 1e3:.1f} ms, p99 {back['p99'] * 1e3:.1f} ms",
+            data={"seconds": back},
+        ),
+    ]
+
+
+def flows_over(plan: Plan, link: int) -> int:
+    """How many flows have a path over a link, either way."""
+    arcs = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
+    arcs[[2 * link, 2 * link + 1]] = True
+    return len(np.unique(plan.paths.flow[plan.paths.crosses(arcs)]))
+
+
+def moved_flows(before: Plan, after: Plan) -> int:
+    """How many flows have another path; fast where paths stand in the same rows."""
+    old, new = before.paths, after.paths
+    columns = ("flow", "first_qp", "last_qp", "first")
+    if all(np.array_equal(getattr(old, name), getattr(new, name)) for name in columns):
+        places = np.flatnonzero(old.arcs != new.arcs)
+        return len(np.unique(old.flow[np.searchsorted(old.first, places, side="right") - 1]))
+    return len(changed_flows(before, after))

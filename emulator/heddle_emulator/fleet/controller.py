@@ -78,6 +78,12 @@ class Controller:
         if self._process.returncode is not None:
             raise self._failed(f"ended with exit code {self._process.returncode}")
 
+    async def kill(self) -> None:
+        """SIGKILL: it has no chance to do anything any more."""
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+
     async def _ready(self) -> None:
         while not (found := READY.search(self.log.read_text(errors="replace"))):
             self.check()

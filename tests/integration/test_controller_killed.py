@@ -1,0 +1,97 @@
+"""A controller killed in the middle of a push, with real agents on real streams."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
+from heddle_controller.traffic.jobs import flows_of_jobs
+from heddle_emulator.client import Client, routed
+from heddle_emulator.demo.checks import strays
+from heddle_emulator.fleet import Controller, Fleet
+from heddle_emulator.topology import three_tier
+from heddle_emulator.walk import measure
+
+NAME = "fabrics/killed"
+SECONDS = 30.0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def fabric_of_two_zones() -> Fabric:
+    """Sixteen leaves, so that a push takes many messages."""
+    return three_tier(zones=2, leaves=8, spines=4, nics_per_leaf=8, cores=4, taper=2.0)
+
+
+def job(name: str, hosts: tuple[str, ...]) -> Job:
+    """All to all data parallel traffic over some hosts."""
+    collective = Collective(Operation.ALL_REDUCE, Group.DP, 1 << 30)
+    return Job(name, hosts, 8, Parallelism(tp=8), (collective,))
+
+
+async def submitted(client: Client, jobs: list[Job]) -> None:
+    """Submit jobs at once; each is acknowledged, hence durable."""
+    await asyncio.gather(*(client.submit(job) for job in jobs))
+
+
+async def half_way(fleet: Fleet) -> None:
+    """Wait for the moment when some switches hold entries and others do not yet."""
+    async with asyncio.timeout(SECONDS):
+        while not any(fib.read_back() for fib in fleet.switches.fibs.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def agree(client: Client, fleet: Fleet, fabric: Fabric, flows: Flows) -> None:
+    """Wait until every packet goes where the newest plan says."""
+    plan = await client.programmed_plan(0, SECONDS)
+    while True:
+        generation, routes = await client.routes()
+        if generation == plan.generation and len(routes) == len(flows):
+            break
+        plan = await client.programmed_plan(plan.generation, SECONDS)
+    told = routed(fabric, flows, routes)
+    assert not told.unrouted
+    found = measure(fleet.world, flows, fleet.switches)
+    assert not len(found.walk.lost)
+    assert not len(strays(found.paths, told))
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.01, 0.03])
+async def test_agents_converge_after_a_kill_in_mid_push(tmp_path: Path, pause: float) -> None:
+    """Every acknowledged job is there after the restart, and packets follow the newest plan."""
+    fabric = fabric_of_two_zones()
+    hosts = fabric.structure.host_names
+    jobs = [job("across", hosts[4:12]), job("whole", (*hosts[:4], *hosts[12:]))]
+    flows = flows_of_jobs(sorted(jobs, key=lambda each: each.name), fabric)
+    listen = f"--listen=127.0.0.1:{free_port()}"
+    store = f"--store=sqlite:///{tmp_path / 'heddle.sqlite3'}"
+    logs = tmp_path / "first", tmp_path / "second"
+    for folder in logs:
+        folder.mkdir()
+    async with (
+        Controller(logs[0], listen, store) as first,
+        Client(first.api, NAME) as client,
+        Fleet(fabric, [first.api], name=NAME) as fleet,
+    ):
+        await client.put_fabric(fabric)
+        await fleet.connected(SECONDS)
+        await submitted(client, jobs)
+        await half_way(fleet)
+        await asyncio.sleep(pause)
+        await first.kill()
+        held = sum(len(fib.read_back()) for fib in fleet.switches.fibs.values())
+        async with Controller(logs[1], listen, store) as second, Client(second.api, NAME) as again:
+            await again.programmed_jobs([each.name for each in jobs], SECONDS)
+            await agree(again, fleet, fabric, flows)
+        assert held  # entries stayed while nobody was there

@@ -158,7 +158,8 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def _cure(path: Path, trouble: object) -> str:
+    reason = " ".join(str(trouble).split())
     return (
-        f"store {path}: cannot be read ({' '.join(str(trouble).split())}); restore it from a backup, or move it "
-        "aside to start with an empty one"
+        f"store {path}: cannot be read ({reason}); restore it from a backup,"
+        " or move it aside to start with an empty one"
     )

@@ -13,7 +13,7 @@ from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.chains import TOLERANCE
-from heddle_controller.solve.commodities import commodities_of
+from heddle_controller.solve.commodities import LINEAR, commodities_of
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.greedy import place_greedily
 from heddle_controller.solve.lp import relax
@@ -21,6 +21,7 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.planes import Planes, coloured_paths
 from heddle_controller.solve.prices import price_bounds, unrestricted_bounds
+from heddle_controller.solve.residue import place_residue
 from heddle_controller.solve.rounding import whole_shares
 from heddle_controller.solve.search import SLACK, Search, Target
 
@@ -117,7 +118,36 @@ def by_relaxation(problem: Problem, seconds: float | None) -> Assignment:
     problem.bound = _improved(problem.bound, *unrestricted_bounds(network, commodities, relaxation))
     local = np.flatnonzero(problem.routed & (commodities.of_flow < 0))
     inner, left = whole_shares(flows, commodities, relaxation.shares, local)
-    return _finish(problem, _loaded(problem, inner), *left)
+    assignment = _finish(problem, _loaded(problem, inner), *left)
+    if (commodities.job == LINEAR).all() and not within_reach(problem, assignment):
+        exact = _with_residue(problem, inner, left)
+        assignment = assignment if exact is None else better(problem, assignment, exact)
+    return assignment
+
+
+def _with_residue(
+    problem: Problem, inner: Paths, left: tuple[Ints, Ints, Ints]
+) -> Assignment | None:
+    """The rounded relaxation with what it left over placed by constraint programming."""
+    base = _loaded(problem, inner)
+    search = Search(base, problem.candidates, problem.target(), problem.deadline)
+    limit = np.append(problem.target().bounds, np.inf)[problem.network.tier] * (1 + SLACK)
+    largest = float(base.unit[left[0]].max(initial=0.0))
+    placed = place_residue(base, search, left, limit + largest * problem.network.per_gbps)
+    if placed is None:
+        return None
+    whole = _loaded(problem, join_paths([inner, placed]))
+    Search(whole, problem.candidates, problem.target(), problem.deadline).run()
+    return whole
+
+
+def within_reach(problem: Problem, assignment: Assignment) -> bool:
+    """Whether every arc is within a QP of the largest flow, and a bit, of its bound."""
+    network = problem.network
+    limit = np.append(problem.target().bounds, np.inf)[network.tier] * (1 + SLACK)
+    limit += float(assignment.unit.max(initial=0.0)) * network.per_gbps
+    inner = network.inner
+    return bool((assignment.utilization()[inner] <= limit[inner] + TOLERANCE).all())
 
 
 def _finish(

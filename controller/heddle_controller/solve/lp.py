@@ -124,6 +124,8 @@ class _Programme:
 
     def _read(self, primal: Floats, dual: Floats) -> Relaxation:
         commodities, network = self.commodities, self.network
+        # Cut short by a time limit, PDLP may have nothing to say yet.
+        primal, dual = np.nan_to_num(primal), np.nan_to_num(dual)
         shares = np.maximum(primal[: commodities.path_count], 0.0)
         # PDLP's dual is that of "less or equal" rows: not above 0.
         arc_dual = np.maximum(-dual[commodities.count :][: len(self.arcs)], 0.0)

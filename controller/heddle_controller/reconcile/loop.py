@@ -1,9 +1,9 @@
 """The leader: one worker a fabric, for as long as the epoch lasts.
 
-Whatever ends an epoch (another leader, an agent that has seen a greater epoch, a
-fault of our own) ends all workers; then leadership is sought again, above whatever
-epoch was met. Nothing of the old epoch is carried over: all there is to know is in
-the store and in the agents.
+Whatever ends an epoch (another leader, an agent that has seen a greater epoch) ends
+all workers; then leadership is sought again, above whatever epoch was met. Nothing of
+the old epoch is carried over: all there is to know is in the store and in the agents.
+A fault of our own in one fabric ends its worker, and another takes its place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class Reconciler:
                 log.warning("leadership over", epoch=self._epoch, why=_words(ended))
                 delay = self._world.settings.retry_first
             except* Exception as fault:
-                # Keep serving: a fault in one fabric's data must not end the controller.
                 log.exception("leadership failed", epoch=self._epoch, why=_words(fault))
                 await self._world.clock.sleep(delay)
                 delay = min(2 * delay, self._world.settings.retry_last)
@@ -75,8 +74,23 @@ class Reconciler:
         async for fabric in self._world.store.changes():
             if fabric not in workers:
                 workers[fabric] = Worker(fabric, epoch, self._world)
-                tasks.create_task(workers[fabric].run())
+                tasks.create_task(self._tend(fabric, epoch, workers))
             workers[fabric].wake()
+
+    async def _tend(self, fabric: str, epoch: int, workers: dict[str, Worker]) -> None:
+        """Run a fabric's worker, and another when it fails: the other fabrics go on."""
+        settings = self._world.settings
+        delay = settings.retry_first
+        while True:
+            try:
+                await workers[fabric].run()
+            except* (StaleEpoch, Outrun):
+                raise
+            except* Exception as fault:
+                log.exception("fabric failed", fabric=fabric, epoch=epoch, why=_words(fault))
+            await self._world.clock.sleep(delay)
+            delay = min(2 * delay, settings.retry_last)
+            workers[fabric] = Worker(fabric, epoch, self._world)
 
     async def _mind_the_end(self, epoch: int) -> None:
         await self._world.store.leadership_lost(epoch)

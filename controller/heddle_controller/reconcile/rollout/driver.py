@@ -18,7 +18,7 @@ from heddle_controller.reconcile.rollout.answers import Answer, acknowledged, un
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.presence import Presence
 from heddle_controller.reconcile.rollout.progress import job_progress
-from heddle_controller.reconcile.rollout.pushes import Outrun, Sent
+from heddle_controller.reconcile.rollout.pushes import EPOCH_LIMIT, Outrun, Sent
 from heddle_controller.reconcile.rollout.report import Reporter
 from heddle_controller.reconcile.rollout.sessions import introduced
 from heddle_controller.reconcile.rollout.steps import Agenda, Step, Switches, agenda, steps_of
@@ -147,7 +147,8 @@ class Rollout:
     def _meet(self, ledger: Ledger, now: float) -> Ledger:
         """Take in who has come and gone."""
         structure = ledger.fabric.structure
-        present = self._gateway.sessions(self._fabric)
+        sessions = self._gateway.sessions(self._fabric)
+        present = {s: one for s, one in sessions.items() if one.highest_epoch < EPOCH_LIMIT}
         new = self._presence.update(present, structure, now)
         for session in new:
             if session.highest_epoch > self._epoch:

@@ -74,11 +74,10 @@ def crossings_of(plan: Plan, pairs: Ints) -> Crossings:
 def _longest(count: int, upstream: Ints, downstream: Ints) -> tuple[Ints, Bools]:
     """Longest way from each row over the steps given, and which rows go on for ever."""
     depth = np.zeros(count, dtype=np.int64)
-    wanted = depth
     for _ in range(LONGEST):
-        wanted = depth.copy()
-        np.maximum.at(wanted, upstream, depth[downstream] + 1)
-        if (wanted == depth).all():
+        further = depth.copy()
+        np.maximum.at(further, upstream, depth[downstream] + 1)
+        if (further == depth).all():
             break
-        depth = wanted
-    return depth, wanted != depth
+        depth = further
+    return depth, depth == LONGEST

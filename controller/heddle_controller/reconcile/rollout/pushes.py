@@ -16,6 +16,9 @@ from heddle_controller.reconcile.southbound import (
     PushStatus,
 )
 
+EPOCH_LIMIT = 1 << 62
+"""No leader comes so far: who claims to have followed one is not believed."""
+
 
 class Outrun(PortError):  # noqa: N818 - an event of leadership, not a fault
     """An agent has seen a greater epoch than this leader's."""
@@ -53,12 +56,14 @@ class Sent:
             report = self.task.result()
         except SessionLost:
             return None
+        if report.status == PushStatus.APPLIED:
+            return report.failures
+        text = f"refused as malformed: {(report.fib or report.rib).message}"
         if report.status == PushStatus.STALE_EPOCH:
-            raise Outrun(self.session.switch, report.highest_epoch)
-        if report.status == PushStatus.INVALID:
-            text = f"refused as malformed: {(report.fib or report.rib).message}"
-            return tuple(
-                OperationFailure(operation, FailureReason.BACKEND, text)
-                for operation in range(self.operations)
-            )
-        return report.failures
+            if report.highest_epoch < EPOCH_LIMIT:
+                raise Outrun(self.session.switch, report.highest_epoch)
+            text = f"claims an epoch that no leader has had: {report.highest_epoch}"
+        return tuple(
+            OperationFailure(operation, FailureReason.BACKEND, text)
+            for operation in range(self.operations)
+        )

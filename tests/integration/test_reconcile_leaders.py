@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import Entries
+from heddle_controller.reconcile.errors import StaleGeneration, Unavailable
+from heddle_controller.reconcile.loop import Reconciler
+from heddle_controller.reconcile.ports import Store
+from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
+
+J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
+J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """Two zones of two leaves, with two cores in each of two planes."""
+    return House(tmp_path, three_tiers())
+
+
+@asynccontextmanager
+async def another(house: House) -> AsyncIterator[Reconciler]:
+    """A second controller on the same store and switches, as a replica is."""
+    reconciler = Reconciler(house.world(house.store, house.gateway))
+    task = asyncio.create_task(reconciler.run())
+    try:
+        yield reconciler
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+class Moody:
+    """A store some of whose calls fail, for as long as that is wanted."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.failing: dict[str, Exception] = {}
+        self.failed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name not in self.failing:
+            return method
+        return lambda *_, **__: self._fail(self.failing[name])
+
+    async def _fail(self, error: Exception) -> None:
+        self.failed += 1
+        raise error
+
+
+async def furnish(house: House) -> None:
+    """Put the fabric and a job, and wait until it is programmed."""
+    await house.intake.put_fabric("f1", house.fabric)
+    await house.intake.submit_job("f1", J1)
+    await house.programmed("j1")
+    await house.settled()
+
+
+async def test_the_second_waits_and_takes_over(house: House) -> None:
+    """A replica leads when the leader hands over, under a greater epoch, and moves nothing."""
+    async with house.running():
+        await furnish(house)
+        before, pushes = await house.committed(), house.push_count()
+        assert house.reconciler is not None
+        async with another(house) as second:
+            await asyncio.wait_for(house.reconciler.known.wait(), 5)
+            assert second.epoch == 0
+            await house.store.release_leadership(house.reconciler.epoch)
+            await asyncio.wait_for(second.known.wait(), 5)
+            assert second.epoch > before.program.epoch
+            await house.intake.submit_job("f1", J2)
+            await house.programmed("j1", "j2")
+            await house.settled()
+            after = await house.committed()
+            assert (after.program.epoch, after.generation) == (second.epoch, before.generation + 1)
+            assert house.push_count() > pushes
+            assert all(
+                switch.table.fence[0] == second.epoch for switch in house.gateway.switches.values()
+            )
+
+
+async def reach(house: House, moody: Moody, calls: int) -> None:
+    """Wait until so many calls have failed."""
+    await house.until(lambda: moody.failed >= calls, f"{calls} failed calls")
+
+
+@pytest.mark.parametrize("call", ["versions", "intent", "commit", "committed"])
+@pytest.mark.parametrize("error", [Unavailable("disk full"), StaleGeneration(1, 2)])
+async def test_a_store_that_fails_for_a_while(house: House, call: str, error: Exception) -> None:
+    """The loop tries again until the store is well, and nothing else is needed."""
+    moods: list[Moody] = []
+
+    def through(port: Any) -> Any:
+        if port is house.store:
+            moods.append(Moody(port))
+            return moods[0]
+        return port
+
+    async with house.running(through=through):
+        moods[0].failing[call] = error
+        await house.intake.put_fabric("f1", house.fabric)
+        await house.intake.submit_job("f1", J1)
+        await reach(house, moods[0], 3)
+        moods[0].failing.clear()
+        await house.programmed("j1")
+        await house.settled()
+
+
+@pytest.mark.parametrize("call", ["record_programmed", "record_jobs"])
+async def test_facts_that_cannot_be_written(house: House, call: str) -> None:
+    """Switches are programmed all the same, and the facts are written when they can be."""
+    moods: list[Moody] = []
+
+    def through(port: Any) -> Any:
+        if port is house.store:
+            moods.append(Moody(port))
+            return moods[0]
+        return port
+
+    async with house.running(through=through):
+        moods[0].failing[call] = Unavailable("disk full")
+        await house.intake.put_fabric("f1", house.fabric)
+        await house.intake.submit_job("f1", J1)
+        await house.until(
+            lambda: all(s.table.whole for s in house.gateway.switches.values()), "programmed"
+        )
+        await reach(house, moods[0], 1)
+        moods[0].failing.clear()
+        await house.programmed("j1")
+        await house.settled()
+
+
+async def test_a_fault_in_one_fabric_stays_there(house: House) -> None:
+    """A worker that breaks begins again; the other fabric does not notice."""
+
+    def entries_of(plan: Plan) -> Entries:
+        entries = ENGINE.entries_of(plan)
+        if plan.fabric.name == "broken":
+            return replace(entries, switch=entries.switch[:0])  # no room of the house makes these
+        return entries
+
+    named = three_tiers()
+    named = replace(named, structure=replace(named.structure, name="broken"))
+    house.engine = replace(ENGINE, entries_of=entries_of)
+    async with house.running():
+        await house.intake.put_fabric("f0", named)
+        await house.intake.submit_job("f0", J1)
+        await furnish(house)
+        assert house.reconciler is not None
+        epoch = house.reconciler.epoch
+        await house.intake.submit_job("f1", J2)
+        await house.programmed("j1", "j2")
+        assert house.reconciler.epoch == epoch
+
+
+async def test_an_epoch_out_of_this_world_is_not_believed(house: House) -> None:
+    """An agent that claims one is left alone; the others are served, and its job is told."""
+    house.gateway.switches["l0.0"].table.fence = (2**64 - 1, 1)
+    async with house.running():
+        await house.intake.put_fabric("f1", house.fabric)
+        await house.intake.submit_job("f1", J1)
+        await house.until(lambda: _degraded(house), "told")
+        assert "switch l0.0 is not connected" in (await house.job("j1")).facts.reason
+        assert house.reconciler is not None
+        assert house.reconciler.epoch < 2**32
+
+
+async def _degraded(house: House) -> bool:
+    return bool((await house.job("j1")).facts.reason)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from heddle_controller.reconcile.facts import job_facts
+from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
+from heddle_controller.reconcile.rollout.progress import JobProgress
+from heddle_controller.reconcile.rollout.target import Account
+from tests.unit.store.samples import job
+
+
+def record(name: str = "j1", etag: str = "e1", **facts: object) -> JobRecord:
+    """A job as stored, ACCEPTED at 1 unless told otherwise."""
+    known = {"state": JobState.ACCEPTED, "state_time": 1.0} | facts
+    return JobRecord(job(name), etag, 1.0, JobFacts(etag, **known))  # type: ignore[arg-type]
+
+
+DONE = JobProgress(JobState.PROGRAMMED, "", 8, 0)
+GOING = JobProgress(JobState.PLANNED, "", 8, 0)
+LOST = JobProgress(JobState.DEGRADED, "1 flow without a path: f: cut off", 8, 1)
+
+
+def test_a_job_on_its_way() -> None:
+    """ACCEPTED, PLANNED, PROGRAMMED, each with its time, under the first plan that held it."""
+    account = Account(generation=5, jobs=(record(),))
+    first = job_facts(account, {"j1": GOING}, {}, 2.0)
+    assert first == {"j1": JobFacts("e1", JobState.PLANNED, "", 8, 0, 5, 2.0)}
+    later = Account(generation=6, jobs=(record(),))
+    second = job_facts(later, {"j1": DONE}, first, 3.0)
+    assert second == {"j1": JobFacts("e1", JobState.PROGRAMMED, "", 8, 0, 5, 3.0)}
+
+
+def test_only_news_is_told() -> None:
+    """What was told already, or stands in the record, is not told again."""
+    account = Account(generation=5, jobs=(record(),))
+    told = job_facts(account, {"j1": DONE}, {}, 2.0)
+    assert job_facts(account, {"j1": DONE}, told, 9.0) == {}
+    stored = JobRecord(job("j1"), "e1", 1.0, told["j1"])
+    assert job_facts(Account(generation=7, jobs=(stored,)), {"j1": DONE}, {}, 9.0) == {}
+
+
+def test_a_new_reason_keeps_the_time_of_the_state() -> None:
+    """A job that stays DEGRADED for another reason has been so since then."""
+    account = Account(generation=5, jobs=(record(state=JobState.DEGRADED, state_time=4.0),))
+    (fact,) = job_facts(account, {"j1": LOST}, {}, 9.0).values()
+    assert (fact.reason, fact.unrouted_count, fact.state_time) == (LOST.reason, 1, 4.0)
+
+
+def test_a_new_specification_begins_anew() -> None:
+    """What was told of the specification before says nothing of this one."""
+    told = {"j1": JobFacts("old", JobState.PROGRAMMED, "", 8, 0, 3, 2.0)}
+    account = Account(generation=5, jobs=(record(etag="new"),))
+    (fact,) = job_facts(account, {"j1": GOING}, told, 9.0).values()
+    assert (fact.etag, fact.generation, fact.state_time) == ("new", 5, 9.0)
+
+
+def test_a_job_without_flows_is_programmed() -> None:
+    """There is nothing to wait for."""
+    (fact,) = job_facts(Account(generation=5, jobs=(record(),)), {}, {}, 2.0).values()
+    assert (fact.state, fact.flow_count) == (JobState.PROGRAMMED, 0)
+
+
+def test_trouble_is_told_to_all() -> None:
+    """Those in the old plan keep their progress beside it; those in none have only it."""
+    account = Account(
+        generation=5,
+        jobs=(record("j1"),),
+        others=(record("j2"), record("j3")),
+        refused=(("j3", "no such host"),),
+        trouble="out of time",
+    )
+    facts = job_facts(account, {"j1": LOST}, {}, 2.0)
+    assert {fact.state for fact in facts.values()} == {JobState.DEGRADED}
+    assert facts["j1"].reason == (
+        f"{LOST.reason}; planning failed: out of time; the plan of generation 5 stays"
+    )
+    assert facts["j2"].reason == "not planned: out of time"
+    assert facts["j3"].reason == "not planned: no such host"
+
+
+def test_jobs_that_wait_for_a_plan_are_left_alone() -> None:
+    """Without trouble there is nothing to say of a job that is not planned yet."""
+    assert job_facts(Account(generation=5, others=(record(),)), {}, {}, 2.0) == {}

@@ -13,12 +13,12 @@ Pure but for the time it takes, and run in a thread. What is planned how:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from heddle_controller.model.demand import resolve
-from heddle_controller.model.errors import InputError
+from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Plan
@@ -61,10 +61,15 @@ def wanted_of(intent: Intent, engine: Engine) -> Wanted:
             parts.append(engine.flows_of_job(record.job, intent.fabric))
         except InputError as error:
             refused.append((record.job.name, str(error)))
+    taken = {flow for part in parts for flow in part.ids}
     for demands in intent.demands:
         origin = f"demands {demands.name!r}"
         try:
+            if twice := taken.intersection(demands.demands.ids):
+                reason = "is the id of another job's or set's flow; give it one of its own"
+                raise refuse(origin, f"flow {min(twice)!r}", reason)
             parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
+            taken.update(demands.demands.ids)
         except InputError as error:
             refused.append((demands.name, str(error)))
     return Wanted(intent.fabric, concatenate(parts), tuple(refused))
@@ -78,17 +83,7 @@ def same_input(plan: Plan, wanted: Wanted) -> bool:
     states = ((old.effective, new.effective), (old.node_state, new.node_state))
     if not all(np.array_equal(one, other) for one, other in states):
         return False
-    return same_flows(plan.flows, wanted.flows)
-
-
-def same_flows(old: Flows, new: Flows) -> bool:
-    """Whether two sets of flows are equal in every column."""
-    return all(
-        np.array_equal(getattr(old, field.name), getattr(new, field.name))
-        if isinstance(getattr(old, field.name), np.ndarray)
-        else getattr(old, field.name) == getattr(new, field.name)
-        for field in fields(Flows)
-    )
+    return plan.flows.same_as(wanted.flows)
 
 
 def make_plan(
@@ -136,6 +131,6 @@ def _verified(plan: Plan, engine: Engine) -> Plan:
 def only_losses(previous: Plan, wanted: Wanted) -> bool:
     """Whether all that changed since a plan is that links or switches went out of service."""
     old, new = previous.fabric, wanted.fabric
-    if old.structure is not new.structure or not same_flows(previous.flows, wanted.flows):
+    if old.structure is not new.structure or not previous.flows.same_as(wanted.flows):
         return False
     return not bool((new.plannable & ~old.plannable).any())

@@ -18,6 +18,9 @@ from typing_extensions import override
 from heddle_controller.serve.errors import not_found
 from heddle_controller.serve.watch import shutting_down
 
+LAST_WORD_SECONDS = 0.2
+"""Between NOT_SERVING and the end of a watch at shutdown."""
+
 Context = aio.ServicerContext[Any, Any]
 
 
@@ -73,6 +76,9 @@ class Health(HealthServicer):
                     yield status
                     told = status
                 if self._closed:
+                    # A client throws away what it has not read when a stream ends in
+                    # error: let the last word be read first.
+                    await asyncio.sleep(LAST_WORD_SECONDS)
                     raise shutting_down()
                 await wake.wait()
         finally:

@@ -59,7 +59,7 @@ def test_wanted_is_jobs_and_demands() -> None:
         jobs=(record(replace(J1, priority=3.0)),),
         demands=(
             DemandRecord("d1", own, "e", 0.0),
-            DemandRecord("d2", demands(("n0.0.1", "gone")), "e", 0.0),
+            DemandRecord("d2", replace(demands(("n0.0.1", "gone")), ids=("other",)), "e", 0.0),
         ),
     )
     found = wanted_of(intent, ENGINE)
@@ -68,6 +68,25 @@ def test_wanted_is_jobs_and_demands() -> None:
     assert found.flows.weight.tolist() == [3.0] * 5
     ((name, reason),) = found.refused
     assert (name, "'gone' is not in the fabric" in reason) == ("d2", True)
+
+
+def test_two_sets_cannot_share_a_flow_id() -> None:
+    """The later set is left out with the reason; the earlier one is planned."""
+    one, other = demands(("n0.0.1", "n1.0.1")), demands(("n0.0.2", "n1.0.2"))
+    records = (DemandRecord("d1", one, "e", 0.0), DemandRecord("d2", other, "e", 0.0))
+    intent = Intent(
+        name="f1",
+        version=1,
+        change_time=0.0,
+        revision=1,
+        fabric=FABRIC,
+        jobs=(),
+        demands=records,
+    )
+    found = wanted_of(intent, ENGINE)
+    assert found.flows.ids == one.ids
+    ((name, reason),) = found.refused
+    assert (name, repr(other.ids[0]) in reason) == ("d2", True)
 
 
 def test_same_input(plan: Plan) -> None:

@@ -21,12 +21,12 @@ demo: setup  ## the main job end to end on this machine (DEMO_ARGS=--keep leaves
 test:  ## set up, lint, and run every test (PYTEST_ARGS='-k word' narrows)
 	@.ci/setup test
 	@$(MAKE) --no-print-directory lint
-	@$(PY) -m pytest tests --ignore=tests/bench $(PYTEST_ARGS)
+	@$(PY) -m pytest tests --ignore=tests/bench -n auto $(PYTEST_ARGS)
 
 lint: setup  ## style, types, import contract, generated code, sizes
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
-	@for part in $(DISTRIBUTIONS) tests .ci; do echo "mypy $$part"; .venv/bin/mypy $$part || exit 1; done
+	@for part in $(DISTRIBUTIONS) deploy tests .ci; do echo "mypy $$part"; .venv/bin/mypy $$part || exit 1; done
 	@.venv/bin/lint-imports --no-logo
 	@$(PY) .ci/proto.py --check
 	@.venv/bin/yamllint --strict .

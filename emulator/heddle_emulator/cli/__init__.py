@@ -12,6 +12,7 @@ import sys
 import click
 
 from heddle_controller.model.errors import InputError
+from heddle_emulator.cli.compare import compare
 from heddle_emulator.cli.demo import demo
 from heddle_emulator.cli.topology import topology
 from heddle_emulator.cli.traffic import traffic
@@ -26,6 +27,7 @@ def cli() -> None:
     """Fabrics, agents and traffic on one machine, and a verdict of its own."""
 
 
+cli.add_command(compare)
 cli.add_command(demo)
 cli.add_command(topology)
 cli.add_command(traffic)

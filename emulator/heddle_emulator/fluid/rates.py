@@ -28,20 +28,24 @@ TOLERANCE = 1e-9
 """Relative; what rounding may add to a full link, and levels that count as equal."""
 
 
-def path_rates(capacity: Floats, flows: Flows, paths: Paths) -> Floats:
+def path_rates(capacity: Floats, flows: Flows, paths: Paths, parts: Floats | None = None) -> Floats:
     """Fair rate of each path, all its QPs together, in Gbit/s, shape (paths,).
 
     ``capacity`` is in Gbit/s, one element an arc. A path of no arcs gets its demand.
+    ``parts``, parallel to ``paths.arcs``, says how much of a path's packets cross each
+    of its arcs where they are sprayed over many; without it all do.
     """
-    filling = _Filling(capacity, flows, paths)
+    filling = _Filling(capacity, flows, paths, parts)
     while filling.active.any():
         filling.round()
     return filling.rate * filling.qps
 
 
-def flow_ratios(capacity: Floats, flows: Flows, paths: Paths) -> Floats:
+def flow_ratios(
+    capacity: Floats, flows: Flows, paths: Paths, parts: Floats | None = None
+) -> Floats:
     """Fair rate over demand of each flow, 0 to 1, shape (flows,); QPs without a path add 0."""
-    rates = path_rates(capacity, flows, paths)
+    rates = path_rates(capacity, flows, paths, parts)
     return np.bincount(paths.flow, weights=rates, minlength=len(flows)) / flows.gbps
 
 
@@ -52,7 +56,7 @@ class _Filling:
     are kept, in order of their groups.
     """
 
-    def __init__(self, capacity: Floats, flows: Flows, paths: Paths) -> None:
+    def __init__(self, capacity: Floats, flows: Flows, paths: Paths, parts: Floats | None) -> None:
         self.capacity = capacity
         self.qps = paths.qp_count.astype(np.float64)
         self.limit = flows.gbps[paths.flow] / flows.qps[paths.flow]
@@ -62,6 +66,7 @@ class _Filling:
         codes = _group_codes(flows, paths, owner)
         order = np.argsort(codes, kind="stable")
         self.path, codes = owner[order], codes[order]
+        self.part = (np.ones(len(owner)) if parts is None else parts)[order]
         starts = _starts(codes)
         self.group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(codes))))
         first = order[starts]
@@ -90,17 +95,19 @@ class _Filling:
     def _by_group(self, weights: Floats) -> Floats:
         """A value of each path, added up over the present uses of each group."""
         return np.bincount(
-            self.group, weights=weights[self.path], minlength=len(self.groups.arc)
+            self.group,
+            weights=weights[self.path] * self.part,
+            minlength=len(self.groups.arc),
         ).astype(np.float64)
 
     def _stop(self, paths: Bools, rate: Floats) -> None:
         self.rate[paths] = rate[paths]
         self.active &= ~paths
         stopped = np.where(paths, self.qps, 0.0)
-        self.groups.rising -= self._by_group(stopped)
         self.groups.fixed += self._by_group(stopped * self.rate)
         left = self.active[self.path]
-        self.path, self.group = self.path[left], self.group[left]
+        self.path, self.part, self.group = self.path[left], self.part[left], self.group[left]
+        self.groups.rising = self._by_group(self.qps)
 
     def _forget_roomy(self) -> None:
         """Leave out arcs where nothing rises, and those with room for all demands."""
@@ -111,7 +118,8 @@ class _Filling:
         kept = matters[groups.arc]
         renamed = np.cumsum(kept) - 1
         used = kept[self.group]
-        self.path, self.group = self.path[used], renamed[self.group[used]]
+        self.path, self.part = self.path[used], self.part[used]
+        self.group = renamed[self.group[used]]
         self.groups = groups.keep(kept)
 
 

@@ -1,9 +1,31 @@
 """Ways to choose paths that Heddle is measured against, hashing first among them."""
 
-from heddle_emulator.strategy.greedy import greedy
+from heddle_emulator.strategy.carried import Carried, Outcome, whole
+from heddle_emulator.strategy.compare import Comparison, compare, names_of
+from heddle_emulator.strategy.greedy import greedy_paths
 from heddle_emulator.strategy.hashing import e_ecmp, ecmp
+from heddle_emulator.strategy.limits import ideal, spray
 from heddle_emulator.strategy.names import Strategy, strategy
 from heddle_emulator.strategy.pinned import Pinned
-from heddle_emulator.strategy.pinning import dmodk, static
+from heddle_emulator.strategy.pinning import DModK, Static
+from heddle_emulator.strategy.te import te
 
-__all__ = ["Pinned", "Strategy", "dmodk", "e_ecmp", "ecmp", "greedy", "static", "strategy"]
+__all__ = [
+    "Carried",
+    "Comparison",
+    "DModK",
+    "Outcome",
+    "Pinned",
+    "Static",
+    "Strategy",
+    "compare",
+    "e_ecmp",
+    "ecmp",
+    "greedy_paths",
+    "ideal",
+    "names_of",
+    "spray",
+    "strategy",
+    "te",
+    "whole",
+]

@@ -18,15 +18,8 @@ import numpy as np
 from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
-from heddle_emulator.strategy.pinned import Pinned
 from heddle_emulator.strategy.ways import Ways
 from heddle_emulator.underlay import Underlay
-from heddle_emulator.walk import Measurement, measure
-
-
-def greedy(fabric: Fabric, flows: Flows, seed: int) -> Measurement:  # noqa: ARG001 - a Strategy
-    """Every flow whole, by intensity, to the emptiest way; nothing is random."""
-    return measure(fabric, flows, Pinned(fabric, flows, greedy_paths(fabric, flows)))
 
 
 def greedy_paths(fabric: Fabric, flows: Flows) -> Paths:

@@ -16,24 +16,12 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
-from heddle_controller.model.flows import Flows
 from heddle_emulator.strategy.ways import Ways, by_value, place_of_nics
 from heddle_emulator.switches import Switches
 from heddle_emulator.underlay import Underlay
-from heddle_emulator.walk import Measurement, measure
 
 
-def static(fabric: Fabric, flows: Flows, seed: int) -> Measurement:
-    """Uplinks by the destination's place on its leaf; ``seed`` hashes what that leaves open."""
-    return measure(fabric, flows, _Static(fabric, seed))
-
-
-def dmodk(fabric: Fabric, flows: Flows, seed: int) -> Measurement:  # noqa: ARG001 - a Strategy
-    """Ways by the destination's number in the fabric; nothing is random."""
-    return measure(fabric, flows, _DModK(fabric))
-
-
-class _Static:
+class Static:
     """Pins at the switch a NIC sends to; above, and round what is dead, the underlay hashes."""
 
     def __init__(self, fabric: Fabric, seed: int) -> None:
@@ -58,7 +46,7 @@ class _Static:
         return np.where(first, pinned, hashed)
 
 
-class _DModK:
+class DModK:
     """One rule for every switch: a digit of d for each tier, the lowest for the leaves.
 
     On the way down only parallel links are a choice; there the digit is that of the

@@ -34,6 +34,21 @@ class Ways:
                 result[at] = _picked(arcs, usable, number[at])
         return result
 
+    def all(self, switch: Ints, destination: Ints) -> tuple[Ints, Ints]:
+        """Every arc that each packet might take: places of the packets, ascending, and arcs."""
+        first, count = self._down_range(switch, destination)
+        place = np.repeat(np.arange(len(switch)), count)
+        within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
+        places, taken = [place], [self._attached[1][first[place] + within]]
+        for row, at in by_value(np.where(count > 0, NONE, switch)):
+            if row != NONE:
+                arcs, usable = self.towards(row, destination[at])
+                column, which = np.nonzero(usable.T)
+                places.append(at[column])
+                taken.append(arcs[which])
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return np.concatenate(places)[order], np.concatenate(taken)[order]
+
     def towards(self, switch: int, destination: Ints) -> tuple[Ints, Bools]:
         """Arcs of a switch to other switches, and which serve each NIC: shape (arcs, NICs)."""
         arcs, ways = self._ways_of(switch)
@@ -52,12 +67,16 @@ class Ways:
 
     def _down(self, switch: Ints, destination: Ints, number: Ints) -> Ints:
         """The arc to a NIC that hangs on the switch itself; ``NONE`` for all others."""
-        codes, arcs = self._attached
+        first, count = self._down_range(switch, destination)
+        place = first + number % np.maximum(count, 1)
+        return np.append(self._attached[1], NONE)[np.where(count > 0, place, -1)]
+
+    def _down_range(self, switch: Ints, destination: Ints) -> tuple[Ints, Ints]:
+        """Where the arcs from each switch to each NIC begin in ``_attached``, and how many."""
+        codes, _ = self._attached
         code = switch * self.underlay.fabric.node_count + destination
         first = np.searchsorted(codes, code, side="left")
-        count = np.searchsorted(codes, code, side="right") - first
-        place = first + number % np.maximum(count, 1)
-        return np.append(arcs, NONE)[np.where(count > 0, place, -1)]
+        return first, np.searchsorted(codes, code, side="right") - first
 
     @cached_property
     def _attached(self) -> tuple[Ints, Ints]:
@@ -73,6 +92,8 @@ class Ways:
 
 def by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
     """Each distinct value, and the places that have it."""
+    if not len(values):
+        return
     order = np.argsort(values, kind="stable")
     distinct, starts = np.unique(values[order], return_index=True)
     yield from zip(distinct.tolist(), np.split(order, starts[1:]), strict=True)

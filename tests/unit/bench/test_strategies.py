@@ -7,34 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.fabric import Fabric, NodeKind, State
-from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
-from heddle_emulator.strategy import Pinned, dmodk, ecmp, greedy, static, strategy
+from heddle_emulator.strategy import Pinned, ecmp, strategy
 from heddle_emulator.strategy.greedy import by_intensity, greedy_paths
 from heddle_emulator.topology import clos, dragonfly, rail_optimised, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
 from heddle_emulator.walk import Fate, Measurement, measure, walk
+from tests.unit.bench.bench_flows import flows_of, without
 
-Row = tuple[str, str, float, str]
-"""Source, destination, Gbit/s, job."""
-
-
-def _flows(fabric: Fabric, *rows: Row, qps: int = 1) -> Flows:
-    source, destination, gbps, job = zip(*rows, strict=True)
-    count = len(rows)
-    demands = Demands(
-        ids=tuple(f"f{row}" for row in range(count)),
-        source=source,
-        destination=destination,
-        gbps=np.array(gbps),
-        job=job,
-        phase=("",) * count,
-        qps=np.full(count, qps, dtype=np.int64),
-        traffic_class=np.zeros(count, dtype=np.int64),
-    )
-    return resolve(demands, fabric, origin="test")
+static, dmodk, greedy = (strategy(name) for name in ("static", "dmodk", "greedy"))
 
 
 def _via(fabric: Fabric, found: Measurement, kind: NodeKind = NodeKind.SPINE) -> list[list[str]]:
@@ -47,18 +29,13 @@ def _via(fabric: Fabric, found: Measurement, kind: NodeKind = NodeKind.SPINE) ->
     return ways
 
 
-def _without(fabric: Fabric, *links: tuple[str, str]) -> Fabric:
-    rows = [row for a, b in links for row in fabric.find_links(a, b)]
-    return fabric.with_links(dict.fromkeys(rows, State.DOWN))
-
-
 def test_static_pins_by_the_place_of_the_destination() -> None:
     """The n-th NIC of a leaf is reached over the n-th spine, from every leaf."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=2)
     rows = [
         (f"l0-h0-n{i}", f"l{leaf}-h0-n{place}") for i, leaf in ((0, 1), (1, 2)) for place in (0, 1)
     ]
-    flows = _flows(fabric, *((a, b, 100.0, "j") for a, b in rows))
+    flows = flows_of(fabric, *((a, b, 100.0, "j") for a, b in rows))
     assert _via(fabric, static(fabric, flows, 0)) == [["s0"], ["s1"], ["s0"], ["s1"]]
 
 
@@ -66,7 +43,7 @@ def test_static_collides_where_places_are_equal() -> None:
     """Two flows to the first NICs of two leaves share an uplink, though another is free."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=2)
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l2-h0-n0")]
-    flows = _flows(fabric, *((a, b, 400.0, "j") for a, b in ends))
+    flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
     found = static(fabric, flows, 0)
     assert found.worst["leaf-spine"] == 2.0
     assert found.slowest == 0.5
@@ -75,8 +52,8 @@ def test_static_collides_where_places_are_equal() -> None:
 @pytest.mark.parametrize("dead", [("l0", "s0"), ("s0", "l1")])
 def test_static_leaves_dead_ways_to_the_hash(dead: tuple[str, str]) -> None:
     """With the pinned uplink dead, or useless for the destination, another spine takes over."""
-    fabric = _without(clos(leaves=3, spines=2, nics_per_leaf=2), dead)
-    flows = _flows(fabric, ("l0-h0-n0", "l1-h0-n0", 400.0, "j"))
+    fabric = without(clos(leaves=3, spines=2, nics_per_leaf=2), dead)
+    flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 400.0, "j"))
     found = static(fabric, flows, 0)
     assert _via(fabric, found) == [["s1"]]
     assert found.slowest == 1.0
@@ -86,16 +63,16 @@ def test_dmodk_numbers_through_the_whole_fabric() -> None:
     """With 3 spines the NICs 2 and 3, those of the second leaf, go over spines 2 and 0."""
     fabric = clos(leaves=2, spines=3, nics_per_leaf=2)
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l1-h0-n1")]
-    flows = _flows(fabric, *((a, b, 400.0, "j") for a, b in ends))
+    flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
     assert _via(fabric, dmodk(fabric, flows, 0)) == [["s2"], ["s0"]]
     assert _via(fabric, static(fabric, flows, 0)) == [["s0"], ["s1"]]
 
 
 def test_dmodk_counts_anew_after_a_loss() -> None:
     """Without spine 0 the ways of leaf 0 are spines 1 and 2: NICs 2 and 3 take them in turn."""
-    fabric = _without(clos(leaves=2, spines=3, nics_per_leaf=2), ("l0", "s0"))
+    fabric = without(clos(leaves=2, spines=3, nics_per_leaf=2), ("l0", "s0"))
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l1-h0-n1")]
-    flows = _flows(fabric, *((a, b, 400.0, "j") for a, b in ends))
+    flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
     assert _via(fabric, dmodk(fabric, flows, 0)) == [["s1"], ["s2"]]
 
 
@@ -122,7 +99,7 @@ def test_greedy_takes_jobs_by_what_they_send() -> None:
     """The job of most Gbit/s times priority comes first, and of a job its largest flow."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
     rows = [("l0-h0-n0", "l1-h0-n0", 100.0, "a"), ("l0-h0-n1", "l1-h0-n1", 200.0, "a")]
-    flows = _flows(fabric, *rows, ("l0-h0-n2", "l1-h0-n2", 250.0, "b"))
+    flows = flows_of(fabric, *rows, ("l0-h0-n2", "l1-h0-n2", 250.0, "b"))
     assert by_intensity(flows).tolist() == [1, 0, 2]
     heavier = replace(flows, weight=np.array([1.0, 1.0, 2.0]))
     assert by_intensity(heavier).tolist() == [2, 1, 0]
@@ -132,7 +109,7 @@ def test_greedy_fills_the_emptiest_way() -> None:
     """400 goes alone, both 200 go together: no link is above 1."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
     rates = [(0, 200.0), (1, 400.0), (2, 200.0)]
-    flows = _flows(fabric, *((f"l0-h0-n{i}", f"l1-h0-n{i}", gbps, "j") for i, gbps in rates))
+    flows = flows_of(fabric, *((f"l0-h0-n{i}", f"l1-h0-n{i}", gbps, "j") for i, gbps in rates))
     found = greedy(fabric, flows, 0)
     spines = _via(fabric, found)
     assert spines[0] == spines[2] != spines[1]
@@ -147,7 +124,7 @@ def test_greedy_never_takes_back() -> None:
     # take different spines.
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l1-h0-n0", "l0-h0-n0")]
     ends += [("l0-h0-n1", "l2-h0-n0"), ("l1-h0-n1", "l2-h0-n1")]
-    flows = _flows(fabric, *((a, b, 400.0, "j") for a, b in ends))
+    flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
     found = greedy(fabric, flows, 0)
     assert _via(fabric, found)[:3] == [["s0"], ["s0"], ["s1"]]
     assert found.worst["leaf-spine"] == 2.0
@@ -218,9 +195,9 @@ def _hops(found: Measurement) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("name", ["static", "dmodk", "greedy"])
 def test_what_cannot_arrive_is_lost(name: str) -> None:
     """A NIC cut off, on either end, costs its own flows and nothing else."""
-    fabric = _without(clos(leaves=2, spines=2, nics_per_leaf=2), ("l0-h0-n0", "l0"))
+    fabric = without(clos(leaves=2, spines=2, nics_per_leaf=2), ("l0-h0-n0", "l0"))
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l1-h0-n1", "l0-h0-n0"), ("l0-h0-n1", "l1-h0-n1")]
-    flows = _flows(fabric, *((a, b, 400.0, "j") for a, b in ends))
+    flows = flows_of(fabric, *((a, b, 400.0, "j") for a, b in ends))
     found = strategy(name)(fabric, flows, 0)
     assert found.walk.lost.tolist() == [0, 1]
     assert found.ratios.tolist() == [0.0, 0.0, 1.0]
@@ -229,7 +206,7 @@ def test_what_cannot_arrive_is_lost(name: str) -> None:
 def test_pinned_packets_keep_to_their_paths() -> None:
     """Paths laid down are the paths walked, QP by QP; a QP without one is dropped."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
-    flows = _flows(fabric, *[("l0-h0-n0", "l1-h0-n0", 100.0, "j")] * 2, qps=4)
+    flows = flows_of(fabric, *[("l0-h0-n0", "l1-h0-n0", 100.0, "j")] * 2, qps=4)
     hashed = ecmp(fabric, flows, 5).paths
     kept = hashed.take(np.flatnonzero((hashed.flow == 0) | (hashed.first_qp > 0)))
     found = measure(fabric, flows, Pinned(fabric, flows, kept))

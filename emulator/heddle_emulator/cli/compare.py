@@ -1,0 +1,77 @@
+"""`heddle-emulator compare`: strategies side by side on files of a fabric and its flows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_controller.model.files.flows_file import load_demands
+from heddle_emulator.client import ClientError
+from heddle_emulator.fleet import ControllerError
+from heddle_emulator.strategy.compare import DEFAULT, Comparison, names_of
+from heddle_emulator.strategy.compare import compare as compared
+
+FAILED = 1
+HEAD = ("strategy", "worst link", "slowest flow", "makespan s", "lost flows")
+
+_existing = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command()
+@click.option("--fabric", required=True, type=_existing, help="Fabric file.")
+@click.option("--flows", required=True, type=_existing, help="Flow file.")
+@click.option(
+    "--strategies",
+    default=",".join(DEFAULT),
+    show_default=True,
+    help="Some of them, by name; e-ecmp:Q hashes Q QPs a flow, te is Heddle.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the hashes."
+)
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
+def compare(*, fabric: Path, flows: Path, strategies: str, seed: int, as_json: bool) -> int:
+    """Carry the same flows over the same fabric by several strategies.
+
+    A worst link of 1 is full. The slowest flow is the least part of its demand that
+    a flow gets when all send; the makespan the time until all are done when each has
+    a second's worth to send, phase after phase.
+    """
+    names = names_of(strategies)
+    loaded = load_fabric_file(fabric)
+    wanted = resolve(load_demands(flows), loaded, origin=str(flows))
+    try:
+        with Console(stderr=True).status("loading") as status:
+            found = compared(loaded, wanted, names, seed, status.update)
+    except (ClientError, ControllerError) as error:
+        click.echo(f"error: {error}", err=True)
+        return FAILED
+    if as_json:
+        click.echo(json.dumps(found.record()))
+    else:
+        _show(found)
+    return 0
+
+
+def _show(found: Comparison) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column, name in enumerate(HEAD):
+        table.add_column(name, justify="right" if column else "left", no_wrap=True)
+    for name, outcome in found.outcomes.items():
+        seconds = outcome.makespan_seconds
+        table.add_row(
+            name,
+            f"{outcome.max_utilization:.3f}",
+            f"{outcome.slowest_flow:.3f}",
+            "never" if seconds is None else f"{seconds:.3f}",
+            str(outcome.lost_flows),
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"no worst link can be below {found.lower_bound:.3f}; seed {found.seed}")

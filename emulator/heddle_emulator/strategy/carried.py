@@ -1,0 +1,91 @@
+"""How flows are carried, whoever chose it, and what comes of it.
+
+The one form in which strategies are compared: paths of flows and, where packets are
+sprayed, how large a part of a flow crosses each arc of its "path", which then is all
+the arcs it uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import phased_loads, utilization, worst_by_tier
+from heddle_controller.model.plan import Paths
+from heddle_emulator.fluid.rates import flow_ratios
+from heddle_emulator.strategy.makespan import makespan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """Flows on arcs."""
+
+    flows: Flows
+    """As they were sent: a way of choosing may divide them into more QPs."""
+    paths: Paths
+    parts: Floats
+    """Parallel to ``paths.arcs``: the part of the path's packets that crosses the arc."""
+
+
+def whole(flows: Flows, paths: Paths) -> Carried:
+    """Flows whose packets take one path for each QP."""
+    return Carried(flows, paths, np.ones(len(paths.arcs)))
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One way of carrying flows through a fabric, measured."""
+
+    fabric: Fabric
+    carried: Carried
+
+    @cached_property
+    def loads(self) -> Floats:
+        """Gbit/s of each arc, by the rule of the project: jobs added up in their worst phases."""
+        flows, paths = self.carried.flows, self.carried.paths
+        owner = paths.owner()
+        flow = paths.flow[owner]
+        gbps = paths.gbps(flows)[owner] * self.carried.parts
+        arcs = 2 * self.fabric.link_count
+        return phased_loads(arcs, paths.arcs, gbps, flows.job[flow], flows.phase[flow])
+
+    @property
+    def max_utilization(self) -> float:
+        """Load over capacity of the fullest arc, those of NICs counted."""
+        return float(utilization(self.fabric, self.loads).max(initial=0.0))
+
+    @property
+    def worst(self) -> dict[str, float]:
+        """Greatest utilisation of each tier, from the hosts up."""
+        return worst_by_tier(self.fabric, self.loads)
+
+    @cached_property
+    def ratios(self) -> Floats:
+        """Max-min fair rate over demand of each flow, 0 to 1."""
+        capacity, carried = self.fabric.structure.capacity, self.carried
+        return flow_ratios(capacity, carried.flows, carried.paths, carried.parts)
+
+    @property
+    def slowest_flow(self) -> float:
+        """The smallest ratio of any flow; 1.0 is the roofline, and what no flows have."""
+        return float(self.ratios.min(initial=1.0))
+
+    @property
+    def lost_flows(self) -> int:
+        """Flows of which a QP gets nowhere."""
+        flows, paths = self.carried.flows, self.carried.paths
+        held = np.bincount(paths.flow, weights=paths.qp_count, minlength=len(flows))
+        return int(np.count_nonzero(held < flows.qps))
+
+    @cached_property
+    def makespan_seconds(self) -> float | None:
+        """Seconds until all is sent, see ``makespan``; None where a flow gets nowhere."""
+        carried = self.carried
+        if self.lost_flows:
+            return None
+        capacity = self.fabric.structure.capacity
+        return makespan(capacity, carried.flows, carried.paths, carried.parts)

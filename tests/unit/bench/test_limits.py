@@ -1,0 +1,147 @@
+"""Limits, outcomes and makespans of fabrics small enough to reckon by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric
+from heddle_emulator.strategy import Outcome, ecmp, ideal, spray, whole
+from heddle_emulator.strategy.least import least_utilization
+from heddle_emulator.topology import clos, dragonfly, random_regular, three_tier
+from heddle_emulator.traffic import flows_between
+from tests.unit.bench.bench_flows import flows_of, without
+
+
+def _load(fabric: Fabric, outcome: Outcome, tail: str, head: str) -> float:
+    """Gbit/s from one node to another, all parallel links together."""
+    structure = fabric.structure
+    index = structure.index
+    arcs = (structure.tail == index[tail]) & (structure.head == index[head])
+    return float(outcome.loads[arcs].sum())
+
+
+def test_spray_divides_evenly_at_every_switch() -> None:
+    """400 over two spines is 200 each, up and down; nothing is over 1 and nothing slow."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=1)
+    outcome = Outcome(fabric, spray(fabric, flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 400.0))))
+    for tail, head in (("l0", "s0"), ("l0", "s1"), ("s0", "l1"), ("s1", "l1")):
+        assert _load(fabric, outcome, tail, head) == 200.0
+    assert _load(fabric, outcome, "l1", "l1-h0-n0") == 400.0
+    assert outcome.max_utilization == outcome.slowest_flow == outcome.makespan_seconds == 1.0
+
+
+def test_spray_is_blind_to_what_lies_ahead() -> None:
+    """Half of a flow that could go elsewhere is put on a link that another needs whole."""
+    fabric = without(clos(leaves=3, spines=2, nics_per_leaf=2), ("s0", "l1"))
+    ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l2-h0-n0")]
+    outcome = Outcome(fabric, spray(fabric, flows_of(fabric, *((a, b, 400.0) for a, b in ends))))
+    # s1 gets all of the first flow and half of the second, where 400 would have been enough.
+    assert _load(fabric, outcome, "l0", "s1") == 600.0
+    assert outcome.max_utilization == 1.5
+    # Fair on the shared 400: x + x / 2 = 400.
+    assert outcome.ratios == pytest.approx([2 / 3, 2 / 3])
+
+
+def test_spray_uses_every_core() -> None:
+    """Across zones of planes the load of each tier is even."""
+    fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=4)
+    outcome = Outcome(fabric, spray(fabric, flows_between(fabric, "shift")))
+    assert outcome.worst == pytest.approx({"nic-leaf": 1.0, "leaf-spine": 1.0, "spine-core": 1.0})
+
+
+@pytest.mark.parametrize(
+    "fabric",
+    [
+        clos(leaves=3, spines=2, nics_per_leaf=3, parallel=2),
+        random_regular(switches=8, degree=3, nics_per_switch=2),
+        dragonfly(routers=2, global_links=2, nics_per_switch=2),
+    ],
+    ids=["clos", "regular", "dragonfly"],
+)
+def test_spray_is_what_many_hashed_qps_come_to(fabric: Fabric) -> None:
+    """With 2,000 QPs a flow, hashing loads every link as spraying does, within a tenth."""
+    flows = flows_between(fabric, "permutation", seed=1, qps=2000)
+    sprayed = Outcome(fabric, spray(fabric, flows)).loads
+    assert np.abs(ecmp(fabric, flows, 3).loads - sprayed).max() < 40.0
+
+
+def test_ideal_is_a_crossbar() -> None:
+    """One spine for four NICs slows every plan down, but not the ideal; incast still does."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=4)
+    ends = [(f"l0-h0-n{i}", f"l1-h0-n{i}") for i in range(4)]
+    flows = flows_of(fabric, *((a, b, 400.0) for a, b in ends))
+    assert Outcome(fabric, ideal(fabric, flows)).slowest_flow == 1.0
+    assert Outcome(fabric, spray(fabric, flows)).slowest_flow == 0.25
+    incast = flows_of(fabric, *((a, "l1-h0-n0", 400.0) for a, _ in ends))
+    assert Outcome(fabric, ideal(fabric, incast)).slowest_flow == 0.25
+    assert Outcome(fabric, ideal(fabric, incast)).max_utilization == 4.0
+
+
+def test_what_has_no_way_is_lost_by_limits_too() -> None:
+    """A NIC cut off: its flow has no rate, the others have theirs, and no end is in sight."""
+    fabric = without(clos(leaves=2, spines=2, nics_per_leaf=2), ("l1-h0-n0", "l1"))
+    ends = [("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l1-h0-n1")]
+    flows = flows_of(fabric, *((a, b, 400.0) for a, b in ends))
+    for limit in (spray, ideal):
+        outcome = Outcome(fabric, limit(fabric, flows))
+        assert outcome.ratios.tolist() == [0.0, 1.0]
+        assert outcome.lost_flows == 1
+        assert outcome.makespan_seconds is None
+
+
+def test_makespan_lets_others_take_what_the_first_leaves() -> None:
+    """100 and 300 Gbit over a link of 200: both at 100 for a second, then 200 for another."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=2, uplink_gbps=200.0)
+    ends = [("l0-h0-n0", "l1-h0-n0", 100.0), ("l0-h0-n1", "l1-h0-n1", 300.0)]
+    flows = flows_of(fabric, *ends)
+    outcome = Outcome(fabric, whole(flows, ecmp(fabric, flows, 0).paths))
+    assert outcome.ratios == pytest.approx([1.0, 1 / 3])
+    assert outcome.makespan_seconds == pytest.approx(2.0)
+
+
+def test_makespan_plays_phases_one_after_the_other() -> None:
+    """Two phases of a job take turns on one link, a second each; another job shares with both."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=3)
+    turns = [
+        ("l0-h0-n0", "l1-h0-n0", 400.0, "a", "first"),
+        ("l0-h0-n1", "l1-h0-n1", 400.0, "a", "second"),
+    ]
+    flows = flows_of(fabric, *turns)
+    alone = Outcome(fabric, whole(flows, ecmp(fabric, flows, 0).paths))
+    assert alone.slowest_flow == 1.0
+    assert alone.makespan_seconds == pytest.approx(2.0)
+    flows = flows_of(fabric, *turns, ("l0-h0-n2", "l1-h0-n2", 400.0, "b"))
+    shared = Outcome(fabric, whole(flows, ecmp(fabric, flows, 0).paths))
+    # Half each until the other job and the first phase are done after 2 s, then the second.
+    assert shared.makespan_seconds == pytest.approx(3.0)
+
+
+def test_makespan_of_nothing_is_no_time() -> None:
+    """Without flows all is sent at once, and nothing is full or slow."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
+    flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 1.0)).take(np.empty(0, dtype=np.int64))
+    outcome = Outcome(fabric, whole(flows, ecmp(fabric, flows, 0).paths))
+    assert (outcome.makespan_seconds, outcome.slowest_flow, outcome.max_utilization) == (0, 1, 0)
+    assert Outcome(fabric, spray(fabric, flows)).max_utilization == 0.0
+
+
+def test_least_utilization_by_hand() -> None:
+    """Six flows out of a leaf with two live uplinks of 400; receiving counts alike."""
+    fabric = without(clos(leaves=3, spines=3, nics_per_leaf=6), ("l0", "s0"))
+    ends = [(f"l0-h0-n{i}", f"l{1 + i % 2}-h0-n{i}") for i in range(6)]
+    outwards = flows_of(fabric, *((a, b, 400.0) for a, b in ends))
+    inwards = flows_of(fabric, *((b, a, 400.0) for a, b in ends))
+    assert least_utilization(fabric, outwards) == least_utilization(fabric, inwards) == 3.0
+
+
+def test_least_utilization_is_below_what_any_strategy_comes_to() -> None:
+    """On whole and damaged fabrics, with phases, hashing and spraying are never below it."""
+    whole_fabric = three_tier(zones=2, leaves=3, spines=2, nics_per_leaf=3, cores=2, taper=2.0)
+    for fabric in (whole_fabric, without(whole_fabric, ("z0-l0", "z0-s1"), ("z1-s0", "c0"))):
+        for seed in range(3):
+            flows = flows_between(fabric, "permutation", seed=seed, qps=4)
+            least = least_utilization(fabric, flows)
+            assert least >= 1.0
+            for carried in (spray(fabric, flows), whole(flows, ecmp(fabric, flows, seed).paths)):
+                assert Outcome(fabric, carried).max_utilization >= least - 1e-9

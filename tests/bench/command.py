@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,8 @@ def main(out: Path, arguments: Sequence[str]) -> int:
     options = _parser(out).parse_args(arguments)
     scale = QUICK if options.quick else FULL if options.full else DEFAULT
     screen = Screen()
-    begin = time.perf_counter()
     try:
-        rows = [row for name in options.only or MEASURES for row in MEASURES[name](scale, screen)]
+        rows, seconds = _measured(options.only or MEASURES, scale, screen)
     except KeyboardInterrupt:
         return INTERRUPTED
     except (OpensmError, OSError) as error:
@@ -60,8 +59,21 @@ def main(out: Path, arguments: Sequence[str]) -> int:
         return FAILED
     screen.table(rows)
     screen.verdict(rows)
-    _write(options.out, scale, rows, time.perf_counter() - begin)
+    _write(options.out, scale, rows, seconds)
     return 0
+
+
+def _measured(
+    names: Iterable[str], scale: Scale, screen: Screen
+) -> tuple[list[Row], dict[str, float]]:
+    """All rows, and how long each measurement took."""
+    rows: list[Row] = []
+    seconds: dict[str, float] = {}
+    for name in names:
+        begin = time.perf_counter()
+        rows += MEASURES[name](scale, screen)
+        seconds[name] = time.perf_counter() - begin
+    return rows, seconds
 
 
 def _parser(out: Path) -> argparse.ArgumentParser:
@@ -76,7 +88,7 @@ def _parser(out: Path) -> argparse.ArgumentParser:
     return parser
 
 
-def _write(out: Path, scale: Scale, rows: Sequence[Row], seconds: float) -> None:
+def _write(out: Path, scale: Scale, rows: Sequence[Row], seconds: Mapping[str, float]) -> None:
     document: dict[str, Any] = {
         "scale": scale.name,
         "seconds": seconds,

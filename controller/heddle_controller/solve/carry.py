@@ -49,8 +49,11 @@ def _rows_now(previous: Plan, fabric: Fabric, flows: Flows) -> Ints:
     before = previous.flows
     if before is flows:
         return np.arange(len(flows), dtype=np.int64)
-    row = {flow: number for number, flow in enumerate(flows.ids)}
-    rows = np.array([row.get(flow, NONE) for flow in before.ids], dtype=np.int64)
+    if flows.ids[: len(before)] == before.ids:  # newcomers come last
+        rows = np.arange(len(before), dtype=np.int64)
+    else:
+        row = {flow: number for number, flow in enumerate(flows.ids)}
+        rows = np.array([row.get(flow, NONE) for flow in before.ids], dtype=np.int64)
     node_now = np.arange(fabric.node_count, dtype=np.int64)
     if previous.fabric.structure is not fabric.structure:
         index = fabric.structure.index

@@ -125,7 +125,7 @@ class _Family:
         sign = 1.0 if usable else -1.0
         np.add.at(self._capacity, self._arc_set[arcs], sign * self._speed[arcs])
         np.add.at(self._width, self._arc_set[arcs], sign)
-        sets = np.unique(self._arc_set[arcs])
+        sets = np.flatnonzero(np.bincount(self._arc_set[arcs], minlength=1))
         # An arc that comes later may be unlike the others: then steps prove nothing.
         even = np.zeros(self._count)
         np.maximum.at(even, self._arc_set[arcs], self._speed[arcs])

@@ -110,11 +110,12 @@ def _parts(tail: Ints, head: Ints, count: int) -> Ints:
 
 def _usual_speed(network: Network, arcs: Ints, slot: Ints) -> Floats:
     """Median over lower switches of the speed of all their cables to a slot, Gbit/s."""
-    tail = network.tail[arcs]
-    pairs, inverse = np.unique(np.stack([slot, tail]), axis=1, return_inverse=True)
+    nodes = network.fabric.node_count
+    pairs, inverse = np.unique(slot * nodes + network.tail[arcs], return_inverse=True)
     speed = np.bincount(inverse, weights=network.fabric.structure.capacity[arcs])
-    order = np.lexsort((speed, pairs[0]))
-    starts = np.flatnonzero(np.diff(pairs[0][order], prepend=-1))
+    slots = pairs // nodes
+    order = np.lexsort((speed, slots))
+    starts = np.flatnonzero(np.diff(slots[order], prepend=-1))
     sizes = np.diff(starts, append=len(order))
     usual: Floats = speed[order][starts + sizes // 2]
     return usual

@@ -43,6 +43,8 @@ class Repairer:
         self.plan = previous
         """The newest plan: the one given, then the last one that ``repair`` made."""
         self._standing: Standing | None = Standing(previous)
+        self._known: tuple[Network, Planes | None] | None = None
+        self._network(previous.fabric)
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""
@@ -54,13 +56,21 @@ class Repairer:
         self._standing = standing if mended and standing.holds(mended) else None
         return self.plan
 
+    def _network(self, fabric: Fabric) -> tuple[Network, Planes | None]:
+        """Network and planes, those of last time where no link changed."""
+        known = self._known
+        if known is None or not _alike(known[0].fabric, fabric):
+            network = Network(fabric)
+            known = self._known = network, Planes(network) if network.tiered else None
+        return known
+
     def _replanned(self, fabric: Fabric, flows: Flows) -> Plan:
-        network = Network(fabric)
+        network, planes = self._network(fabric)
         routed = attached(network, flows)
         problem = Problem(
             network,
             Candidates(network, self.options.candidate_limit),
-            Planes(network) if network.tiered else None,
+            planes,
             flows,
             routed,
             cut_bound(network, flows, routed),
@@ -82,6 +92,12 @@ class Repairer:
         problem.exclude(place_greedily(search, flow, first_qp, last_qp))
         search.run_sparing(movable)
         return finished_plan(problem, paths_of(assignment, renumber=False))
+
+
+def _alike(one: Fabric, other: Fabric) -> bool:
+    """Whether two fabrics are the same, and every link and switch stands the same."""
+    states = ((one.link_state, other.link_state), (one.node_state, other.node_state))
+    return one.structure is other.structure and all(np.array_equal(a, b) for a, b in states)
 
 
 def no_worse(plan: Plan, fabric: Fabric, bound: Bound) -> Target:

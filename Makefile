@@ -4,6 +4,7 @@ PY := .venv/bin/python
 DISTRIBUTIONS := proto/heddle controller/heddle_controller agents/heddle_agent emulator/heddle_emulator
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -45,5 +46,5 @@ proto: setup  ## generate the code of proto/heddle/v1
 lock: setup  ## resolve requirements.lock anew (LOCK_ARGS=--upgrade takes newer versions)
 	@$(PY) .ci/lock.py $(LOCK_ARGS)
 
-bench: setup  ## Heddle and its peers side by side; writes bench.json
-	@$(PY) tests/bench/run.py
+bench: setup  ## Heddle and its peers side by side; writes bench.json (BENCH_ARGS=--quick, --full)
+	@$(PY) tests/bench/run.py $(BENCH_ARGS)

@@ -18,6 +18,7 @@ Answer = tuple[Step, Sequence[OperationFailure]]
 
 def acknowledged(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
     """After the FIB acks of steps of this very ledger, at most one of each switch."""
+    ledger = ledger.settled()
     made, unmade = _split(answers, lambda step: step.sets, lambda _: 0)
     broken, unbroken = _split(answers, lambda step: step.deletes, lambda step: len(step.sets))
     gone, kept = _split(
@@ -25,7 +26,8 @@ def acknowledged(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
     )
     ok, failed, height = ledger.ok.copy(), ledger.failed.copy(), ledger.height.copy()
     present, undeletable = ledger.present.copy(), ledger.undeletable.copy()
-    ok[made], ok[gone] = True, False
+    maybe = ledger.maybe.copy()
+    ok[made], ok[gone], maybe[gone] = True, False, False
     height[made] = ledger.depth[made]
     failed[unmade] = failed[kept] = True
     present[broken], undeletable[unbroken] = False, True
@@ -33,7 +35,13 @@ def acknowledged(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
     replaced[made] = True
     present[replaced[ledger.partner]] = False
     after = replace(
-        ledger, ok=ok, failed=failed, height=height, present=present, undeletable=undeletable
+        ledger,
+        ok=ok,
+        maybe=maybe,
+        failed=failed,
+        height=height,
+        present=present,
+        undeletable=undeletable,
     )
     return _roomier(_known_better(after, answers), answers)
 
@@ -124,9 +132,8 @@ def found_as_held(ledger: Ledger, switches: Sequence[int]) -> Ledger:
     sure = ledger.maybe & np.isin(ledger.desired.switch, rows)
     replaced = np.append(sure, False)[ledger.partner]
     alike = ledger.present & ledger.alike & ~replaced & np.isin(ledger.old.switch, rows)
-    ok, height = ledger.ok | sure, ledger.height.copy()
+    ok, height = ledger.ok | sure, _standing_height(ledger)
     ok[ledger.partner[alike]] = True
-    height[ledger.partner[alike]] = ledger.old_height[alike]
     return replace(
         ledger,
         ok=ok,
@@ -145,6 +152,7 @@ def found_unknown(ledger: Ledger, switches: Sequence[int]) -> Ledger:
     """
     rows = np.array(switches, dtype=np.int64)
     here = np.isin(ledger.desired.switch, rows)
+    ledger = ledger.settled()
     return replace(
         ledger,
         ok=ledger.ok & ~here,
@@ -156,17 +164,34 @@ def found_unknown(ledger: Ledger, switches: Sequence[int]) -> Ledger:
 
 def unanswered(ledger: Ledger, steps: Sequence[Step]) -> Ledger:
     """After steps that may have been done or not: their switches are unknown."""
-    maybe = ledger.maybe.copy()
+    ledger = ledger.settled()
+    maybe, height = ledger.maybe.copy(), ledger.height.copy()
     for step in steps:
         maybe[step.sets] = True
-    return found_unknown(replace(ledger, maybe=maybe), [step.switch for step in steps])
+        height[step.sets] = ledger.depth[step.sets]
+    ledger = replace(ledger, maybe=maybe, height=height)
+    return found_unknown(ledger, [step.switch for step in steps])
+
+
+def _standing_height(ledger: Ledger) -> Ints:
+    """Of wanted entries, were those that are not known for certain found to be held.
+
+    One that has been there all along still lies where it lay: what is held further
+    on need not be its new way yet.
+    """
+    here = np.flatnonzero(ledger.present & ledger.alike)
+    rows = ledger.partner[here]
+    unmade = ~(ledger.ok | ledger.maybe)
+    height = np.where(unmade, ledger.depth, ledger.height)
+    height[rows] = np.maximum(height[rows], ledger.old_height[here])
+    return height
 
 
 def _forgotten(ledger: Ledger, switches: Ints, *, held: bool) -> Ledger:
     """With all entries of some switches held or not, and none else."""
     of_desired = np.isin(ledger.desired.switch, switches)
-    newly = of_desired & ~ledger.ok
-    height = np.where(newly, ledger.depth, ledger.height) if held else ledger.height
+    ledger = ledger.settled()
+    height = np.where(of_desired, _standing_height(ledger), ledger.height)
     return replace(
         ledger,
         ok=np.where(of_desired, held, ledger.ok),

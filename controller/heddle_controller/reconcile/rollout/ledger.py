@@ -78,8 +78,8 @@ class Ledger:
     depth: Ints
     """Twice the hops left on the new paths of its pair: less is made first."""
     height: Ints
-    """Where a packet meets it while its pair is on its old way: falls along the way, over
-    all that is held. Once the new way behind it is whole, ``depth`` says that."""
+    """Where a packet meets it: falls along the way, over all that is held. Where it was
+    held before, it stays as high as it was until the new way behind it is whole."""
     ok: Bools
     """Acknowledged from the FIB, with just this content."""
     maybe: Bools
@@ -117,13 +117,21 @@ class Ledger:
         here = self.ok | self.maybe
         doubled = self.present & np.append(here, False)[self.partner]
         other = self.present & ~doubled
-        pairs, low = self.pending()
-        passed = self.depth <= pairs.of(low, self.pair, NEVER)
-        height = np.where(passed, self.depth, self.height)
+        height = self.settled().height.copy()
         # Which of the two it is, nobody knows: what lies above the one lies above both.
         np.maximum.at(height, self.partner[doubled], self.old_height[doubled])
         wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
         return joined([wanted, with_stage(self.old, self.old_height).take(np.flatnonzero(other))])
+
+    def settled(self) -> Ledger:
+        """The same with the height of entries that the new way has reached brought down.
+
+        To be asked for before a switch is doubted: what is whole until then has to
+        keep its order when the new way behind it is no longer known to be.
+        """
+        pairs, low = self.pending()
+        passed = self.depth <= pairs.of(low, self.pair, NEVER)
+        return replace(self, height=np.where(passed, self.depth, self.height))
 
     def pending(self) -> tuple[Groups, Ints]:
         """Pairs that do not have their new way yet, and the least depth that each lacks."""

@@ -121,7 +121,7 @@ def _withdrawals(ledger: Ledger, stuck: Bools, asked: Groups, low: Ints) -> tupl
     if not len(asked.keys):
         return asked.keys, asked.keys
     old = np.flatnonzero(ledger.present & asked.index(ledger.old_pair)[1])
-    upper = np.flatnonzero(ledger.ok & (ledger.depth > low))
+    upper = np.flatnonzero((ledger.ok | ledger.maybe) & (ledger.depth > low))
     pinned = asked.marked(
         np.concatenate(
             [

@@ -114,9 +114,9 @@ def _withdrawals(ledger: Ledger, stuck: Bools, asked: Groups, low: Ints) -> tupl
 
     Asked of pairs that are blocked, and of those without a new way. Each gives up
     entries that send packets to their death, or that take the room another needs,
-    and before them all that lie above. What is above at a switch that is away cannot
-    be had: room is not made below it, but packets are kept from their death all the
-    same, as an agent by itself would do.
+    and before them all that lie above. What is above at a switch that is away, or
+    that could not delete it, cannot be had: room is not made below it, but packets are
+    kept from their death all the same, as an agent by itself would do.
     """
     if not len(asked.keys):
         return asked.keys, asked.keys
@@ -125,8 +125,8 @@ def _withdrawals(ledger: Ledger, stuck: Bools, asked: Groups, low: Ints) -> tupl
     pinned = asked.marked(
         np.concatenate(
             [
-                ledger.old_pair[old[stuck[ledger.old.switch[old]]]],
-                ledger.pair[upper[stuck[ledger.desired.switch[upper]]]],
+                ledger.old_pair[old[ledger.undeletable[old] | stuck[ledger.old.switch[old]]]],
+                ledger.pair[upper[ledger.failed[upper] | stuck[ledger.desired.switch[upper]]]],
             ]
         )
     )

@@ -10,7 +10,13 @@ import pytest
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
-from tests.unit.solve.solve_checks import check_certificate, check_paths, routed_rows
+from heddle_emulator.topology import clos
+from tests.unit.solve.solve_checks import (
+    check_backups_apart,
+    check_certificate,
+    check_paths,
+    routed_rows,
+)
 from tests.unit.solve.solve_fabrics import KINDS, damaged, inner_links, of_records
 from tests.unit.solve.solve_flows import any_flows, flows_of
 from tests.unit.solve.solve_reference import arcs_of_tier, least_over_all_paths
@@ -76,3 +82,22 @@ def test_nics_on_two_leaves_have_honest_bounds(seed: int) -> None:
     least = least_over_all_paths(fabric, flows, routed_rows(plan), arcs)
     told = {tier.tier: tier for tier in plan.certificate.tiers}
     assert told["leaf-spine"].lower_bound <= least + slack + 1e-6
+
+
+def test_a_link_that_comes_back_is_a_backup_again() -> None:
+    """By hand: with one spine lost there is no backup; when it is back, there is one."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=1)
+    flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 100.0, 1, "j", ""))
+    hurt = fabric.with_links({fabric.find_links("l0", "s0")[0]: State.DOWN})
+    plan = solve(hurt, flows)
+    assert not len(plan.backups.arcs)
+    check_backups_apart(Repairer(plan).repair(fabric, flows))
+
+
+def test_very_many_qps_are_planned_all_the_same() -> None:
+    """A flow may be told in far more QPs than there are links."""
+    fabric = clos(leaves=2, spines=3, nics_per_leaf=4)
+    rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 20_000, "j", "") for i in range(4)]
+    plan = solve(fabric, flows_of(fabric, *rows))
+    check_paths(plan)
+    assert plan.certificate.max_utilization == pytest.approx(4 / 3, rel=1e-3)

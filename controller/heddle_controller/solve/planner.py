@@ -54,7 +54,7 @@ def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
         problem = Problem(network, candidates, planes, coarse, routed.copy(), bound, deadline)
         paths = paths_of(_assign(problem, options), renumber=True)
         excess = too_split(network, coarse, paths)
-        if not len(excess) or deadline.passed():
+        if whole[excess].all() or deadline.passed():  # nothing more to join
             break
         whole[excess] = True
     if whole.any():

@@ -30,6 +30,10 @@ HASTE = Limits(effort=2000, spare=200, patience=4)
 """How hard to try when a link was lost: a better plan can follow, a quick one cannot."""
 
 
+LOCAL = 2
+"""Arcs of a path within one leaf, which no backup is needed for."""
+
+
 class Standing:
     """One plan, indexed. Row ``i`` of its paths is chunk ``i`` of the assignment."""
 
@@ -41,6 +45,8 @@ class Standing:
         self.assignment.load_chunks(inner_paths(self.network, paths))
         total = arc_loads(self.network.arc_count, plan.flows, paths)
         self._chunk_count = len(paths)
+        self._regained = False
+        """Whether links came back with the newest change: they may serve as backups."""
         self._fixed = total - self.assignment.load[:-1]
         """Load of the arcs that no choice is about."""
         routed = np.bincount(paths.flow, minlength=len(plan.flows)) > 0
@@ -98,8 +104,10 @@ class Standing:
         self.network = self.network.with_states(fabric)
         self.assignment.network = self.network
         lost = np.flatnonzero(before & ~self.network.usable)
+        regained = np.flatnonzero(self.network.usable & ~before)
         self._cuts.change(lost, usable=False)
-        self._cuts.change(np.flatnonzero(self.network.usable & ~before), usable=True)
+        self._cuts.change(regained, usable=True)
+        self._regained = len(regained) > 0
         return lost
 
     def _target(self, bound: Bound) -> Target:
@@ -113,6 +121,9 @@ class Standing:
         moved = {assignment.flow[chunk] for chunk in assignment.touched}
         for arc in lost.tolist():
             moved.update(self._flows_backed_by(arc))
+        if self._regained:
+            bare = (np.diff(plan.backups.first) == 0) & (np.diff(plan.paths.first) > LOCAL)
+            moved.update(plan.paths.flow[bare].tolist())
         flows = np.array(sorted(moved), dtype=np.int64)
         fresh = self._fresh_paths(flows)
         loads = assignment.load[:-1] + self._fixed

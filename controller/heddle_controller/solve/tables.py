@@ -19,6 +19,9 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.network import Network
 
+BOTH_WAYS = 2
+"""Arcs of one cable."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
@@ -103,7 +106,7 @@ class _Needs:
 def _needs(network: Network, flows: Flows, paths: Paths) -> _Needs:
     """How many entries each pair needs at each switch on its way, at most."""
     pair_of_flow = flows.source * network.fabric.node_count + flows.destination
-    use = np.flatnonzero(_needs_entry(network, paths))
+    use = np.flatnonzero(_needs_entry(network, flows, paths))
     path = paths.owner()[use]
     columns = np.stack([network.tail[paths.arcs[use]], pair_of_flow[paths.flow[path]]])
     places, first, inverse = np.unique(columns, axis=1, return_index=True, return_inverse=True)
@@ -119,7 +122,7 @@ def _needs(network: Network, flows: Flows, paths: Paths) -> _Needs:
     )
 
 
-def _needs_entry(network: Network, paths: Paths) -> Bools:
+def _needs_entry(network: Network, flows: Flows, paths: Paths) -> Bools:
     """Marks each use of an arc that the underlay might not make by itself.
 
     Up and down a fabric of tiers, that is every step up with more than one way and
@@ -139,12 +142,16 @@ def _needs_entry(network: Network, paths: Paths) -> Bools:
     )
     _, link_of, cables = np.unique(ends, return_inverse=True, return_counts=True)
     up = rising[paths.arcs]
-    choice = np.where(up, ways_up[tail] > 1, cables[link_of[paths.arcs]] > 2)  # noqa: PLR2004 - both ways
+    # A core may reach a leaf over several spines; what falls from it is a choice.
+    falls_by_choice = (cables[link_of[paths.arcs]] > BOTH_WAYS) | (level[tail] == NodeKind.CORE)
+    choice = np.where(up, ways_up[tail] > 1, falls_by_choice)
+    destined_twice = network.nic_arc[flows.destination] == NONE
     owner = paths.owner()
     falls = np.cumsum(~up & between)
     valley = up & between & (falls > np.append(0, falls)[paths.first[:-1]][owner])
     crooked = np.zeros(len(paths), dtype=np.bool_)
     crooked[owner[valley]] = True
+    crooked |= destined_twice[paths.flow]
     marked: Bools = between & (choice | crooked[owner])
     return marked
 

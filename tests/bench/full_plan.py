@@ -11,9 +11,8 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve import solve
-from heddle_emulator.topology import clos
 from tests.bench import opensm
-from tests.bench.planned import size_of
+from tests.bench.planned import fabric_of, size_of
 from tests.bench.rows import Row, Scale, quantile
 from tests.bench.screen import Screen
 from tests.bench.workloads import published_zones, zone_traffic
@@ -79,7 +78,7 @@ def _peers(title: str, scale: Scale, screen: Screen) -> list[Row]:
 
 def _beside(title: str, scale: Scale, hosts: int) -> list[Row]:
     """OpenSM and Heddle on a fabric of so many hosts, or the next more."""
-    fabric = _fabric(scale, hosts)
+    fabric = fabric_of(scale, hosts)
     flows = zone_traffic(fabric, 0)
     seconds = [timed(fabric, flows)[0] for _ in range(PEER_ROUNDS)]
     times = opensm.timed(fabric)
@@ -99,11 +98,3 @@ def _beside(title: str, scale: Scale, hosts: int) -> list[Row]:
             data={"seconds": seconds},
         ),
     ]
-
-
-def _fabric(scale: Scale, hosts: int) -> Fabric:
-    """Whole zones under cores, or a part of one zone where that is enough."""
-    leaves, spines, nics = scale.zone
-    if hosts > leaves * nics:
-        return published_zones(scale, -(-hosts // (leaves * nics)))
-    return clos(leaves=-(-hosts // nics), spines=spines, nics_per_leaf=nics)

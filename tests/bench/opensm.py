@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +32,7 @@ READY = "Network simulator ready"
 READY_SECONDS = 60
 SWEEP_SECONDS = 900
 STOP_SECONDS = 10
+PAUSE = 0.05
 VERBOSE, TABLES = 0x07, 0x47
 
 
@@ -76,28 +77,59 @@ def walkable(fabric: Fabric) -> bool:
 
 def tables(fabric: Fabric) -> Tables:
     """Route a fabric by ftree and read the tables."""
-    with _swept(fabric, TABLES) as folder:
-        with (folder / "opensm-lfts.dump").open(encoding="utf-8") as dump:
+    with _site(fabric) as site, _ibsim(site), _manager(site, TABLES, "-o") as manager:
+        _wait(manager, site)
+        with (site.folder / "opensm-lfts.dump").open(encoding="utf-8") as dump:
             arc = opensm_files.forwarding(fabric, dump)
-        return Tables(fabric, arc, _times(folder))
+        return Tables(fabric, arc, _told(opensm_files.times, site))
 
 
 def timed(fabric: Fabric) -> Times:
     """Route a fabric by ftree, of any size, and say how long it took."""
-    with _swept(fabric, VERBOSE) as folder:
-        return _times(folder)
+    with _site(fabric) as site, _ibsim(site), _manager(site, VERBOSE, "-o") as manager:
+        _wait(manager, site)
+        return _told(opensm_files.times, site)
 
 
-def _times(folder: Path) -> Times:
+def rerouted(fabric: Fabric, link: int) -> Times:
+    """Route a fabric, take a link away, and say how long it took to be up again."""
+    arc = 2 * link
+    node = fabric.structure.nodes.ids[int(fabric.structure.tail[arc])]
+    unlink = f'Unlink "{node}"[{opensm_files.ports(fabric)[arc]}]\n'
+    with _site(fabric) as site, _ibsim(site) as simulator:
+        with _manager(site, VERBOSE) as manager:
+            _until_up(manager, site, 1)
+            assert simulator.stdin is not None
+            simulator.stdin.write(unlink.encode())
+            simulator.stdin.flush()
+            _until_up(manager, site, 2)
+        return _told(opensm_files.times_again, site)
+
+
+def _told(read: Callable[[str], Times], site: _Site) -> Times:
     try:
-        return opensm_files.times((folder / "log").read_text(encoding="utf-8", errors="replace"))
+        return read(site.log())
     except ValueError as error:
         raise OpensmError(str(error)) from error
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Site:
+    """Where one run has its files, and what its programs are told."""
+
+    fabric: Fabric
+    folder: Path
+    environment: dict[str, str]
+
+    def log(self) -> str:
+        """What OpenSM has said so far."""
+        path = self.folder / "log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
 @contextmanager
-def _swept(fabric: Fabric, flags: int) -> Iterator[Path]:
-    """A folder with what one sweep left; gone afterwards."""
+def _site(fabric: Fabric) -> Iterator[_Site]:
+    """A folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="heddle-opensm-") as name:
         folder = Path(name)
         (folder / "net").write_text(opensm_files.network(fabric), encoding="utf-8")
@@ -108,13 +140,13 @@ def _swept(fabric: Fabric, flags: int) -> Iterator[Path]:
             "OSM_TMP_DIR": name,
             "SIM_HOST": fabric.structure.nodes.ids[int(fabric.rows_of_kind(NodeKind.NIC)[0])],
         }
-        with _ibsim(fabric, folder, environment):
-            _sweep(folder, environment, flags)
-            yield folder
+        yield _Site(fabric, folder, environment)
 
 
 @contextmanager
-def _ibsim(fabric: Fabric, folder: Path, environment: dict[str, str]) -> Iterator[None]:
+def _ibsim(site: _Site) -> Iterator[subprocess.Popen[bytes]]:
+    """A simulator that has taken the network; it takes commands on its standard input."""
+    fabric = site.fabric
     counts = {
         "-N": fabric.node_count,
         "-S": len(opensm_files.switch_rows(fabric)),
@@ -122,49 +154,74 @@ def _ibsim(fabric: Fabric, folder: Path, environment: dict[str, str]) -> Iterato
         "-L": fabric.node_count + 1,
     }
     sizes = [word for option, count in counts.items() for word in (option, str(count + 64))]
+    said = site.folder / "ibsim"
     command = [str(_program("ibsim")), "-s", *sizes, "net"]
-    said = folder / "ibsim"
+    with _started(command, site, said, site.environment) as process:
+        deadline = time.monotonic() + READY_SECONDS
+        while READY not in said.read_text(errors="replace"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise OpensmError(f"ibsim did not take the network{_last_words(said)}")
+            time.sleep(PAUSE)
+        yield process
+
+
+@contextmanager
+def _manager(site: _Site, flags: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """OpenSM; with the option -o it ends by itself after one sweep."""
+    command = [
+        *(str(_program("opensm")), "-R", "ftree", "-a", "roots", "-s", "0", "-f", "log"),
+        *("-D", f"0x{flags:x}", "-d", "2", "--dump_files_dir", str(site.folder), *options),
+    ]
+    preloaded = site.environment | {"LD_PRELOAD": str(_library())}
+    with _started(command, site, site.folder / "opensm", preloaded) as process:
+        yield process
+
+
+def _wait(manager: subprocess.Popen[bytes], site: _Site) -> None:
+    """Until OpenSM ends."""
+    try:
+        code = manager.wait(SWEEP_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise OpensmError(f"OpenSM was not done within {SWEEP_SECONDS} s") from error
+    if code:
+        words = _last_words(site.folder / "opensm")
+        raise OpensmError(f"OpenSM ended with exit code {code}{words}")
+
+
+def _until_up(manager: subprocess.Popen[bytes], site: _Site, sweeps: int) -> None:
+    """Until so many sweeps have ended."""
+    deadline = time.monotonic() + SWEEP_SECONDS
+    while opensm_files.sweeps(site.log()) < sweeps:
+        if manager.poll() is not None:
+            raise OpensmError(f"OpenSM ended early{_last_words(site.folder / 'opensm')}")
+        if time.monotonic() > deadline:
+            raise OpensmError(f"OpenSM was not done within {SWEEP_SECONDS} s")
+        time.sleep(PAUSE)
+
+
+def _last_words(said: Path) -> str:
+    words = said.read_text(errors="replace").strip().splitlines()[-1:]
+    return f"; its last words: {words[0]}" if words else ""
+
+
+@contextmanager
+def _started(
+    command: list[str], site: _Site, said: Path, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, ended by its id on the way out."""
     with said.open("wb") as out:
         process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out
-        )
-    try:
-        deadline = time.monotonic() + READY_SECONDS
-        while READY not in (text := said.read_text(errors="replace")):
-            if process.poll() is not None or time.monotonic() > deadline:
-                last = text.strip().splitlines()[-1:] or ["nothing"]
-                raise OpensmError(f"ibsim did not take the network; its last words: {last[0]}")
-            time.sleep(0.05)
-        yield
-    finally:
-        _end(process)
-
-
-def _sweep(folder: Path, environment: dict[str, str], flags: int) -> None:
-    """One sweep of OpenSM, after which it ends by itself."""
-    command = [
-        *(str(_program("opensm")), "-R", "ftree", "-a", "roots", "-s", "0", "-o", "-f", "log"),
-        *("-D", f"0x{flags:x}", "-d", "2", "--dump_files_dir", str(folder)),
-    ]
-    preloaded = environment | {"LD_PRELOAD": str(_library())}
-    with (folder / "opensm").open("wb") as out:
-        process = subprocess.Popen(
             command,
-            cwd=folder,
-            env=preloaded,
-            stdin=subprocess.DEVNULL,
+            cwd=site.folder,
+            env=environment,
+            stdin=subprocess.PIPE,
             stdout=out,
             stderr=out,
         )
     try:
-        code = process.wait(SWEEP_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise OpensmError(f"OpenSM was not done within {SWEEP_SECONDS} s") from error
+        yield process
     finally:
         _end(process)
-    if code:
-        last = (folder / "opensm").read_text(errors="replace").strip().splitlines()[-1:]
-        raise OpensmError(f"OpenSM ended with exit code {code}: {''.join(last)}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -20,8 +20,9 @@ FIRST_SWITCH_GUID = 0x200000
 HEADER = re.compile(r"Unicast lids .* of switch .*\('(?P<id>.*)'\):")
 ENTRY = re.compile(r"0x[0-9a-f]+ (?P<port>[0-9]+) # Channel Adapter .*: '(?P<id>.*)'")
 STAMP = re.compile(r"(?P<time>[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d) (?P<micro>\d{6}) \[")
-BEGUN, ROUTING, ROUTED, UP = (
+BEGUN, AGAIN, ROUTING, ROUTED, UP = (
     "Entering DISCOVERING state",
+    "Forcing heavy sweep",
     "building routing with 'ftree'",
     "FatTree routing is done",
     "-> SUBNET UP",
@@ -35,7 +36,7 @@ class Times:
     route: float
     """Working out the forwarding tables, and nothing else."""
     total: float
-    """From the start of discovery to a subnet that is up."""
+    """From the start of discovery, or the notice of a change, to a subnet that is up."""
 
 
 def network(fabric: Fabric) -> str:
@@ -100,10 +101,28 @@ def times(log: str) -> Times:
     Raises:
         ValueError: the log does not tell of one, routed by ftree, to its end.
     """
-    at = {mark: _moment(log, mark) for mark in (BEGUN, ROUTING, ROUTED, UP)}
+    return _times(log, BEGUN)
+
+
+def times_again(log: str) -> Times:
+    """Of the sweep that a notice of a change set off after the first.
+
+    Raises:
+        ValueError: as ``times``.
+    """
+    return _times(log[log.find(UP) + len(UP) :], AGAIN)
+
+
+def sweeps(log: str) -> int:
+    """How many sweeps ended with the subnet up."""
+    return log.count(UP)
+
+
+def _times(log: str, begin: str) -> Times:
+    at = {mark: _moment(log, mark) for mark in (begin, ROUTING, ROUTED, UP)}
     return Times(
         route=(at[ROUTED] - at[ROUTING]).total_seconds(),
-        total=(at[UP] - at[BEGUN]).total_seconds(),
+        total=(at[UP] - at[begin]).total_seconds(),
     )
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve import solve
+from heddle_emulator.topology import clos
 from tests.bench.rows import Scale
 from tests.bench.workloads import published_zones, zone_traffic
 
@@ -21,3 +22,11 @@ def planned(scale: Scale) -> Plan:
 def size_of(fabric: Fabric) -> str:
     """In words: "24,576 NICs"."""
     return f"{len(fabric.rows_of_kind(NodeKind.NIC)):,} NICs"
+
+
+def fabric_of(scale: Scale, hosts: int) -> Fabric:
+    """So many hosts or the next more: zones under cores, or a part of one where it will do."""
+    leaves, spines, nics = scale.zone
+    if hosts > leaves * nics:
+        return published_zones(scale, -(-hosts // (leaves * nics)))
+    return clos(leaves=-(-hosts // nics), spines=spines, nics_per_leaf=nics)

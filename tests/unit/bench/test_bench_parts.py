@@ -171,6 +171,20 @@ def test_times_of_a_log() -> None:
     assert found.total == pytest.approx(3.5)
 
 
+def test_times_of_a_change() -> None:
+    """From the notice of it until the subnet is up for the second time."""
+    again = """\
+Feb 01 00:00:09 000000 [AC] 0x04 -> trap_rcv_process_request: Forcing heavy sweep. Received trap:128
+Feb 01 00:00:09 250000 [AB] 0x04 -> ucast_mgr_route: building routing with 'ftree' routing...
+Feb 01 00:00:09 300000 [AB] 0x04 -> do_routing: FatTree routing is done
+Feb 01 00:00:10 000000 [AB] 0x02 -> SUBNET UP
+"""
+    assert opensm_files.sweeps(LOG + again) == 2
+    found = opensm_files.times_again(LOG + again)
+    assert found.route == pytest.approx(0.05)
+    assert found.total == pytest.approx(1.0)
+
+
 def test_a_log_without_routing_is_refused() -> None:
     """Had OpenSM fallen back to another engine, its time is not given for ftree's."""
     with pytest.raises(ValueError, match="FatTree routing is done"):
@@ -214,6 +228,16 @@ def test_opensm_routes_what_it_is_given(fabric: Fabric) -> None:
     used = fabric.structure.head[found.paths.arcs]
     spines = fabric.rows_of_kind(NodeKind.SPINE)
     assert set(spines.tolist()) <= set(used.tolist())
+
+
+def test_opensm_routes_again_when_a_link_is_gone() -> None:
+    """It hears of the loss by itself and is up again with new tables."""
+    if reason := opensm.missing():
+        missing(reason)
+    fabric = clos(leaves=4, spines=4, nics_per_leaf=4)
+    (link,) = fabric.find_links("l0", "s0")
+    found = opensm.rerouted(fabric, link)
+    assert 0 < found.route < found.total
 
 
 def test_only_small_two_tier_fabrics_are_walked() -> None:

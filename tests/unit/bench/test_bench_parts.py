@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from heddle_controller.model.fabric import Fabric, NodeKind
@@ -153,6 +159,29 @@ def test_work_is_done_once_over_processes() -> None:
     """Each item's answer comes once, whatever the number of processes."""
     for workers in (1, 2):
         assert sorted(each(abs, [-3, 1, -2], workers)) == [1, 2, 3]
+
+
+def test_workers_do_not_outlive_the_bench() -> None:
+    """Killed without warning, it leaves no process behind."""
+    script = "import time; from tests.bench.pool import each; [*each(time.sleep, [60, 60], 2)]"
+    root = Path(__file__).resolve().parents[3]
+    with subprocess.Popen([sys.executable, "-c", script], cwd=root) as bench:
+        try:
+            workers = _eventually(lambda: psutil.Process(bench.pid).children(), 3)
+        finally:
+            bench.kill()
+    gone, alive = psutil.wait_procs(workers, timeout=20)
+    assert len(gone) == 3
+    assert not alive
+
+
+def _eventually(children: Callable[[], list[psutil.Process]], count: int) -> list[psutil.Process]:
+    """The children, once there are so many: two workers and what watches their resources."""
+    deadline = time.monotonic() + 30
+    while len(found := children()) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
 
 
 LOG = """\

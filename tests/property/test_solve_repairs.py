@@ -13,8 +13,14 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
-from tests.unit.solve.solve_checks import check_certificate, check_paths, same_plan, ways_of
-from tests.unit.solve.solve_fabrics import KINDS, SINGLE_HOMED, damaged, inner_links, switches
+from tests.unit.solve.solve_checks import (
+    check_backups,
+    check_certificate,
+    check_paths,
+    same_plan,
+    ways_of,
+)
+from tests.unit.solve.solve_fabrics import KINDS, damaged, inner_links, switches
 from tests.unit.solve.solve_flows import any_flows
 from tests.unit.solve.solve_reference import is_joined
 
@@ -48,6 +54,7 @@ def check(fabric: Fabric, flows: Flows, repairer: Repairer) -> None:
     assert plan.fabric is fabric
     assert plan.flows.ids == flows.ids
     check_paths(plan)
+    check_backups(plan)
     check_certificate(plan)
     verify_plan(plan)
     ends = zip(flows.source.tolist(), flows.destination.tolist(), strict=True)
@@ -55,8 +62,8 @@ def check(fabric: Fabric, flows: Flows, repairer: Repairer) -> None:
     assert {*plan.unrouted} == cut_off
 
 
-@pytest.mark.parametrize("kind", SINGLE_HOMED)
-@settings(max_examples=15)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=8)
 @given(SEEDS)
 def test_a_repair_is_a_plan(kind: str, seed: int) -> None:
     """Links and switches change, flows come and go: one repair after another, each from a plan."""
@@ -73,22 +80,22 @@ def test_a_repair_is_a_plan(kind: str, seed: int) -> None:
         plan = repairer.plan
 
 
-@pytest.mark.parametrize("kind", SINGLE_HOMED)
-@settings(max_examples=10)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=6)
 @given(SEEDS)
 def test_one_repairer_serves_many_changes(kind: str, seed: int) -> None:
-    """What it keeps ready between changes stays true to its plan, for flows of a QP each."""
+    """What it keeps ready between changes stays true to its plan, through splits and joins."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
-    flows = any_flows(rng, fabric, 14, qps=(1,))
+    flows = any_flows(rng, fabric, 14)
     repairer = Repairer(solve(fabric, flows))
     for _ in range(6):
         fabric = other_states(rng, fabric)
         check(fabric, flows, repairer)
 
 
-@pytest.mark.parametrize("kind", SINGLE_HOMED)
-@settings(max_examples=10)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=6)
 @given(SEEDS)
 def test_what_carried_nothing_may_go(kind: str, seed: int) -> None:
     """Idle links between switches go down together: every flow keeps its very paths."""
@@ -103,8 +110,8 @@ def test_what_carried_nothing_may_go(kind: str, seed: int) -> None:
     assert all(ways_of(plan, row) == ways_of(after, row) for row in range(len(flows)))
 
 
-@pytest.mark.parametrize("kind", SINGLE_HOMED)
-@settings(max_examples=6)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=4)
 @given(SEEDS)
 def test_repairs_are_functions_of_their_input(kind: str, seed: int) -> None:
     """The same plan after the same change is repaired twice the same."""

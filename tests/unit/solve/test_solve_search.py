@@ -84,7 +84,7 @@ class Trial:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_worst_is_never_raised(kind: str, seed: int) -> None:
     """Whatever it starts from, no arc ends up fuller than the fullest was; flows stay whole."""
     rng = Random(seed)

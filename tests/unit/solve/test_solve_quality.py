@@ -14,7 +14,7 @@ FAR = pytest.mark.xfail(
 HARD = [pytest.param("dragonfly", seed, 4, marks=FAR) for seed in (8, 9)]
 
 
-@pytest.mark.parametrize(("case", "seed", "qps"), DRAWN + HARD)
+@pytest.mark.parametrize(("case", "seed", "qps"), [*DRAWN, *HARD])
 def test_plans_come_within_a_qp_of_the_relaxation(case: str, seed: int, qps: int) -> None:
     """Between switches, at most 1 % and one QP of the largest flow over the linear optimum."""
     measured = measure(case, seed, qps)

@@ -16,8 +16,8 @@ from heddle_controller.model.fabric import NONE, Fabric, NodeKind
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries
+from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.plan.underlay import underlay
 from heddle_controller.plan.verify import verify_plan
 from tests.unit.plan.chance import random_fabric, random_plan, with_failures
 

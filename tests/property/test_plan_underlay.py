@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_controller.plan.underlay import underlay
+from heddle_controller.model.underlay import underlay
 from tests.unit.plan.chance import random_fabric, with_failures
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.plan.underlay import UNREACHED, Underlay, underlay
+from heddle_controller.model.underlay import UNREACHED, Underlay, underlay
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,7 @@
 """The hops of a plan at switches: what each path asks of each switch it passes.
 
-One row a hop, in order of paths and of travel. A hop needs an entry where the
-underlay would not do just what the plan wants: where it has a choice, or where
-the plan leaves its next hops. Both are asked of the fabric with all links up,
-because links come back without a new plan, and of the fabric as it is.
+One row a hop, in order of paths and of travel. Which hops need an entry is the
+underlay's to say (``model.underlay``).
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.plan.underlay import underlay
+from heddle_controller.model.underlay import needs_entry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +46,6 @@ def hops_of(plan: Plan) -> Hops:
     arc = paths.arcs[place]
     flow = paths.flow[path]
     destination = plan.flows.destination[flow]
-    needed = _needed(plan, arc, destination)
     return Hops(
         path=path,
         place=place,
@@ -56,17 +53,9 @@ def hops_of(plan: Plan) -> Hops:
         switch=tails[place],
         source=plan.flows.source[flow],
         destination=destination,
-        needed=needed,
+        needed=needs_entry(plan.fabric, arc, destination),
         backup=_backups(plan, path, arc),
     )
-
-
-def _needed(plan: Plan, arc: Ints, destination: Ints) -> Bools:
-    structure, carries = plan.fabric.structure, plan.fabric.carries
-    needed = ~underlay(structure).sole(arc, destination)
-    if not carries.all():
-        needed |= ~underlay(structure, carries).sole(arc, destination)
-    return needed
 
 
 def _backups(plan: Plan, path: Ints, arc: Ints) -> Ints:

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 
 from heddle_controller.model.fabric import State
-from heddle_controller.plan.underlay import underlay
+from heddle_controller.model.underlay import underlay
 from tests.unit.plan.building import clos, joined
 
 

@@ -1,11 +1,11 @@
 """What the underlay does: shortest paths by hop count, with every tie a choice.
 
 Heddle's entries lie over eBGP with ECMP. To write only the entries that matter,
-and to know where a packet without one goes, the next hops of every switch towards
-every NIC must be known. NICs that hang off the same switches are one *place*: a
-fabric of 24,576 NICs has 1,536. All places are searched at once, breadth first,
-with a bit for each place: a step is one OR over the links, and there are no more
-steps than the fabric is wide.
+to count them beforehand, and to know where a packet without one goes, the next
+hops of every switch towards every NIC must be known. NICs that hang off the same
+switches are one *place*: a fabric of 24,576 NICs has 1,536. All places are searched
+at once, breadth first, with a bit for each place: a step is one OR over the links,
+and there are no more steps than the fabric is wide.
 
 Packets do not pass through NICs, so only links between switches count on the way.
 """
@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, Structure
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, Structure
 
 Bits = npt.NDArray[np.uint8]
 Hops = npt.NDArray[np.int16]
@@ -102,6 +102,19 @@ def underlay(structure: Structure, carries: Bools | None = None) -> Underlay:
     for oldest in [*known][:-_KEPT]:
         known.pop(oldest, None)
     return Underlay(structure, mask, found)
+
+
+def needs_entry(fabric: Fabric, arcs: Ints, destinations: Ints) -> Bools:
+    """Whether a hop over each arc, towards the NIC beside it, needs an entry at its tail.
+
+    It does where the underlay would not do just that by itself: where it has a choice,
+    or goes elsewhere. Both are asked of the fabric with all links up, because links come
+    back without a new plan, and of the fabric as it is. Tails are switches.
+    """
+    needed = ~underlay(fabric.structure).sole(arcs, destinations)
+    if not fabric.carries.all():
+        needed |= ~underlay(fabric.structure, fabric.carries).sole(arcs, destinations)
+    return needed
 
 
 def _search(structure: Structure, carries: Bools) -> Reach:

@@ -142,6 +142,24 @@ class Structure:
         return ends.min(axis=0), ends.max(axis=0)
 
     @cached_property
+    def tier_runs(self) -> tuple[Ints, Ints]:
+        """Where each run of arcs of one tier begins, and that tier.
+
+        Files list links tier by tier, so that there are few: the worst of each tier is
+        quicker found by runs than arc by arc.
+        """
+        first = np.flatnonzero(np.diff(self.tier_of_arc, prepend=NONE))
+        return first, self.tier_of_arc[first]
+
+    def worst_by_tier(self, values: Floats) -> Floats:
+        """The greatest value, at least 0, of the arcs of each tier, shape (tiers,)."""
+        first, tier = self.tier_runs
+        worst = np.zeros(len(self.tiers))
+        if len(first):
+            np.maximum.at(worst, tier, np.maximum.reduceat(values, first))
+        return worst
+
+    @cached_property
     def links_between(self) -> dict[tuple[int, int], tuple[int, ...]]:
         """Rows of the links between two nodes, lesser node row first."""
         found: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -191,8 +209,11 @@ class Fabric:
     @cached_property
     def effective(self) -> Ints:
         """State of each link with that of its ends: DOWN beats DRAINED beats UP."""
-        links = self.structure.links
-        states = np.stack([self.link_state, self.node_state[links.a], self.node_state[links.b]])
+        return self._effective_of(np.arange(self.link_count))
+
+    def _effective_of(self, rows: Ints) -> Ints:
+        links, node = self.structure.links, self.node_state
+        states = np.stack([self.link_state[rows], node[links.a[rows]], node[links.b[rows]]])
         down = (states == State.DOWN).any(axis=0)
         drained = (states == State.DRAINED).any(axis=0)
         return np.where(down, State.DOWN, np.where(drained, State.DRAINED, State.UP))
@@ -209,11 +230,29 @@ class Fabric:
 
     def with_links(self, states: Mapping[int, State]) -> Fabric:
         """The same fabric with some links, by row, in another state."""
-        return replace(self, link_state=_changed(self.link_state, states))
+        if not states:
+            return self
+        other = replace(self, link_state=_changed(self.link_state, states))
+        return self._handing_on(other, np.fromiter(states, dtype=np.int64))
 
     def with_nodes(self, states: Mapping[int, State]) -> Fabric:
         """The same fabric with some nodes, by row, in another state."""
-        return replace(self, node_state=_changed(self.node_state, states))
+        if not states:
+            return self
+        other = replace(self, node_state=_changed(self.node_state, states))
+        changed = np.zeros(self.node_count, dtype=np.bool_)
+        changed[list(states)] = True
+        links = self.structure.links
+        return self._handing_on(other, np.flatnonzero(changed[links.a] | changed[links.b]))
+
+    def _handing_on(self, other: Fabric, links: Ints) -> Fabric:
+        """Gives a fabric that differs in these links alone what is known of all the others."""
+        if "effective" in self.__dict__:
+            effective = self.effective.copy()
+            effective[links] = other._effective_of(links)
+            # As if it had been asked for: the place where a cached property keeps its answer.
+            other.__dict__["effective"] = effective
+        return other
 
     def find_links(self, a: str, b: str, key: LinkKey | None = None) -> tuple[int, ...]:
         """Rows of the links between two node ids; of one key if given (1 equals "1").

@@ -58,6 +58,5 @@ def utilization(fabric: Fabric, loads: Floats) -> Floats:
 def worst_by_tier(fabric: Fabric, loads: Floats) -> dict[str, float]:
     """Greatest utilisation in each tier, from the hosts up."""
     structure = fabric.structure
-    worst = np.zeros(len(structure.tiers))
-    np.maximum.at(worst, structure.tier_of_arc, utilization(fabric, loads))
+    worst = structure.worst_by_tier(utilization(fabric, loads))
     return dict(zip(structure.tiers, worst.tolist(), strict=True))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from heddle_controller.model.fabric import Fabric, Floats
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Certificate, TierCertificate
@@ -14,8 +12,7 @@ def certify(fabric: Fabric, loads: Floats, bound: Bound) -> Certificate:
     """The certificate of loads (Gbit/s by arc) against a proven bound."""
     used = utilization(fabric, loads)
     structure = fabric.structure
-    worst = np.zeros(len(structure.tiers))
-    np.maximum.at(worst, structure.tier_of_arc, used)
+    worst = structure.worst_by_tier(used)
     # Both are sums of the same rates in another order: a bound that is met may
     # come out a rounding error above what meets it.
     tiers = tuple(

@@ -1,0 +1,85 @@
+"""The underlay: what FRR is told on each switch. Pure.
+
+eBGP on every cable between switches. A leaf has an AS of its own, spines of a zone
+share one and so do cores, so that no route climbs twice; in graphs without tiers every
+switch has its own. Paths of equal length are all used, whatever ASes they cross.
+
+zebra may not make kernel next-hop groups: after a flap a member of such a group never
+comes back (FRR 8.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heddle_controller.model.fabric import NONE, NodeKind
+from heddle_emulator.netns.layout import Layout, Port
+
+FIRST_OWN_AS = 4_200_000_000
+SPINE_AS = 64_600
+CORE_AS = 64_500
+BFD_COUNT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bfd:
+    """BFD on every cable between switches."""
+
+    milliseconds: int
+    """Between two packets; three missed are a dead link."""
+
+
+def as_number(layout: Layout, switch: str) -> int:
+    """The switch's AS."""
+    nodes = layout.fabric.structure.nodes
+    row = layout.fabric.structure.index[switch]
+    kind, zone = int(nodes.kind[row]), int(nodes.zone[row])
+    if kind == NodeKind.SPINE:
+        return SPINE_AS + (0 if zone == NONE else zone)
+    return CORE_AS if kind == NodeKind.CORE else FIRST_OWN_AS + row
+
+
+def zebra_config(switch: str) -> str:
+    """zebra.conf."""
+    return f"hostname {switch}\nno zebra nexthop kernel enable\nip nht resolve-via-default\n"
+
+
+def bgpd_config(layout: Layout, switch: str, bfd: Bfd | None = None) -> str:
+    """bgpd.conf: neighbours at the other ends of all cables, and the NICs that hang here."""
+    own = as_number(layout, switch)
+    peers = [port for port in layout.ports[switch] if port.peer not in layout.nic_port]
+    nics = [port.peer_address for port in layout.ports[switch] if port.peer in layout.nic_port]
+    lines = [
+        f"hostname {switch}",
+        "frr defaults datacenter",
+        f"router bgp {own}",
+        f" bgp router-id {layout.address(switch)}",
+        " no bgp ebgp-requires-policy",
+        " no bgp network import-check",
+        " no bgp default ipv4-unicast",
+        " bgp bestpath as-path multipath-relax",
+        " timers bgp 3 9",
+    ]
+    lines += [line for port in peers for line in _neighbour(layout, port, bfd)]
+    lines += [" address-family ipv4 unicast", "  maximum-paths 64"]
+    lines += [f"  network {address}/32" for address in dict.fromkeys(nics)]
+    lines.append(f"  network {layout.address(switch)}/32")
+    lines += [f"  neighbor {port.peer_address} activate" for port in peers]
+    return "\n".join([*lines, " exit-address-family", ""])
+
+
+def _neighbour(layout: Layout, port: Port, bfd: Bfd | None) -> list[str]:
+    peer = port.peer_address
+    lines = [
+        f" neighbor {peer} remote-as {as_number(layout, port.peer)}",
+        f" neighbor {peer} timers connect 1",
+        f" neighbor {peer} advertisement-interval 0",
+    ]
+    if bfd is not None:
+        lines.append(f" neighbor {peer} bfd {BFD_COUNT} {bfd.milliseconds} {bfd.milliseconds}")
+    return lines
+
+
+def bfdd_config(switch: str) -> str:
+    """bfdd.conf: sessions come from BGP."""
+    return f"hostname {switch}\n"

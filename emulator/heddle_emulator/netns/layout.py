@@ -1,0 +1,261 @@
+"""What a lab of a fabric consists of: namespaces, cables, addresses. Pure.
+
+Every switch is a network namespace, and so is every host with all its NICs. One more,
+``mgmt``, holds the management network, which every switch is on, and the controller.
+
+Addresses are fixed by the fabric's order, so that two labs of one fabric are alike:
+cables between switches are numbered from 198.18.0.0/15, management from
+169.254.0.0/16; NICs and switches have the fabric's addresses, or, in a fabric
+without, NICs get them from 10.0.0.0/8 and switches from 100.64.0.0/10.
+
+An interface is named after the neighbour where the kernel allows it, and carries
+"NEIGHBOUR,KEY" as its alias either way: agents find their links by it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network
+
+import numpy as np
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+
+CABLES = IPv4Network("198.18.0.0/15")
+MANAGEMENT = IPv4Network("169.254.0.0/16")
+NICS = IPv4Network("10.0.0.0/8")
+SWITCHES = IPv4Network("100.64.0.0/10")
+MGMT = "mgmt"
+"""Node name of the management network."""
+MGMT_PORT = "mgmt0"
+"""A switch's interface to it."""
+LONGEST = 15
+"""Characters of an interface's name."""
+MOST_NODES = 1000
+
+_GOOD_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_GOOD_PORT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,14}")
+_TAKEN = {"lo", "all", "default", MGMT_PORT}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One end of a cable."""
+
+    node: str
+    """Whose it is, as the fabric says: a switch or a NIC."""
+    namespace: str
+    """Node whose namespace it is in: the switch itself, or the NIC's host."""
+    name: str
+    """The interface."""
+    peer: str
+    """Node at the other end."""
+    key: str
+    address: str
+    """Of this end, without a length; a NIC's own where it is one."""
+    peer_address: str
+
+    @property
+    def alias(self) -> str:
+        """What agents know the link by."""
+        return f"{self.peer},{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """One link of the fabric."""
+
+    link: int
+    """Link row."""
+    a: Port
+    b: Port
+    gbps: float
+
+    @property
+    def ends(self) -> tuple[Port, Port]:
+        """Both ends."""
+        return self.a, self.b
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """All that a lab is built from."""
+
+    fabric: Fabric
+    """With an address for every node."""
+    switches: tuple[str, ...]
+    hosts: tuple[str, ...]
+    cables: tuple[Cable, ...]
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Nodes that have a namespace, the management network first."""
+        return (MGMT, *self.switches, *self.hosts)
+
+    @cached_property
+    def ports(self) -> dict[str, tuple[Port, ...]]:
+        """Interfaces by namespace, management apart."""
+        found: dict[str, list[Port]] = {name: [] for name in self.namespaces}
+        for cable in self.cables:
+            for port in cable.ends:
+                found[port.namespace].append(port)
+        return {name: tuple(ports) for name, ports in found.items()}
+
+    @cached_property
+    def nic_port(self) -> dict[str, Port]:
+        """The interface of each NIC, by its id; the first where it has several."""
+        nics = set(self.hosts)
+        found: dict[str, Port] = {}
+        for cable in self.cables:
+            for port in cable.ends:
+                if port.namespace in nics:
+                    found.setdefault(port.node, port)
+        return found
+
+    def address(self, node: str) -> str:
+        """Of a NIC or a switch's loopback."""
+        structure = self.fabric.structure
+        return structure.nodes.address[structure.index[node]]
+
+    def management(self, node: str) -> str:
+        """Address on the management network, of a switch or of ``mgmt`` itself."""
+        number = 1 if node == MGMT else 2 + self._place[node]
+        return str(MANAGEMENT.network_address + number)
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {node: place for place, node in enumerate(self.switches)}
+
+
+def lay_out(fabric: Fabric) -> Layout:
+    """The lab of a fabric.
+
+    Raises:
+        InputError: a name that no namespace can have, an address that the lab needs for
+            itself, or more nodes than one machine carries.
+    """
+    fabric = with_addresses(fabric)
+    nodes = fabric.structure.nodes
+    is_nic = nodes.kind == NodeKind.NIC
+    host_of = {
+        row: _host(fabric, row) if is_nic[row] else nodes.ids[row]
+        for row in range(fabric.node_count)
+    }
+    switches = tuple(nodes.ids[row] for row in np.flatnonzero(~is_nic).tolist())
+    hosts = tuple(dict.fromkeys(host_of[row] for row in np.flatnonzero(is_nic).tolist()))
+    _check_names(fabric, switches, hosts)
+    return Layout(fabric, switches, hosts, _cables(fabric, host_of))
+
+
+def with_addresses(fabric: Fabric) -> Fabric:
+    """The same fabric, every node of which has an address; those it gave stay.
+
+    Raises:
+        InputError: an address that is none, is there twice, or that the lab needs.
+    """
+    nodes = fabric.structure.nodes
+    given = _checked(fabric)
+    numbers = {True: int(NICS.network_address), False: int(SWITCHES.network_address)}
+    addresses = []
+    for kind, address in zip(nodes.kind.tolist(), nodes.address, strict=True):
+        nic = kind == NodeKind.NIC
+        new = address
+        while not new:
+            numbers[nic] += 1
+            candidate = str(IPv4Address(numbers[nic]))
+            new = "" if candidate in given else candidate
+        addresses.append(new)
+    filled = replace(nodes, address=tuple(addresses))
+    return replace(fabric, structure=replace(fabric.structure, nodes=filled))
+
+
+def _checked(fabric: Fabric) -> set[str]:
+    nodes, seen = fabric.structure.nodes, set[str]()
+    for node, text in zip(nodes.ids, nodes.address, strict=True):
+        if not text:
+            continue
+        try:
+            address = IPv4Address(text)
+        except ValueError:
+            reason = f"address {text!r} is no IPv4 address, and the lab speaks no other"
+            raise refuse(fabric.name, f"node {node}", reason) from None
+        for net in (CABLES, MANAGEMENT):
+            if address in net:
+                reason = f"address {text} is in {net}, which the lab uses itself; take another"
+                raise refuse(fabric.name, f"node {node}", reason)
+        if text in seen:
+            raise refuse(fabric.name, f"node {node}", f"address {text} is another node's too")
+        seen.add(text)
+    return seen
+
+
+def _host(fabric: Fabric, row: int) -> str:
+    structure = fabric.structure
+    host = int(structure.nodes.host[row])
+    return structure.nodes.ids[row] if host == NONE else structure.host_names[host]
+
+
+def _check_names(fabric: Fabric, switches: tuple[str, ...], hosts: tuple[str, ...]) -> None:
+    names = (*switches, *hosts)
+    if len(names) > MOST_NODES:
+        reason = f"{len(names):,} switches and hosts; one machine carries {MOST_NODES:,} at most"
+        raise refuse(fabric.name, "", reason)
+    for name in names:
+        if name == MGMT or not _GOOD_NODE.fullmatch(name):
+            reason = "cannot name a namespace: use letters, digits, '-', '_', '.', and not 'mgmt'"
+            raise refuse(fabric.name, f"node {name}", reason)
+    twice = set(switches) & set(hosts)
+    if twice:
+        raise refuse(fabric.name, f"node {min(twice)}", "is a switch and a host; rename one")
+
+
+def _cables(fabric: Fabric, host_of: dict[int, str]) -> tuple[Cable, ...]:
+    """Cables of all links; a link that is down has one too, and is then put down."""
+    structure, used = fabric.structure, dict[str, set[str]]()
+    nodes, links = structure.nodes, structure.links
+    cables = []
+    for row in range(fabric.link_count):
+        ends = int(links.a[row]), int(links.b[row])
+        key = str(links.key[row])
+        parallel = len(structure.links_between[min(ends), max(ends)]) > 1
+        addresses = _end_addresses(fabric, row)
+        ports = []
+        for side, (end, other) in enumerate((ends, ends[::-1])):
+            own = nodes.ids[end] if nodes.kind[end] == NodeKind.NIC else nodes.ids[other]
+            space = host_of[end]
+            name = _port_name(own, key if parallel else "", used.setdefault(space, set()))
+            pair = addresses[side], addresses[1 - side]
+            ports.append(Port(nodes.ids[end], space, name, nodes.ids[other], key, *pair))
+        cables.append(Cable(row, ports[0], ports[1], float(links.gbps[row])))
+    return tuple(cables)
+
+
+def _end_addresses(fabric: Fabric, row: int) -> tuple[str, str]:
+    """A cable to a NIC borrows its ends' own addresses; one between switches has its own."""
+    nodes, links = fabric.structure.nodes, fabric.structure.links
+    a, b = int(links.a[row]), int(links.b[row])
+    if NodeKind.NIC in nodes.kind[[a, b]]:
+        return nodes.address[a], nodes.address[b]
+    base = CABLES.network_address + 2 * row
+    return str(base), str(base + 1)
+
+
+def _port_name(neighbour: str, key: str, used: set[str]) -> str:
+    """After the neighbour, the NIC itself in a host; a number where that is no name."""
+    plain = f"{neighbour}_{key}" if key else neighbour
+    tail = plain.rsplit("-", 1)[-1]
+    for name in (plain, tail):
+        if _GOOD_PORT.fullmatch(name) and name not in used | _TAKEN:
+            used.add(name)
+            return name
+    name = next(f"p{i}" for i in range(len(used) + 1) if f"p{i}" not in used)
+    used.add(name)
+    return name
+
+
+def down_links(fabric: Fabric) -> list[int]:
+    """Link rows that the fabric says are down."""
+    return np.flatnonzero(fabric.effective == State.DOWN).tolist()

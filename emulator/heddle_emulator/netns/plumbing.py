@@ -1,0 +1,149 @@
+"""The kernel's side of a lab as scripts for ``ip -batch`` and ``tc -batch``. Pure.
+
+Cables are veth pairs made in their namespaces from the start, so that nothing appears
+among the machine's own interfaces. Settings that interfaces inherit (forwarding, the
+hash, what to do without carrier) are written before any interface is there.
+
+A cable of limited speed is shaped where it is left, at both ends. What is marked CS6
+(BGP, BFD and the agents' own hellos) goes first, as on a real switch: a full cable
+must not look like a dead one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+from heddle_emulator.netns.layout import MANAGEMENT, MGMT, MGMT_PORT, Cable, Layout, Port
+
+BRIDGE = "br0"
+CONTROL_TOS = 0xC0
+"""CS6, the whole byte."""
+QUEUE_PACKETS = 100
+FIRST_NIC_TABLE = 100
+"""Routing table of a host's first NIC."""
+EVERYWHERE = {
+    "net/ipv6/conf/all/disable_ipv6": "1",
+    "net/ipv6/conf/default/disable_ipv6": "1",
+    "net/ipv4/conf/all/rp_filter": "0",
+    "net/ipv4/conf/default/rp_filter": "0",
+}
+ON_SWITCHES = {
+    "net/ipv4/ip_forward": "1",
+    "net/ipv4/conf/all/send_redirects": "0",
+    "net/ipv4/conf/default/send_redirects": "0",
+    "net/ipv4/conf/all/ignore_routes_with_linkdown": "1",
+    "net/ipv4/conf/default/ignore_routes_with_linkdown": "1",
+    "net/ipv4/fib_multipath_hash_policy": "3",
+    "net/ipv4/fib_multipath_hash_fields": "55",
+    "net/ipv4/icmp_ratelimit": "0",
+}
+"""Hash policy 3 with fields 55: addresses, protocol and ports of the packet itself. By policy 1
+the packets that a socket of this machine sends are hashed by the socket instead."""
+
+
+def settings(layout: Layout, node: str, seed: int) -> dict[str, str]:
+    """Files under /proc/sys of one namespace, and what to write into them."""
+    told = dict(EVERYWHERE)
+    if node in layout.switches:
+        told |= ON_SWITCHES
+        told["net/ipv4/fib_multipath_hash_seed"] = str(hash_seed(node, seed))
+    return told
+
+
+def hash_seed(switch: str, seed: int) -> int:
+    """Seed of a switch's ECMP hash: every switch its own, the same in every lab of a seed."""
+    return zlib.crc32(f"{seed}/{switch}".encode()) or 1
+
+
+def cables_script(layout: Layout, spaces: dict[str, str]) -> str:
+    """For ``ip -batch``: every veth pair; ``spaces`` is the namespace of each node."""
+    lines = []
+    for cable in layout.cables:
+        a, b = cable.ends
+        lines.append(_veth(a.name, spaces[a.namespace], b.name, spaces[b.namespace]))
+    lines += [
+        _veth(MGMT_PORT, spaces[switch], f"m{place}", spaces[MGMT])
+        for place, switch in enumerate(layout.switches)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _veth(name: str, space: str, peer: str, peer_space: str) -> str:
+    return f"link add name {name} netns {space} type veth peer name {peer} netns {peer_space}"
+
+
+def switch_script(layout: Layout, switch: str) -> str:
+    """For ``ip -batch`` inside a switch: addresses, and ways to the NICs that hang on it."""
+    lines = [
+        "link set lo up",
+        f"addr add {layout.address(switch)}/32 dev lo",
+        f"addr add {layout.management(switch)}/{MANAGEMENT.prefixlen} dev {MGMT_PORT}",
+        f"link set {MGMT_PORT} up",
+    ]
+    for port in layout.ports[switch]:
+        nic = port.peer in layout.nic_port
+        if not nic:
+            lines.append(f"addr add {port.address}/31 dev {port.name}")
+        lines.append(f"link set {port.name} alias {port.alias} up")
+        if nic:
+            lines.append(f"route add {port.peer_address}/32 dev {port.name}")
+    return "\n".join(lines) + "\n"
+
+
+def host_script(layout: Layout, host: str) -> str:
+    """For ``ip -batch`` inside a host: every NIC sends what bears its address by its own cable."""
+    lines = ["link set lo up"]
+    ports = layout.ports[host]
+    for number, port in enumerate(ports):
+        table = FIRST_NIC_TABLE + number
+        way = f"default via {port.peer_address} dev {port.name} onlink src {port.address}"
+        lines += [
+            f"addr add {port.address}/32 dev {port.name}",
+            f"link set {port.name} alias {port.alias} up",
+            f"route add {way} table {table}",
+            f"rule add from {port.address} table {table} pref {table}",
+        ]
+        if number == 0:
+            lines.append(f"route add {way}")
+    return "\n".join(dict.fromkeys(lines)) + "\n"
+
+
+def management_script(layout: Layout) -> str:
+    """For ``ip -batch`` inside ``mgmt``: a bridge that every switch is on."""
+    lines = [
+        "link set lo up",
+        f"link add {BRIDGE} type bridge",
+        f"addr add {layout.management(MGMT)}/{MANAGEMENT.prefixlen} dev {BRIDGE}",
+        f"link set {BRIDGE} up",
+    ]
+    for place, _ in enumerate(layout.switches):
+        lines.append(f"link set m{place} master {BRIDGE} up")
+    return "\n".join(lines) + "\n"
+
+
+def shaping_script(layout: Layout, node: str, mbit_per_gbps: float) -> str:
+    """For ``tc -batch`` inside a namespace: each cable at its speed, control traffic first."""
+    rate_of = {port: cable.gbps * mbit_per_gbps for cable in layout.cables for port in cable.ends}
+    lines = [line for port in layout.ports[node] for line in _shaped(port, rate_of[port])]
+    return "\n".join(lines) + "\n"
+
+
+def _shaped(port: Port, mbit: float) -> Iterator[str]:
+    rate, on = f"{round(mbit * 1e6)}bit", f"dev {port.name}"
+    burst = max(3200, round(mbit * 1e6 / 8 * 0.001))
+    limits = f"ceil {rate} burst {burst} cburst {burst}"
+    yield f"qdisc add {on} root handle 1: htb default 20"
+    yield f"class add {on} parent 1: classid 1:1 htb rate {rate} {limits}"
+    yield f"class add {on} parent 1:1 classid 1:10 htb rate {round(mbit * 1e5)}bit {limits} prio 0"
+    yield f"class add {on} parent 1:1 classid 1:20 htb rate {round(mbit * 9e5)}bit {limits} prio 1"
+    yield f"qdisc add {on} parent 1:20 handle 20: pfifo limit {QUEUE_PACKETS}"
+    yield (
+        f"filter add {on} parent 1: protocol ip prio 1 u32"
+        f" match ip dsfield {CONTROL_TOS:#x} 0xff flowid 1:10"
+    )
+
+
+def mbit_of(cable: Cable, mbit_per_gbps: float) -> float:
+    """Speed of a cable in the lab, in Mbit/s."""
+    return cable.gbps * mbit_per_gbps

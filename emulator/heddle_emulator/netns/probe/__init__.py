@@ -1,0 +1,1 @@
+"""Probes: packets with numbers, sent and received in the namespaces of hosts."""

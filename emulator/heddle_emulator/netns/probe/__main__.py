@@ -1,0 +1,46 @@
+"""One half of a probe as a process: ``python -m heddle_emulator.netns.probe send SPACE``.
+
+Its work comes as the first line of standard input, and it ends with standard input: so
+it never outlives whoever started it. It sits in the namespace it is given, which marks
+it as the lab's. It says "ready" once it sends or can receive, and "written" at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from pathlib import Path
+
+from heddle_emulator.netns.kernel import enter
+from heddle_emulator.netns.probe.receiver import Receiver
+from heddle_emulator.netns.probe.sender import Sender
+from heddle_emulator.netns.probe.spec import load
+
+NICENESS = -10
+"""Of probes: they measure, and may not be what is slow."""
+
+
+def _ended() -> bool:
+    """Whether standard input has ended."""
+    return bool(select.select([sys.stdin], (), (), 0)[0])
+
+
+def main() -> None:
+    """Run one half of a probe."""
+    half, space = sys.argv[1:]
+    enter(space)
+    os.nice(NICENESS)
+    flows, folder = load(sys.stdin.readline())
+    probe = (Sender if half == "send" else Receiver)(flows, _ended)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    probe.run()
+    probe.write(Path(folder))
+    probe.close()
+    sys.stdout.write("written\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What a probe is to send and receive, as one line of JSON between processes.
+
+A sender numbers the packets of every flow and notes when it sent each; a receiver
+notes which came, when (by the kernel's own stamp) and over how many hops. Both clocks
+are CLOCK_REALTIME of one machine, so they need no agreement. A packet's payload is
+``PACKET``: flow row, number, then zeros up to its size.
+
+Packets are sent in flow order at each instant, by a schedule that does not drift: a
+sender that was held up catches up, and the notes tell the truth about when.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+
+PACKET = struct.Struct("!II")
+UDP, TCP = "udp", "tcp"
+HEADERS = 14 + 20 + 8
+"""Ethernet, IP and UDP: bytes of a packet that a shaper counts beyond the payload."""
+SMALL = 64
+"""Payload of a probe that only asks whether there is a way."""
+FULL = 1400
+"""Payload of a flow that fills its cable."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFlow:
+    """One stream of packets: a flow, or one QP of it."""
+
+    name: str
+    source_space: str
+    """Namespace of the sender."""
+    destination_space: str
+    source: str
+    """Address of the NIC it leaves."""
+    destination: str
+    source_port: int
+    destination_port: int
+    rate: float
+    """UDP: packets a second; TCP: as much as there is room for."""
+    size: int = SMALL
+    """Payload, bytes."""
+    protocol: str = UDP
+
+
+def dump(flows: list[ProbeFlow], folder: str) -> str:
+    """One line of JSON; results go to ``folder``."""
+    return json.dumps({"folder": folder, "flows": [asdict(flow) for flow in flows]})
+
+
+def load(line: str) -> tuple[list[ProbeFlow], str]:
+    """What ``dump`` made."""
+    told = json.loads(line)
+    return [ProbeFlow(**flow) for flow in told["flows"]], told["folder"]

@@ -1,0 +1,87 @@
+"""Programs of the system, run with what they need and with their complaint if they fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns.kernel import inside
+
+T = TypeVar("T")
+WORKERS = 4
+SECONDS = 60.0
+
+
+def run(command: Sequence[str], script: str = "") -> str:
+    """Run a program to its end; returns what it printed.
+
+    Raises:
+        LabError: with the program's last words.
+    """
+    try:
+        done = subprocess.run(
+            command, input=script, text=True, capture_output=True, check=False, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{command[0]} did not end in {SECONDS:g} s") from None
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise LabError(f"{' '.join(command)} failed: {'; '.join(words[-3:]) or done.returncode}")
+    return done.stdout
+
+
+def run_inside(namespace: str, command: Sequence[str], script: str = "") -> str:
+    """As ``run``, in a namespace."""
+    return inside(namespace, lambda: run(command, script))
+
+
+def start_inside(
+    namespace: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a program in a namespace, in a session of its own, its output in a file."""
+    with log.open("ab") as output:
+        return inside(
+            namespace,
+            lambda: subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, **(env or {})},
+            ),
+        )
+
+
+def each(do: Callable[[T], object], items: Iterable[T]) -> None:
+    """Do something for every item, a few at a time; the first error is raised."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for _ in pool.map(do, items):
+            pass
+
+
+def write_settings(told: Mapping[str, Mapping[str, str]]) -> None:
+    """Write files under /proc/sys, by namespace.
+
+    Raises:
+        LabError: the kernel lacks a setting that the lab needs.
+    """
+    for namespace, settings in told.items():
+        inside(namespace, lambda settings=settings: _write(settings))  # type: ignore[misc]
+
+
+def _write(settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        try:
+            Path("/proc/sys", name).write_text(value)
+        except FileNotFoundError:
+            if "ipv6" not in name:
+                raise LabError(
+                    f"this kernel has no setting {name}: the lab needs Linux 5.12, with"
+                    " fib_multipath_hash_fields, or newer"
+                ) from None

@@ -1,0 +1,84 @@
+"""Which way packets of a flow really take, counted by every switch's kernel.
+
+A small nftables table of the lab's own in each switch counts what it forwards, by
+addresses, ports and the interface it leaves by. It sees every packet, whoever decided
+where it goes, and changes nothing; an agent's own table is another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from heddle_emulator.netns import tools
+from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns.probe.spec import ProbeFlow
+
+TABLE = "heddle_lab"
+LARGEST = 65535
+KEY = "ip saddr . ip daddr . th sport . th dport . oifname"
+SCRIPT = f"""
+table ip {TABLE} {{
+    set seen {{
+        type ipv4_addr . ipv4_addr . inet_service . inet_service . ifname
+        flags dynamic
+        size {LARGEST}
+        counter
+    }}
+    chain leaving {{
+        type filter hook forward priority 300; policy accept;
+        meta l4proto {{ tcp, udp }} add @seen {{ {KEY} }}
+    }}
+}}
+"""
+
+Key = tuple[str, str, int, int]
+"""Addresses and ports of a flow, source first."""
+
+
+def key_of(flow: ProbeFlow) -> Key:
+    """What a witness knows a flow by."""
+    return flow.source, flow.destination, flow.source_port, flow.destination_port
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Testimony:
+    """Packets by flow and then by switch and interface, since the witnesses were placed."""
+
+    packets: dict[Key, Counter[tuple[str, str]]]
+
+    def since(self, before: Testimony) -> Testimony:
+        """What was counted after an earlier testimony."""
+        none: Counter[tuple[str, str]] = Counter()
+        return Testimony({k: c - before.packets.get(k, none) for k, c in self.packets.items()})
+
+    def ways(self, flow: ProbeFlow) -> Counter[tuple[str, str]]:
+        """Packets of a flow by switch and the interface they left it by."""
+        return self.packets.get(key_of(flow), Counter())
+
+
+def place(lab: Lab) -> None:
+    """Put a witness into every switch."""
+    tools.each(
+        lambda s: tools.run_inside(lab.spaces[s], ["nft", "-f", "-"], SCRIPT), lab.layout.switches
+    )
+
+
+def hear(lab: Lab) -> Testimony:
+    """What all witnesses have counted so far."""
+    found: dict[Key, Counter[tuple[str, str]]] = {}
+    for switch in lab.layout.switches:
+        command = ["nft", "-j", "list", "set", "ip", TABLE, "seen"]
+        told = json.loads(tools.run_inside(lab.spaces[switch], command))
+        for element in _elements(told):
+            *key, interface = element["val"]["concat"]
+            where = found.setdefault((key[0], key[1], int(key[2]), int(key[3])), Counter())
+            where[switch, interface] += int(element["counter"]["packets"])
+    return Testimony(found)
+
+
+def _elements(told: dict[str, Any]) -> list[dict[str, Any]]:
+    sets = [part["set"] for part in told["nftables"] if "set" in part]
+    return [element["elem"] for one in sets for element in one.get("elem", [])]

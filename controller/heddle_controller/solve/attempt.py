@@ -53,7 +53,9 @@ class Problem:
         if self.lp_tiers is not None:
             tiers = np.maximum(tiers, self.lp_tiers)
         overall = max(self.bound.overall, float(tiers.max(initial=0.0)))
-        return Target(np.maximum(tiers, min(overall, 1.0)), overall)
+        idle = min(overall, 1.0)
+        arcs = None if self.bound.arcs is None else np.maximum(self.bound.arcs, idle)
+        return Target(np.maximum(tiers, idle), overall, arcs)
 
     def exclude(self, stuck: list[int]) -> None:
         """Takes flows without a path out of the account."""
@@ -163,7 +165,7 @@ def _improved(bound: Bound, tiers: Floats, overall: float) -> Bound:
     """The bound, with what the linear programme proves where that is more."""
     better = overall > bound.overall * (1 + TOLERANCE)
     proof = "lp" if better else bound.proof
-    return Bound(np.maximum(tiers, bound.tiers), max(overall, bound.overall), proof)
+    return Bound(np.maximum(tiers, bound.tiers), max(overall, bound.overall), proof, bound.arcs)
 
 
 def is_met(problem: Problem, assignment: Assignment) -> bool:
@@ -181,12 +183,19 @@ def tier_worst(network: Network, assignment: Assignment) -> Floats:
 
 
 def better(problem: Problem, first: Assignment, second: Assignment) -> Assignment:
-    """The one whose tiers exceed their bounds less, worst tier first."""
-    bounds = problem.target().bounds * (1 + SLACK)
+    """The one whose tiers exceed their bounds less, worst tier first.
 
-    def badness(assignment: Assignment) -> tuple[list[float], list[float]]:
+    Of equals the one whose arcs exceed their targets less, worst arc first.
+    """
+    target, inner = problem.target(), problem.network.inner
+    bounds = target.bounds * (1 + SLACK)
+
+    def badness(assignment: Assignment) -> tuple[list[float], list[float], list[float]]:
         worst = tier_worst(problem.network, assignment)
         over = np.maximum(worst - bounds, 0.0)
-        return sorted(np.round(over, 6), reverse=True), sorted(worst, reverse=True)
+        used = assignment.utilization()[inner]
+        above = used if target.arcs is None else np.where(used > target.arcs[inner], used, 0.0)
+        arcs = np.sort(np.round(above[above > 0], 6))[::-1]
+        return sorted(np.round(over, 6), reverse=True), sorted(worst, reverse=True), arcs.tolist()
 
     return second if badness(second) < badness(first) else first

@@ -17,3 +17,7 @@ class Bound:
     """Least worst utilisation of any arc."""
     proof: str
     """"cut" or "lp"."""
+    arcs: Floats | None = None
+    """Where an arc need not be below: what is proven of the switches and zones that it
+    leaves or enters, shape (arcs + 1,), infinite for the padding. A tier's bound is that of
+    its worst place; a switch with one link left must not excuse collisions at the others."""

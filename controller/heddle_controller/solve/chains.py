@@ -46,11 +46,31 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Ceiling:
+    """The utilisation that each arc may have: a measure of its tier, or its own target."""
+
+    tier: Ints
+    """Tier of each arc and the padding."""
+    of_tier: Floats
+    target: Floats
+    """Of each arc and the padding."""
+
+    def at(self, arcs: Ints) -> Floats:
+        """The ceilings of some arcs, any shape."""
+        ceilings: Floats = np.maximum(self.of_tier[self.tier[arcs]], self.target[arcs])
+        return ceilings
+
+    def of(self, arc: int) -> float:
+        """The ceiling of one arc."""
+        return max(float(self.of_tier[self.tier[arc]]), float(self.target[arc]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Link:
     """Where an ejection chain stands."""
 
-    ceiling: Floats
-    """Utilisation that arcs of each tier may not exceed in the end."""
+    ceiling: Ceiling
+    """What arcs may not exceed in the end."""
     depth: int
     """Steps that are left."""
     freed: tuple[int, ...]
@@ -78,7 +98,7 @@ class Chains:
         self._left = 0
         self.spent = 0
 
-    def free(self, arc: int, ceiling: Floats, budget: int) -> bool:
+    def free(self, arc: int, ceiling: Ceiling, budget: int) -> bool:
         """Takes one chunk, or one QP of one, off an arc; False leaves all as it was.
 
         ``spent`` then says how many chunks it looked at.
@@ -106,7 +126,7 @@ class Chains:
         if len(paths) <= 1:
             return False
         after = self.assignment.used_after_move(chunk, size, paths)
-        over = after > link.ceiling[self.assignment.network.tier[paths]]
+        over = after > link.ceiling.at(paths)
         for row in self._order(after, over, paths, link):
             full = paths[row][over[row]].tolist()
             if full and not link.depth:
@@ -132,7 +152,7 @@ class Chains:
         assignment.move(piece, self.trimmed(path))
         further = link.after(piece, full)
         for arc in full:
-            limit = float(link.ceiling[assignment.network.tier[arc]])
+            limit = link.ceiling.of(arc)
             while assignment.utilization_of(arc) > limit:
                 if not self._eject(arc, further):
                     assignment.roll_back(before)

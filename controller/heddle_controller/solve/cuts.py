@@ -12,6 +12,8 @@ complements (traffic inwards). That is closed form, and exact for healthy fabric
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
@@ -26,7 +28,8 @@ def cut_bound(network: Network, flows: Flows, routed: Bools) -> Bound:
 
     ``routed`` marks the flows that count, shape (flows,).
     """
-    return Cuts(network, flows, routed).bound()
+    cuts = Cuts(network, flows, routed)
+    return replace(cuts.bound(), arcs=cuts.of_arcs())
 
 
 class Cuts:
@@ -34,6 +37,7 @@ class Cuts:
 
     def __init__(self, network: Network, flows: Flows, routed: Bools) -> None:
         rows = np.flatnonzero(routed)
+        self._arc_count = network.arc_count
         self._tier_count = len(network.fabric.structure.tiers)
         self._families = [
             _Family(network, flows, rows, group, inwards=inwards)
@@ -46,14 +50,35 @@ class Cuts:
         for family in self._families:
             family.change(arcs, usable=usable)
 
+    def recount(self, flows: Flows, routed: Bools, rows: Ints) -> None:
+        """Takes on flows as they are now: more than were known, or others that count.
+
+        ``routed`` marks those that count, shape (flows,); ``rows`` are those that came,
+        or of which that changed. Known flows stay as and where they are.
+        """
+        for family in self._families:
+            family.recount(flows, routed, rows)
+
     def bound(self) -> Bound:
         """What the cuts prove now."""
         tiers, overall = np.zeros(self._tier_count), 0.0
         for family in self._families:
-            overall = max(overall, float(family.bounds.max(initial=0.0)))
-            for tier, rows in family.sets_of_tier.items():
-                tiers[tier] = max(tiers[tier], float(family.bounds[rows].max()))
+            worst, by_tier = family.worst()
+            overall = max(overall, worst)
+            for tier, least in by_tier.items():
+                tiers[tier] = max(tiers[tier], least)
         return Bound(tiers, max(overall, float(tiers.max(initial=0.0))), "cut")
+
+    def of_arcs(self) -> Floats:
+        """The greatest bound of the cuts that each arc is part of, shape (arcs + 1,).
+
+        The padding has none to meet (infinite).
+        """
+        arcs = np.zeros(self._arc_count + 1)
+        for family in self._families:
+            np.maximum(arcs[:-1], family.of_arcs(), out=arcs[:-1])
+        arcs[-1] = np.inf
+        return arcs
 
 
 def _partitions(network: Network) -> list[Ints]:
@@ -77,27 +102,24 @@ class _Family:
     def __init__(
         self, network: Network, flows: Flows, rows: Ints, group: Ints, *, inwards: bool
     ) -> None:
-        ends = (flows.source, flows.destination)
-        arc_ends = (network.tail, network.head)
-        inner, outer = reversed(ends) if inwards else ends
-        inside, outside = reversed(arc_ends) if inwards else arc_ends
-        first, second = group[inner[rows]], group[outer[rows]]
-        crossing = (first != second) & (first != NONE)
-        rows, flow_set = rows[crossing], first[crossing]
+        self._group, self._inwards = group, inwards
+        ends = (network.tail, network.head)
+        inside, outside = reversed(ends) if inwards else ends
         self._count = int(group.max(initial=0)) + 1
         leaves = (group[inside] != NONE) & (group[inside] != group[outside])
         self._arc_set = np.where(leaves, group[inside], NONE)
         self._speed = network.fabric.structure.capacity
-        together = (flow_set, flows.job[rows], flows.phase[rows])
-        self._demand = self._summed(flows.gbps[rows], *together)
-        self._qps = np.round(self._summed(flows.qps[rows].astype(np.float64), *together))
-        low, high = _range(flows.gbps[rows] / flows.qps[rows], flow_set, self._count)
         arcs = np.flatnonzero(network.usable & leaves)
         slow, fast = _range(self._speed[arcs], self._arc_set[arcs], self._count)
-        equal = (high > 0) & (high <= low * (1 + 1e-9)) & (fast > 0) & (fast <= slow * (1 + 1e-9))
-        self._step: Floats = np.where(equal, low, 0.0) / np.where(equal, fast, 1.0)
-        """What one QP adds to one arc, where all QPs and all arcs are equal; else 0."""
+        alike = (fast > 0) & (fast <= slow * (1 + 1e-9))
+        self._even: Floats = np.where(alike, fast, 0.0)
+        """Speed of the arcs around each set where all are equal; else 0."""
         self._capacity, self._width = np.zeros(self._count), np.zeros(self._count)
+        self._demand, self._qps = np.zeros(self._count), np.zeros(self._count)
+        self._rate: Floats = np.zeros(self._count)
+        """Rate of the QPs that leave each set where all are equal; else 0."""
+        self._flow_set = self._sets_of(flows)
+        """The set that each flow leaves (or enters, inwards), ``NONE`` where there is none."""
         tier = self._common_tier(network.fabric.structure.tier_of_arc, arcs)
         self.sets_of_tier: dict[int, Ints] = {
             t: np.flatnonzero(tier == t) for t in np.unique(tier).tolist() if t != NONE
@@ -105,7 +127,42 @@ class _Family:
         """The sets whose arcs are all of one tier."""
         self.bounds: Floats = np.zeros(self._count)
         """Least utilisation of the worst arc around each set; 0 where none is proven."""
+        self._worst: tuple[float, dict[int, float]] | None = None
+        self._account(flows, rows, np.arange(self._count))
         self.change(arcs, usable=True)
+
+    def _sets_of(self, flows: Flows) -> Ints:
+        ends = (flows.source, flows.destination)
+        inner, outer = reversed(ends) if self._inwards else ends
+        first, second = self._group[inner], self._group[outer]
+        return np.where(first != second, first, NONE)
+
+    def recount(self, flows: Flows, routed: Bools, rows: Ints) -> None:
+        """Takes on flows: as known but that more may have come behind, and others count.
+
+        ``rows`` are those that came, or count now and did not, or the other way round.
+        """
+        if len(flows) > len(self._flow_set):
+            self._flow_set = self._sets_of(flows)
+        touched = np.zeros(self._count + 1, dtype=np.bool_)
+        touched[self._flow_set[rows]] = True
+        touched[NONE] = False  # the last place is that of flows in no set
+        sets = np.flatnonzero(touched)
+        if len(sets):
+            self._account(flows, np.flatnonzero(routed & touched[self._flow_set]), sets)
+            self._renew(sets)
+
+    def _account(self, flows: Flows, rows: Ints, sets: Ints) -> None:
+        """Adds up what leaves some sets; ``rows`` are all the flows that do."""
+        rows = rows[self._flow_set[rows] != NONE]
+        flow_set = self._flow_set[rows]
+        together = (flow_set, flows.job[rows], flows.phase[rows])
+        self._demand[sets] = self._summed(flows.gbps[rows], *together)[sets]
+        qps = self._summed(flows.qps[rows].astype(np.float64), *together)
+        self._qps[sets] = np.round(qps[sets])
+        low, high = _range(flows.gbps[rows] / flows.qps[rows], flow_set, self._count)
+        equal = (high > 0) & (high <= low * (1 + 1e-9))
+        self._rate[sets] = np.where(equal, low, 0.0)[sets]
 
     def _summed(self, amount: Floats, flow_set: Ints, job: Ints, phase: Ints) -> Floats:
         """An amount of each flow by set, the worst phase of each job."""
@@ -122,22 +179,42 @@ class _Family:
     def change(self, arcs: Ints, *, usable: bool) -> None:
         """Gives or takes the capacity of arcs."""
         arcs = arcs[self._arc_set[arcs] != NONE]
-        sign = 1.0 if usable else -1.0
-        np.add.at(self._capacity, self._arc_set[arcs], sign * self._speed[arcs])
-        np.add.at(self._width, self._arc_set[arcs], sign)
-        sets = np.flatnonzero(np.bincount(self._arc_set[arcs], minlength=1))
+        if not len(arcs):
+            return
+        sets, place = np.unique(self._arc_set[arcs], return_inverse=True)
+        speed, sign = self._speed[arcs], 1.0 if usable else -1.0
+        self._capacity[sets] += sign * np.bincount(place, weights=speed)
+        self._width[sets] += sign * np.bincount(place)
         # An arc that comes later may be unlike the others: then steps prove nothing.
-        even = np.zeros(self._count)
-        np.maximum.at(even, self._arc_set[arcs], self._speed[arcs])
-        alike = np.isclose(self._capacity[sets], self._width[sets] * even[sets], rtol=1e-9)
-        self._step[sets[~alike]] = 0.0
+        fastest = np.zeros(len(sets))
+        np.maximum.at(fastest, place, speed)
+        whole = self._width[sets] * fastest
+        alike = np.abs(self._capacity[sets] - whole) <= 1e-9 * (1 + whole)
+        self._even[sets[~alike]] = 0.0
+        self._renew(sets)
+
+    def _renew(self, sets: Ints) -> None:
         self.bounds[sets] = self._bounds(sets)
+        self._worst = None
+
+    def worst(self) -> tuple[float, dict[int, float]]:
+        """The greatest bound, and the greatest of the sets of each tier."""
+        if self._worst is None:
+            tiers = {t: float(self.bounds[rows].max()) for t, rows in self.sets_of_tier.items()}
+            self._worst = float(self.bounds.max(initial=0.0)), tiers
+        return self._worst
+
+    def of_arcs(self) -> Floats:
+        """The bound of the set that each arc leaves (or enters, inwards); 0 for no set."""
+        return np.append(self.bounds, 0.0)[self._arc_set]
 
     def _bounds(self, sets: Ints) -> Floats:
         open_ = (self._demand[sets] > 0) & (self._width[sets] > 0)
         capacity = np.where(open_, self._capacity[sets], 1.0)
         width = np.where(open_, self._width[sets], 1.0)
-        stepped = np.ceil(self._qps[sets] / width) * self._step[sets]
+        even = self._even[sets]
+        step = self._rate[sets] * (even > 0) / np.where(even > 0, even, 1.0)
+        stepped = np.ceil(self._qps[sets] / width) * step
         bounds: Floats = np.where(open_, np.maximum(self._demand[sets] / capacity, stepped), 0.0)
         return bounds
 

@@ -1,13 +1,15 @@
 """Local search: take load off the worst arcs, one after another, until none can give.
 
-How bad an arc is, is its utilisation over the target of its tier, the proven
-bound: so a core that is over-subscribed on purpose does not hide a collision
-beneath it. The worst arc gives up a chunk, whole if that helps enough, else some
-of its QPs, to the candidate path that this leaves best. Where every candidate is
-too full, an *ejection chain* (``chains``) makes room. No step makes any arc as bad
-as the one it relieves was, so the sorted list of badness falls and the search
-ends. Only if the fullest arc of all is then above what is worth having, it may be
-relieved at the cost of other tiers; what that gained is kept as a ceiling.
+How bad an arc is, is its utilisation over the proven bound of its tier: so a core
+that is over-subscribed on purpose does not hide a collision beneath it. Where an
+arc's own switches and zones prove less than its tier, that is its target: so one
+switch with few links left does not hide collisions at the others. The worst arc
+gives up a chunk, whole if that helps enough, else some of its QPs, to the candidate
+path that this leaves best. Where every candidate is too full, an *ejection chain*
+(``chains``) makes room. No step makes any arc as bad as the one it relieves was, so
+the sorted list of badness falls and the search ends. Only if the fullest arc of all
+is then above what is worth having, it may be relieved at the cost of other tiers;
+what that gained is kept as a ceiling.
 
 Arcs wait in a heap; an entry is checked when it is taken, so none has to be found
 when loads change.
@@ -23,7 +25,7 @@ import numpy as np
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.chains import TOLERANCE, Chains, Limits
+from heddle_controller.solve.chains import TOLERANCE, Ceiling, Chains, Limits
 from heddle_controller.solve.options import Deadline
 
 SLACK = 0.01
@@ -38,6 +40,8 @@ class Target:
     """Utilisation that arcs of each tier need not go below, shape (tiers,)."""
     overall: float
     """Utilisation that no plan can have a worst arc below."""
+    arcs: Floats | None = None
+    """The same of each arc and the padding, where more is known than of its tier."""
 
 
 class Search:
@@ -53,8 +57,13 @@ class Search:
     ) -> None:
         self.assignment = assignment
         self.tier = assignment.network.tier
-        self.target = np.append(target.bounds, np.inf) + TOLERANCE
-        """Utilisation that arcs of each tier, and the padding, need not go below."""
+        arcs = np.append(target.bounds, np.inf)[self.tier] if target.arcs is None else target.arcs
+        self.target = arcs + TOLERANCE
+        """Utilisation that each arc and the padding need not go below."""
+        self._enough = self.target
+        if target.arcs is not None:
+            self._enough = np.maximum(np.append(target.bounds, np.inf)[self.tier], self.target)
+        """Below this, and a QP's worth above, an arc is worth little trouble."""
         self.overall = target.overall
         self.limits = limits or Limits()
         self.chains = Chains(assignment, candidates, deadline, self.limits)
@@ -72,7 +81,7 @@ class Search:
         fullest = self._fullest()
         while self._over_goal(fullest, self.overall) and not self._exhausted():
             used = self.assignment.utilization_of(fullest) - 10 * TOLERANCE
-            ceiling = np.full(len(self.target), used)
+            ceiling = np.full(len(self._scale) + 1, used)
             ceiling[-1] = np.inf
             if not self._try(fullest, ceiling):
                 break
@@ -113,7 +122,7 @@ class Search:
         """Finds the arcs that are over their targets."""
         network = self.assignment.network
         used, tier = self.assignment.utilization()[network.inner], self.tier[network.inner]
-        over = np.flatnonzero(used > self.target[tier])
+        over = np.flatnonzero(used > self.target[network.inner])
         badness = used[over] / self._scale[tier[over]]
         self._heap = list(zip((-badness).tolist(), network.inner[over].tolist(), strict=True))
         heapify(self._heap)
@@ -125,7 +134,7 @@ class Search:
         """Takes the worst arc over its target from the heap."""
         while self._heap:
             noted, arc = heappop(self._heap)
-            if self.assignment.utilization_of(arc) <= self.target[self.tier[arc]]:
+            if self.assignment.utilization_of(arc) <= self.target[arc]:
                 continue
             badness = self._badness(arc)
             if badness >= -noted - TOLERANCE:
@@ -139,14 +148,14 @@ class Search:
         for step in self.assignment.journal:
             arcs.update(self.assignment.path[step.chunk].tolist())
         for arc in arcs:
-            if self.assignment.utilization_of(arc) > self.target[self.tier[arc]]:
+            if self.assignment.utilization_of(arc) > self.target[arc]:
                 heappush(self._heap, (-self._badness(arc), arc))
 
     def _relieve(self, arc: int) -> bool:
         """Takes something off an arc without making any arc as bad as it was."""
         less = self._badness(arc) - 10 * TOLERANCE
         ceiling = np.append(np.minimum(less * self._scale, self._cap), np.inf)
-        return self._try(arc, np.maximum(self.target, ceiling))
+        return self._try(arc, ceiling)
 
     def _fullest(self) -> int:
         """The fullest arc between switches."""
@@ -158,12 +167,13 @@ class Search:
     def _over_goal(self, arc: int, bound: float | None = None) -> bool:
         """Whether an arc is fuller than a bound, its tier's or that given, and a QP."""
         assignment = self.assignment
-        least = float(self.target[self.tier[arc]]) if bound is None else bound
+        least = float(self._enough[arc]) if bound is None else bound
         unit = max((assignment.unit_of(c) for c in assignment.members(arc)), default=0.0)
         goal = least * (1 + SLACK) + unit * float(assignment.network.per_gbps[arc])
         return assignment.utilization_of(arc) > goal + TOLERANCE
 
-    def _try(self, arc: int, ceiling: Floats) -> bool:
+    def _try(self, arc: int, of_tier: Floats) -> bool:
+        ceiling = Ceiling(self.tier, of_tier, self.target)
         self.assignment.journal.clear()
         if self._shift(arc, ceiling):
             return True
@@ -175,7 +185,7 @@ class Search:
             self._spare -= self.chains.spent
         return freed
 
-    def _shift(self, arc: int, ceiling: Floats) -> bool:
+    def _shift(self, arc: int, ceiling: Ceiling) -> bool:
         """Moves the chunk, or part of one, that ends up least over target, directly."""
         best: tuple[float, int, int, Ints] | None = None
         for chunk in self.chains.members(arc):
@@ -192,24 +202,24 @@ class Search:
         self.assignment.move(piece, path)
         return True
 
-    def _best_shift(self, chunk: int, ceiling: Floats) -> tuple[float, int, Ints] | None:
+    def _best_shift(self, chunk: int, ceiling: Ceiling) -> tuple[float, int, Ints] | None:
         """The best move of a chunk below the ceiling: how far over targets, QPs, path."""
         assignment, paths = self.assignment, self.chains.paths(self.assignment.flow[chunk])
         qps = assignment.qps(chunk)
-        tier = self.tier[paths]
+        limit = ceiling.at(paths)
         for size in _parts(qps) if len(paths) > 1 else ():
             after = assignment.used_after_move(chunk, size, paths)
-            fits = (after <= ceiling[tier]).all(axis=1)
+            fits = (after <= limit).all(axis=1)
             if fits.any():
-                over = self._excess(after, tier)
+                over = self._excess(after, paths)
                 row = int(np.where(fits, over, np.inf).argmin())
                 return float(over[row]), size, self.chains.trimmed(paths[row])
         return None
 
-    def _excess(self, used: Floats, tier: Ints) -> Floats:
-        """How far over target, in parts of the target, each path's worst arc is."""
-        scale = np.append(self._scale, 1.0)[tier]
-        excess: Floats = (np.maximum(used - self.target[tier], 0.0) / scale).max(axis=1)
+    def _excess(self, used: Floats, paths: Ints) -> Floats:
+        """How far over target, in parts of its tier's bound, each path's worst arc is."""
+        scale = np.append(self._scale, 1.0)[self.tier[paths]]
+        excess: Floats = (np.maximum(used - self.target[paths], 0.0) / scale).max(axis=1)
         return excess
 
     def settle(self, chunk: int) -> None:
@@ -223,7 +233,7 @@ class Search:
         if not paths.shape[1]:
             return
         after = assignment.used_after_move(chunk, qps, paths)
-        over = self._excess(after, self.tier[paths])
+        over = self._excess(after, paths)
         row = int(np.lexsort((after.sum(axis=1), after.max(axis=1), np.round(over, 9)))[0])
         if qps == 1 or len(paths) == 1 or over[row] <= 0.0:
             assignment.move(chunk, self.chains.trimmed(paths[row]))

@@ -1,0 +1,251 @@
+"""The back door of one switch: what its peers say of their links, without any controller.
+
+Every agent has one record, all links of its own that are down; a new one is flooded at once:
+
+    own links change -> announce -> NOTICE to every peer
+    NOTICE from a peer -> a newer record? -> ``heard`` (local repair), and only then on to the peers
+
+A record that is known is not sent on, so a flood ends. What gets lost is mended: every peer is told
+a digest each second; whoever has another one answers with the versions it has, and is sent what it
+lacks. Records thus agree everywhere once digests have gone round, whatever was lost before.
+
+The engine knows neither sockets nor time: both are handed in, so that a test runs a whole fabric of
+them. What comes from the network never raises; it is taken, or dropped and counted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Protocol
+
+from heddle_agent.backdoor import wire
+from heddle_agent.backdoor.freshness import Sender
+from heddle_agent.backdoor.keys import KeyRing
+from heddle_agent.backdoor.records import Records, after
+from heddle_agent.backdoor.refusals import Refusal, Refusals
+from heddle_agent.backdoor.wire import Head, Kind, MalformedError, Record
+from heddle_agent.fib import Link
+
+TICK_SECONDS = 1.0
+"""How often ``tick`` wants to be called."""
+REFRESH_SECONDS = 60.0
+"""A switch with links down says so again after so long."""
+LAPSE_SECONDS = 300.0
+"""Links of a switch that has not been heard of for so long count as up: its agent is gone."""
+_HELLO_SECONDS = 0.1
+_MOST_HELLOS = 4096
+
+
+class Network(Protocol):
+    """What carries datagrams; it may lose, double and reorder them."""
+
+    def send(self, address: str, datagram: bytes) -> None:
+        """Send without waiting and without raising."""
+
+
+class BackDoor:
+    """One switch's end of it; belongs to one thread."""
+
+    def __init__(
+        self,
+        *,
+        fabric: str,
+        switch: str,
+        keys: KeyRing,
+        network: Network,
+        heard: Callable[[str, Collection[Link]], None],
+        boot: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``heard`` is told which links a switch says are down, whenever that changes.
+
+        ``boot`` should be greater than at any earlier start; if it is not, peers that remember say
+        so, and the agent counts on from what they know. ``clock`` is monotonic, in seconds.
+        """
+        self.refusals = Refusals(switch, clock)
+        self.records = Records()
+        self.sent = self.received = 0  # datagrams
+        self.duplicates = 0  # records that were known already
+        self.keys = keys
+        self.boot = boot
+        self._fabric = wire.fabric_id(fabric)
+        self._switch = switch
+        self._network = network
+        self._heard = heard
+        self._clock = clock
+        self._token = secrets.randbits(63) | 1
+        self._counter = 0
+        self._sequence = 0
+        self._down: tuple[Link, ...] = ()
+        self._peers: dict[str, str] = {}
+        self._senders: dict[str, Sender] = {}
+        self._greeted: dict[tuple[str, int], float] = {}
+        self._last_word: dict[str, float] = {}  # of switches with links down
+        self._announced = clock()
+        self._publish()
+
+    @property
+    def peers(self) -> Mapping[str, str]:
+        """Addresses of the peers by switch."""
+        return self._peers
+
+    @property
+    def introduced(self) -> int:
+        """Peers that have proven to be there since this agent started."""
+        return sum(1 for peer in self._peers if self._token_of(peer))
+
+    def set_peers(self, peers: Mapping[str, str]) -> None:
+        """Speak to these switches from now on, by address; new ones are greeted at once."""
+        fresh = {name: at for name, at in peers.items() if name != self._switch}
+        greet = [name for name, at in fresh.items() if self._peers.get(name) != at]
+        self._peers = fresh
+        for name in greet:
+            self._hello(name, fresh[name], self._token_of(name), answer=True)
+
+    def announce(self, down: Collection[Link]) -> None:
+        """These own links are down and no others; every peer hears of it if that is news."""
+        ordered = wire.fitting(self._switch, down)
+        if ordered != self._down:
+            self._down = ordered
+            self._publish()
+
+    def tick(self) -> None:
+        """Greet peers that are not known yet, tell the others a digest, refresh and forget."""
+        now = self._clock()
+        if self._down and now - self._announced >= REFRESH_SECONDS:
+            self._publish()
+        for origin, at in list(self._last_word.items()):
+            if now - at >= LAPSE_SECONDS:
+                del self._last_word[origin]
+                self._heard(origin, ())
+        digest = wire.encode_digest(*self.records.summary)
+        for name, address in self._peers.items():
+            token = self._token_of(name)
+            if token:
+                self._send(Kind.DIGEST, digest, name, address)
+            else:
+                self._hello(name, address, 0, answer=True)
+
+    def receive(self, datagram: bytes, address: str) -> None:
+        """Take a datagram in, from wherever it comes; never raises."""
+        self.received += 1
+        try:
+            parts = wire.unseal(datagram)
+            refusal = self._check(parts) or self._take(parts.head, parts.body, address)
+        except MalformedError:
+            refusal = Refusal.MALFORMED
+        if refusal is not None:
+            self.refusals.add(refusal, address)
+
+    def _check(self, parts: wire.Datagram) -> Refusal | None:
+        """Whether somebody who has the key speaks to this fabric."""
+        head = parts.head
+        if head.fabric != self._fabric:
+            return Refusal.FABRIC
+        key = self.keys.find(head.key_id)
+        if key is None:
+            return Refusal.KEY if self.keys.signing else Refusal.SHUT
+        if not hmac.compare_digest(wire.tag(parts.signed, key), parts.tag):
+            return Refusal.FORGED
+        return Refusal.OWN if head.sender == self._switch else None
+
+    def _take(self, head: Head, body: bytes, address: str) -> Refusal | None:
+        if head.receiver != self._token:
+            # It does not know this start of ours. Whoever it is, let it learn of it; what it says
+            # itself may be a recording.
+            self._hello(head.sender, self._peers.get(head.sender, address), head.token, answer=True)
+            return None if head.kind is Kind.HELLO else Refusal.STALE
+        sender = self._senders.setdefault(head.sender, Sender())
+        known = sender.token
+        if not sender.fresh(head.token, head.counter):
+            return Refusal.REPLAYED
+        address = self._peers.get(head.sender, address)
+        for kind, answer in self._answers(head, body):
+            self._send(kind, answer, head.sender, address)
+        if known != sender.token:
+            digest = wire.encode_digest(*self.records.summary)
+            self._send(Kind.DIGEST, digest, head.sender, address)
+        return None
+
+    def _answers(self, head: Head, body: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """Act on what a fresh datagram says; what there is to say to its sender in return."""
+        match head.kind:
+            case Kind.HELLO:
+                if wire.decode_hello(body):
+                    yield Kind.HELLO, wire.encode_hello(answer=False)
+            case Kind.NOTICE:
+                self._notice(wire.decode_notice(body), head.sender)
+            case Kind.DIGEST:
+                if wire.decode_digest(body) != self.records.summary:
+                    for versions in self.records.versions():
+                        yield Kind.VERSIONS, versions
+            case Kind.VERSIONS:
+                for record in self.records.newer_than(wire.decode_versions(body)):
+                    yield Kind.NOTICE, wire.encode_notice(record)
+
+    def _notice(self, record: Record, sender: str) -> None:
+        if record.origin == self._switch:
+            self._meet_former_self(record)
+            return
+        before = self.records.take(record)
+        if before is None:
+            self.duplicates += 1
+            return
+        if record.down:
+            self._last_word[record.origin] = self._clock()
+        else:
+            self._last_word.pop(record.origin, None)
+        try:
+            self._heard(record.origin, record.down)
+        finally:
+            self._flood(record, sender)
+
+    def _meet_former_self(self, record: Record) -> None:
+        """Peers remember a later start of this switch than this one: count on from there."""
+        if record.version > (self.boot, self._sequence):
+            self.boot = after(record.boot)
+            self._sequence = 0
+            self._publish()
+        else:
+            self.duplicates += 1
+
+    def _publish(self) -> None:
+        self._sequence += 1
+        self._announced = self._clock()
+        record = Record(self._switch, self.boot, self._sequence, self._down)
+        self.records.take(record)
+        self._flood(record, self._switch)
+
+    def _flood(self, record: Record, sender: str) -> None:
+        body = wire.encode_notice(record)
+        for name, address in self._peers.items():
+            if name not in (sender, record.origin) and self._token_of(name):
+                self._send(Kind.NOTICE, body, name, address)
+
+    def _token_of(self, name: str) -> int:
+        sender = self._senders.get(name)
+        return 0 if sender is None else sender.token
+
+    def _hello(self, name: str, address: str, token: int, *, answer: bool) -> None:
+        """Introduce this start, not more often than makes sense."""
+        now = self._clock()
+        if now - self._greeted.get((name, token), -_HELLO_SECONDS) < _HELLO_SECONDS:
+            return
+        if len(self._greeted) >= _MOST_HELLOS:
+            self._greeted.clear()
+        self._greeted[name, token] = now
+        self._send(Kind.HELLO, wire.encode_hello(answer=answer), name, address, token)
+
+    def _send(self, kind: Kind, body: bytes, name: str, address: str, token: int = 0) -> None:
+        signing = self.keys.signing
+        if signing is None:
+            return
+        named, key = signing
+        self._counter += 1
+        self.sent += 1
+        receiver = token or self._token_of(name)
+        head = Head(kind, named, self._fabric, self._token, receiver, self._counter, self._switch)
+        self._network.send(address, wire.seal(head, body, key))

@@ -1,0 +1,45 @@
+"""Which links are down, when several switches speak of one.
+
+A link is down as long as either end says so: a fibre that has lost one direction is seen by one end
+only, and is of no use to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from heddle_agent.fib import Link
+
+
+class LinkView:
+    """Who says what is down."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, frozenset[Link]] = {}
+        self._by: dict[Link, set[str]] = {}
+
+    @property
+    def down(self) -> frozenset[Link]:
+        """All links that somebody says are down."""
+        return frozenset(self._by)
+
+    def report(self, switch: str, down: Collection[Link]) -> dict[Link, bool]:
+        """A switch says that these of its links are down and no others; what changes by that."""
+        before, now = self._said.get(switch, frozenset()), frozenset(down)
+        changes: dict[Link, bool] = {}
+        for link in before - now:
+            told = self._by[link]
+            told.discard(switch)
+            if not told:
+                del self._by[link]
+                changes[link] = True
+        for link in now - before:
+            told = self._by.setdefault(link, set())
+            if not told:
+                changes[link] = False
+            told.add(switch)
+        if now:
+            self._said[switch] = now
+        else:
+            self._said.pop(switch, None)
+        return changes

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_agent.backdoor import TICK_SECONDS, BackDoor, KeyRing, LinkView, wire
+from heddle_agent.fib import Link
+from tests.unit.agent.doors import KEY, Air, clos, door
+
+
+@dataclass
+class World:
+    """A fabric of back doors, what each believes of the links, and what is true."""
+
+    links: list[Link]
+    air: Air
+    views: dict[str, LinkView] = field(default_factory=dict)
+    doors: dict[str, BackDoor] = field(default_factory=dict)
+    down: set[Link] = field(default_factory=set)
+
+    def start(self, switch: str, boot: int) -> None:
+        """An agent starts, knowing nothing but its own links and its peers."""
+        self.views[switch] = LinkView()
+        self.air.now += 1.0
+        self.doors[switch] = door(switch, self.air, self.heard(switch), boot=boot)
+        self.doors[switch].set_peers(self.peers(switch))
+        self.tell(switch)
+
+    def heard(self, switch: str) -> Callable[[str, Collection[Link]], None]:
+        """Where notices go."""
+
+        def note(origin: str, down: Collection[Link]) -> None:
+            self.views[switch].report(origin, down)
+
+        return note
+
+    def peers(self, switch: str) -> dict[str, str]:
+        """Its neighbours in the fabric."""
+        ends = ({link.source, link.target} - {switch} for link in self.links if switch in link[:2])
+        return {peer: peer for end in ends for peer in end}
+
+    def tell(self, switch: str) -> None:
+        """A switch sees its own links as they are."""
+        own = [link for link in self.down if switch in link[:2]]
+        self.views[switch].report(switch, own)
+        self.doors[switch].announce(own)
+
+    def flip(self, link: Link) -> None:
+        """A link goes down, or comes back; both ends see it."""
+        self.down ^= {link}
+        for switch in link[:2]:
+            self.tell(switch)
+
+    def round(self) -> None:
+        """Everybody tells a digest, and all that comes of it arrives or is lost."""
+        self.air.now += TICK_SECONDS
+        for one in self.doors.values():
+            one.tick()
+        self.air.deliver()
+
+
+EVENTS = st.lists(st.tuples(st.sampled_from(["link", "deliver", "round", "boot"]), st.integers(0)))
+
+
+@settings(max_examples=50)
+@given(events=EVENTS, loss=st.floats(0, 1), doubled=st.floats(0, 0.5), seed=st.integers(0, 2**32))
+def test_all_agree_once_digests_went_round(
+    events: list[tuple[str, int]], loss: float, doubled: float, seed: int
+) -> None:
+    """Whatever was lost before, a few rounds of digests leave every agent with the truth.
+
+    Links flap, agents start anew with a lower boot number, and datagrams are lost, doubled and
+    overtake each other.
+    """
+    world = built(clos(8, 3), seed)
+    world.air.loss, world.air.doubled = loss, doubled
+    for what, number in events:
+        match what:
+            case "link":
+                world.flip(world.links[number % len(world.links)])
+            case "deliver":
+                world.air.deliver(number % 200)
+            case "round":
+                world.round()
+            case "boot":
+                names = sorted(world.doors)
+                world.start(names[number % len(names)], boot=1 + number % 200)
+    agreed(world)
+
+
+def test_eighty_agents_agree_after_a_bad_minute() -> None:
+    """As above, once, in a fabric of 80 switches that lose every third datagram."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - how to run it again
+    chance = random.Random(seed)
+    world = built(clos(72, 8), seed)
+    world.air.loss = 1 / 3
+    for _ in range(40):
+        world.flip(chance.choice(world.links))
+        world.air.deliver(chance.randrange(400))
+    for name in chance.sample(sorted(world.doors), 3):
+        world.start(name, boot=1)
+    world.round()
+    agreed(world)
+
+
+def built(links: list[Link], seed: int) -> World:
+    """A fabric whose agents know each other."""
+    world = World(links, Air(random.Random(seed)))
+    for switch in sorted({end for link in links for end in link[:2]}):
+        world.start(switch, boot=100)
+    world.air.deliver()
+    return world
+
+
+def agreed(world: World) -> None:
+    """Nothing is lost from now on: soon all have the links that are down, and no others."""
+    world.air.loss = 0.0
+    world.air.deliver()
+    for _ in range(4):
+        world.round()
+    assert {name: view.down for name, view in world.views.items()} == dict.fromkeys(
+        world.views, frozenset(world.down)
+    )
+    assert len({one.records.summary for one in world.doors.values()}) == 1
+
+
+@given(st.binary(max_size=400), st.integers(0, 2**64), st.booleans())
+def test_garbage_never_raises(noise: bytes, seed: int, signed: bool) -> None:  # noqa: FBT001
+    """Noise, flipped bits, pieces, nonsense that is well signed: dropped, counted, not believed."""
+    air = Air(random.Random(seed))
+    believed: list[str] = []
+    one = door("a", air, lambda origin, down: believed.extend([origin] * len(down)))
+    other = door("b", air, lambda *_: None)
+    one.set_peers({"b": "b"})
+    other.set_peers({"a": "a"})
+    air.deliver()
+    before = sum(one.refusals.counts.values())
+    other.announce([Link("a", "b")])
+    (datagram,) = [sent for _, target, sent in air.waiting if target == "a"]
+    air.waiting.clear()
+    bits = bytearray(datagram)
+    bits[seed % len(bits)] ^= 1 + seed % 255
+    one.receive(noise, "anywhere")
+    one.receive(bytes(bits), "b")
+    one.receive(datagram[: seed % len(datagram)], "b")
+    if signed:
+        one.receive(resigned(datagram, noise), "b")
+    assert believed == []
+    assert sum(one.refusals.counts.values()) - before >= 3
+    one.receive(datagram, "b")
+    assert believed == ["b"]
+
+
+def resigned(datagram: bytes, noise: bytes) -> bytes:
+    """A datagram of an insider gone mad: a good head, a fresh counter, any body, well signed."""
+    head = wire.unseal(datagram).head
+    body = noise + b"\xff"  # of no kind: no text and no number ends like this
+    return wire.seal(head._replace(counter=head.counter + 1), body, KEY)
+
+
+def test_the_ring_believes_what_was_handed_out() -> None:
+    """The key in use signs; the one before is believed for the time of grace, and no longer."""
+    now = [0.0]
+    ring = KeyRing([KEY], clock=lambda: now[0], grace=10)
+    first = ring.signing
+    assert first is not None
+    ring.replace([b"another key of enough bytes"])
+    assert ring.find(first[0]) == KEY
+    now[0] = 11.0
+    assert ring.find(first[0]) is None

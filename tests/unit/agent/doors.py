@@ -1,0 +1,86 @@
+"""Back doors in a network that loses, doubles and reorders as a test wants it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+
+from heddle_agent.backdoor import BackDoor, KeyRing
+from heddle_agent.fib import Link
+
+KEY = b"a key of sixteen bytes or more"
+FABRIC = "fabrics/f1"
+
+
+class Air:
+    """All datagrams under way; time stands still unless the test moves it."""
+
+    def __init__(self, chance: random.Random | None = None) -> None:
+        self.now = 0.0
+        self.loss = self.doubled = 0.0
+        self.waiting: list[tuple[str, str, bytes]] = []
+        self.doors: dict[str, BackDoor] = {}
+        self._chance = chance
+
+    def put(self, source: str, target: str, datagram: bytes) -> None:
+        """A datagram sets out."""
+        chance = self._chance
+        if chance is not None and chance.random() < self.loss:
+            return
+        copies = 2 if chance is not None and chance.random() < self.doubled else 1
+        self.waiting += [(source, target, datagram)] * copies
+
+    def deliver(self, most: int = 10_000_000) -> None:
+        """Let so many arrive, in any order."""
+        while self.waiting and most > 0:
+            step, self.waiting = self.waiting, []
+            if self._chance is not None:
+                self._chance.shuffle(step)
+            self.waiting, step = step[most:], step[:most]
+            most -= len(step)
+            for source, target, datagram in step:
+                if target in self.doors:
+                    self.doors[target].receive(datagram, source)
+
+
+class Place:
+    """Where one agent is in the air."""
+
+    def __init__(self, air: Air, address: str) -> None:
+        self.air, self.address = air, address
+
+    def send(self, address: str, datagram: bytes) -> None:
+        """Send."""
+        self.air.put(self.address, address, datagram)
+
+
+def door(
+    switch: str,
+    air: Air,
+    heard: Callable[[str, Collection[Link]], None],
+    *,
+    boot: int = 1,
+    keys: Sequence[bytes] = (KEY,),
+    fabric: str = FABRIC,
+) -> BackDoor:
+    """A back door that is reached by the name of its switch."""
+    one = BackDoor(
+        fabric=fabric,
+        switch=switch,
+        keys=KeyRing(keys, clock=lambda: air.now),
+        network=Place(air, switch),
+        heard=heard,
+        boot=boot,
+        clock=lambda: air.now,
+    )
+    air.doors[switch] = one
+    return one
+
+
+def clos(leaves: int, spines: int) -> list[Link]:
+    """The links of two tiers."""
+    return [
+        Link.between(f"leaf{leaf}", f"spine{spine}")
+        for leaf in range(leaves)
+        for spine in range(spines)
+    ]

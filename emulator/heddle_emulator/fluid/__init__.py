@@ -1,1 +1,1 @@
-"""The fluid world: what rates flows get where they share links."""
+"""The fluid world: what rates streams get where they share links, and what comes of it in time."""

@@ -1,66 +1,80 @@
 """When the last flow is done, each having a second's worth of its demand to send.
 
-Rates are fair among the flows that still send, and change when one is done: then the
-others take what it leaves. The phases of a job follow one another in the order of
-their names in the flow file, each when the one before has ended; flows without a
-phase send from the start. So a fabric that holds nothing up takes a second for each
-phase of the job that has most of them.
-
-Flows that are done within a small part of the time gone by leave together, the first
-of them no sooner than the last, or 50,000 flows would be 50,000 steps. So the answer is
-never too short, and no more than a few such parts too long.
+Each QP has its equal part of that, as a NIC deals it out, and the QPs of a flow never
+send more than the flow's demand together; so a QP on a bad path is still at it when its
+fellows are done, and may by then have all of the flow's demand for itself. The phases
+of a job follow one another in the order of their names in the flow file, each when the
+one before has ended; flows without a phase send from the start. So a fabric that holds
+nothing up takes a second for each phase of the job that has most of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.plan import Paths
-from heddle_emulator.fluid.rates import path_rates
+from heddle_controller.model.plan import Paths, starts
+from heddle_emulator.fluid.schedule import Schedule
+from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.world import World
 
-FEW = 4000
-"""Flows of which each step is cheap."""
-EXACT, COARSE = 0.002, 0.02
-"""The part of the time gone by, for few flows and for many."""
+FEW = 5000
+"""Paths up to which each end is an event of its own."""
+COARSE = 0.0005
+"""The part of the time gone by within which ends are one event where there are more."""
 
 
 def makespan(capacity: Floats, flows: Flows, paths: Paths, parts: Floats) -> float:
     """Seconds until every flow is done; each must have a path. 0 without flows."""
-    left = flows.gbps.copy()
-    part = EXACT if len(flows) <= FEW else COARSE
-    seconds = 0.0
-    while (left > 0).any():
-        sending = _sending(flows, left)
-        rate = _rates(capacity, flows, (paths, parts), sending)
-        times = left[sending] / rate[sending]
-        first = float(times.min())
-        together = times <= first + part * (seconds + first)
-        step = float(times[together].max())
-        seconds += step
-        left = np.where(sending, np.maximum(left - rate * step, 0.0), left)
-        left[np.flatnonzero(sending)[together]] = 0.0
-    return seconds
+    order = _order(flows)
+    streams, gbit = _streams(len(capacity), flows, paths, parts)
+    count = len(flows) + order.turns
+    nothing = np.zeros(count)
+    schedule = Schedule(nothing, nothing, order.before, order.after, streams, paths.flow, gbit)
+    ways = np.concatenate([capacity, flows.gbps])
+    return World(ways, schedule, coarse=0.0 if len(paths) <= FEW else COARSE).run().makespan
 
 
-def _sending(flows: Flows, left: Floats) -> Bools:
-    """Flows of the first phase of each job that is not done, and those without a phase."""
-    waiting = left > 0
-    phased = np.flatnonzero(waiting & (flows.phase != ANY_PHASE))
-    present: Ints = np.full(len(flows.job_names), len(flows.phase_names), dtype=np.int64)
-    np.minimum.at(present, flows.job[phased], flows.phase[phased])
-    now = (flows.phase == ANY_PHASE) | (flows.phase == present[flows.job])
-    sending: Bools = waiting & now
-    return sending
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Who waits for whom: flows come first, then a meeting at the end of each job's phase."""
+
+    turns: int
+    before: Ints
+    after: Ints
 
 
-def _rates(capacity: Floats, flows: Flows, carried: tuple[Paths, Floats], sending: Bools) -> Floats:
-    """Gbit/s of each flow, 0 for those that do not send."""
-    paths, parts = carried
-    rows = np.flatnonzero(sending[paths.flow])
-    some = paths.take(rows)
-    used = parts[sending[paths.flow][paths.owner()]]
-    return np.bincount(
-        some.flow, weights=path_rates(capacity, flows, some, used), minlength=len(flows)
-    ).astype(np.float64)
+def _order(flows: Flows) -> _Order:
+    phased = np.flatnonzero(flows.phase != ANY_PHASE)
+    width = len(flows.phase_names) + 1
+    codes, turn = np.unique(flows.job[phased] * width + flows.phase[phased], return_inverse=True)
+    meeting = len(flows) + turn.astype(np.int64)
+    follows = np.append(False, codes[1:] // width == codes[:-1] // width)
+    later = follows[turn]
+    return _Order(
+        len(codes),
+        np.concatenate([phased, meeting[later] - 1]),
+        np.concatenate([meeting, phased[later]]),
+    )
+
+
+def _streams(arcs: int, flows: Flows, paths: Paths, parts: Floats) -> tuple[Streams, Floats]:
+    """A stream for each path, and its Gbit.
+
+    Where a flow has several, its demand is an arc of its own that all of them cross.
+    """
+    weight = paths.qp_count.astype(np.float64)
+    several = np.bincount(paths.flow, minlength=len(flows))[paths.flow] > 1
+    lengths = np.diff(paths.first)
+    first = starts(lengths + several)
+    place = np.arange(len(paths.arcs)) + (np.cumsum(several) - several)[paths.owner()]
+    taken: Ints = np.empty(first[-1], dtype=np.int64)
+    part = np.ones(first[-1])
+    taken[place], part[place] = paths.arcs, parts
+    taken[first[1:][several] - 1] = arcs + paths.flow[several]
+    demand = flows.gbps[paths.flow]
+    limit = np.where(several, np.inf, demand)
+    return Streams(weight, limit, first, taken, part), paths.gbps(flows)

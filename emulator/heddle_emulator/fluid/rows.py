@@ -1,0 +1,17 @@
+"""Compressed rows: row ``r`` of something is at ``first[r]`` to ``first[r + 1]``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heddle_controller.model.fabric import Ints
+from heddle_controller.model.plan import starts
+
+
+def places(first: Ints, rows: Ints) -> Ints:
+    """Places of all elements of some rows, in the order of ``rows``."""
+    lengths = np.diff(first)[rows]
+    begin = starts(lengths)
+    within = np.arange(begin[-1], dtype=np.int64) - np.repeat(begin[:-1], lengths)
+    found: Ints = np.repeat(first[:-1][rows], lengths) + within
+    return found

@@ -1,0 +1,195 @@
+"""Virtual time: from one event to the next, at fair rates in between.
+
+An event is a stream that has sent all it had, an activity whose delay or lag is over,
+or whatever the caller does between two calls of ``advance``: give an arc another
+capacity, take streams another way. Between events rates stand still, so time jumps.
+Amounts left are reckoned only where a rate changes, and rates only near an event
+(``shares``).
+
+Where nothing ends at the same moment, each end is an event of its own, and 50,000 of
+them are a while. ``coarse`` lets those that are due within that part of the time gone
+by leave together, the first no sooner than the last, so that no amount is sent early.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.plan import starts
+from heddle_emulator.fluid.rows import places
+from heddle_emulator.fluid.schedule import Schedule
+from heddle_emulator.fluid.shares import Shares
+from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.timeline import Timeline
+
+SAME = 1e-9
+"""Relative to the time gone by; what is due within is one event."""
+FASTEST = 1e300
+"""Gbit/s of what nothing holds back."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What came of a schedule; infinite is "never"."""
+
+    ready: Floats
+    """When all that each activity waited for was complete, seconds, shape (activities,)."""
+    begin: Floats
+    """When each activity began to send."""
+    end: Floats
+    """When each activity was complete."""
+    events: int
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until all is complete; infinite where something never is."""
+        return float(self.end.max(initial=0.0))
+
+    @property
+    def stuck(self) -> Ints:
+        """Activities that began or could have and were never complete."""
+        return np.flatnonzero(np.isfinite(self.ready) & ~np.isfinite(self.end))
+
+
+class World:
+    """A schedule in the course of being played."""
+
+    def __init__(
+        self,
+        capacity: Floats,
+        schedule: Schedule,
+        *,
+        coarse: float = 0.0,
+        timeline: Timeline | None = None,
+    ) -> None:
+        """``capacity`` is in Gbit/s, one element an arc."""
+        self.now = 0.0
+        self.shares = Shares(capacity, schedule.streams)
+        self._schedule, self._timeline = schedule, timeline
+        self._coarse = max(coarse, SAME)
+        self._events = 0
+        count = len(schedule)
+        self._ready, self._begin, self._end = (np.full(count, np.inf) for _ in range(3))
+        self._timer = np.full(count, np.inf)
+        self._pending = np.bincount(schedule.after, minlength=count)
+        self._open = np.bincount(schedule.activity, minlength=count)
+        order = np.argsort(schedule.before, kind="stable")
+        self._next = schedule.after[order]
+        self._first_next = starts(np.bincount(schedule.before, minlength=count))
+        order = np.argsort(schedule.activity, kind="stable")
+        self._own = order.astype(np.int64)
+        self._first_own = starts(self._open)
+        self._left = schedule.gbit.copy()
+        self._rate, self._since = np.zeros(len(schedule.streams)), np.zeros(len(schedule.streams))
+        self._due = np.full(len(schedule.streams), np.inf)
+        self._release(np.flatnonzero(self._pending == 0))
+
+    def run(self) -> Run:
+        """Play to the end, or until nothing moves any more."""
+        self.advance(np.inf)
+        return self.told()
+
+    def told(self) -> Run:
+        """What has come of it so far."""
+        return Run(self._ready.copy(), self._begin.copy(), self._end.copy(), self._events)
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is complete."""
+        return bool(np.isfinite(self._end).all())
+
+    def advance(self, until: float) -> None:
+        """Play up to a point in time, seconds, or to the end if that comes first."""
+        while (event := self._next_event()) <= until and np.isfinite(event):
+            self._pass(event)
+            self._events += 1
+            self._happen()
+        if np.isfinite(until):
+            self._pass(until)
+
+    def resize(self, arcs: Ints, gbps: Floats) -> None:
+        """Give arcs another capacity, Gbit/s, from now on; 0 lets nothing through."""
+        self._follow(self.shares.resize(arcs, gbps))
+
+    def redirect(self, streams: Streams) -> None:
+        """Take streams other ways from now on; a row for each stream of the schedule.
+
+        One without a way has no uses and a limit of 0.
+        """
+        active = np.flatnonzero(self.shares.active)
+        self.shares = Shares(self.shares.capacity, streams)
+        self.shares.change(active, np.empty(0, dtype=np.int64))
+        self._follow(active)
+
+    def left(self) -> Floats:
+        """Gbit that each stream has still to send, shape (streams,)."""
+        return np.maximum(self._left - self._rate * (self.now - self._since), 0.0)
+
+    def _next_event(self) -> float:
+        due = float(self._due.min(initial=np.inf))
+        timer = float(self._timer.min(initial=np.inf))
+        if timer <= due or not np.isfinite(due):
+            return timer
+        together = self._due[self._due <= due + self._coarse * due]
+        return min(float(together.max()), timer)
+
+    def _pass(self, time: float) -> None:
+        if self._timeline is not None and time > self.now:
+            self._timeline.stood(self.now, time, self.shares.load)
+        self.now = max(self.now, time)
+
+    def _happen(self) -> None:
+        """All that is due: streams end, and activities begin or are complete."""
+        ended = np.flatnonzero(self._due <= self.now)
+        self._due[ended], self._left[ended] = np.inf, 0.0
+        touched, count = np.unique(self._schedule.activity[ended], return_counts=True)
+        self._open[touched] -= count
+        self._sent(touched[self._open[touched] == 0])
+        joined: list[Ints] = []
+        while len(expired := np.flatnonzero(self._timer <= self.now)):
+            self._timer[expired] = np.inf
+            sending = np.isfinite(self._begin[expired])
+            self._complete(expired[sending])
+            joined.append(self._start(expired[~sending]))
+        new = np.concatenate([np.empty(0, dtype=np.int64), *joined])
+        if len(new) or len(ended):
+            self._exchange(new, ended)
+
+    def _exchange(self, joined: Ints, ended: Ints) -> None:
+        changed = self.shares.change(joined, ended)
+        self._rate[ended] = 0.0
+        self._follow(np.union1d(changed, joined))
+
+    def _follow(self, rows: Ints) -> None:
+        """Some streams have moved at their old rates until now, and move on at new ones."""
+        self._left[rows] -= self._rate[rows] * (self.now - self._since[rows])
+        self._since[rows] = self.now
+        left = np.maximum(self._left[rows], 0.0)
+        rate = np.minimum(self.shares.rate[rows], FASTEST)
+        need = np.divide(left, rate, out=np.full(len(rows), np.inf), where=rate > 0)
+        self._left[rows], self._rate[rows] = left, rate
+        self._due[rows] = self.now + np.where(left > 0, need, 0.0)
+
+    def _release(self, rows: Ints) -> None:
+        """Nothing keeps some activities waiting any more."""
+        self._ready[rows] = self.now
+        self._timer[rows] = self.now + self._schedule.delay[rows]
+
+    def _start(self, rows: Ints) -> Ints:
+        """Activities begin to send: their streams. Those without have sent."""
+        self._begin[rows] = self.now
+        self._sent(rows[self._open[rows] == 0])
+        return self._own[places(self._first_own, rows)]
+
+    def _sent(self, rows: Ints) -> None:
+        self._timer[rows] = self.now + self._schedule.lag[rows]
+
+    def _complete(self, rows: Ints) -> None:
+        self._end[rows] = self.now
+        waited = self._next[places(self._first_next, rows)]
+        following, count = np.unique(waited, return_counts=True)
+        self._pending[following] -= count
+        self._release(following[self._pending[following] == 0])

@@ -1,0 +1,127 @@
+"""The fluid world against the definition of max-min fairness and against a slow twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Floats
+from heddle_emulator.fluid.fair import fair_rates
+from heddle_emulator.fluid.shares import Shares
+from heddle_emulator.fluid.timeline import Timeline
+from heddle_emulator.fluid.world import World
+from tests.property.fluid_cases import (
+    ARCS,
+    Story,
+    Stream,
+    capacities,
+    packed,
+    slow_ends,
+    slow_rates,
+    stories,
+    streams,
+)
+
+NOBODY = np.empty(0, dtype=np.int64)
+
+
+@given(capacities(), streams(10))
+def test_every_stream_has_a_bottleneck(capacity: Floats, told: list[Stream]) -> None:
+    """No arc is over full; a stream is at its limit, or on a full arc where none is faster."""
+    some = packed(told)
+    rate, holder = fair_rates(capacity, some)
+    load = some.loads(rate, ARCS)
+    assert (load <= capacity * (1 + 1e-8) + 1e-9).all()
+    level = rate / some.weight
+    for row, stream in enumerate(told):
+        if holder[row] < 0:
+            assert rate[row] == pytest.approx(stream.limit)
+            continue
+        arc = int(holder[row])
+        assert load[arc] == pytest.approx(capacity[arc])
+        others = [r for r, other in enumerate(told) if arc in dict(other.uses)]
+        assert level[row] == pytest.approx(max(level[others]))
+
+
+@given(capacities(), streams(10))
+def test_rates_are_those_of_textbook_filling(capacity: Floats, told: list[Stream]) -> None:
+    """Many arcs filled in one round come to what filling one after the other does."""
+    rate, _ = fair_rates(capacity, packed(told))
+    assert rate == pytest.approx(
+        slow_rates(capacity.tolist(), told, set(range(len(told)))), abs=1e-9
+    )
+
+
+@settings(max_examples=200)
+@given(capacities(), streams(30), st.data())
+def test_rates_kept_are_rates_found_anew(
+    capacity: Floats, told: list[Stream], data: st.DataObject
+) -> None:
+    """After any comings, goings and changes of capacity: the same as filling everything."""
+    some = packed(told)
+    shares = Shares(capacity, some)
+    shares.change(np.arange(len(told)), NOBODY)
+    for _ in range(data.draw(st.integers(1, 6))):
+        if data.draw(st.booleans()):
+            arc = np.array([data.draw(st.integers(0, ARCS - 1))])
+            capacity = capacity.copy()
+            capacity[arc] = float(data.draw(st.integers(0, 40)))
+            shares.resize(arc, capacity[arc])
+        else:
+            flipped = data.draw(st.sets(st.integers(0, len(told) - 1), max_size=2))
+            rows = np.array(sorted(flipped), dtype=np.int64)
+            shares.change(rows[~shares.active[rows]], rows[shares.active[rows]])
+        active = np.flatnonzero(shares.active)
+        found, _ = fair_rates(capacity, some.take(active))
+        assert shares.rate[active] == pytest.approx(found, rel=1e-6, abs=1e-6)
+        assert shares.load == pytest.approx(
+            some.take(active).loads(found, ARCS), rel=1e-6, abs=1e-6
+        )
+
+
+@settings(max_examples=200)
+@given(capacities(), stories())
+def test_every_end_is_where_a_slow_twin_has_it(capacity: Floats, story: Story) -> None:
+    """Delays, waiting, sharing and lags, event by event; what never ends does so in both."""
+    run = World(capacity, story.packed()).run()
+    assert run.end.tolist() == pytest.approx(
+        slow_ends(capacity.tolist(), story), rel=1e-6, abs=1e-6
+    )
+
+
+@given(capacities(), stories())
+def test_what_is_sent_is_what_crosses(capacity: Floats, story: Story) -> None:
+    """Load over time adds up, arc by arc, to what the streams have sent; none is over full."""
+    schedule, timeline = story.packed(), Timeline(0.7)
+    world = World(capacity, schedule, timeline=timeline)
+    end = world.run().end
+    reached = max([0.0, *end[np.isfinite(end)].tolist()])
+    world.advance(reached)
+    loads = timeline.loads()
+    if not len(loads):
+        return
+    assert (loads <= capacity * (1 + 1e-6) + 1e-9).all()
+    sent = schedule.gbit - world.left()
+    used = schedule.streams.part * sent[schedule.streams.owner()]
+    crossed = np.bincount(schedule.streams.arcs, used, minlength=ARCS)
+    lengths = np.minimum(timeline.begins + 0.7, world.now) - timeline.begins
+    assert (loads * lengths[:, None]).sum(axis=0) == pytest.approx(crossed, rel=1e-6, abs=1e-6)
+
+
+@given(capacities(), stories(), st.floats(0.1, 5.0))
+def test_stopping_to_look_changes_nothing(capacity: Floats, story: Story, step: float) -> None:
+    """Advancing in steps, and giving an arc the capacity it has, ends as one run does."""
+    whole, halting = World(capacity, story.packed()), World(capacity, story.packed())
+    for stop in range(5):
+        halting.advance(stop * step)
+        halting.resize(np.array([0]), capacity[:1])
+    assert halting.run().end == pytest.approx(whole.run().end, rel=1e-6, abs=1e-6)
+
+
+@given(capacities(), stories())
+def test_the_same_twice(capacity: Floats, story: Story) -> None:
+    """Nothing in the world is left to chance."""
+    one, two = (World(capacity, story.packed()).run() for _ in range(2))
+    assert (one.end.tolist(), one.events) == (two.end.tolist(), two.events)

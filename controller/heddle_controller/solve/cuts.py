@@ -110,11 +110,11 @@ class _Family:
         self._arc_set = np.where(leaves, group[inside], NONE)
         self._speed = network.fabric.structure.capacity
         arcs = np.flatnonzero(network.usable & leaves)
-        slow, fast = _range(self._speed[arcs], self._arc_set[arcs], self._count)
-        alike = (fast > 0) & (fast <= slow * (1 + 1e-9))
-        self._even: Floats = np.where(alike, fast, 0.0)
+        around, speed = self._arc_set[arcs], self._speed[arcs]
+        self._even: Floats = _common(speed, around, self._count)
         """Speed of the arcs around each set where all are equal; else 0."""
-        self._capacity, self._width = np.zeros(self._count), np.zeros(self._count)
+        of_sets = (np.bincount(around, w, self._count) for w in (speed, np.ones(len(around))))
+        self._capacity, self._width = (total.astype(np.float64) for total in of_sets)
         self._demand, self._qps = np.zeros(self._count), np.zeros(self._count)
         self._rate: Floats = np.zeros(self._count)
         """Rate of the QPs that leave each set where all are equal; else 0."""
@@ -128,8 +128,9 @@ class _Family:
         self.bounds: Floats = np.zeros(self._count)
         """Least utilisation of the worst arc around each set; 0 where none is proven."""
         self._worst: tuple[float, dict[int, float]] | None = None
-        self._account(flows, rows, np.arange(self._count))
-        self.change(arcs, usable=True)
+        every = np.arange(self._count)
+        self._account(flows, rows, every)
+        self._renew(every)
 
     def _sets_of(self, flows: Flows) -> Ints:
         ends = (flows.source, flows.destination)
@@ -160,9 +161,7 @@ class _Family:
         self._demand[sets] = self._summed(flows.gbps[rows], *together)[sets]
         qps = self._summed(flows.qps[rows].astype(np.float64), *together)
         self._qps[sets] = np.round(qps[sets])
-        low, high = _range(flows.gbps[rows] / flows.qps[rows], flow_set, self._count)
-        equal = (high > 0) & (high <= low * (1 + 1e-9))
-        self._rate[sets] = np.where(equal, low, 0.0)[sets]
+        self._rate[sets] = _common(flows.gbps[rows] / flows.qps[rows], flow_set, self._count)[sets]
 
     def _summed(self, amount: Floats, flow_set: Ints, job: Ints, phase: Ints) -> Floats:
         """An amount of each flow by set, the worst phase of each job."""
@@ -170,11 +169,11 @@ class _Family:
 
     def _common_tier(self, tier_of_arc: Ints, arcs: Ints) -> Ints:
         """Tier of each set's arcs, ``NONE`` where they are of several."""
-        low = np.full(self._count, np.iinfo(np.int64).max)
-        high = np.full(self._count, NONE, dtype=np.int64)
-        np.minimum.at(low, self._arc_set[arcs], tier_of_arc[arcs])
-        np.maximum.at(high, self._arc_set[arcs], tier_of_arc[arcs])
-        return np.where(low == high, high, NONE)
+        tier = np.full(self._count, NONE, dtype=np.int64)
+        tier[self._arc_set[arcs]] = tier_of_arc[arcs]
+        unlike = tier[self._arc_set[arcs]] != tier_of_arc[arcs]
+        tier[self._arc_set[arcs[unlike]]] = NONE
+        return tier
 
     def change(self, arcs: Ints, *, usable: bool) -> None:
         """Gives or takes the capacity of arcs."""
@@ -219,8 +218,10 @@ class _Family:
         return bounds
 
 
-def _range(values: Floats, group: Ints, count: int) -> tuple[Floats, Floats]:
-    low, high = np.full(count, np.inf), np.zeros(count)
-    np.minimum.at(low, group, values)
-    np.maximum.at(high, group, values)
-    return low, high
+def _common(values: Floats, group: Ints, count: int) -> Floats:
+    """The value of each group of which all values are equal, 0 for all other groups."""
+    some = np.zeros(count)
+    some[group] = values
+    unlike = np.abs(values - some[group]) > 1e-9 * np.abs(values)
+    some[group[unlike]] = 0.0
+    return some

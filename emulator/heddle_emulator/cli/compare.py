@@ -14,7 +14,8 @@ from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
-from heddle_emulator.strategy.compare import DEFAULT, Comparison, names_of
+from heddle_emulator.strategy.choose import DEFAULT, names_of
+from heddle_emulator.strategy.compare import Comparison
 from heddle_emulator.strategy.compare import compare as compared
 
 FAILED = 1
@@ -49,8 +50,9 @@ def compare(*, fabric: Path, flows: Path, strategies: str, seed: int, as_json: b
     try:
         with Console(stderr=True).status("loading") as status:
             found = compared(loaded, wanted, names, seed, status.update)
-    except (ClientError, ControllerError) as error:
-        click.echo(f"error: {error}", err=True)
+    except (ClientError, ControllerError, TimeoutError) as error:
+        told = str(error) or "a switch did not come to hold its plan in time"
+        click.echo(f"error: {told}", err=True)
         return FAILED
     if as_json:
         click.echo(json.dumps(found.record()))

@@ -24,12 +24,12 @@ from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.client import Client
 from heddle_emulator.demo import tables
 from heddle_emulator.demo.checks import CLOSE, crossing, gap, moved, needless
-from heddle_emulator.demo.logs import agent_logs
 from heddle_emulator.demo.scene import scene_fabric, scene_jobs
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.demo.stage import FABRIC, PATIENCE, Stage, now, seconds_since
 from heddle_emulator.fault import LinkDown, draw_link
 from heddle_emulator.fleet import Controller, Fleet
+from heddle_emulator.fleet.logs import agent_logs
 from heddle_emulator.walk import Measurement
 
 QPS = 8

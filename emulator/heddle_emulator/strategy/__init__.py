@@ -1,7 +1,8 @@
 """Ways to choose paths that Heddle is measured against, hashing first among them."""
 
 from heddle_emulator.strategy.carried import Carried, Outcome, whole
-from heddle_emulator.strategy.compare import Comparison, compare, names_of
+from heddle_emulator.strategy.choose import Choice, choose, names_of
+from heddle_emulator.strategy.compare import Comparison, compare
 from heddle_emulator.strategy.greedy import greedy_paths
 from heddle_emulator.strategy.hashing import e_ecmp, ecmp
 from heddle_emulator.strategy.limits import ideal, spray
@@ -12,12 +13,14 @@ from heddle_emulator.strategy.te import te
 
 __all__ = [
     "Carried",
+    "Choice",
     "Comparison",
     "DModK",
     "Outcome",
     "Pinned",
     "Static",
     "Strategy",
+    "choose",
     "compare",
     "e_ecmp",
     "ecmp",

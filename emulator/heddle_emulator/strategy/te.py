@@ -1,8 +1,10 @@
-"""Heddle itself, asked as any user would: a controller, its public API, its routes.
+"""Heddle itself, as a fabric would run it: a controller, an agent for every switch, its tables.
 
 The controller runs in a process of its own on a store that is thrown away. It is
-given the fabric and the flows as demands; what it lists as routes is then walked like
-everything else. No switch is there to hold entries, so a plan counts once committed.
+given the fabric and the flows as demands, over its public API; the agents, all in this
+process, dial in as they would from switches. Once every switch holds the plan, packets
+are walked through the agents' tables: what is measured is what these would forward,
+not what the plan says.
 """
 
 from __future__ import annotations
@@ -15,37 +17,47 @@ from pathlib import Path
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
-from heddle_emulator.client import Client, routed
-from heddle_emulator.fleet import Controller
+from heddle_emulator.client import Client
+from heddle_emulator.fleet import Controller, Fleet
+from heddle_emulator.fleet.logs import agent_logs
+from heddle_emulator.walk import walk
 
 FABRIC, DEMANDS = "fabrics/compare", "flows"
-PLAN_SECONDS = 300.0
+PATIENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """What a controller answered."""
+    """What a controller planned, and where packets went."""
 
     paths: Paths
     lower_bound: float
     """Worst utilisation that no plan is below, as its certificate proves."""
+    routed: int
+    """Flows that the plan has a path for."""
 
 
-def te(fabric: Fabric, flows: Flows) -> Planned:
-    """Plan flows by a controller that is started for it and stopped again.
+def te(fabric: Fabric, flows: Flows, seed: int = 0) -> Planned:
+    """Plan flows and program them; ``seed`` draws the hashes beneath the entries.
 
     Raises:
-        ClientError, ControllerError: it did not start, or did not answer.
+        ClientError, ControllerError: the controller did not start, or did not answer.
+        TimeoutError: a switch did not come to hold the plan.
     """
-    return asyncio.run(_planned(fabric, flows))
+    return asyncio.run(_planned(fabric, flows, seed))
 
 
-async def _planned(fabric: Fabric, flows: Flows) -> Planned:
-    with tempfile.TemporaryDirectory(prefix="heddle-compare-") as folder:
-        async with Controller(Path(folder)) as controller, Client(controller.api, FABRIC) as client:
+async def _planned(fabric: Fabric, flows: Flows, seed: int) -> Planned:
+    with tempfile.TemporaryDirectory(prefix="heddle-compare-") as name, agent_logs(Path(name)):
+        async with (
+            Controller(Path(name)) as controller,
+            Client(controller.api, FABRIC) as client,
+        ):
             await client.put_fabric(fabric)
-            await client.put_demands(DEMANDS, fabric, flows)
-            plan = await client.committed_plan(len(flows), PLAN_SECONDS)
-            _, routes = await client.routes()
-            told = routed(fabric, flows, routes)
-            return Planned(told.paths, plan.certificate.lower_bound)
+            async with Fleet(fabric, [controller.api], name=FABRIC, seed=seed) as fleet:
+                await fleet.connected(PATIENCE_SECONDS)
+                await client.put_demands(DEMANDS, fabric, flows)
+                plan = await client.committed_plan(len(flows), PATIENCE_SECONDS)
+                plan = await client.programmed_plan(plan.generation - 1, PATIENCE_SECONDS)
+                paths = walk(fabric, flows, fleet.switches).paths()
+                return Planned(paths, plan.certificate.lower_bound, plan.routed_count)

@@ -6,12 +6,12 @@
 2. Where that does not meet the bound, and in graphs without tiers from the start,
    the linear relaxation is rounded, the rest placed and searched likewise; the
    relaxation also proves a better bound. The better of the two plans stays.
-3. Each path gets a backup, and the plan its certificate.
+3. Where tables have no room for flows to part, those are tied (``ties``) and planned
+   again; what still exceeds a table then is given up (``tables``).
+4. Each path gets a backup, and the plan its certificate.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 
@@ -32,11 +32,16 @@ from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.certificate import certify
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.export import paths_of
+from heddle_controller.solve.needs import pairs_of
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planes import Planes
-from heddle_controller.solve.tables import fit_tables, too_split
+from heddle_controller.solve.tables import fit_tables, too_parted
+from heddle_controller.solve.ties import Ties, tie
 from heddle_controller.solve.unrouted import reason_unrouted
+
+MOST_ROUNDS = 8
+"""Plans made to find out which flows the tables leave no room to part."""
 
 
 def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
@@ -46,23 +51,26 @@ def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
     routed, deadline = attached(network, flows), options.deadline()
-    whole = np.zeros(len(flows), dtype=np.bool_)
-    while True:
-        # Flows whose splitting no table has room for are planned as if of one QP.
-        coarse = replace(flows, qps=np.where(whole, 1, flows.qps))
-        bound = cut_bound(network, coarse, routed)
-        problem = Problem(network, candidates, planes, coarse, routed.copy(), bound, deadline)
-        paths = paths_of(_assign(problem, options), renumber=True)
-        excess = too_split(network, coarse, paths)
-        if whole[excess].all() or deadline.passed():  # nothing more to join
+
+    def planned(ties: Ties) -> tuple[Problem, Paths]:
+        few, usable = ties.flows, routed[ties.leader]
+        bound = cut_bound(network, few, usable)
+        problem = Problem(network, candidates, planes, few, usable, bound, deadline)
+        return problem, ties.untie(paths_of(_assign(problem, options), renumber=True))
+
+    pair = pairs_of(flows)
+    ties = tie(flows, pair, np.zeros(len(flows), dtype=np.bool_))
+    problem, paths = planned(ties)
+    for _ in range(MOST_ROUNDS):
+        parted = too_parted(network, flows, paths, pair)
+        if not parted.any() or deadline.passed():
             break
-        whole[excess] = True
-    if whole.any():
-        paths = replace(
-            paths, last_qp=np.where(whole[paths.flow], flows.qps[paths.flow] - 1, paths.last_qp)
-        )
-        problem.flows, problem.bound = flows, cut_bound(network, flows, problem.routed)
-        problem.notes = (f"{whole.sum()} flows are not split, to fit the tables",)
+        ties = tie(flows, pair, ties.tied | parted)
+        problem, paths = planned(ties)
+    if ties.tied.any():
+        problem.flows, problem.routed = flows, problem.routed[ties.stands]
+        problem.bound = cut_bound(network, flows, problem.routed)
+        problem.notes = (f"{ties.tied.sum()} flows are not split, to fit the tables",)
     return finished_plan(problem, paths)
 
 
@@ -81,7 +89,7 @@ def _assign(problem: Problem, options: Options) -> Assignment:
 def finished_plan(problem: Problem, paths: Paths) -> Plan:
     """Adds to paths what makes them a plan: backups, certificate, reasons."""
     network, flows = problem.network, problem.flows
-    fitted = fit_tables(network, flows, paths)
+    fitted = fit_tables(network, problem.candidates, flows, paths)
     unrouted = {
         row: reason_unrouted(network, int(flows.source[row]), int(flows.destination[row]))
         for row in np.flatnonzero(~problem.routed).tolist()

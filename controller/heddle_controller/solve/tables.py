@@ -1,26 +1,35 @@
 """Keeps a plan within the exact-match tables of its switches.
 
-A switch needs entries for the flows it has a choice for: one for a pair of NICs
-whose QPs all leave by the same arc, one for each QP where they part. The count
-here is never less than what programs come to. Where it exceeds a table, the plan
-gives up, in this order: splitting flows at that switch (each goes back to the path
-that most of its QPs had), then the flows of least priority, which are left to the
-underlay and said to be.
+Where paths need more entries than a table holds, the plan gives up, in this order:
+
+1. *Parting.* The QPs of a pair of NICs go back to one path, which needs one entry a
+   switch and no more: pairs of least priority first, then those that relieve most.
+2. *Pairs.* Where even one entry a pair is too many, pairs of least priority, then
+   those in the way of most, then the slowest, are left to the underlay. Whatever that
+   makes room for is taken back, most important first, and so are pairs that fit in
+   on another of their candidate paths.
+
+A pair is given up whole: flows of one pair on one path need no more than one of them.
+Each flow given up has its reason in the plan. Entries are counted by ``needs``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
-from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
+from heddle_controller.model.flows import Flows, TrafficClass
+from heddle_controller.model.plan import Paths, join_paths
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.needs import Needs, limited, needs_of, pairs_of
 from heddle_controller.solve.network import Network
+from heddle_controller.solve.seats import Seats
 
-BOTH_WAYS = 2
-"""Arcs of one cable."""
+BOUNDLESS = np.iinfo(np.int64).max // 2
+"""Room in a table without an end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,142 +42,155 @@ class Fitted:
     notes: tuple[str, ...]
 
 
-def fit_tables(network: Network, flows: Flows, paths: Paths) -> Fitted:
-    """Gives up splits, then flows, until no switch needs more entries than it holds."""
-    size = network.fabric.structure.nodes.table_size
-    if (size == NONE).all() or not len(paths):
+def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Paths) -> Fitted:
+    """Gives up parting, then pairs, until no switch needs more entries than it holds."""
+    fabric = network.fabric
+    if not limited(fabric).any() or not len(paths):
         return Fitted(paths, {}, ())
-    joined = too_split(network, flows, paths)
-    fitted = _unsplit(flows, paths, joined)
-    dropped = _over_budget(network, flows, fitted, size, split=False)
-    ids = network.fabric.structure.nodes.ids
-    reasons = {
+    pair = pairs_of(flows)
+    tied = np.isin(pair, _too_parted(fabric, flows, paths, pair))
+    paths = _joined(flows, paths, pair, tied)
+    needs = needs_of(fabric, flows, paths, pair)
+    room = _room(fabric, needs)
+    full_at = _given_up(needs, needs.entries, room, _Rank(flows, pair))
+    if not full_at:
+        return Fitted(paths, {}, _notes(tied, full_at))
+    seats = Seats(network, candidates, flows, room)
+    paths, full_at = _taken_back(seats, needs, paths, pair, full_at)
+    ids, size = fabric.structure.nodes.ids, fabric.structure.nodes.table_size
+    dropped = {
         flow: f"the table of {ids[switch]} is full ({size[switch]} entries):"
         " it is left to the underlay; raise table_size or its priority"
-        for flow, switch in dropped.items()
+        for flow, switch in _by_flow(pair, full_at).items()
     }
-    kept = np.isin(fitted.flow, np.array(sorted(dropped), dtype=np.int64), invert=True)
-    notes = [f"{len(joined)} flows are put on one path, to fit the tables"] if len(joined) else []
+    return Fitted(paths, dropped, _notes(tied, dropped))
+
+
+def too_parted(network: Network, flows: Flows, paths: Paths, pair: Ints) -> Bools:
+    """Which flows are of pairs whose parting exceeds a table, shape (flows,)."""
+    if not limited(network.fabric).any() or not len(paths):
+        return np.zeros(len(flows), dtype=np.bool_)
+    return np.isin(pair, _too_parted(network.fabric, flows, paths, pair))
+
+
+def _too_parted(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> list[int]:
+    needs = needs_of(fabric, flows, paths, pair)
+    return [*_given_up(needs, needs.entries - 1, _room(fabric, needs), _Rank(flows, pair))]
+
+
+def _room(fabric: Fabric, needs: Needs) -> Ints:
+    """Entries that each node could still hold, below 0 where it needs too many."""
+    size = np.where(limited(fabric), fabric.structure.nodes.table_size, BOUNDLESS)
+    return size - needs.by_switch(fabric.node_count)
+
+
+class _Rank:
+    """How much pairs matter."""
+
+    def __init__(self, flows: Flows, pair: Ints) -> None:
+        self.weight = np.zeros(int(pair.max(initial=-1)) + 1)
+        np.maximum.at(self.weight, pair, flows.weight)
+        self.gbps: Floats = np.zeros(len(self.weight))
+        np.add.at(self.gbps, pair, flows.gbps)
+
+    def least_first(self, pairs: Ints, relief: Floats) -> list[int]:
+        """Pairs in the order to give them up in; ``relief`` is by pair."""
+        order = np.lexsort((self.gbps[pairs], -relief[pairs], self.weight[pairs]))
+        ordered: list[int] = pairs[order].tolist()
+        return ordered
+
+    def most_first(self, pairs: Iterable[int]) -> list[int]:
+        """Pairs in the order to take them back in."""
+        return sorted(pairs, key=lambda p: (-self.weight[p], -self.gbps[p], p))
+
+
+def _given_up(needs: Needs, saving: Ints, room: Ints, rank: _Rank) -> dict[int, int]:
+    """Pairs to give up so that no room is below 0, and the switch that demands each.
+
+    ``saving`` is what giving up the pair of each row frees at its switch; ``room`` is
+    kept up to date.
+    """
+    useful = (room[needs.switch] < 0) & (saving > 0)
+    pairs = np.unique(needs.pair[useful])
+    helps = np.where(useful, np.minimum(saving, -room[needs.switch]), 0)
+    relief = np.zeros(len(rank.weight))
+    np.add.at(relief, needs.pair, helps)
+    first = np.searchsorted(needs.pair, pairs, side="left")
+    last = np.searchsorted(needs.pair, pairs, side="right")
+    rows = {p: slice(a, b) for p, a, b in zip(pairs.tolist(), first, last, strict=True)}
+    full_at: dict[int, int] = {}
+    for one in rank.least_first(pairs, relief):
+        switches, saved = needs.switch[rows[one]], saving[rows[one]]
+        crowded = switches[(room[switches] < 0) & (saved > 0)]
+        if len(crowded):
+            full_at[one] = int(crowded[0])
+            room[switches] += saved
+    return full_at
+
+
+def _joined(flows: Flows, paths: Paths, pair: Ints, tied: Bools) -> Paths:
+    """Puts all QPs of tied pairs on the path that carries most of theirs.
+
+    Where a flow of the pair must take shortest paths, on one of such a flow.
+    """
+    if not tied.any():
+        return paths
+    latency = flows.traffic_class[paths.flow] == TrafficClass.LATENCY
+    order = np.lexsort((-paths.gbps(flows), ~latency, pair[paths.flow]))
+    best_of_pair = np.empty(int(pair.max()) + 1, dtype=np.int64)
+    heads = order[np.flatnonzero(np.diff(pair[paths.flow[order]], prepend=-1))]
+    best_of_pair[pair[paths.flow[heads]]] = heads
+    whole = np.unique(paths.flow[tied[paths.flow]])
+    one = replace(
+        paths.take(best_of_pair[pair[whole]]),
+        flow=whole,
+        first_qp=np.zeros_like(whole),
+        last_qp=flows.qps[whole] - 1,
+    )
+    return _merged(paths.take(np.flatnonzero(~tied[paths.flow])), one)
+
+
+def _merged(first: Paths, second: Paths) -> Paths:
+    """Paths of two sets of flows, by flow."""
+    both = join_paths([first, second])
+    return both.take(np.argsort(both.flow, kind="stable"))
+
+
+def _taken_back(
+    seats: Seats, needs: Needs, paths: Paths, pair: Ints, full_at: dict[int, int]
+) -> tuple[Paths, dict[int, int]]:
+    """The paths that stay, and the pairs that have none in the end."""
+    flows = seats.flows
+    pair_of_path = pair[paths.flow]
+    gone = np.isin(pair_of_path, [*full_at])
+    seats.load(paths.take(np.flatnonzero(~gone)))
+    left = dict(full_at)
+    elsewhere: list[Paths] = []
+    for one in _Rank(flows, pair).most_first(full_at):
+        rows = np.flatnonzero(pair_of_path == one)
+        low, high = np.searchsorted(needs.pair, [one, one + 1])
+        if seats.keep(paths.take(rows), needs.switch[low:high], needs.entries[low:high]):
+            gone[rows] = False
+        else:
+            found = seats.find(np.flatnonzero(pair == one))
+            if found is None:
+                continue
+            elsewhere.append(found)
+        del left[one]
+    kept = paths.take(np.flatnonzero(~gone))
+    return (_merged(kept, join_paths(elsewhere)) if elsewhere else kept), left
+
+
+def _by_flow(pair: Ints, full_at: dict[int, int]) -> dict[int, int]:
+    """The switch for each flow of the pairs given up, by flow row."""
+    rows = np.flatnonzero(np.isin(pair, [*full_at])).tolist()
+    return {row: full_at[int(pair[row])] for row in rows}
+
+
+def _notes(tied: Bools, dropped: dict[int, str] | dict[int, int]) -> tuple[str, ...]:
+    notes = []
+    if tied.any():
+        notes.append(f"{tied.sum()} flows are put on one path, to fit the tables")
     if dropped:
         notes.append(f"{len(dropped)} flows are left to the underlay, to fit the tables")
-    return Fitted(fitted.take(np.flatnonzero(kept)), reasons, tuple(notes))
-
-
-def too_split(network: Network, flows: Flows, paths: Paths) -> Ints:
-    """Rows of the flows whose splitting exceeds a table; none where tables have no limit."""
-    size = network.fabric.structure.nodes.table_size
-    if (size == NONE).all() or not len(paths):
-        return np.empty(0, dtype=np.int64)
-    chosen = _over_budget(network, flows, paths, size, split=True)
-    return np.array(sorted(chosen), dtype=np.int64)
-
-
-def _over_budget(
-    network: Network, flows: Flows, paths: Paths, size: Ints, *, split: bool
-) -> dict[int, int]:
-    """Flows to give up, whole or only in their splits, and the switch that demands it."""
-    needs = _needs(network, flows, paths)
-    chosen: dict[int, int] = {}
-    total = np.bincount(needs.switch, weights=needs.entries, minlength=network.fabric.node_count)
-    for switch in np.flatnonzero((size != NONE) & (total > size)).tolist():
-        excess = int(total[switch]) - int(size[switch])
-        rows = np.flatnonzero(needs.switch == switch)
-        if split:
-            rows = rows[needs.entries[rows] > 1]
-        weight, gbps = flows.weight[needs.flow[rows]], flows.gbps[needs.flow[rows]]
-        order = np.lexsort((gbps, weight) if not split else (weight, -needs.entries[rows]))
-        for row in rows[order].tolist():
-            if excess <= 0:
-                break
-            excess -= int(needs.entries[row]) - (1 if split else 0)
-            for flow in needs.flows_of(row):
-                chosen.setdefault(flow, switch)
-    return chosen
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Needs:
-    """Entries by switch and pair of NICs, parallel columns."""
-
-    switch: Ints
-    entries: Ints
-    flow: Ints
-    """A flow of the pair."""
-    pair: Ints
-    pair_of_flow: Ints
-
-    def flows_of(self, row: int) -> list[int]:
-        """All flows of a row's pair."""
-        found: list[int] = np.flatnonzero(self.pair_of_flow == self.pair[row]).tolist()
-        return found
-
-
-def _needs(network: Network, flows: Flows, paths: Paths) -> _Needs:
-    """How many entries each pair needs at each switch on its way, at most."""
-    pair_of_flow = flows.source * network.fabric.node_count + flows.destination
-    use = np.flatnonzero(_needs_entry(network, flows, paths))
-    path = paths.owner()[use]
-    columns = np.stack([network.tail[paths.arcs[use]], pair_of_flow[paths.flow[path]]])
-    places, first, inverse = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-    qps = np.bincount(inverse, weights=paths.qp_count[path], minlength=places.shape[1])
-    ways = np.unique(np.stack([inverse, paths.arcs[use]]), axis=1)[0]
-    parts = np.bincount(ways, minlength=places.shape[1]) > 1
-    return _Needs(
-        switch=places[0],
-        entries=np.where(parts, qps, 1).astype(np.int64),
-        flow=paths.flow[path[first]],
-        pair=places[1],
-        pair_of_flow=pair_of_flow,
-    )
-
-
-def _needs_entry(network: Network, flows: Flows, paths: Paths) -> Bools:
-    """Marks each use of an arc that the underlay might not make by itself.
-
-    Up and down a fabric of tiers, that is every step up with more than one way and
-    every step down over parallel cables; anywhere else, every step between switches.
-    """
-    level = network.level
-    tail, head = network.tail[paths.arcs], network.head[paths.arcs]
-    between = (level[tail] != NodeKind.NIC) & (level[head] != NodeKind.NIC)
-    if not network.tiered:
-        every: Bools = between
-        return every
-    arcs = network.inner
-    rising = level[network.head] > level[network.tail]
-    ways_up = np.bincount(network.tail[arcs[rising[arcs]]], minlength=len(level))
-    ends = np.minimum(network.tail, network.head) * len(level) + np.maximum(
-        network.tail, network.head
-    )
-    _, link_of, cables = np.unique(ends, return_inverse=True, return_counts=True)
-    up = rising[paths.arcs]
-    # A core may reach a leaf over several spines; what falls from it is a choice.
-    falls_by_choice = (cables[link_of[paths.arcs]] > BOTH_WAYS) | (level[tail] == NodeKind.CORE)
-    choice = np.where(up, ways_up[tail] > 1, falls_by_choice)
-    destined_twice = network.nic_arc[flows.destination] == NONE
-    owner = paths.owner()
-    falls = np.cumsum(~up & between)
-    valley = up & between & (falls > np.append(0, falls)[paths.first[:-1]][owner])
-    crooked = np.zeros(len(paths), dtype=np.bool_)
-    crooked[owner[valley]] = True
-    crooked |= destined_twice[paths.flow]
-    marked: Bools = between & (choice | crooked[owner])
-    return marked
-
-
-def _unsplit(flows: Flows, paths: Paths, rows: Ints) -> Paths:
-    """Puts all QPs of some flows on the path that has most of them."""
-    if not len(rows):
-        return paths
-    chosen = np.isin(paths.flow, rows)
-    order = np.lexsort((-paths.qp_count, paths.flow))
-    best = order[np.flatnonzero(np.diff(paths.flow[order], prepend=-1))]
-    keep = ~chosen
-    keep[best] = True
-    kept = paths.take(np.flatnonzero(keep))
-    whole = chosen[keep]
-    return replace(
-        kept,
-        first_qp=np.where(whole, 0, kept.first_qp),
-        last_qp=np.where(whole, flows.qps[kept.flow] - 1, kept.last_qp),
-    )
+    return tuple(notes)

@@ -8,7 +8,7 @@ import numpy as np
 
 from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.fabric import Fabric, NodeKind, ids_of
-from heddle_controller.model.flows import Flows
+from heddle_controller.model.flows import Flows, TrafficClass
 
 Row = tuple[str, str, float, int, str, str]
 """Source, destination, Gbit/s, QPs, job, phase."""
@@ -66,3 +66,22 @@ def permutations(fabric: Fabric, rng: Random, sets: int, qps: int = 1) -> Flows:
             (a, b, 400.0, qps, f"j{turn}", "") for a, b in zip(nics, to, strict=True) if a != b
         ]
     return flows_of(fabric, *rows)
+
+
+def crowded_flows(rng: Random, fabric: Fabric, most: int = 14) -> Flows:
+    """Flows of all sorts that share a few pairs of NICs: priorities and classes mixed."""
+    nics = nic_ids(fabric)
+    pairs = [rng.sample(nics, 2) for _ in range(rng.randint(1, 5))]
+    rows: list[Row] = []
+    for _ in range(rng.randint(1, most)):
+        qps, job = rng.choice((1, 1, 2, 4, 32)), f"j{rng.randrange(3)}"
+        gbps, phase = rng.choice([400.0, 400.0, 100.0, 37.5]), rng.choice(["", "p", "q"])
+        source, destination = rng.choice(pairs)
+        rows.append((source, destination, gbps, qps, job, phase))
+    flows = flows_of(fabric, *rows)
+    latency = rng.choice([0.0, 0.0, 0.3])
+    for row in range(len(flows)):
+        flows.weight[row] = rng.choice([1.0, 1.0, 2.0, 5.0])
+        if rng.random() < latency:
+            flows.traffic_class[row] = TrafficClass.LATENCY
+    return flows

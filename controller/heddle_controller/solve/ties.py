@@ -1,0 +1,78 @@
+"""Flows that must keep together, planned as one.
+
+Where tables have no room for the QPs of a pair of NICs to part, all flows of the
+pair are *tied*: one path for all of them is one entry at a switch. For the planner
+they are then a single flow of a single QP, so that search and colouring need know
+nothing of tables; afterwards each flow of the pair gets the path that was found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Ints
+from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.plan import Paths, starts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ties:
+    """Flows, and the flows that stand for them."""
+
+    flows: Flows
+    """What is to be planned."""
+    leader: Ints
+    """Row, among all flows, of the first that each of ``flows`` stands for."""
+    stands: Ints
+    """Row in ``flows`` of what stands for each of all flows."""
+    tied: Bools
+    """Whether each of all flows is tied."""
+    qps: Ints
+    """QPs of each of all flows."""
+
+    def untie(self, paths: Paths) -> Paths:
+        """Paths of all flows from paths of those that stand for them."""
+        if not self.tied.any():
+            return paths
+        counts = np.bincount(paths.flow, minlength=len(self.flows))
+        repeat = counts[self.stands]
+        flow = np.repeat(np.arange(len(self.stands), dtype=np.int64), repeat)
+        within = np.arange(len(flow), dtype=np.int64) - np.repeat(starts(repeat)[:-1], repeat)
+        every = paths.take(starts(counts)[self.stands[flow]] + within)
+        last_qp = np.where(self.tied[flow], self.qps[flow] - 1, every.last_qp)
+        return replace(every, flow=flow, last_qp=last_qp)
+
+
+def tie(flows: Flows, pair: Ints, tied: Bools) -> Ties:
+    """Ties the flows marked, those of one pair together. ``pair`` is by flow.
+
+    A tied flow has the sum of its flows' rates, which may be more than they ever need
+    at once where their phases differ; it takes shortest paths if any of them must.
+    """
+    everyone = np.arange(len(flows), dtype=np.int64)
+    if not tied.any():
+        return Ties(flows, everyone, everyone, tied, flows.qps)
+    group = np.where(tied, pair, len(flows) + everyone)
+    _, leader, inverse = np.unique(group, return_index=True, return_inverse=True)
+    order = np.argsort(leader)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    leader, stands = leader[order], place[inverse]
+    few = flows.take(leader)
+    mixed = np.zeros(len(few), dtype=np.bool_)
+    for column in (flows.job, flows.phase):
+        np.logical_or.at(mixed, stands, column != column[leader[stands]])
+    traffic_class, weight = few.traffic_class.copy(), few.weight.copy()
+    np.maximum.at(traffic_class, stands, flows.traffic_class)
+    np.maximum.at(weight, stands, flows.weight)
+    merged = replace(
+        few,
+        gbps=np.bincount(stands, weights=flows.gbps).astype(np.float64),
+        qps=np.where(tied[leader], 1, few.qps),
+        phase=np.where(mixed, ANY_PHASE, few.phase),
+        traffic_class=traffic_class,
+        weight=weight,
+    )
+    return Ties(merged, leader, stands, tied, flows.qps)

@@ -1,0 +1,160 @@
+"""Tables: entries are counted as they are written, and no more are asked for than they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.plan import Paths, Plan, join_paths
+from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Options, Repairer, solve
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.export import with_nics
+from heddle_controller.solve.needs import needs_of, pairs_of
+from heddle_controller.solve.network import Network
+from heddle_emulator.topology import clos
+from tests.unit.plan.chance import random_fabric, random_plan, with_failures
+from tests.unit.solve.solve_checks import check_certificate, check_paths
+from tests.unit.solve.solve_chunks import inner_paths
+from tests.unit.solve.solve_fabrics import KINDS, damaged, frayed
+from tests.unit.solve.solve_flows import Row, crowded_flows, flows_of
+from tests.unit.solve.solve_reference import is_joined
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+AMPLE = 10**9
+
+
+def with_tables(fabric: Fabric, sizes: Ints) -> Fabric:
+    """The same fabric with other table sizes, those of NICs left out; shape (nodes,)."""
+    nodes = fabric.structure.nodes
+    size = np.where(nodes.kind == NodeKind.NIC, NONE, sizes)
+    return replace(
+        fabric, structure=replace(fabric.structure, nodes=replace(nodes, table_size=size))
+    )
+
+
+def written(plan: Plan) -> Ints:
+    """Entries at each node as programs hold them."""
+    return np.bincount(entries_of(plan).switch, minlength=plan.fabric.node_count)
+
+
+def counted(plan: Plan) -> Ints:
+    """Entries at each node as the planner counts them."""
+    needs = needs_of(plan.fabric, plan.flows, plan.paths, pairs_of(plan.flows))
+    return needs.by_switch(plan.fabric.node_count)
+
+
+@settings(max_examples=30)
+@given(SEEDS)
+def test_entries_are_counted_as_written_on_any_paths(seed: int) -> None:
+    """On paths drawn at random, shortest or not, each switch's count is that of its program."""
+    rng = Random(seed)
+    fabric = with_failures(rng, random_fabric(rng))
+    fabric = with_tables(fabric, np.full(fabric.node_count, AMPLE))
+    plan = random_plan(rng, fabric)
+    assert counted(plan).tolist() == written(plan).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=5)
+@given(SEEDS)
+def test_entries_are_counted_as_written_in_plans(kind: str, seed: int) -> None:
+    """Of plans of every kind of fabric, whole and damaged, the counts are those of programs."""
+    rng = Random(seed)
+    fabric = damaged(rng, KINDS[kind](rng), rng.choice([0.0, 0.15]))
+    fabric = with_tables(fabric, np.full(fabric.node_count, AMPLE))
+    plan = solve(fabric, crowded_flows(rng, fabric, 14))
+    assert counted(plan).tolist() == written(plan).tolist()
+
+
+def any_tables(rng: Random, fabric: Fabric) -> Fabric:
+    """The same fabric with small tables, large ones and ones without an end."""
+    sizes = [rng.choice([NONE, 0, 1, 2, 4, 16]) for _ in range(fabric.node_count)]
+    return with_tables(fabric, np.array(sizes))
+
+
+def check(plan: Plan) -> None:
+    """Whole, within every table, and what is given up for one could not be kept in it."""
+    check_paths(plan)
+    check_certificate(plan)
+    verify_plan(plan)
+    size = plan.fabric.structure.nodes.table_size
+    assert fits(plan)
+    flows, fabric = plan.flows, plan.fabric
+    for row, reason in plan.unrouted.items():
+        ends = int(flows.source[row]), int(flows.destination[row])
+        assert ("table" in reason) == is_joined(fabric, *ends)
+        if "table" not in reason:
+            continue
+        assert (size != NONE).any()
+        assert plan.notes
+        pair = np.flatnonzero((flows.source == ends[0]) & (flows.destination == ends[1]))
+        assert all("table" in plan.unrouted[other] for other in pair.tolist())
+        assert not any(fits(other) for other in with_pair(plan, pair))
+
+
+def fits(plan: Plan) -> bool:
+    """Whether every table holds what its switch needs."""
+    size = plan.fabric.structure.nodes.table_size
+    return bool((written(plan)[size != NONE] <= size[size != NONE]).all())
+
+
+def with_pair(plan: Plan, rows: Ints) -> Iterator[Plan]:
+    """The plan with the flows of a pair put on each one of their candidate paths."""
+    network = Network(plan.fabric)
+    candidates = Candidates(network, Options().candidate_limit)
+    flows, first = plan.flows, int(rows[0])
+    ends = network.terminal[[flows.source[first], flows.destination[first]]].tolist()
+    strictest = int(flows.traffic_class[rows].max())
+    for way in candidates.of_class(*ends, strictest):
+        arcs = way[way != network.pad]
+        inner = inner_paths(rows, rows * 0, flows.qps[rows] - 1, [arcs] * len(rows))
+        both = join_paths([plan.paths, with_nics(network, flows, inner)])
+        paths = both.take(np.argsort(both.flow, kind="stable"))
+        bare = Paths(paths.flow, paths.first_qp, paths.last_qp, paths.first * 0, paths.arcs[:0])
+        yield replace(plan, paths=paths, backups=bare)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=3)
+@given(SEEDS)
+def test_tables_are_kept_to_and_filled(kind: str, seed: int) -> None:
+    """No table is exceeded, and no pair given up that any of its paths had room for.
+
+    In plans, and in what one repair after another makes of them.
+    """
+    rng = Random(seed)
+    fabric = any_tables(rng, damaged(rng, KINDS[kind](rng), 0.05))
+    flows = crowded_flows(rng, fabric)
+    plan = solve(fabric, flows)
+    check(plan)
+    repairer = Repairer(plan)
+    for _ in range(2):
+        fabric = frayed(rng, fabric, 0.1)
+        check(repairer.repair(fabric, flows))
+
+
+@settings(max_examples=10)
+@given(SEEDS, st.integers(0, 8))
+def test_the_most_important_flows_keep_their_entries(seed: int, size: int) -> None:
+    """Where each flow needs one entry of one table, it is filled in order of priority."""
+    rng = Random(seed)
+    fabric = clos(leaves=2, spines=3, nics_per_leaf=8, table_size=NONE)
+    leaf = fabric.structure.index["l0"]
+    sizes = np.full(fabric.node_count, NONE)
+    sizes[leaf] = size
+    fabric = with_tables(fabric, sizes)
+    rows: list[Row] = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 4, f"j{i}", "") for i in range(8)]
+    flows = flows_of(fabric, *rows)
+    flows.weight[:] = rng.sample(range(1, 9), 8)
+    plan = solve(fabric, flows)
+    check(plan)
+    assert sorted(flows.weight[[*plan.unrouted]].tolist()) == [*range(1, 9 - size)]

@@ -1,8 +1,8 @@
 """The `heddle-emulator` command: make inputs, and run what the emulator can show.
 
 One place turns what went wrong into one line and an exit code: 2 for input that was
-refused, 130 for Ctrl-C. Everything else that fails is a fault of ours and may show
-where.
+refused, 1 for a lab that cannot be had, 130 for Ctrl-C. Everything else that fails is a
+fault of ours and may show where.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import click
 from heddle_controller.model.errors import InputError
 from heddle_emulator.cli.compare import compare
 from heddle_emulator.cli.demo import demo
+from heddle_emulator.cli.lab import lab
 from heddle_emulator.cli.topology import topology
 from heddle_emulator.cli.traffic import traffic
+from heddle_emulator.netns.errors import LabError
 
+FAILED = 1
 REFUSED = 2
 INTERRUPTED = 130
 
@@ -29,6 +32,7 @@ def cli() -> None:
 
 cli.add_command(compare)
 cli.add_command(demo)
+cli.add_command(lab)
 cli.add_command(topology)
 cli.add_command(traffic)
 
@@ -48,6 +52,9 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return REFUSED
+    except LabError as error:
+        click.echo(f"error: {error}", err=True)
+        return FAILED
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return result if isinstance(result, int) else 0

@@ -63,6 +63,13 @@ def wait_converged(lab: Lab, seconds: float, fabric: Fabric | None = None) -> fl
     return time.monotonic() - start
 
 
+def lacks(lab: Lab, fabric: Fabric) -> list[Lack]:
+    """The first way that each switch has not as it ought to, links being as in ``fabric``."""
+    wanted = expected(lab, fabric)
+    found = (next(_lacks(s, wanted[s], kernel_ways(lab, s)), None) for s in wanted)
+    return [lack for lack in found if lack is not None]
+
+
 def expected(lab: Lab, fabric: Fabric) -> dict[str, Ways]:
     """Interfaces that each switch ought to have towards each NIC beyond its own, by switch."""
     layout, underlay = lab.layout, Underlay(fabric)

@@ -1,8 +1,7 @@
 """A lab: real kernels and FRR for every switch of a fabric, on one machine.
 
 Built in the order of what stands on what: namespaces, settings, cables, addresses,
-speeds, FRR. Every step waits for the one before and none for a timer. Whatever goes
-wrong, the lab is removed before the error is told.
+speeds, then FRR. Every step waits for the one before and none for a timer.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def silent(_: str) -> None:
 
 
 class Lab:
-    """One lab. ``build`` it, use it, ``remove`` it; a ``with`` removes it by itself."""
+    """One lab. A ``with`` removes it at its end, whatever happened inside."""
 
     def __init__(
         self, claim: mark.Claim, layout: Layout, options: LabOptions | None = None
@@ -75,18 +74,11 @@ class Lab:
         self.remove()
 
     def build(self, report: Report = silent) -> None:
-        """Namespaces, cables and FRR; BGP may still be talking when it returns.
+        """Namespaces and cables, as yet without routes between switches.
 
         Raises:
-            LabError: something cannot be had; nothing is left.
+            LabError: something cannot be had.
         """
-        try:
-            self._build(report)
-        except BaseException:
-            self.remove()
-            raise
-
-    def _build(self, report: Report) -> None:
         layout, spaces = self.layout, self.spaces
         report(f"{len(spaces)} namespaces, {len(layout.cables)} cables")
         tools.run(["ip", "-batch", "-"], "".join(f"netns add {s}\n" for s in spaces.values()))
@@ -99,8 +91,15 @@ class Lab:
         for row in down_links(layout.fabric):
             self.set_link(row, up=False)
         save_fabric_file(layout.fabric, self.folder / "fabric.json")
-        report(f"FRR on {len(layout.switches)} switches")
-        tools.each(self._start_frr, layout.switches)
+
+    def start_underlay(self, report: Report = silent) -> None:
+        """FRR on every switch; BGP is still talking when it returns.
+
+        Raises:
+            LabError: a daemon does not start.
+        """
+        report(f"FRR on {len(self.layout.switches)} switches")
+        tools.each(self._start_frr, self.layout.switches)
 
     def _address(self, node: str) -> None:
         layout = self.layout

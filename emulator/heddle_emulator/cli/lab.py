@@ -1,0 +1,185 @@
+"""`heddle-emulator lab`: a fabric of real kernels to live in, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_emulator.netns import mark, needs
+from heddle_emulator.netns import status as looking
+from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns.frr import Bfd
+from heddle_emulator.netns.lab import FASTEST_MBIT, Lab, LabOptions
+from heddle_emulator.netns.layout import MGMT, lay_out
+from heddle_emulator.netns.programs import METRICS_PORT, Programs
+from heddle_emulator.netns.up import bring_up, introduce
+from heddle_emulator.topology import clos
+
+DEFAULT = "lab"
+FAILED = 1
+
+_name = click.option("--name", default=DEFAULT, show_default=True, help="Which lab.")
+_count = click.IntRange(1, 1000)
+
+
+@click.group()
+def lab() -> None:
+    r"""A fabric of real kernels, FRR and agents, in network namespaces.
+
+    \b
+    heddle-emulator lab up                           4 leaves, 2 spines, 8 hosts
+    heddle-emulator lab status
+    heddle-emulator lab exec l0 vtysh -c 'show ip bgp summary'
+    heddle-emulator lab exec l0 nft list ruleset
+    heddle-emulator lab exec l0-h0 bash
+    heddle-emulator lab exec mgmt heddle --server 169.254.0.1:7400 fabric list
+    heddle-emulator lab down
+
+    It needs root, and touches nothing of the machine's own network.
+    """
+
+
+@lab.command()
+@_name
+@click.option(
+    "--fabric",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Fabric file; without one, two tiers of the counts below.",
+)
+@click.option("--leaves", type=_count, default=4, show_default=True)
+@click.option("--spines", type=_count, default=2, show_default=True)
+@click.option("--hosts", type=_count, default=2, show_default=True, help="Hosts on each leaf.")
+@click.option("--nics", type=_count, default=1, show_default=True, help="NICs of each host.")
+@click.option(
+    "--rate-mbit",
+    type=click.FloatRange(0),
+    default=FASTEST_MBIT,
+    show_default=True,
+    help="Mbit/s of the fastest cable, the others in proportion; 0 is unlimited.",
+)
+@click.option("--bfd-ms", type=click.IntRange(0, 10_000), default=0, help="Run BFD this often.")
+@click.option("--underlay-only", is_flag=True, help="FRR alone: no controller, no agents.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Draws the switches' hashes.")
+def up(
+    *,
+    name: str,
+    fabric: Path | None,
+    leaves: int,
+    spines: int,
+    hosts: int,
+    nics: int,
+    rate_mbit: float,
+    bfd_ms: int,
+    underlay_only: bool,
+    seed: int,
+) -> int:
+    """Build a lab, and leave it running until `lab down`."""
+    needs.check()
+    chosen = (
+        load_fabric_file(fabric)
+        if fabric
+        else clos(leaves=leaves, spines=spines, nics_per_leaf=hosts * nics, nics_per_host=nics)
+    )
+    options = LabOptions(rate_mbit, Bfd(bfd_ms) if bfd_ms else None, seed)
+    return _up(name, chosen, options, agents=not underlay_only)
+
+
+def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
+    start, screen = time.monotonic(), Console(stderr=True)
+    layout = lay_out(fabric)
+    for swept in mark.sweep():
+        screen.print(f"removed lab {swept}, whose owner is gone")
+    if mark.read_state(mark.check_name(name)) is not None:
+        raise LabError(f"lab {name} is up already: 'lab down --name {name}' first")
+    signal.signal(signal.SIGTERM, _interrupted)
+    building = Lab(mark.claim(name), layout, options)
+    programs = Programs(building) if agents else None
+    try:
+        with screen.status("") as shown:
+            bring_up(building, programs, shown.update)
+            if programs is not None:
+                asyncio.run(introduce(building))
+        looking.keep(building, agents=agents)
+    except BaseException:
+        building.remove()
+        raise
+    finally:
+        if programs is not None:
+            programs.close()
+    nics = len(fabric.rows_of_kind(NodeKind.NIC))
+    click.echo(
+        f"lab {name} is up in {time.monotonic() - start:.1f} s: {len(layout.switches)} switches,"
+        f" {len(layout.hosts)} hosts with {nics} NICs, {len(layout.cables)} cables"
+    )
+    if programs is not None:
+        click.echo(f"controller {programs.api} in {MGMT}, metrics on port {METRICS_PORT}")
+    return 0
+
+
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - a handler
+    raise KeyboardInterrupt
+
+
+@lab.command()
+@_name
+def status(*, name: str) -> int:
+    """Say what runs and what BGP lacks; exit code 1 if anything is amiss."""
+    needs.check()
+    seen = looking.status(looking.reopen(name))
+    click.echo(
+        f"lab {seen.name}: {seen.switches} switches, {seen.hosts} hosts, {seen.cables} cables"
+    )
+    running = ", ".join(f"{count} {program}" for program, count in sorted(seen.programs.items()))
+    click.echo(f"running: {running or 'nothing'}")
+    click.echo(f"cut: {', '.join(seen.cut) or 'nothing'}")
+    for fault in (*seen.faults, *seen.lacking):
+        click.echo(f"amiss: {fault}")
+    return FAILED if seen.faults or seen.lacking else 0
+
+
+@lab.command("exec", context_settings={"allow_interspersed_args": False})
+@_name
+@click.argument("node")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(*, name: str, node: str, command: tuple[str, ...]) -> NoReturn:
+    """Run a command inside a switch, a host, or mgmt; vtysh finds the switch's FRR by itself."""
+    needs.check()
+    running = looking.reopen(name)
+    if node not in running.spaces:
+        nodes = ", ".join(list(running.spaces)[:8])
+        raise LabError(f"lab {name} has no node {node}; there are {nodes}, ...")
+    words = list(command)
+    if Path(words[0]).name == "vtysh":
+        words[1:1] = ["--vty_socket", str(running.frr_folder(node) / "vty")]
+    os.execvp("ip", ["ip", "netns", "exec", running.spaces[node], *words])  # noqa: S606, S607
+
+
+@lab.command()
+@_name
+@click.option("--all", "every", is_flag=True, help="Every lab that nobody is using.")
+def down(*, name: str, every: bool) -> int:
+    """Remove a lab with all that runs in it; also one that was only half built."""
+    needs.check()
+    there = mark.labs()
+    chosen, failed = there if every else [mark.check_name(name)], False
+    for one in chosen:
+        if one not in there:
+            click.echo(f"lab {one} is not up")
+            continue
+        try:
+            mark.remove(mark.claim(one))
+            click.echo(f"lab {one} is removed")
+        except LabError as error:
+            click.echo(f"error: {error}", err=True)
+            failed = True
+    return FAILED if failed else 0

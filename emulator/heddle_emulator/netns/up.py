@@ -1,0 +1,58 @@
+"""A lab from nothing to a converged underlay with agents, in the least time.
+
+What has to be read (the controller's and the agents' code) is read while FRR starts and
+BGP talks: on few cores it is work that decides, not waiting.
+"""
+
+from __future__ import annotations
+
+from heddle_emulator.client import Client
+from heddle_emulator.netns.converge import wait_converged
+from heddle_emulator.netns.lab import Lab, Report, silent
+from heddle_emulator.netns.layout import MGMT
+from heddle_emulator.netns.programs import API_PORT, FABRIC, Programs
+from heddle_emulator.netns.relay import Relay
+
+CONVERGE_SECONDS = 60.0
+
+
+def bring_up(lab: Lab, programs: Programs | None, report: Report = silent) -> None:
+    """Build a lab, start its programs if there are to be any, and wait for BGP.
+
+    Raises:
+        LabError: something does not come up; what is there is the caller's to remove.
+    """
+    lab.build(report)
+    if programs is not None:
+        programs.start_controller()
+        programs.warm_up()
+    lab.start_underlay(report)
+    if programs is not None:
+        report(f"a controller and {len(lab.layout.switches)} agents")
+        programs.start_agents()
+        programs.wait_ready()
+    report("BGP converges")
+    wait_converged(lab, CONVERGE_SECONDS)
+    if programs is not None:
+        programs.check()
+
+
+def relay(lab: Lab) -> Relay:
+    """A way for clients to the lab's controller."""
+    target = lab.layout.management(MGMT), API_PORT
+    return Relay(lab.spaces[MGMT], target, lab.folder / "api.sock")
+
+
+def client(through: Relay) -> Client:
+    """A client of the lab's controller."""
+    return Client(through.address, FABRIC)
+
+
+async def introduce(lab: Lab) -> None:
+    """Tell the controller of the lab's fabric.
+
+    Raises:
+        ClientError: it does not take it.
+    """
+    async with relay(lab) as through, client(through) as api:
+        await api.put_fabric(lab.layout.fabric)

@@ -1,0 +1,76 @@
+"""Starts many agents from one process that has already read their code.
+
+An agent is a process of its own, in the namespace of its switch; but reading gRPC and
+the rest takes most of a second of work, which 24 of them would do 24 times. So one
+process reads it and opens nothing, and every agent is a copy of it, made by fork: to
+the kernel, to the agent and to whoever kills it no different from one started alone.
+
+Lines of JSON on standard input name agents to start; for each, a line with its process
+id comes back. It ends with standard input, and the agents do not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from heddle_emulator.netns.kernel import enter, see_own_devices
+
+NAME_BYTES = 15
+FAILED = 70
+
+
+def main() -> None:
+    """Start agents until the end of input."""
+    space = sys.argv[1]
+    enter(space)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    import heddle_agent.app  # noqa: F401, PLC0415 - this is what agents need not read again
+    from heddle_agent import cli  # noqa: PLC0415 - as above
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for agents: no zombies
+    for line in sys.stdin:
+        told = json.loads(line)
+        process = os.fork()
+        if process == 0:
+            _become(told, cli.main)
+        sys.stdout.write(f"{process}\n")
+        sys.stdout.flush()
+
+
+def _become(told: dict[str, Any], run: Any) -> NoReturn:  # noqa: ANN401 - click's own type
+    """Be the agent from here on."""
+    status = FAILED
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _redirect(Path(told["log"]))
+        enter(told["space"])
+        see_own_devices()
+        Path("/proc/self/comm").write_text(told["name"][:NAME_BYTES])
+        os.environ.update(told["env"])
+        sys.argv = ["heddle-agent", *told["arguments"]]
+        run()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else FAILED
+    except BaseException as error:  # noqa: BLE001 - the last frame of a process
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _redirect(log: Path) -> None:
+    """Standard input from nowhere, output and errors to a file."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for target, source in ((0, nothing), (1, output), (2, output)):
+        os.dup2(source, target)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,17 +10,17 @@ the least loaded candidate that shares the fewest links and then switches.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints, NodeKind
+from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.carry import choice_arcs
+from heddle_controller.solve.detour import shortest_way
 from heddle_controller.solve.export import with_nics
 from heddle_controller.solve.layers import ordinals
 from heddle_controller.solve.network import Network
@@ -43,12 +43,12 @@ def backups_of(
         _rotate(planes, np.where(homed_once[:, None], inner, NONE), backup)
     lengths = (backup != NONE).sum(axis=1)
     pieces: list[Ints] = list(backup)
-    bare = np.flatnonzero((lengths == 0) & (inner[:, 0] != NONE))
-    if len(bare):
+    source = network.terminal[flows.source[paths.flow]]
+    destination = network.terminal[flows.destination[paths.flow]]
+    bare = (lengths == 0) & (inner[:, 0] != NONE) & (source != NONE) & (destination != NONE)
+    if bare.any():
         used = np.append(arc_loads(network.arc_count, flows, paths), 0.0) * network.per_gbps
-        source = network.terminal[flows.source[paths.flow]]
-        destination = network.terminal[flows.destination[paths.flow]]
-        for row in bare.tolist():
+        for row in np.flatnonzero(bare).tolist():
             choice = candidates.between(int(source[row]), int(destination[row]))
             pieces[row] = least_shared(network, choice, paths.of(row), used)
             lengths[row] = len(pieces[row])
@@ -138,6 +138,8 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
 
 def least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> Ints:
     """The candidate with the fewest links, then switches, in common; none if equal."""
+    if not len(choice):
+        return np.empty(0, dtype=np.int64)
     links = _shared(choice >> 1, taken >> 1)
     head = np.append(network.head, NONE)
     switches = _shared(head[choice], network.head[taken[:-1]])
@@ -159,23 +161,11 @@ def _detour(network: Network, taken: Ints) -> Ints:
     Empty where there is none.
     """
     choice = taken[choice_arcs(network)[taken]]
-    start, end = int(network.tail[choice[0]]), int(network.head[choice[-1]])
-    barred = set((choice >> 1).tolist())
-    came_by: dict[int, int] = {start: -1}
-    queue = deque([start])
-    while queue and end not in came_by:
-        node = queue.popleft()
-        for arc in network.out(node).tolist():
-            head = int(network.head[arc])
-            through = network.level[head] != NodeKind.NIC or head == end
-            if head not in came_by and through and arc >> 1 not in barred:
-                came_by[head] = arc
-                queue.append(head)
-    arcs: list[int] = []
-    while end in came_by and end != start:
-        arcs.append(came_by[end])
-        end = int(network.tail[came_by[end]])
-    return np.array(arcs[::-1], dtype=np.int64)
+    allowed = network.usable.copy()
+    allowed[choice] = False
+    allowed[choice ^ 1] = False
+    ends = int(network.tail[choice[0]]), int(network.head[choice[-1]])
+    return shortest_way(network, *ends, allowed)
 
 
 def _shared(rows: Ints, taken: Ints) -> Ints:

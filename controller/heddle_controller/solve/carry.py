@@ -10,21 +10,29 @@ from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.network import Network
 
 
-def carry_over(
-    previous: Plan, network: Network, flows: Flows
-) -> tuple[Paths, tuple[Ints, Ints, Ints]]:
-    """The paths that still hold, between terminals, and the QPs that have none.
+def carried(previous: Plan, network: Network, flows: Flows) -> Paths:
+    """All earlier paths of flows that are still the same, whether they hold or not.
 
-    A path holds if its flow is there with the same ends and QPs and every arc is
-    usable. The rest is in columns: flow row, first and last QP.
+    Rows and arcs are those of now; an arc that is gone is one past the last. A flow is
+    the same if its ends and QPs are.
     """
     paths = previous.paths
     flow = _rows_now(previous, network.fabric, flows)[paths.flow]
     arcs = _arcs_now(previous.fabric, network.fabric)[paths.arcs]
-    broken = np.zeros(len(paths), dtype=np.bool_)
-    broken[paths.owner()[~np.append(network.usable, False)[arcs]]] = True
-    rows = np.flatnonzero((flow != NONE) & ~broken)
-    kept = Paths(flow, paths.first_qp, paths.last_qp, paths.first, arcs).take(rows)
+    every = Paths(flow, paths.first_qp, paths.last_qp, paths.first, arcs)
+    return every if (flow != NONE).all() else every.take(np.flatnonzero(flow != NONE))
+
+
+def carry_over(
+    every: Paths, network: Network, flows: Flows
+) -> tuple[Paths, tuple[Ints, Ints, Ints]]:
+    """The paths that still hold, between terminals, and the QPs that have none.
+
+    ``every`` is what is ``carried``; a path holds if every arc is usable. The rest is
+    in columns: flow row, first and last QP.
+    """
+    unusable = ~np.append(network.usable, False)
+    kept = every.take(np.flatnonzero(~every.crosses(unusable)))
     return inner_paths(network, kept), _without_path(flows, kept)
 
 

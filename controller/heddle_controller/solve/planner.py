@@ -90,9 +90,10 @@ def finished_plan(problem: Problem, paths: Paths) -> Plan:
     """Adds to paths what makes them a plan: backups, certificate, reasons."""
     network, flows = problem.network, problem.flows
     fitted = fit_tables(network, problem.candidates, flows, paths)
+    bare = np.bincount(paths.flow, minlength=len(flows)) == 0
     unrouted = {
         row: reason_unrouted(network, int(flows.source[row]), int(flows.destination[row]))
-        for row in np.flatnonzero(~problem.routed).tolist()
+        for row in np.flatnonzero(bare & ~problem.routed).tolist()
     }
     problem.exclude(list(fitted.dropped))
     return Plan(

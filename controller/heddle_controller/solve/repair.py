@@ -3,7 +3,8 @@
 Paths that still hold stay. What lost its path (or never had one) is placed where
 it weighs least, and then the search makes room, but only on arcs that would
 otherwise be fuller than the bound *and* than anything in their tier was before:
-moving flows that nothing happened to is what repair is there to avoid.
+moving flows that nothing happened to is what repair is there to avoid. Flows that
+only links in maintenance could carry stay on them (``stranded``).
 
 When only links between switches changed, nothing is built anew: ``Standing`` keeps
 the plan's loads and indexes, and the work is in proportion to what was lost.
@@ -20,7 +21,7 @@ from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import Problem
 from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.carry import carry_over
+from heddle_controller.solve.carry import carried, carry_over
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.export import paths_of
 from heddle_controller.solve.greedy import place_greedily
@@ -30,6 +31,7 @@ from heddle_controller.solve.planes import Planes, coloured_paths
 from heddle_controller.solve.planner import attached, finished_plan
 from heddle_controller.solve.search import Search, Target
 from heddle_controller.solve.standing import Standing
+from heddle_controller.solve.stranded import stay_put, stranded_flows
 
 MANY = 64
 """Flows without a path that are worth a colouring of their own."""
@@ -50,11 +52,17 @@ class Repairer:
         """A plan for the fabric and flows as they are now, which is held from then on."""
         standing = self._standing or Standing(self.plan)
         mended = None
-        if standing.can_mend(fabric) and flows.same_as(self.plan.flows):
+        same = not self._has_stranded() and flows.same_as(self.plan.flows)
+        if same and standing.can_mend(fabric):
             mended = standing.mend(fabric, self.options)
         self.plan = mended or self._replanned(fabric, flows)
         self._standing = standing if mended and standing.holds(mended) else None
         return self.plan
+
+    def _has_stranded(self) -> bool:
+        """Whether some paths are over links in maintenance, which ``Standing`` knows not of."""
+        plan = self.plan
+        return not plan.fabric.plannable[plan.paths.arcs].all()
 
     def _network(self, fabric: Fabric) -> tuple[Network, Planes | None]:
         """Network and planes, those of last time where no link changed."""
@@ -66,17 +74,15 @@ class Repairer:
 
     def _replanned(self, fabric: Fabric, flows: Flows) -> Plan:
         network, planes = self._network(fabric)
+        candidates = Candidates(network, self.options.candidate_limit)
         routed = attached(network, flows)
-        problem = Problem(
-            network,
-            Candidates(network, self.options.candidate_limit),
-            planes,
-            flows,
-            routed,
-            cut_bound(network, flows, routed),
-            self.options.deadline(),
-        )
-        kept, homeless = carry_over(self.plan, network, flows)
+        every = carried(self.plan, network, flows)
+        kept, homeless = carry_over(every, network, flows)
+        stranded = stranded_flows(candidates, flows, np.intersect1d(homeless[0], every.flow))
+        staying = stay_put(every, network, flows, stranded)
+        routed[stranded] = False  # they have no choice, so no bound is about them
+        bound, deadline = cut_bound(network, flows, routed), self.options.deadline()
+        problem = Problem(network, candidates, planes, flows, routed, bound, deadline)
         flow, first_qp, last_qp = (column[routed[homeless[0]]] for column in homeless)
         movable = frozenset(flow.tolist())
         if problem.planes and len(flow) >= MANY:
@@ -87,11 +93,14 @@ class Repairer:
             flow, first_qp, last_qp = flow[rest], first_qp[rest], last_qp[rest]
         assignment = Assignment(network, flows)
         assignment.load_chunks(kept)
+        for row, gbps in enumerate(staying.gbps(flows).tolist()):
+            assignment.add(int(staying.flow[row]), gbps, staying.of(row))
         target = no_worse(self.plan, fabric, problem.bound)
         search = Search(assignment, problem.candidates, target, problem.deadline)
         problem.exclude(place_greedily(search, flow, first_qp, last_qp))
         search.run_sparing(movable)
-        return finished_plan(problem, paths_of(assignment, renumber=False))
+        paths = join_paths([paths_of(assignment, renumber=False), staying])
+        return finished_plan(problem, paths.take(np.argsort(paths.flow, kind="stable")))
 
 
 def _alike(one: Fabric, other: Fabric) -> bool:

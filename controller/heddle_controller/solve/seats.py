@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths, starts
+from heddle_controller.model.plan import Paths, no_paths, starts
 from heddle_controller.model.underlay import needs_entry
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.export import with_nics
@@ -79,6 +79,8 @@ class Seats:
         network, flows = self.network, self.flows
         ends = flows.source[rows[0]], flows.destination[rows[0]]
         source, destination = (int(network.terminal[end]) for end in ends)
+        if NONE in (source, destination):
+            return no_paths()
         strictest = int(flows.traffic_class[rows].max())
         matrix = self.candidates.of_class(source, destination, strictest)
         lengths = (matrix != network.pad).sum(axis=1)

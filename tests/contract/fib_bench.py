@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from heddle_agent.fib import Choice, Fib, Group, Link, MemoryFib, NextHop, Packet, Packets, Steering
+from tests.contract import fib_linux
 from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
 
 ADDRESSES = {
@@ -79,4 +80,15 @@ def memory(table_size: int) -> Iterator[Bench]:
     bench.fib.close()
 
 
-BACKENDS: dict[str, Opener] = {"memory": memory}
+@contextmanager
+def linux(table_size: int) -> Iterator[Bench]:
+    """Open the linux bench: a switch of network namespaces."""
+    with fib_linux.world() as world:
+        bench = fib_linux.LinuxBench(world, table_size, ADDRESSES)
+        try:
+            yield bench
+        finally:
+            bench.fib.close()
+
+
+BACKENDS: dict[str, Opener] = {"memory": memory, "linux": linux}

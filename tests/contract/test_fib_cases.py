@@ -257,7 +257,8 @@ def test_fib(opened: Opener, run: Case, needs: frozenset[Capability], table_size
         run(bench)
 
 
-def test_memory_lacks_nothing() -> None:
-    """No case is passed over on the memory backend."""
-    with BACKENDS["memory"](0) as bench:
+@pytest.mark.parametrize("opened", BACKENDS.values(), ids=BACKENDS)
+def test_no_backend_lacks_anything(opened: Opener) -> None:
+    """No case is passed over."""
+    with opened(0) as bench:
         assert set().union(*(needs for _, needs, _ in CASES)) <= bench.fib.capabilities

@@ -1,0 +1,7 @@
+"""The linux backend: nftables for exact matches, routing tables for next hops."""
+
+from heddle_agent.fib.linux.backend import LinuxFib
+from heddle_agent.fib.linux.hops import Cable
+from heddle_agent.fib.linux.kernel import UnavailableError
+
+__all__ = ["Cable", "LinuxFib", "UnavailableError"]

@@ -1,0 +1,315 @@
+"""The kernel as a forwarding table: exact-match maps of nftables over a routing table per next hop.
+
+What is where: ``schema`` says how a packet passes our nftables table, ``marks`` which numbers of
+the box are ours, ``hops`` keeps routes and rules, ``ways`` groups, ``entries`` and ``nics`` the
+entries themselves, ``notes`` the names behind numbers. This module puts them together.
+
+Every batch is one transaction of the kernel. What the kernel refuses is found out from its answer;
+then everything is read anew from the kernel, which is right by definition, the culprit is left out
+and reported, and the rest is sent again. A group that has lost its last entry goes with the next
+batch, not with this one: a packet may just be between the two maps.
+
+Nothing is flushed at the start and nothing removed at the end: what is there is taken over, and
+``cleaning.clean`` removes it when asked to.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import structlog
+
+from heddle_agent.fib.linux import elements, nft, schema
+from heddle_agent.fib.linux.elements import Told
+from heddle_agent.fib.linux.entries import NO_CHANGE, Change, Entries, shapes_of
+from heddle_agent.fib.linux.hops import Cable, Hops, Port
+from heddle_agent.fib.linux.kernel import Kernel, open_socket
+from heddle_agent.fib.linux.netlink import Opener
+from heddle_agent.fib.linux.nft import RefusedError, Transaction
+from heddle_agent.fib.linux.nics import Nics
+from heddle_agent.fib.linux.notes import Kind, Notes
+from heddle_agent.fib.linux.ways import Ways
+from heddle_agent.fib.values import (
+    Batch,
+    Capability,
+    Choice,
+    Count,
+    Failure,
+    Group,
+    Match,
+    Reason,
+    Steering,
+)
+
+_log = structlog.get_logger()
+
+_ATTEMPTS = 8
+_FULL = {errno.ENFILE, errno.ENOSPC, errno.ENOMEM}
+_CURED_BY_READING = {errno.ENOENT, errno.EEXIST, errno.EBUSY}
+
+
+class LinuxFib:
+    """The table of one switch, in the network namespace of its sockets."""
+
+    capabilities = frozenset(Capability)
+
+    def __init__(
+        self,
+        switch: str,
+        cables: Mapping[Port, Cable],
+        *,
+        table_size: int = 0,
+        opener: Opener = open_socket,
+    ) -> None:
+        """Take over what is there; UnavailableError if this machine does not serve."""
+        self.table_size = table_size
+        self._switch = switch
+        self._kernel = Kernel(opener)
+        self._notes = Notes()
+        self._nics = Nics()
+        self._ways = Ways()
+        self._entries = Entries()
+        self._hops = Hops(self._kernel.routes, cables)
+        self._down: frozenset[Port] = frozenset()
+        self._rules: set[schema.Shape] = set()
+        self._generation = 0
+        self._change = NO_CHANGE
+        try:
+            self._load()
+        except BaseException:
+            self._kernel.close()
+            raise
+        self._hops.adopt(
+            hop
+            for group in self._ways.groups.values()
+            for hop in (group.primary, group.backup)
+            if hop is not None
+        )
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """By which address each NIC of the entries is known."""
+        return self._nics.text()
+
+    def apply(self, batch: Batch) -> Sequence[Failure]:
+        """Program a batch in one transaction."""
+        blamed: list[Failure] = []
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._attempt(batch, blamed)
+            except RefusedError as refused:
+                _log.debug("transaction refused", why=str(refused), attempt=attempt)
+                blamed += self._blame(batch, refused, blamed, attempt)
+                self._recover()
+        message = "the kernel refuses it again and again"
+        return [Failure(m, Reason.BACKEND, message) for m in (*batch.sets, *batch.deletes)]
+
+    def steer(self, steering: Steering) -> None:
+        """Take routes over lost links away, flip groups, bring routes over mended links back."""
+        self._down = frozenset(
+            (link.target if link.source == self._switch else link.source, link.key)
+            for link in steering.down
+            if self._switch in (link.source, link.target)
+        )
+        self._hops.steer(self._down)
+        self._flip(steering.choices)
+
+    def refresh(self) -> None:
+        """Put back what somebody else has changed in what is ours."""
+        if nft.ask_generation(self._kernel.nft) != self._generation:
+            self._recover()
+        self._flip({})
+        self._hops.refresh()
+
+    def read_back(self) -> Mapping[Match, Group]:
+        """What the kernel holds; entries that nobody knows have addresses for names."""
+        self._load()
+        return dict(self._entries.groups)
+
+    def counters(self) -> Mapping[Match, Count]:
+        """What entries have carried since this agent first saw them."""
+        return self._entries.counters(self._read())
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        self._kernel.close()
+
+    def _attempt(self, batch: Batch, blamed: list[Failure]) -> list[Failure]:
+        """Program what can be; RefusedError if the kernel finds more that cannot."""
+        out = {failure.match for failure in blamed}
+        sets = {m: g for m, g in batch.sets.items() if m not in out} if out else batch.sets
+        fresh, failures = self._refused(sets, batch)
+        if failures:
+            refused = {failure.match for failure in failures}
+            sets = {match: group for match, group in sets.items() if match not in refused}
+        used = {nic for match in sets for nic in match[:2]}
+        self._program(sets, batch, {nic: a for nic, a in fresh.items() if nic in used})
+        return [*blamed, *failures]
+
+    def _program(
+        self, sets: Mapping[Match, Group], batch: Batch, fresh: Mapping[str, bytes]
+    ) -> None:
+        transaction = Transaction()
+        self._nics.write(fresh, self._notes, transaction)
+        new = [g for g in dict.fromkeys(sets.values()) if g not in self._ways.numbers]
+        notes = self._ways.add(new, self._hops.slots, batch.diverted, transaction)
+        self._notes.put(transaction, Kind.GROUP, notes)
+        self._note_hops(transaction)
+        change = self._change = self._entries.change(sets, batch.deletes, self._nics.addresses)
+        self._entries.write(change, self._ways.numbers, transaction)
+        self._sweep(set(sets.values()), transaction)
+        rules = self._rules | shapes_of(change.keys)
+        if rules != self._rules:
+            schema.write_rules(transaction, rules)
+        before = Counter(self._ways.numbers[self._entries.groups[m]] for m in self._leaving(change))
+        echo = self._commit(transaction)
+        self._rules = rules
+        self._ways.uses.subtract(before)
+        self._ways.uses.update(Counter(map(self._ways.numbers.__getitem__, change.sets.values())))
+        self._entries.confirm(change, _told(echo))
+
+    def _leaving(self, change: Change) -> Iterator[Match]:
+        yield from change.dropped
+        yield from (match for match in change.sets if match in self._entries.groups)
+
+    def _note_hops(self, transaction: Transaction) -> None:
+        """Note slots and interfaces that are new."""
+        known = self._notes.of(Kind.HOP)
+        slots = {s: json.dumps(port) for port, s in self._hops.slots.items() if s not in known}
+        self._notes.put(transaction, Kind.HOP, slots)
+        known = self._notes.of(Kind.INTERFACE)
+        changed = self._hops.changed_interfaces
+        fresh = {index: name for index, name in changed.items() if index not in known}
+        self._notes.put(transaction, Kind.INTERFACE, fresh)
+
+    def _sweep(self, needed: Collection[Group], transaction: Transaction) -> None:
+        """Remove groups that had no entry before this batch, and get none by it."""
+        groups = self._ways.groups
+        unused = [number for number in self._ways.unused() if groups[number] not in needed]
+        self._ways.drop(unused, transaction)
+        self._notes.drop(transaction, Kind.GROUP, unused)
+
+    def _refused(
+        self, sets: Mapping[Match, Group], batch: Batch
+    ) -> tuple[dict[str, bytes], list[Failure]]:
+        """New addresses, and what this switch cannot hold: hops, addresses, room."""
+        hops = self._strange_groups(set(sets.values()))
+        nics = dict.fromkeys(nic for match in sets for nic in match[:2])
+        fresh, strange = self._nics.learn(nics, batch.addresses, self._entries.in_use)
+        failures: list[Failure] = []
+        if hops or strange:
+            for match, group in sets.items():
+                lost = strange.get(match[0]) or strange.get(match[1])
+                if group in hops:
+                    failures.append(Failure(match, Reason.UNKNOWN_NEXT_HOP, hops[group]))
+                elif lost:
+                    failures.append(Failure(match, Reason.UNSUPPORTED_MATCH, lost))
+        if self.table_size:
+            failures += self._overflow(sets, batch.deletes, {f.match for f in failures})
+        return fresh, failures
+
+    def _strange_groups(self, groups: Collection[Group]) -> dict[Group, str]:
+        """Groups with a next hop to which packets cannot be sent, and why."""
+        new = [group for group in groups if group not in self._ways.numbers]
+        hops = {hop for g in new for hop in (g.primary, g.backup) if hop is not None}
+        lost = self._hops.resolve(hops)
+        return {
+            group: lost[hop]
+            for group in new
+            for hop in (group.backup, group.primary)
+            if hop in lost
+        }
+
+    def _overflow(
+        self, sets: Mapping[Match, Group], deletes: Collection[Match], refused: set[Match]
+    ) -> list[Failure]:
+        held = self._entries.groups
+        new = [match for match in sets if match not in held and match not in refused]
+        room = self.table_size - len(held) + sum(match in held for match in set(deletes))
+        message = f"the table holds {self.table_size} entries and is full"
+        return [Failure(match, Reason.TABLE_FULL, message) for match in new[max(room, 0) :]]
+
+    def _blame(
+        self, batch: Batch, refused: RefusedError, blamed: list[Failure], attempt: int
+    ) -> list[Failure]:
+        """Whom to leave out of the next attempt; nobody if reading anew may be the cure."""
+        error = refused.error
+        if attempt == 0 and error.errno in _CURED_BY_READING:
+            return []
+        reason = Reason.TABLE_FULL if error.errno in _FULL else Reason.BACKEND
+        words = f"the kernel refuses it: {error.strerror}"
+        culprit = self._entries.culprit(self._change, refused)
+        if culprit is not None and attempt < _ATTEMPTS // 2:
+            return [Failure(culprit, reason, words)]
+        out = {failure.match for failure in blamed}
+        return [Failure(match, reason, words) for match in batch.sets if match not in out]
+
+    def _flip(self, choices: Mapping[Group, Choice]) -> None:
+        """Flip groups, then fill the tables of links that are up."""
+        transaction = Transaction()
+        self._ways.steer(choices, self._hops.slots_of(self._down), transaction)
+        try:
+            self._commit(transaction)
+        except RefusedError as refused:
+            _log.error("groups not moved; they will be tried again", why=str(refused))
+            self._load()
+        else:
+            self._hops.restore(self._down)
+
+    def _commit(self, transaction: Transaction) -> list[bytes]:
+        if not transaction:
+            return []
+        echo = transaction.commit(self._kernel.nft)
+        self._generation = nft.ask_generation(self._kernel.nft)
+        return echo
+
+    def _recover(self) -> None:
+        """Read everything anew, and put back what has gone."""
+        before, addresses = dict(self._entries.groups), self._nics.text()
+        self._load()
+        held = self._entries.groups
+        lost = {match: group for match, group in before.items() if match not in held}
+        if lost:
+            _log.warning("entries had been removed by somebody else", entries=len(lost))
+            try:
+                self._attempt(Batch(lost, addresses=addresses), [])
+            except RefusedError as refused:
+                _log.error("entries not put back", why=str(refused))
+                self._load()
+
+    def _load(self) -> None:
+        """Have our table as it should be, and know what it holds."""
+        self._kernel.install()
+        kernel = self._kernel.nft
+        self._notes.load(nft.ask_elements(kernel, schema.NOTES))
+        self._nics.load(self._notes.of(Kind.NIC))
+        self._hops.load(self._notes.of(Kind.HOP), self._notes.of(Kind.INTERFACE))
+        read = self._read()
+        numbers = {number for told in read for number in np.unique(told.values).tolist()}
+        transaction = Transaction()
+        self._ways.load(
+            self._notes.of(Kind.GROUP),
+            nft.ask_elements(kernel, schema.WAYS),
+            self._hops.slots,
+            numbers,
+            transaction,
+        )
+        self._ways.uses = self._entries.load(read, self._nics, self._ways.groups)
+        self._rules = self._entries.shapes
+        schema.write_rules(transaction, self._rules)
+        self._commit(transaction)
+
+    def _read(self) -> list[Told]:
+        """All entries, as the kernel tells them."""
+        return [
+            elements.told(layout, nft.ask_elements(self._kernel.nft, layout.name))
+            for layout in schema.LAYOUTS
+        ]
+
+
+def _told(echo: list[bytes]) -> list[Told]:
+    return [elements.told(layout, echo) for layout in schema.LAYOUTS] if echo else []

@@ -1,0 +1,230 @@
+"""Elements of our maps as arrays of bytes: tens of thousands at a time, no object for any of them.
+
+Elements of one map all have the same size, when we write them and when the kernel tells them, so
+they are the rows of a matrix whose first row is the form of all. A key has four words in every
+map of ours (source and destination address, then the ports, each in a word of its own with its
+bytes first), of which a map's layout says which it holds; the others are zero.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle_agent.fib.linux.netlink import attribute, attributes, each_attribute, nest
+from heddle_agent.fib.linux.schema import Layout
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Words: TypeAlias = NDArray[np.uint32]
+
+KEY_BYTES = 16
+_NAME, _ELEMENTS, _ELEMENT = 2, 3, 1
+_KEY, _DATA, _EXPRESSION = 1, 2, 7
+_HEADER_BYTES = 16 + 4  # of netlink and of nfnetlink
+_LENGTH = struct.Struct("=I")
+_LIST = struct.Struct("=HH")
+
+
+class Told(NamedTuple):
+    """Elements of one map, as the kernel tells them; one row each."""
+
+    keys: Bytes
+    """Full keys: n × 16."""
+    values: Words
+    packets: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+
+
+def full_keys(
+    sources: Sequence[bytes],
+    destinations: Sequence[bytes],
+    source_ports: Sequence[int],
+    destination_ports: Sequence[int],
+) -> Bytes:
+    """Keys of n entries, n × 16."""
+    keys = np.zeros(
+        len(sources),
+        dtype=[("s", "V4"), ("d", "V4"), ("sp", ">u2"), ("x", "V2"), ("dp", ">u2"), ("y", "V2")],
+    )
+    keys["s"] = np.frombuffer(b"".join(sources), dtype="V4")
+    keys["d"] = np.frombuffer(b"".join(destinations), dtype="V4")
+    keys["sp"] = source_ports
+    keys["dp"] = destination_ports
+    return keys.view(np.uint8).reshape(len(sources), KEY_BYTES)
+
+
+def shapes(keys: Bytes) -> NDArray[np.bool_]:
+    """Whether each key fixes its source port and its destination port: n × 2."""
+    words: Words = keys.view(np.uint32)
+    fixed: NDArray[np.bool_] = words[:, 2:] != 0
+    return fixed
+
+
+def packed(layout: Layout, keys: Bytes, values: Words | None = None) -> tuple[bytes, int]:
+    """Elements of a map on the wire, and the bytes of one; without values, to delete them."""
+    width = 4 * len(layout.words)
+    parts = [nest(_KEY, attribute(1, bytes(width)))]
+    if values is not None:
+        parts.append(nest(_DATA, attribute(1, bytes(4))))
+    form = np.frombuffer(nest(_ELEMENT, *parts), dtype=np.uint8)
+    rows = np.tile(form, (len(keys), 1))
+    columns = np.ravel([range(4 * word, 4 * word + 4) for word in layout.words])
+    rows[:, 12 : 12 + width] = keys[:, columns]
+    if values is not None:
+        rows[:, -4:] = np.ascontiguousarray(values, dtype=np.uint32).view(np.uint8).reshape(-1, 4)
+    return rows.tobytes(), len(form)
+
+
+def plain(key: bytes, value: bytes = b"", note: bytes = b"") -> bytes:
+    """One element of any of our other sets."""
+    parts = [nest(_KEY, attribute(1, key))]
+    if value:
+        parts.append(nest(_DATA, attribute(1, value)))
+    if note:
+        words = note + b"\0"
+        parts.append(attribute(6, bytes((0, len(words))) + words))
+    return nest(_ELEMENT, *parts)
+
+
+def told(layout: Layout, datagrams: Iterable[bytes]) -> Told:
+    """Elements of a map out of a dump or an echo."""
+    lists = [chunk for data in datagrams for chunk in _lists(data, layout.name) if chunk]
+    nothing = np.empty(0, dtype=np.int64)
+    none = Told(np.empty((0, KEY_BYTES), np.uint8), np.empty(0, np.uint32), nothing, nothing)
+    return _joined([none, *(_matrix(layout, chunk) for chunk in lists)])
+
+
+def told_plainly(name: str, datagrams: Iterable[bytes]) -> Iterator[tuple[bytes, dict[int, bytes]]]:
+    """Key and attributes of each element of any other set."""
+    for data in datagrams:
+        for chunk in _lists(data, name):
+            for _, element in each_attribute(chunk):
+                found = attributes(element)
+                yield attributes(found[_KEY])[1], found
+
+
+def _lists(data: bytes, name: str) -> Iterator[bytes]:
+    """Elements of a set as a datagram holds them; messages of one size and form as one."""
+    start = 0
+    while start + _HEADER_BYTES < len(data):
+        (length,) = _LENGTH.unpack_from(data, start)
+        step = length + (-length % 4)
+        place = _place(data[start : start + length], name)
+        if place:
+            run = _run(data, start, step, place)
+            yield run[:, place:length].tobytes()
+            start += step * len(run)
+        else:
+            start += step
+
+
+def _place(message: bytes, name: str) -> int:
+    """Where the elements of a message start; 0 if it has none of this set."""
+    at = _HEADER_BYTES
+    while at + _LIST.size <= len(message):
+        length, kind = _LIST.unpack_from(message, at)
+        value = message[at + _LIST.size : at + length]
+        if kind & 0x3FFF == _ELEMENTS:
+            return at + _LIST.size
+        if length < _LIST.size or (kind == _NAME and value != name.encode() + b"\0"):
+            return 0
+        at += length + (-length % 4)
+    return 0
+
+
+def _run(data: bytes, start: int, step: int, place: int) -> Bytes:
+    """The messages from here on that have the form of the first: one a row."""
+    rows = np.frombuffer(data, np.uint8, (len(data) - start) // step * step, start)
+    rows = rows.reshape(-1, step)
+    alike = (rows[:, :6] == rows[0, :6]).all(1) & (rows[:, 16:place] == rows[0, 16:place]).all(1)
+    return rows[: len(rows) if alike.all() else int(alike.argmin())]
+
+
+class _Places(NamedTuple):
+    """Where an element holds what we read, in bytes from its start."""
+
+    key: slice
+    value: slice
+    packets: slice
+    bytes: slice
+
+    def form(self, size: int) -> NDArray[np.intp]:
+        """All the other bytes: in elements of one form they are the same."""
+        free = np.ones(size, dtype=bool)
+        for place in self:
+            free[place] = False
+        return np.flatnonzero(free)
+
+
+def _places(element: bytes) -> _Places:
+    nowhere = slice(0, 0)
+    top = dict(_walk(element, slice(4, len(element))))
+    counter = nowhere
+    if _EXPRESSION in top:
+        counter = dict(_walk(element, top[_EXPRESSION])).get(2, nowhere)
+    counts = dict(_walk(element, counter))
+    value = top.get(_DATA, nowhere)
+    return _Places(
+        dict(_walk(element, top[_KEY]))[1],
+        dict(_walk(element, value)).get(1, nowhere),
+        counts.get(2, nowhere),
+        counts.get(1, nowhere),
+    )
+
+
+def _walk(data: bytes, within: slice) -> Iterator[tuple[int, slice]]:
+    """Kind and place of each attribute."""
+    at = within.start
+    while at + _LIST.size <= within.stop:
+        length, kind = _LIST.unpack_from(data, at)
+        yield kind & 0x3FFF, slice(at + _LIST.size, at + length)
+        at += max(length, _LIST.size) + (-length % 4)
+
+
+def _matrix(layout: Layout, chunk: bytes) -> Told:
+    """Elements of one size as a matrix; where the kernel's differ in size, one by one."""
+    size = _LIST.unpack_from(chunk)[0]
+    size += -size % 4
+    places = _places(chunk[:size])
+    rows = np.frombuffer(chunk, np.uint8, len(chunk) // size * size).reshape(-1, size)
+    form = places.form(size)
+    if len(chunk) % size or not (rows[:, form] == rows[0, form]).all():
+        return _joined(_matrix(layout, chunk[part]) for part in _apart(chunk))
+    return Told(
+        _widened(layout, rows[:, places.key]),
+        _column(rows, places.value, "=u4").astype(np.uint32),
+        _column(rows, places.packets, ">i8").astype(np.int64),
+        _column(rows, places.bytes, ">i8").astype(np.int64),
+    )
+
+
+def _apart(chunk: bytes) -> Iterator[slice]:
+    at = 0
+    while at + _LIST.size <= len(chunk):
+        length = max(_LIST.unpack_from(chunk, at)[0], _LIST.size)
+        length += -length % 4
+        yield slice(at, at + length)
+        at += length
+
+
+def _column(rows: Bytes, place: slice, kind: str) -> NDArray[Any]:
+    """Numbers out of a matrix of elements; zeros where they hold none."""
+    if place.start == place.stop:
+        return np.zeros(len(rows), dtype=kind)
+    return np.ascontiguousarray(rows[:, place]).view(kind).reshape(len(rows))
+
+
+def _widened(layout: Layout, keys: Bytes) -> Bytes:
+    """Full keys from the words that a map's keys hold."""
+    wide = np.zeros((len(keys), KEY_BYTES), dtype=np.uint8)
+    for row, word in enumerate(layout.words):
+        wide[:, 4 * word : 4 * word + 4] = keys[:, 4 * row : 4 * row + 4]
+    return wide
+
+
+def _joined(parts: Iterable[Told]) -> Told:
+    return Told(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -1,0 +1,198 @@
+"""The entries of a switch as keys of our maps: what is in the kernel, and what a batch changes.
+
+Entries are keyed twice, by match and by the bytes of their key, since addresses may move from one
+NIC to another. Counters of the kernel start anew when an element is replaced; what it had counted
+is added to what follows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle_agent.fib.linux import elements
+from heddle_agent.fib.linux.elements import KEY_BYTES, Bytes, Told, Words
+from heddle_agent.fib.linux.nft import RefusedError, Transaction
+from heddle_agent.fib.linux.nics import Nics
+from heddle_agent.fib.linux.schema import LAYOUTS, Layout, Shape
+from heddle_agent.fib.values import Count, Group, Match
+
+_NOTHING = Count(0, 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """Entries to write and to remove, worked out against what is in the kernel."""
+
+    sets: Mapping[Match, Group]
+    keys: list[bytes]
+    """Of the sets."""
+    gone: list[bytes]
+    """Keys to remove: of entries deleted, replaced, or displaced by an address that moved."""
+    dropped: list[Match]
+    """Entries that are no longer there afterwards."""
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.gone)
+
+
+NO_CHANGE = Change({}, [], [], [])
+
+
+class Entries:
+    """What the maps hold."""
+
+    def __init__(self) -> None:
+        self.groups: dict[Match, Group] = {}
+        self._keys: dict[Match, bytes] = {}
+        self._matches: dict[bytes, Match] = {}
+        self._counted: dict[Match, Count] = {}
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def load(self, read: Iterable[Told], nics: Nics, groups: Mapping[int, Group]) -> Counter[int]:
+        """Take over what the kernel has; entries by group number."""
+        self.groups, self._keys = {}, {}
+        uses: Counter[int] = Counter()
+        for told in read:
+            numbers = told.values.tolist()
+            uses.update(numbers)
+            for key, number in zip(_apart(told.keys), numbers, strict=True):
+                match = self._match(key, nics)
+                self._keys[match] = key
+                self.groups[match] = groups[number]
+        self._matches = {key: match for match, key in self._keys.items()}
+        self._counted = {m: c for m, c in self._counted.items() if m in self._keys}
+        return uses
+
+    def in_use(self, nic: str) -> bool:
+        """Whether any entry names a NIC."""
+        return any(nic in match[:2] for match in self.groups)
+
+    def change(
+        self,
+        sets: Mapping[Match, Group],
+        deletes: Collection[Match],
+        addresses: Mapping[str, bytes],
+    ) -> Change:
+        """What a batch changes."""
+        if not sets:
+            new: list[bytes] = []
+        else:
+            sources, destinations, *ports = zip(*sets, strict=True)
+            new = _apart(
+                elements.full_keys(
+                    [addresses[nic] for nic in sources],
+                    [addresses[nic] for nic in destinations],
+                    *ports,
+                )
+            )
+        before = list(map(self._keys.get, sets))
+        held = list(map(self.groups.get, sets))
+        rows = list(zip(sets.items(), new, before, held, strict=True))
+        changed = [
+            (match, group, key)
+            for (match, group), key, old, has in rows
+            if old != key or has is not group
+        ]
+        wanted = {match: group for match, group, _ in changed}
+        keys = [key for _, _, key in changed]
+        gone = {self._keys[m] for m in deletes if m in self._keys}
+        gone.update(self._keys[m] for m in wanted if m in self._keys)
+        gone.update(self._matches.keys() & keys)
+        dropped = [m for key in gone if (m := self._matches[key]) not in wanted]
+        return Change(wanted, keys, list(gone), dropped)
+
+    def write(self, change: Change, numbers: Mapping[Group, int], transaction: Transaction) -> None:
+        """Put a change into a transaction."""
+        gone = _together(change.gone)
+        new = _together(change.keys)
+        values: Words = np.fromiter(
+            map(numbers.__getitem__, change.sets.values()), np.uint32, len(change.keys)
+        )
+        for layout, rows in _by_layout(gone):
+            transaction.elements(layout.name, *elements.packed(layout, gone[rows]), delete=True)
+        for layout, rows in _by_layout(new):
+            transaction.elements(layout.name, *elements.packed(layout, new[rows], values[rows]))
+
+    def confirm(self, change: Change, echo: Iterable[Told]) -> None:
+        """A change is in the kernel, which tells what removed elements had counted."""
+        for told in echo:
+            counts = zip(told.packets.tolist(), told.bytes.tolist(), strict=True)
+            for key, count in zip(_apart(told.keys), counts, strict=True):
+                match = self._matches.get(key)
+                if match is not None and count[0]:
+                    before = self._counted.get(match, _NOTHING)
+                    self._counted[match] = Count(before.packets + count[0], before.bytes + count[1])
+        for key in change.gone:
+            match = self._matches.pop(key)
+            del self._keys[match], self.groups[match]
+        for match in change.dropped:
+            self._counted.pop(match, None)
+        self.groups.update(change.sets)
+        self._keys.update(zip(change.sets, change.keys, strict=True))
+        self._matches.update(zip(change.keys, change.sets, strict=True))
+
+    def counters(self, read: Iterable[Told]) -> dict[Match, Count]:
+        """What entries have carried, from what the kernel has counted."""
+        found: dict[Match, Count] = {}
+        for told in read:
+            counts = zip(told.packets.tolist(), told.bytes.tolist(), strict=True)
+            for key, (packets, size) in zip(_apart(told.keys), counts, strict=True):
+                match = self._matches.get(key)
+                if match is not None:
+                    before = self._counted.get(match, _NOTHING)
+                    found[match] = Count(before.packets + packets, before.bytes + size)
+        return found
+
+    @property
+    def shapes(self) -> set[Shape]:
+        """The shapes of the entries that are there."""
+        return shapes_of(list(self._matches))
+
+    def culprit(self, change: Change, refused: RefusedError) -> Match | None:
+        """The entry of a change that the kernel did not take, if it told."""
+        row, part = refused.element, refused.part
+        if row is None or part is None or part.delete:
+            return None
+        for layout, rows in _by_layout(_together(change.keys)):
+            if layout.name == part.name:
+                return list(change.sets)[int(rows[row])]
+        return None
+
+    @staticmethod
+    def _match(key: bytes, nics: Nics) -> Match:
+        return (
+            nics.name(key[:4]),
+            nics.name(key[4:8]),
+            int.from_bytes(key[8:10], "big"),
+            int.from_bytes(key[12:14], "big"),
+        )
+
+
+def shapes_of(keys: list[bytes]) -> set[Shape]:
+    """The shapes that occur among keys."""
+    return {layout.shape for layout, _ in _by_layout(_together(keys))}
+
+
+def _by_layout(keys: Bytes) -> Iterator[tuple[Layout, NDArray[np.intp]]]:
+    """Which keys go into which map; maps for which there are none are left out."""
+    fixed = elements.shapes(keys)
+    for layout in LAYOUTS:
+        rows = np.flatnonzero((fixed == layout.shape).all(1))
+        if len(rows):
+            yield layout, rows
+
+
+def _apart(keys: Bytes) -> list[bytes]:
+    raw = keys.tobytes()
+    return [raw[start : start + KEY_BYTES] for start in range(0, len(raw), KEY_BYTES)]
+
+
+def _together(keys: list[bytes]) -> Bytes:
+    return np.frombuffer(b"".join(keys), np.uint8).reshape(-1, KEY_BYTES)

@@ -1,0 +1,212 @@
+"""Next hops in the kernel: for each a slot, a table with one route, and two rules.
+
+The route is there while the link is held to be up, so losing a link, whoever noticed, is one route
+deleted, for all groups and entries that leave by it. Slots are remembered by the caller (a slot is
+part of marks that outlive this process); tables and rules are made when a next hop is first used.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address
+from typing import TypeAlias
+
+import structlog
+
+from heddle_agent.fib.linux import marks, rtnetlink
+from heddle_agent.fib.linux.netlink import KernelError, Netlink
+from heddle_agent.fib.linux.rtnetlink import Interface, Request
+from heddle_agent.fib.values import NextHop
+
+_log = structlog.get_logger()
+
+Port: TypeAlias = tuple[str, str]
+"""A link of this switch: neighbour and link key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """Where a link of the fabric is plugged in."""
+
+    interface: str
+    """Name of the network interface."""
+    gateway: str = ""
+    """The neighbour's IPv4 address on it; empty: by the interface's network or the fabric."""
+
+
+class UnresolvedError(Exception):
+    """A next hop to which packets cannot be sent, and why."""
+
+
+class Hops:
+    """The next hops of one switch."""
+
+    def __init__(self, kernel: Netlink, cables: Mapping[Port, Cable]) -> None:
+        self._kernel = kernel
+        self._cables = dict(cables)
+        self.slots: dict[Port, int] = {}
+        self.changed_interfaces: dict[int, str] = {}
+        """Interfaces whose ignore_routes_with_linkdown we have set."""
+        self._down: frozenset[Port] = frozenset()
+        self._routes: dict[int, tuple[int, str]] = {}  # interface and gateway by slot
+        self._routed: set[int] = set()
+        self._ruled: set[int] = set()
+
+    def slots_of(self, ports: Collection[Port]) -> frozenset[int]:
+        """The slots of some links, as far as they have one."""
+        return frozenset(slot for port, slot in self.slots.items() if port in ports)
+
+    def load(self, slots: Mapping[int, str], interfaces: Mapping[int, str]) -> None:
+        """Take over what was noted."""
+        self.slots = {}
+        for slot, note in slots.items():
+            node, key = json.loads(note)
+            self.slots[node, key] = slot
+        self.changed_interfaces = dict(interfaces)
+
+    def adopt(self, hops: Iterable[NextHop]) -> None:
+        """Know the next hops of entries found in the kernel; nothing changes before ``restore``."""
+        present = rtnetlink.interfaces(self._kernel)
+        for hop in dict.fromkeys(hops):
+            try:
+                self._learn(hop, present)
+            except UnresolvedError as error:
+                _log.warning("entries found that lead nowhere", why=str(error))
+
+    def resolve(self, hops: Iterable[NextHop]) -> dict[NextHop, str]:
+        """Have tables and rules for next hops; those that cannot be had, and why."""
+        strange: dict[NextHop, str] = {}
+        present: dict[str, Interface] | None = None
+        for hop in hops:
+            if present is None:
+                present = rtnetlink.interfaces(self._kernel)
+            try:
+                self._learn(hop, present)
+            except UnresolvedError as error:
+                strange[hop] = str(error)
+        if present is not None:
+            refused = self._establish()
+            strange.update((hop, refused[s]) for hop in hops if (s := self._slot(hop)) in refused)
+        return strange
+
+    def steer(self, down: Collection[Port]) -> None:
+        """These links of the switch are held to be down: at once no route over them."""
+        fresh = [self.slots[port] for port in frozenset(down) - self._down if port in self.slots]
+        self._down = frozenset(down) | self._down
+        self._ask({slot: rtnetlink.delete_route(slot) for slot in fresh})
+        self._routed.difference_update(fresh)
+
+    def restore(self, down: Collection[Port]) -> None:
+        """All links but these are held to be up: routes over them again."""
+        self._down = frozenset(down)
+        self._establish()
+
+    def refresh(self) -> None:
+        """Put back routes and rules that are no longer there, whoever took them."""
+        if self._routes:
+            self._routed = set(rtnetlink.our_routes(self._kernel))
+            rules = set(rtnetlink.our_rules(self._kernel))
+            self._ruled = {s for s in self._ruled if rules.issuperset(rtnetlink.slot_rules(s))}
+            if not rules.issuperset(rtnetlink.SHARED_RULES):
+                self._ruled = set()
+            self._establish()
+
+    def _slot(self, hop: NextHop) -> int:
+        return self.slots.get(hop.port, 0)
+
+    def _learn(self, hop: NextHop, present: Mapping[str, Interface]) -> None:
+        """Interface, gateway and slot of a next hop."""
+        cable = self._cables.get(hop.port)
+        if cable is None:
+            raise UnresolvedError(f"no link to {hop.node} key {hop.key}")
+        interface = present.get(cable.interface)
+        if interface is None:
+            raise UnresolvedError(
+                f"the link to {hop.node} key {hop.key} is interface {cable.interface},"
+                " which this switch has not"
+            )
+        route = interface.number, _gateway(hop, cable, interface)
+        slot = self._slot(hop) or self._free()
+        self.slots[hop.port] = slot
+        if self._routes.get(slot) != route:
+            self._routes[slot] = route
+            self._routed.discard(slot)
+        if not interface.ignores_linkdown:
+            self._ignore_linkdown(interface)
+
+    def _free(self) -> int:
+        used = set(self.slots.values())
+        for slot in marks.SLOTS:
+            if slot not in used:
+                return slot
+        raise UnresolvedError(f"all {len(marks.SLOTS)} next hops that marks can tell are in use")
+
+    def _ignore_linkdown(self, interface: Interface) -> None:
+        """Let the kernel pass over routes by itself when the carrier goes."""
+        (error,) = rtnetlink.ask(
+            self._kernel, [rtnetlink.ignore_linkdown(interface.number, on=True)]
+        )
+        if error is None:
+            self.changed_interfaces[interface.number] = interface.name
+        else:
+            _log.warning(
+                "ignore_routes_with_linkdown not set: a lost carrier waits for the agent",
+                interface=interface.name,
+                why=error.strerror,
+            )
+
+    def _establish(self) -> dict[int, str]:
+        """Rules and routes that should be there and are not; slots that failed, and why."""
+        rules: list[Request] = []
+        for slot in self._routes.keys() - self._ruled:
+            shared = () if self._ruled or rules else rtnetlink.SHARED_RULES
+            rules += map(rtnetlink.change_rule, (*shared, *rtnetlink.slot_rules(slot)))
+        wanted = self._routes.keys() - self._routed - self.slots_of(self._down)
+        routes = {slot: rtnetlink.add_route(slot, *self._routes[slot]) for slot in wanted}
+        failed = self._ask(routes)
+        self._routed |= wanted - failed.keys()
+        for error in rtnetlink.ask(self._kernel, rules):
+            if error is not None and error.errno != errno.EEXIST:
+                reason = f"no rule for it: {error.strerror}"
+                return dict.fromkeys(self._routes.keys() - self._ruled, reason)
+        self._ruled |= self._routes.keys()
+        # An interface that is switched off has no routes; its groups are on their backups.
+        return {
+            slot: f"the kernel refuses its route: {error.strerror}"
+            for slot, error in failed.items()
+            if error.errno != errno.ENETDOWN
+        }
+
+    def _ask(self, requests: Mapping[int, Request]) -> dict[int, KernelError]:
+        """Send requests about slots; those that failed. What is gone already was deleted."""
+        answers = zip(requests, rtnetlink.ask(self._kernel, list(requests.values())), strict=True)
+        return {slot: e for slot, e in answers if e is not None and e.errno != errno.ESRCH}
+
+
+def _gateway(hop: NextHop, cable: Cable, interface: Interface) -> str:
+    """The address that packets are sent to on the link."""
+    if cable.gateway:
+        return cable.gateway
+    told = hop.address
+    if told and not _is_ipv4(told):
+        raise UnresolvedError(f"{hop.node} has address {told}: only IPv4 can be forwarded")
+    if told and interface.reaches(told):
+        return told
+    found = interface.peer() or told
+    if not found:
+        raise UnresolvedError(
+            f"no address for {hop.node} key {hop.key}: give the node an address in the fabric, or"
+            f" interface {interface.name} one in a network of two"
+        )
+    return found
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        IPv4Address(text)
+    except AddressValueError:
+        return False
+    return True

@@ -1,0 +1,80 @@
+"""Sockets to the kernel, and the first words with it: may we, and can it?"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from heddle_agent.fib.linux import nft, schema
+from heddle_agent.fib.linux.netlink import ROUTE, KernelError, Netlink, Opener
+from heddle_agent.fib.linux.nft import RefusedError, Transaction
+
+_RIGHTS = (
+    "the linux backend may not change routes and rules:"
+    " run the agent as root or with the capability CAP_NET_ADMIN"
+)
+_NO_NFTABLES = (
+    "the kernel has no nf_tables, which the linux backend forwards by:"
+    " load the module nf_tables, or use another backend"
+)
+_FOREIGN = (
+    "an nftables table 'ip heddle' is there that this version has not written:"
+    " run 'heddle-agent clean' in this network namespace, or remove it with nft"
+)
+
+
+class UnavailableError(ValueError):
+    """This machine cannot be the linux backend's, and what would help."""
+
+
+def open_socket(protocol: int) -> socket.socket:
+    """A netlink socket in the network namespace of the calling thread."""
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+
+
+class Kernel:
+    """Both ends of the kernel that the backend speaks to."""
+
+    def __init__(self, opener: Opener = open_socket) -> None:
+        try:
+            self.routes = Netlink(ROUTE, opener)
+        except (OSError, AttributeError) as error:
+            raise UnavailableError(f"the linux backend needs a Linux kernel: {error}") from error
+        try:
+            self.nft = nft.open_nft(opener)
+        except OSError as error:
+            self.routes.close()
+            raise UnavailableError(_NO_NFTABLES) from error
+
+    def close(self) -> None:
+        """Let go of both sockets."""
+        self.routes.close()
+        self.nft.close()
+
+    def has_table(self) -> bool:
+        """Whether our table is there. UnavailableError if the kernel has no nf_tables."""
+        try:
+            return bool(nft.ask_sets(self.nft))
+        except KernelError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise _unavailable(error) from error
+
+    def install(self) -> None:
+        """Make what is missing of our table; UnavailableError, and why, if that cannot be."""
+        transaction = Transaction()
+        schema.create(transaction)
+        try:
+            transaction.commit(self.nft)
+        except RefusedError as refused:
+            raise _unavailable(refused.error) from refused
+
+
+def _unavailable(error: KernelError) -> UnavailableError:
+    if error.errno == errno.EPERM:
+        return UnavailableError(_RIGHTS)
+    if error.errno in {errno.EEXIST, errno.EBUSY}:
+        return UnavailableError(_FOREIGN)
+    if error.errno == errno.EINVAL and not error.sequence:
+        return UnavailableError(_NO_NFTABLES)
+    return UnavailableError(f"{_NO_NFTABLES} ({error.strerror})")

@@ -1,0 +1,219 @@
+"""nftables on the wire: transactions, and the few expressions that our rules are made of.
+
+A transaction is one datagram, which the kernel takes whole or not at all. It numbers its messages,
+and remembers which elements each of them holds, so that a refusal can be laid at one element's
+door. Removed elements are told back with their last counters (echo), for nothing that is read
+beforehand would be exact.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from heddle_agent.fib.linux.netlink import (
+    ACK,
+    APPEND,
+    CREATE,
+    ECHO,
+    NESTED,
+    NETFILTER,
+    REQUEST,
+    KernelError,
+    Message,
+    Netlink,
+    Opener,
+    attribute,
+    big,
+    framed,
+    messages,
+    nest,
+    text,
+)
+
+TABLE = "heddle"
+
+_SUBSYSTEM = 10 << 8
+NEW_TABLE, DELETE_TABLE = _SUBSYSTEM | 0, _SUBSYSTEM | 2
+NEW_CHAIN = _SUBSYSTEM | 3
+NEW_RULE, DELETE_RULE = _SUBSYSTEM | 6, _SUBSYSTEM | 8
+NEW_SET, GET_SET = _SUBSYSTEM | 9, _SUBSYSTEM | 10
+NEW_ELEMENTS, GET_ELEMENTS, DELETE_ELEMENTS = _SUBSYSTEM | 12, _SUBSYSTEM | 13, _SUBSYSTEM | 14
+GET_GENERATION = _SUBSYSTEM | 16
+_BEGIN, _END = 16, 17
+
+_IPV4 = 2
+_FAMILY = struct.pack("=BBH", _IPV4, 0, 0)
+_BATCH = struct.pack(">BBH", 0, 0, 10)
+_ELEMENTS_BYTES = 60_000  # of a list's 65,535; whole elements only
+_LIST = struct.Struct("=HH")
+_MARK = 3  # key of meta expressions
+_ACCEPT, _GOTO = 1, 0xFFFFFFFC
+FIRST, SECOND = 1, 9  # a 16-byte register, and the 4-byte register that follows it
+NETWORK, TRANSPORT = 1, 2
+
+
+class Part(NamedTuple):
+    """What one message of a transaction is about, for when it is refused."""
+
+    name: str
+    """Set of its elements; empty for all else."""
+    first: int
+    """Number of its first element among those handed over in one call."""
+    size: int
+    """Bytes of one element; 0 where they differ."""
+    head: int
+    """Bytes before its first element."""
+    delete: bool
+
+
+class RefusedError(Exception):
+    """The kernel did not take a transaction; nothing of it took effect."""
+
+    def __init__(self, error: KernelError, part: Part | None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.part = part
+
+    @property
+    def element(self) -> int | None:
+        """Number of the element at fault, as far as the kernel told."""
+        part, offset = self.part, self.error.offset
+        if part is None or not part.size or offset < part.head:
+            return None
+        return part.first + (offset - part.head) // part.size
+
+
+class Transaction:
+    """Messages that take effect together."""
+
+    def __init__(self) -> None:
+        self._messages: list[tuple[int, int, bytes]] = []
+        self._parts: list[Part | None] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def add(self, kind: int, *values: bytes, flags: int = CREATE) -> None:
+        """One message about our table, whose name comes first in each."""
+        self._messages.append((kind, flags, b"".join((_FAMILY, text(1, TABLE), *values))))
+        self._parts.append(None)
+
+    def elements(self, name: str, packed: bytes, size: int, *, delete: bool = False) -> None:
+        """Add or delete elements, ``size`` bytes each, in as many messages as it takes."""
+        step = max(_ELEMENTS_BYTES // size, 1) * size
+        for start in range(0, len(packed), step):
+            self._list(name, packed[start : start + step], start // size, size, delete=delete)
+
+    def various(self, name: str, packed: list[bytes], *, delete: bool = False) -> None:
+        """Add or delete elements of different sizes."""
+        waiting: list[bytes] = []
+        room = _ELEMENTS_BYTES
+        for element in packed:
+            if len(element) > room:
+                self._list(name, b"".join(waiting), 0, 0, delete=delete)
+                waiting, room = [], _ELEMENTS_BYTES
+            waiting.append(element)
+            room -= len(element)
+        if waiting:
+            self._list(name, b"".join(waiting), 0, 0, delete=delete)
+
+    def _list(self, name: str, packed: bytes, first: int, size: int, *, delete: bool) -> None:
+        head = b"".join((_FAMILY, text(1, TABLE), text(2, name)))
+        body = head + _LIST.pack(4 + len(packed), 3 | NESTED) + packed
+        kind, flags = (DELETE_ELEMENTS, ECHO if size else 0) if delete else (NEW_ELEMENTS, CREATE)
+        self._messages.append((kind, flags, body))
+        self._parts.append(Part(name, first, size, 16 + len(head) + 4, delete))
+
+    def commit(self, kernel: Netlink) -> list[bytes]:
+        """Have the kernel take it; RefusedError if it does not. Returns what it echoes."""
+        if not self._messages:
+            return []
+        frames = [framed(_BEGIN, REQUEST, kernel.number(), _BATCH)]
+        numbers = {}
+        last = len(self._messages) - 1
+        for row, (kind, flags, body) in enumerate(self._messages):
+            sequence = kernel.number()
+            numbers[sequence] = self._parts[row]
+            asked = flags | REQUEST | (ACK if row == last else 0)
+            frames.append(framed(kind, asked, sequence, body))
+        frames.append(framed(_END, REQUEST, kernel.number(), _BATCH))
+        try:
+            answers, errors = kernel.send([b"".join(frames)])
+        except OSError as error:
+            raise RefusedError(KernelError(error.errno or 0, str(error)), None) from error
+        if errors:
+            raise RefusedError(errors[0], numbers.get(errors[0].sequence))
+        return answers
+
+
+def open_nft(opener: Opener) -> Netlink:
+    """A socket to nftables."""
+    return Netlink(NETFILTER, opener)
+
+
+def ask_elements(kernel: Netlink, name: str) -> list[bytes]:
+    """The datagrams of a dump of a set."""
+    return list(kernel.dump(GET_ELEMENTS, _FAMILY + text(1, TABLE) + text(2, name)))
+
+
+def ask_sets(kernel: Netlink) -> list[Message]:
+    """All sets of our table; none if there is no such table."""
+    from_kernel = kernel.dump(GET_SET, _FAMILY + text(1, TABLE))
+    return [message for data in from_kernel for message in messages(data)]
+
+
+def ask_generation(kernel: Netlink) -> int:
+    """A number that grows with every transaction, ours or not."""
+    (answer, *_) = kernel.get(GET_GENERATION, _FAMILY)
+    return int.from_bytes(answer.body[8:12], "big")
+
+
+def expression(name: str, *values: bytes) -> bytes:
+    """One step of a rule."""
+    return nest(1, text(1, name), nest(2, *values))
+
+
+def load(base: int, offset: int, length: int, register: int) -> bytes:
+    """Bytes of the packet into a register."""
+    return expression("payload", big(1, register), big(2, base), big(3, offset), big(4, length))
+
+
+def compare(value: bytes, *, equal: bool = True) -> bytes:
+    """Go on with the rule only if the first register holds this, or anything else."""
+    return expression("cmp", big(1, FIRST), big(2, 0 if equal else 1), nest(3, attribute(1, value)))
+
+
+def look_up(name: str) -> bytes:
+    """Key in the first register, value into it; without an element the rule ends."""
+    return expression("lookup", big(2, FIRST), big(3, FIRST), text(1, name), big(4, 1))
+
+
+def load_mark() -> bytes:
+    """The packet's mark into the first register."""
+    return expression("meta", big(2, _MARK), big(1, FIRST))
+
+
+def store_mark() -> bytes:
+    """The first register into the packet's mark."""
+    return expression("meta", big(2, _MARK), big(3, FIRST))
+
+
+def constant(value: bytes) -> bytes:
+    """A value into the first register."""
+    return expression("immediate", big(1, FIRST), nest(2, attribute(1, value)))
+
+
+def accept() -> bytes:
+    """The end of all our chains for this packet."""
+    return expression("immediate", big(1, 0), nest(2, nest(2, big(1, _ACCEPT))))
+
+
+def go_to(chain: str) -> bytes:
+    """On with another chain, without return."""
+    return expression("immediate", big(1, 0), nest(2, nest(2, big(1, _GOTO), text(2, chain))))
+
+
+def rule(transaction: Transaction, chain: str, *steps: bytes) -> None:
+    """Append a rule to a chain."""
+    transaction.add(NEW_RULE, text(2, chain), nest(4, *steps), flags=CREATE | APPEND)

@@ -1,0 +1,90 @@
+"""Names kept in the kernel beside the numbers that stand for them.
+
+Maps hold addresses and numbers; a restarted agent must say again which NICs, next hops and risk
+links these mean. So each number has a note: text as comments of elements of the set ``notes``, cut
+into pieces, because a comment holds 250 bytes. Notes go in and out with the transaction that they
+are about, so they are never wrong, and they vanish with the table.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable
+from enum import IntEnum
+
+from heddle_agent.fib.linux.elements import plain, told_plainly
+from heddle_agent.fib.linux.nft import Transaction
+from heddle_agent.fib.linux.schema import NOTES
+
+_KEY = struct.Struct("=II")
+_PIECE = 240
+_USER_DATA = 6
+_NUMBER_BITS = 24
+_NUMBERS = (1 << _NUMBER_BITS) - 1
+
+
+class Kind(IntEnum):
+    """What a number counts."""
+
+    GROUP = 1
+    NIC = 2
+    HOP = 3
+    INTERFACE = 4
+
+
+class Notes:
+    """All notes, as they are in the kernel once the transaction at hand is."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[Kind, int], str] = {}
+
+    def of(self, kind: Kind) -> dict[int, str]:
+        """Text by number."""
+        return {number: text for (one, number), text in self._texts.items() if one is kind}
+
+    def load(self, datagrams: Iterable[bytes]) -> None:
+        """Take over what the kernel has; what is no note of ours is passed over."""
+        pieces: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
+        for key, found in told_plainly(NOTES, datagrams):
+            name, piece = _KEY.unpack(key)
+            comment = found.get(_USER_DATA, b"")
+            pieces[name][piece] = comment[2:-1]
+        kinds = {int(kind) for kind in Kind}
+        self._texts = {
+            (Kind(name >> _NUMBER_BITS), name & _NUMBERS): b"".join(
+                part for _, part in sorted(parts.items())
+            ).decode(errors="replace")
+            for name, parts in pieces.items()
+            if name >> _NUMBER_BITS in kinds
+        }
+
+    def put(self, transaction: Transaction, kind: Kind, texts: dict[int, str]) -> None:
+        """Write notes in place of those of the same numbers."""
+        self.drop(transaction, kind, [n for n in texts if (kind, n) in self._texts])
+        packed = [
+            plain(key, note=piece)
+            for number, text in texts.items()
+            for key, piece in _pieces(kind, number, text)
+        ]
+        transaction.various(NOTES, packed)
+        self._texts.update(((kind, number), text) for number, text in texts.items())
+
+    def drop(self, transaction: Transaction, kind: Kind, numbers: Iterable[int]) -> None:
+        """Remove the notes of these numbers."""
+        packed = [
+            plain(key)
+            for number in numbers
+            for key, _ in _pieces(kind, number, self._texts.pop((kind, number), ""))
+        ]
+        transaction.various(NOTES, packed, delete=True)
+
+
+def _pieces(kind: Kind, number: int, text: str) -> list[tuple[bytes, bytes]]:
+    """Keys and comments that hold a text."""
+    words = text.encode()
+    name = kind << _NUMBER_BITS | number
+    return [
+        (_KEY.pack(name, piece), words[start : start + _PIECE])
+        for piece, start in enumerate(range(0, len(words), _PIECE))
+    ]

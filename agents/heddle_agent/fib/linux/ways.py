@@ -1,0 +1,184 @@
+"""Groups as numbers, and by which mark each forwards: the second map that packets pass.
+
+A group is written once and flipped by one element. It is flipped only where the kernel does not
+already do the same by itself: while a next hop's table is empty, whoever has it as primary is on
+his backup anyway. Such groups are owed their mark, and are given it before the table is filled
+again, so that none returns to a path that is dead farther away.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from heddle_agent.fib.linux import marks
+from heddle_agent.fib.linux.elements import plain, told_plainly
+from heddle_agent.fib.linux.hops import Port
+from heddle_agent.fib.linux.netlink import attributes
+from heddle_agent.fib.linux.nft import Transaction
+from heddle_agent.fib.linux.schema import WAYS
+from heddle_agent.fib.values import Choice, Group, Link, NextHop
+
+_NUMBER = struct.Struct("=I")
+_LAST = (1 << 24) - 1
+_DATA = 2
+
+
+class Ways:
+    """The groups of one switch."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Group, int] = {}
+        self.groups: dict[int, Group] = {}
+        self.uses: Counter[int] = Counter()
+        """Entries by group."""
+        self._slots: dict[int, tuple[int, int]] = {}
+        self._wanted: dict[int, int] = {}
+        self._written: dict[int, int] = {}
+        self._owed: set[int] = set()
+        self._choices: dict[Group, Choice] = {}
+        self._next = 0
+
+    def load(
+        self,
+        notes: Mapping[int, str],
+        datagrams: Iterable[bytes],
+        slots: Mapping[Port, int],
+        needed: Collection[int],
+        transaction: Transaction,
+    ) -> None:
+        """Take over what the kernel has, and as much of what is known already as is still true.
+
+        Groups that entries need and that have gone are written anew.
+        """
+        before = self.groups
+        self._written = {
+            _NUMBER.unpack(key)[0]: _NUMBER.unpack(attributes(found[_DATA])[1])[0]
+            for key, found in told_plainly(WAYS, datagrams)
+        }
+        lost = [number for number in needed if number not in self._written]
+        self._written.update(dict.fromkeys(lost, marks.UNDERLAY))
+        ports = {slot: port for port, slot in slots.items()}
+        self.groups, self.numbers, self._slots = {}, {}, {}
+        for number, mark in self._written.items():
+            group = before.get(number)
+            note = notes.get(number)
+            if group is None or note != described(group):
+                group = _read(note) or _guessed(mark, ports)
+            self._admit(number, group, slots)
+        self._wanted = {
+            number: self._mark(number, self._choices[group]) if group in self._choices else mark
+            for (number, group), mark in zip(
+                self.groups.items(), self._written.values(), strict=True
+            )
+        }
+        transaction.various(WAYS, [self._element(number) for number in lost])
+        self._owed = {n for n, mark in self._written.items() if mark != self._wanted[n]}
+
+    def add(
+        self,
+        groups: Sequence[Group],
+        slots: Mapping[Port, int],
+        diverted: Mapping[Group, Choice],
+        transaction: Transaction,
+    ) -> dict[int, str]:
+        """Write groups that are new; their notes."""
+        notes: dict[int, str] = {}
+        for group in groups:
+            number = self._free()
+            self._admit(number, group, slots)
+            notes[number] = described(group)
+            self._choices[group] = diverted.get(group, self._choices.get(group, Choice.PRIMARY))
+            mark = self._mark(number, self._choices[group])
+            self._wanted[number] = self._written[number] = mark
+        transaction.various(WAYS, [self._element(number) for number in notes])
+        return notes
+
+    def unused(self) -> list[int]:
+        """Groups without entries."""
+        return [number for number in self.groups if not self.uses[number]]
+
+    def drop(self, numbers: Iterable[int], transaction: Transaction) -> None:
+        """Remove groups."""
+        gone = list(numbers)
+        transaction.various(WAYS, [plain(_NUMBER.pack(n)) for n in gone], delete=True)
+        for number in gone:
+            group = self.groups.pop(number)
+            if self.numbers.get(group) == number:
+                del self.numbers[group]
+                self._choices.pop(group, None)
+            del self._wanted[number], self._written[number], self._slots[number]
+            del self.uses[number]
+            self._owed.discard(number)
+
+    def steer(
+        self,
+        choices: Mapping[Group, Choice],
+        down: frozenset[int],
+        transaction: Transaction,
+    ) -> None:
+        """Flip what the kernel does not do by itself while the tables of some slots are empty."""
+        for group, choice in choices.items():
+            number = self.numbers.get(group)
+            if number is not None:
+                self._choices[group] = choice
+                self._wanted[number] = self._mark(number, choice)
+                self._owed.add(number)
+        due = [number for number in self._owed if self._is_due(number, down)]
+        transaction.various(WAYS, [plain(_NUMBER.pack(n)) for n in due], delete=True)
+        for number in due:
+            self._written[number] = self._wanted[number]
+        transaction.various(WAYS, [self._element(number) for number in due])
+        self._owed = {n for n in self._owed if self._written[n] != self._wanted[n]}
+
+    def _is_due(self, number: int, down: frozenset[int]) -> bool:
+        written, wanted = self._written[number], self._wanted[number]
+        return written != wanted and marks.leaves(written, down) != marks.leaves(wanted, down)
+
+    def _mark(self, number: int, choice: Choice) -> int:
+        primary, backup = self._slots[number]
+        if choice is Choice.PRIMARY:
+            return marks.mark(primary, backup)
+        return marks.mark(0, backup if choice is Choice.BACKUP else 0)
+
+    def _element(self, number: int) -> bytes:
+        return plain(_NUMBER.pack(number), _NUMBER.pack(self._written[number]))
+
+    def _admit(self, number: int, group: Group, slots: Mapping[Port, int]) -> None:
+        self.groups[number] = group
+        self.numbers[group] = number
+        backup = 0 if group.backup is None else slots.get(group.backup.port, 0)
+        self._slots[number] = slots.get(group.primary.port, 0), backup
+
+    def _free(self) -> int:
+        while True:
+            self._next = self._next % _LAST + 1
+            if self._next not in self.groups:
+                return self._next
+
+
+def described(group: Group) -> str:
+    """A group in words that ``_read`` understands."""
+    return json.dumps([group.primary, group.backup, group.risks], separators=(",", ":"))
+
+
+def _read(note: str | None) -> Group | None:
+    try:
+        primary, backup, risks = json.loads(note or "")
+        return Group(
+            NextHop(*primary),
+            None if backup is None else NextHop(*backup),
+            tuple(Link(*link) for link in risks),
+        )
+    except (ValueError, TypeError):
+        return None
+
+
+def _guessed(mark: int, ports: Mapping[int, Port]) -> Group:
+    """What a group without a note must be, by its mark: nothing forwards by a group unknown."""
+    first, second = (ports.get(slot, ("unknown", str(slot))) for slot in marks.slots(mark))
+    if not marks.slots(mark)[0]:
+        first, second = second, ("unknown", "0")
+    return Group(NextHop(*first), NextHop(*second) if marks.slots(mark)[1] else None)

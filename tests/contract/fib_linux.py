@@ -1,0 +1,232 @@
+"""A switch made of network namespaces, for the linux backend: real packets, seen on real cables.
+
+Three namespaces: the switch with uplinks ``up0`` … ``up3`` and a route that spreads over all of
+them; beyond it, where every packet is read off the cable it came by; and a host whose raw socket
+sends packets of any source and port. Neighbours are fixed, so that no packet waits for ARP.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from heddle_agent.fib import Choice, Fib, Group, Link, NextHop, Packet, Steering
+from heddle_agent.fib.linux import Cable, LinuxFib
+from tests.needs import missing
+from tests.unit.agent.worlds import SPINES, SWITCH
+
+Result = TypeVar("Result")
+
+_NEW_NET = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_ALL_FRAMES, _IPV4 = 3, 0x0800
+_WAIT = 2.0  # seconds: longer than any delay of a busy machine; a packet that is lost costs it
+CABLES = {hop.port: Cable(f"up{number}") for number, hop in enumerate(SPINES)}
+SYSCTLS = {
+    "ip_forward": "1",
+    "conf.all.rp_filter": "0",
+    "conf.default.rp_filter": "0",
+    "conf.default.ignore_routes_with_linkdown": "1",
+    "fib_multipath_hash_policy": "3",
+    "fib_multipath_hash_fields": "55",
+    "fib_multipath_hash_seed": "7",
+}
+
+
+def needed() -> None:
+    """Skip where no namespaces can be made."""
+    if os.geteuid() != 0:
+        missing("network namespaces need root")
+    for program in ("ip", "nft"):
+        if not any(Path(folder, program).exists() for folder in ("/usr/sbin", "/sbin", "/usr/bin")):
+            missing(f"no {program}: apt-get install iproute2 nftables")
+
+
+def run(*words: str, text: str = "") -> str:
+    """Run a program to its end; its output."""
+    done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+    return done.stdout
+
+
+class Space:
+    """One network namespace."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        run("ip", "netns", "add", name)
+
+    def ip(self, *lines: str) -> None:
+        """Run lines of ``ip``."""
+        run("ip", "-n", self.name, "-batch", "-", text="\n".join(lines) + "\n")
+
+    def run(self, *words: str, text: str = "") -> str:
+        """Run a program inside."""
+        return run("ip", "netns", "exec", self.name, *words, text=text)
+
+    def inside(self, call: Callable[[], Result]) -> Result:
+        """Call a function in a thread that is inside: what it opens stays inside."""
+        results: list[Result] = []
+        errors: list[BaseException] = []
+
+        def go() -> None:
+            try:
+                with Path("/run/netns", self.name).open("rb") as file:
+                    entered = _LIBC.setns(file.fileno(), _NEW_NET)
+                assert entered == 0, os.strerror(ctypes.get_errno())
+                results.append(call())
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                errors.append(error)
+
+        thread = threading.Thread(target=go)
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    def netlink(self, protocol: int) -> socket.socket:
+        """A netlink socket that speaks to this namespace."""
+        return self.inside(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol))
+
+    def remove(self) -> None:
+        """Remove it and all in it."""
+        subprocess.run(["ip", "netns", "del", self.name], check=False, capture_output=True)
+
+
+class World:
+    """The switch, what is beyond it, and the host."""
+
+    def __init__(self) -> None:
+        mark = f"hd{os.getpid()}{secrets.token_hex(2)}"
+        self.switch, self.beyond, self.host = (Space(f"{mark}-{part}") for part in "sbh")
+        self._build()
+        protocol = socket.htons(_ALL_FRAMES)
+        self._seen = self.beyond.inside(
+            lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, protocol)
+        )
+        self._out = self.host.inside(
+            lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        )
+        self._seen.settimeout(_WAIT)
+
+    def close(self) -> None:
+        """Leave nothing."""
+        self._seen.close()
+        self._out.close()
+        for space in (self.switch, self.beyond, self.host):
+            space.remove()
+
+    def _build(self) -> None:
+        for space in (self.switch, self.beyond, self.host):
+            space.run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+        self.switch.run("sysctl", "-qw", *(f"net.ipv4.{k}={v}" for k, v in SYSCTLS.items()))
+        far, near = self.beyond.name, self.host.name
+        # Ends of unlike index: between like ones the kernel reports a lost carrier up to 1 s late.
+        cables = [
+            f"link add up{n} index {10 + n} type veth peer name up{n} index {20 + n} netns {far}"
+            for n in range(4)
+        ]
+        self.switch.ip(*cables, f"link add nics type veth peer name nics netns {near}")
+        for n in range(4):
+            self._end(self.beyond, f"up{n}", f"10.1.{n}.1/31", f"02:00:00:00:01:0{n}")
+            self._end(self.switch, f"up{n}", f"10.1.{n}.0/31", f"02:00:00:00:02:0{n}")
+            self.switch.ip(f"neigh add 10.1.{n}.1 lladdr 02:00:00:00:01:0{n} dev up{n}")
+        self._end(self.switch, "nics", "10.0.0.254/24", "02:00:00:00:03:00")
+        self._end(self.host, "nics", "10.0.0.1/24", "02:00:00:00:04:00")
+        self.host.ip(
+            "neigh add 10.0.0.254 lladdr 02:00:00:00:03:00 dev nics",
+            "route add default via 10.0.0.254",
+        )
+        ways = " ".join(f"nexthop via 10.1.{n}.1 dev up{n}" for n in range(4))
+        self.switch.ip(f"route add 10.9.0.0/16 {ways}")
+
+    @staticmethod
+    def _end(space: Space, name: str, address: str, mac: str) -> None:
+        space.ip(f"link set {name} address {mac} up", f"addr add {address} dev {name}")
+
+    def send(self, packet: tuple[str, str, int, int], size: int = 64, protocol: int = 17) -> bytes:
+        """Send one packet of addresses and ports; returns what it can be known by."""
+        source, destination, *ports = packet
+        token = secrets.token_bytes(8)
+        inner = struct.pack(">HHHH", *ports, size - 20, 0) + token
+        head = struct.pack(
+            ">BBHHHBBH4s4s", 0x45, 0, size, 0, 0, 64, protocol, 0,
+            socket.inet_aton(source), socket.inet_aton(destination),
+        )  # fmt: skip
+        self._out.sendto((head + inner).ljust(size, b"\0"), (destination, 0))
+        return token
+
+    def arrives(self, token: bytes) -> str | None:
+        """The cable by which a packet comes out; None if it does not."""
+        deadline = time.monotonic() + _WAIT
+        while time.monotonic() < deadline:
+            try:
+                data, origin = self._seen.recvfrom(2048)
+            except TimeoutError:
+                break
+            if origin[1] == _IPV4 and data[28:36] == token:
+                return str(origin[0])
+        return None
+
+    def cable(self, number: int, *, up: bool) -> None:
+        """Take the carrier of an uplink away by its far end, or bring it back, and see it done."""
+        self.beyond.ip(f"link set up{number} {'up' if up else 'down'}")
+        shown = ("ip", "route", "show", "dev", f"up{number}")
+        deadline = time.monotonic() + 10 * _WAIT
+        while ("linkdown" in self.switch.run(*shown)) == up and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+class LinuxBench:
+    """The linux backend in a world of its own."""
+
+    def __init__(self, world: World, table_size: int, addresses: dict[str, str]) -> None:
+        self.world = world
+        self._addresses = addresses
+        self._down: frozenset[Link] = frozenset()
+        self.fib: Fib = LinuxFib(SWITCH, CABLES, table_size=table_size, opener=world.switch.netlink)
+
+    def where(self, packet: Packet) -> NextHop | None:
+        """Send it, and see by which cable it comes."""
+        cable = self.world.arrives(self.world.send(self._wire(packet)))
+        return None if cable is None else SPINES[int(cable.removeprefix("up"))]
+
+    def carry(self, packet: Packet, number: int, size: int) -> None:
+        """Send them, and wait for each."""
+        for _ in range(number):
+            self.world.arrives(self.world.send(self._wire(packet), size))
+
+    def links(self, down: frozenset[Link], choices: dict[Group, Choice]) -> None:
+        """Cables of this switch lose their carrier and get it back; then the agent steers."""
+        for number, hop in enumerate(SPINES):
+            link = Link.between(SWITCH, hop.node)
+            if (link in down) != (link in self._down):
+                self.world.cable(number, up=link not in down)
+        self._down = down
+        self.fib.steer(Steering(choices, down))
+
+    def _wire(self, packet: Packet) -> tuple[str, str, int, int]:
+        source, destination, *ports = packet
+        return (self._addresses[source], self._addresses[destination], ports[0], ports[1])
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """A world, gone afterwards."""
+    needed()
+    made = World()
+    try:
+        yield made
+    finally:
+        made.close()

@@ -4,18 +4,23 @@ It has no process of its own: hundreds may live in one event loop. Its parts do 
 what passes between them passes here:
 
 - links -> table: every step of link changes, at once (local repair, no controller)
-- links -> session: the same changes, afterwards
+- links -> back door -> peers: the same changes, next
+- links -> session: the same changes, last
+- peers -> back door -> table: links lost elsewhere (local repair, no controller)
+- session -> back door: who the peers are, and their keys
 - session -> table -> backend: pushes
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from importlib.metadata import version
 
+from heddle_agent.backdoor import TICK_SECONDS, BackDoor, Doorway, LinkView
 from heddle_agent.fib import Fib, Link
 from heddle_agent.session import Address, Channels, Identity, Session, SessionOptions
 from heddle_agent.table import NO_FENCE, Fence, Forwarding, Held, LinkObservation, keep_in_memory
@@ -40,29 +45,38 @@ class Agent:
         options: SessionOptions | None = None,
         fence: Fence = NO_FENCE,
         remember: Callable[[Fence], None] = keep_in_memory,
+        doorway: Doorway | None = None,
     ) -> None:
         """ValueError for addresses that cannot be used.
 
         ``channels`` are the caller's to close; without them the agent has its own, in plain text to
         loopback. ``fence`` is what an earlier agent of this switch has accepted; ``remember`` is
-        told of newer ones.
+        told of newer ones. Without a ``doorway`` the agent has no back door.
         """
         self.switch = switch
+        self._view = LinkView()
+        self._own = {seen.link: seen.up for seen in links.current()}
+        self._view.report(switch, self._own_down())
         self.forwarding = Forwarding(
             switch,
             fib,
             (hop.port for hop in links.next_hops),
-            down=[seen.link for seen in links.current() if not seen.up],
+            down=self._view.down,
             fence=fence,
             remember=remember,
         )
         self.links = links
+        self._noticed: dict[Link, bool] = {}
         self._channels = Channels() if channels is None else channels
         self._owns_channels = channels is None
+        self._doorway = doorway
+        self.back_door = None if doorway is None else self._open(fabric, doorway)
+        reached = doorway.network.address if doorway is not None and doorway.asks else ""
         self.session = Session(
-            Identity(fabric, switch, secrets.token_hex(8), _VERSION),
+            Identity(fabric, switch, secrets.token_hex(8), _VERSION, reached),
             self.forwarding,
             links.current,
+            introduced=self._introduced,
             controllers=[Address.parse(text) for text in controllers],
             channels=self._channels,
             options=options or SessionOptions(),
@@ -82,8 +96,9 @@ class Agent:
         return self.session.connected
 
     def link_notice(self, link: Link, *, up: bool) -> None:
-        """A link elsewhere was lost or is back, as a peer says: repair around it at once."""
-        self.forwarding.links_changed({link: up})
+        """A link elsewhere was lost or is back, as the caller says: repair around it at once."""
+        self._noticed[link] = up
+        self._heard("", [lost for lost, state in self._noticed.items() if not state])
 
     async def run(self) -> None:
         """Run until ``stop`` is called or the task is cancelled."""
@@ -91,7 +106,9 @@ class Agent:
         self._repair(self.links.current())
         try:
             async with asyncio.TaskGroup() as tasks:
-                parts = (self._watch(), self.session.run(), self._mend())
+                parts = [self._watch(), self.session.run(), self._mend()]
+                if self._doorway is not None and self.back_door is not None:
+                    parts.append(self._attend(self._doorway, self.back_door))
                 workers = [tasks.create_task(part) for part in parts]
                 await self._stopping.wait()
                 for worker in workers:
@@ -111,8 +128,50 @@ class Agent:
         """Have ``run`` end soon; for signal handlers, which cannot wait."""
         self._stopping.set()
 
+    def _open(self, fabric: str, doorway: Doorway) -> BackDoor:
+        door = BackDoor(
+            fabric=fabric,
+            switch=self.switch,
+            keys=doorway.keys,
+            network=doorway.network,
+            heard=self._heard,
+            boot=doorway.boot,
+        )
+        door.announce(self._own_down())
+        return door
+
+    def _own_down(self) -> list[Link]:
+        return [link for link, up in self._own.items() if not up]
+
     def _repair(self, observations: Sequence[LinkObservation]) -> None:
-        self.forwarding.links_changed({seen.link: seen.up for seen in observations})
+        """Move flows off own links that are down, then let the peers do so."""
+        self._own.update((seen.link, seen.up) for seen in observations)
+        down = self._own_down()
+        self._heard(self.switch, down)
+        if self.back_door is not None:
+            self.back_door.announce(down)
+
+    def _heard(self, switch: str, down: Collection[Link]) -> None:
+        """A switch, this one or another, says that these of its links are down and no others."""
+        changes = self._view.report(switch, down)
+        if changes:
+            self.forwarding.links_changed(changes)
+
+    def _introduced(self, peers: Mapping[str, str], keys: Sequence[bytes]) -> None:
+        if self._doorway is not None and self.back_door is not None:
+            self._doorway.told(self.back_door, peers, keys)
+
+    async def _attend(self, doorway: Doorway, door: BackDoor) -> None:
+        """Take notices, and keep the peers in agreement."""
+        doorway.network.open(door.receive)
+        door.set_peers(doorway.peers)
+        try:
+            while True:
+                await asyncio.sleep(TICK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - spread
+                doorway.poll(door)
+                door.tick()
+        finally:
+            doorway.network.close()
 
     async def _watch(self) -> None:
         async with aclosing(self.links.changes()) as changes:

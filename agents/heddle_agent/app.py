@@ -14,11 +14,12 @@ from prometheus_client import start_http_server
 
 from heddle_agent import metrics
 from heddle_agent.agent import Agent
+from heddle_agent.backdoor import Doorway, MemoryFile, UdpNetwork
 from heddle_agent.fib import Fib, MemoryFib, NextHop, name_hash
 from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
 from heddle_agent.settings import Settings, SettingsError
 from heddle_agent.table import NO_FENCE, Fence, FenceFile, keep_in_memory
-from heddle_agent.watch import LinkWatch, ManualLinks
+from heddle_agent.watch import KernelLinks, LinkWatch, ManualLinks, find_ports
 
 _log = structlog.get_logger()
 
@@ -37,17 +38,43 @@ def next_hops(settings: Settings) -> list[NextHop]:
     return hops
 
 
-def backend(settings: Settings) -> tuple[Fib, LinkWatch]:
-    """The backend of that name, and who watches its links."""
-    hops = next_hops(settings)
+def link_watch(settings: Settings) -> LinkWatch:
+    """Who watches the links; ValueError if they cannot be found or watched."""
+    if settings.interfaces is None:
+        return ManualLinks(settings.switch, next_hops(settings))
+    return KernelLinks(
+        settings.switch,
+        find_ports(settings.interfaces, settings.switch),
+        probe_seconds=settings.probe_milliseconds / 1000,
+    )
+
+
+def backend(settings: Settings, links: LinkWatch) -> Fib:
+    """The backend of that name, over these links."""
     seed = name_hash(settings.switch) if settings.hash_seed is None else settings.hash_seed
-    fib = MemoryFib(settings.switch, hops, seed=seed, table_size=settings.table_size)
-    return fib, ManualLinks(settings.switch, hops)
+    return MemoryFib(settings.switch, links.next_hops, seed=seed, table_size=settings.table_size)
+
+
+def doorway(settings: Settings) -> Doorway | None:
+    """What the back door is opened with, if there is one; ValueError if a file is bad."""
+    if settings.back_door is None:
+        return None
+    memory = None
+    if settings.state_file is not None:
+        path = settings.state_file.with_name(f"{settings.state_file.name}.back-door")
+        memory = MemoryFile(path, settings.fabric, settings.switch)
+    return Doorway(
+        UdpNetwork(settings.back_door),
+        key_file=settings.back_door_key,
+        peers_file=settings.back_door_peers,
+        memory_file=memory,
+    )
 
 
 def build(settings: Settings, channels: Channels) -> Agent:
     """The agent that the settings ask for; ValueError if an address or the state file is bad."""
-    fib, links = backend(settings)
+    links = link_watch(settings)
+    fib = backend(settings, links)
     fence = NO_FENCE
     remember: Callable[[Fence], None] = keep_in_memory
     if settings.state_file is not None:
@@ -63,6 +90,7 @@ def build(settings: Settings, channels: Channels) -> Agent:
         options=SessionOptions(backoff=Backoff(longest=settings.backoff_seconds)),
         fence=fence,
         remember=remember,
+        doorway=doorway(settings),
     )
 
 
@@ -115,7 +143,8 @@ async def serve(settings: Settings) -> None:
             switch=settings.switch,
             controllers=settings.controller,
             fib=settings.fib,
-            links=len(settings.link),
+            links=len(agent.links.next_hops),
+            back_door=settings.back_door,
             epoch=agent.held.epoch,
         )
         await agent.run()

@@ -49,12 +49,40 @@ def cli() -> None:
     metavar="NEIGHBOUR[,KEY]",
     help="A link of the switch; repeat it for each. Parallel links differ in KEY.",
 )
+@click.option(
+    "--interfaces",
+    metavar="alias|FILE",
+    help="Take the kernel's links instead: interfaces whose alias is NEIGHBOUR,KEY, or those in a"
+    " JSON file.",
+)
+@click.option(
+    "--probe-milliseconds",
+    metavar="MS",
+    help="Probe each of the kernel's links so often, to see silent loss; 0 for never."
+    "  [default: 50]",
+)
 @click.option("--table-size", metavar="N", help="Entries it can hold.  [default: 0, unlimited]")
 @click.option("--hash-seed", metavar="N", help="Seed of the ECMP hash.  [default: by the switch]")
 @click.option(
     "--state-file",
     type=_PATH,
     help="Keep the highest epoch here, so that a restarted agent still refuses older ones.",
+)
+@click.option(
+    "--back-door",
+    metavar="IP:PORT",
+    help="Take and send notices of lost links here, by UDP, from agent to agent.",
+)
+@click.option(
+    "--back-door-key",
+    type=_PATH,
+    help="Their keys, in hexadecimal, one a line, the first to sign with. By default the controller"
+    " names them.",
+)
+@click.option(
+    "--back-door-peers",
+    type=_PATH,
+    help='Whom to tell, JSON: {"spine0": "10.0.0.1:7402"}. By default the controller names them.',
 )
 @click.option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics; 0 for a free port.")
 @click.option("--metrics-host", metavar="HOST", help="Where.  [default: 127.0.0.1]")

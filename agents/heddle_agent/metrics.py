@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from heddle_agent.agent import Agent
+from heddle_agent.backdoor import Refusal
 
 
 class AgentCollector(Collector):
@@ -48,6 +49,7 @@ class AgentCollector(Collector):
             flips.add_metric([agent.switch], agent.forwarding.flips)
         yield sessions
         yield flips
+        yield from self._back_door()
 
     def _entries(self) -> Metric:
         family = GaugeMetricFamily(
@@ -64,13 +66,47 @@ class AgentCollector(Collector):
 
     def _links(self) -> Metric:
         family = GaugeMetricFamily(
-            "heddle_agent_links", "Links of the switch by state.", labels=["switch", "state"]
+            "heddle_agent_links",
+            "Links of the switch by state; flap-damped ones are down, grey ones up.",
+            labels=["switch", "state"],
         )
         for agent in self._agents:
             states = [seen.up for seen in agent.links.current()]
             family.add_metric([agent.switch, "up"], states.count(True))
             family.add_metric([agent.switch, "down"], states.count(False))
+            reasons = [seen.reason for seen in agent.links.current()]
+            family.add_metric([agent.switch, "flap-damped"], reasons.count("flap-damped"))
+            family.add_metric([agent.switch, "grey"], reasons.count("grey"))
         return family
+
+    def _back_door(self) -> Iterable[Metric]:
+        peers = GaugeMetricFamily(
+            "heddle_agent_back_door_peers",
+            "Peers of the back door, and those that have proven to be there.",
+            labels=["switch", "state"],
+        )
+        datagrams = CounterMetricFamily(
+            "heddle_agent_back_door_datagrams",
+            "Datagrams of the back door by what became of them.",
+            labels=["switch", "outcome"],
+        )
+        records = GaugeMetricFamily(
+            "heddle_agent_back_door_switches",
+            "Switches whose links are known by the back door, this one among them.",
+            labels=["switch"],
+        )
+        for agent in self._agents:
+            door = agent.back_door
+            if door is None:
+                continue
+            peers.add_metric([agent.switch, "known"], len(door.peers))
+            peers.add_metric([agent.switch, "introduced"], door.introduced)
+            records.add_metric([agent.switch], len(door.records))
+            datagrams.add_metric([agent.switch, "sent"], door.sent)
+            datagrams.add_metric([agent.switch, "received"], door.received)
+            for why in Refusal:
+                datagrams.add_metric([agent.switch, why.name.lower()], door.refusals.counts[why])
+        yield from (peers, datagrams, records)
 
     def _pushes(self) -> Metric:
         family = CounterMetricFamily(

@@ -52,6 +52,11 @@ class Settings(BaseSettings):
     """What forwards packets."""
     link: Links = ()
     """Links of the switch, ``NEIGHBOUR`` or ``NEIGHBOUR,KEY``."""
+    interfaces: str | None = Field(default=None, min_length=1)
+    """Find links among the kernel's interfaces: ``alias``, or a JSON file of interfaces."""
+    probe_milliseconds: float = Field(default=50.0, ge=0, le=10_000)
+    """Interval of probes over each link that the kernel has; three lost in a row are a dead link.
+    0 sends none."""
     table_size: int = Field(default=0, ge=0, lt=2**32)
     """Entries the switch can hold; 0 is unlimited."""
     hash_seed: int | None = Field(default=None, ge=0, lt=2**64)
@@ -59,6 +64,12 @@ class Settings(BaseSettings):
 
     state_file: Path | None = None
     """Where the highest epoch is kept, so that a restarted agent still refuses older ones."""
+    back_door: str | None = Field(default=None, min_length=1)
+    """IP address and UDP port of this switch for notices among agents; without it, none."""
+    back_door_key: Path | None = None
+    """File of the keys of notices; by default the controller names them."""
+    back_door_peers: Path | None = None
+    """File of the agents to tell; by default the controller names them."""
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of Prometheus' metrics; 0 takes a free one, without it there are none."""
@@ -86,11 +97,15 @@ class Settings(BaseSettings):
             raise ValueError("--tls-cert and --tls-key belong together: give both or neither")
         if self.tls_cert is not None and self.tls_ca is None:
             raise ValueError("--tls-cert needs --tls-ca, to know the controller by: give it too")
-        if not self.link:
+        if self.link and self.interfaces is not None:
+            raise ValueError("--link and --interfaces both name the links: give one of them")
+        if not self.link and self.interfaces is None:
             raise ValueError(
                 "a switch in memory has no links but those it is told of: give --link NEIGHBOUR"
-                f" for each, or {ENV_PREFIX}LINK"
+                f" for each, or {ENV_PREFIX}LINK, or --interfaces alias to take the kernel's"
             )
+        if self.back_door is None and (self.back_door_key or self.back_door_peers):
+            raise ValueError("--back-door-key and --back-door-peers need --back-door: give it too")
         return self
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -26,6 +26,8 @@ from heddle_agent.table import Forwarding, LinkObservation, Receipt, Status
 _log = structlog.get_logger()
 
 Call: TypeAlias = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.ControllerMessage]
+Introduced: TypeAlias = Callable[[Mapping[str, str], Sequence[bytes]], None]
+"""Takes the addresses of the back door's peers by switch, and their common keys."""
 ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)  # what gRPC raises on a finished call
 
 
@@ -42,12 +44,14 @@ class Conversation:
         forwarding: Forwarding,
         links: Callable[[], Sequence[LinkObservation]],
         answered: Counter[Status],
+        introduced: Introduced,
     ) -> None:
         """``links`` gives all links as they are; ``answered`` counts pushes by their status."""
         self._call = call
         self._forwarding = forwarding
         self._links = links
         self._answered = answered
+        self._introduced = introduced
         self._writing = asyncio.Lock()
         self._news: dict[Link, LinkObservation] = {}
         self._wake = asyncio.Event()
@@ -68,8 +72,13 @@ class Conversation:
         reports = asyncio.create_task(self._reports(counter_interval))
         try:
             while isinstance(message := await self._call.read(), pb.ControllerMessage):
-                if message.WhichOneof("message") == "push":
-                    await self._answer(message.push)
+                match message.WhichOneof("message"):
+                    case "push":
+                        await self._answer(message.push)
+                    case "back_door":
+                        told = message.back_door
+                        peers = {peer.switch: peer.address for peer in told.peers}
+                        self._introduced(peers, list(told.keys))
         finally:
             reports.cancel()
             with suppress(asyncio.CancelledError, *ENDED):

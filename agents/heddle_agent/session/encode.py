@@ -22,6 +22,8 @@ class Identity:
     switch: str
     instance_id: str
     software_version: str
+    back_door: str = ""
+    """Where other agents reach this one; empty for nowhere."""
 
 
 def timestamp(seconds: float) -> Timestamp:
@@ -45,6 +47,7 @@ def parameters(identity: Identity, forwarding: Forwarding) -> pb.AgentMessage:
             highest_epoch=held.epoch,
             generation=held.generation,
             table_digest=forwarding.digest(),
+            back_door_address=identity.back_door,
         )
     )
 
@@ -86,8 +89,9 @@ def link_report(observations: Iterable[LinkObservation], *, full: bool) -> pb.Ag
             time=timestamp(time),
             sequence=sequence,
             reason=reason,
+            loss_ratio=loss,
         )
-        for link, up, time, sequence, reason in observations
+        for link, up, time, sequence, reason, loss in observations
     ]
     return pb.AgentMessage(link_state=pb.LinkStateReport(links=links, full=full))
 

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -20,12 +20,22 @@ from heddle.v1 import agent_pb2_grpc
 from heddle_agent.session.address import Address
 from heddle_agent.session.backoff import Backoff
 from heddle_agent.session.channels import Channels
-from heddle_agent.session.conversation import ENDED, Call, Conversation, ForeignError
+from heddle_agent.session.conversation import (
+    ENDED,
+    Call,
+    Conversation,
+    ForeignError,
+    Introduced,
+)
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.refusal import SessionEnd
 from heddle_agent.table import Forwarding, LinkObservation, Status
 
 _log = structlog.get_logger()
+
+
+def _keep_to_oneself(_peers: Mapping[str, str], _keys: Sequence[bytes]) -> None:
+    """Whom an agent without a back door tells of its peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +63,12 @@ class Session:
         controllers: Sequence[Address],
         channels: Channels,
         options: SessionOptions,
+        introduced: Introduced = _keep_to_oneself,
     ) -> None:
-        """``links`` gives all links as they are; ValueError if plain text would go out unasked."""
+        """``links`` gives all links as they are; ``introduced`` is told of peers and keys.
+
+        ValueError if plain text would go out unasked.
+        """
         if not controllers:
             raise ValueError("an agent needs at least one controller address")
         for address in controllers:
@@ -64,6 +78,7 @@ class Session:
         self._identity = identity
         self._forwarding = forwarding
         self._links = links
+        self._introduced = introduced
         self._random = random.SystemRandom()
         self._controllers = self._random.sample(controllers, len(controllers))  # spreads agents
         self._channels = channels
@@ -108,7 +123,9 @@ class Session:
         """One session with one controller, to its end."""
         stub = agent_pb2_grpc.AgentServiceStub(self._channels.get(address))
         call = stub.Session()
-        conversation = Conversation(call, self._forwarding, self._links, self.answered)
+        conversation = Conversation(
+            call, self._forwarding, self._links, self.answered, self._introduced
+        )
         self._conversation = conversation
         ttl = 0.0
         try:

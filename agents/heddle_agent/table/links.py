@@ -17,4 +17,6 @@ class LinkObservation(NamedTuple):
     sequence: int
     """Grows with every change that this agent instance sees; 0 is how it found the link."""
     reason: str
-    """Why, for example "carrier"."""
+    """Why, for example "carrier", "probe", "flap-damped", "grey"."""
+    loss: float = 0.0
+    """Share of probes that a grey link loses, 0 to 1."""

@@ -1,17 +1,13 @@
-"""Links that somebody sets by hand: tests, the emulator, a switch that exists in memory.
-
-At most one observation a link waits for the consumer, the newest: state is what counts, and a link
-that flaps while nobody looks cannot fill the memory.
-"""
+"""Links that somebody sets by hand: tests, the emulator, a switch that exists in memory."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from heddle_agent.fib import Link, NextHop
 from heddle_agent.table import LinkObservation
+from heddle_agent.watch.board import Board
 
 
 class ManualLinks:
@@ -22,16 +18,8 @@ class ManualLinks:
     ) -> None:
         self.next_hops = tuple(next_hops)
         self._switch = switch
-        self._clock = clock
-        self._sequence = 0
-        self._states = {
-            link: LinkObservation(link, True, clock(), 0, "start")
-            for link in (Link.between(switch, hop.node, hop.key) for hop in self.next_hops)
-        }
-        self._waiting: dict[Link, LinkObservation] = {}
-        self._more = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._settled.set()
+        links = (Link.between(switch, hop.node, hop.key) for hop in self.next_hops)
+        self._board = Board(links, clock)
 
     def up(self, node: str, key: str = "0", *, reason: str = "carrier") -> None:
         """The link to a neighbour carries again; ValueError if there is no such link."""
@@ -43,30 +31,19 @@ class ManualLinks:
 
     async def settled(self) -> None:
         """Wait until the agent has dealt with every change so far; it must be running."""
-        await self._settled.wait()
+        await self._board.settled()
 
     def current(self) -> Sequence[LinkObservation]:
         """All links as they are now."""
-        return list(self._states.values())
+        return self._board.current()
 
-    async def changes(self) -> AsyncGenerator[Sequence[LinkObservation], None]:
+    def changes(self) -> AsyncGenerator[Sequence[LinkObservation], None]:
         """Changes as they come, the newest of each link."""
-        while True:
-            await self._more.wait()
-            self._more.clear()
-            step, self._waiting = list(self._waiting.values()), {}
-            yield step
-            if not self._waiting:
-                self._settled.set()
+        return self._board.changes()
 
     def _change(self, node: str, key: str, *, up: bool, reason: str) -> None:
         link = Link.between(self._switch, node, key)
-        if link not in self._states:
+        if link not in self._board:
             raise ValueError(f"{self._switch} has no link to {node} key {key}")
-        if self._states[link].up == up:
-            return
-        self._sequence += 1
-        observation = LinkObservation(link, up, self._clock(), self._sequence, reason)
-        self._states[link] = self._waiting[link] = observation
-        self._settled.clear()
-        self._more.set()
+        if self._board[link].up != up:
+            self._board.put(link, up=up, reason=reason)

@@ -212,21 +212,25 @@ class ControllerMessage(_message.Message):
 
     SESSION_ACCEPTED_FIELD_NUMBER: _builtins.int
     PUSH_FIELD_NUMBER: _builtins.int
+    BACK_DOOR_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session_accepted(self) -> Global___SessionAccepted: ...
     @_builtins.property
     def push(self) -> Global___Push: ...
+    @_builtins.property
+    def back_door(self) -> Global___BackDoor: ...
     def __init__(
         self,
         *,
         session_accepted: Global___SessionAccepted | None = ...,
         push: Global___Push | None = ...,
+        back_door: Global___BackDoor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["back_door", b"back_door", "message", b"message", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_door", b"back_door", "message", b"message", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_accepted", "push"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_accepted", "push", "back_door"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -247,6 +251,7 @@ class SessionParameters(_message.Message):
     HIGHEST_EPOCH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     TABLE_DIGEST_FIELD_NUMBER: _builtins.int
+    BACK_DOOR_ADDRESS_FIELD_NUMBER: _builtins.int
     fabric: _builtins.str
     """"fabrics/f1"."""
     switch: _builtins.str
@@ -269,6 +274,10 @@ class SessionParameters(_message.Message):
     empty for none), then each risk link as "source target key" with the lesser
     node id first, sorted. Empty for an empty table.
     """
+    back_door_address: _builtins.str
+    """Where other agents reach its back door, IP address and UDP port,
+    "10.0.0.1:7402"; empty if it has none or gets its peers elsewhere.
+    """
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[Global___Capability.ValueType]: ...
     def __init__(
@@ -283,10 +292,11 @@ class SessionParameters(_message.Message):
         highest_epoch: _builtins.int = ...,
         generation: _builtins.int = ...,
         table_digest: _builtins.bytes = ...,
+        back_door_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "fabric", b"fabric", "generation", b"generation", "highest_epoch", b"highest_epoch", "instance_id", b"instance_id", "software_version", b"software_version", "switch", b"switch", "table_digest", b"table_digest", "table_size", b"table_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_door_address", b"back_door_address", "capabilities", b"capabilities", "fabric", b"fabric", "generation", b"generation", "highest_epoch", b"highest_epoch", "instance_id", b"instance_id", "software_version", b"software_version", "switch", b"switch", "table_digest", b"table_digest", "table_size", b"table_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -323,6 +333,64 @@ class SessionAccepted(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionAccepted: _TypeAlias = SessionAccepted  # noqa: Y015
+
+@_typing.final
+class BackDoor(_message.Message):
+    """Whom an agent tells of its links without a controller, and how they trust
+    each other. Replaces what an earlier message said.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEERS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackDoorPeer]:
+        """Agents of the switches next to this one."""
+
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Keys of the whole fabric: the first signs, all are believed. A key is here
+        before anybody signs with it, and a while after.
+        """
+
+    def __init__(
+        self,
+        *,
+        peers: _abc.Iterable[Global___BackDoorPeer] | None = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "peers", b"peers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackDoor: _TypeAlias = BackDoor  # noqa: Y015
+
+@_typing.final
+class BackDoorPeer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SWITCH_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    switch: _builtins.str
+    """Node id of its switch."""
+    address: _builtins.str
+    """IP address and UDP port, "10.0.0.1:7402"."""
+    def __init__(
+        self,
+        *,
+        switch: _builtins.str = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "switch", b"switch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackDoorPeer: _TypeAlias = BackDoorPeer  # noqa: Y015
 
 @_typing.final
 class Push(_message.Message):
@@ -652,12 +720,18 @@ class LinkObservation(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    LOSS_RATIO_FIELD_NUMBER: _builtins.int
     state: _common_pb2.State.ValueType
     """UP or DOWN."""
     sequence: _builtins.int
     """Grows with every change that this agent instance sees."""
     reason: _builtins.str
-    """Why, for example "carrier", "bfd", "flap-damped"."""
+    """Why, for example "carrier", "probe"; "flap-damped" for a link that is kept
+    down because it came back too often, "grey" for one that is up and loses
+    some of what it carries.
+    """
+    loss_ratio: _builtins.float
+    """Share of probes lost lately by a grey link, 0 to 1."""
     @_builtins.property
     def link(self) -> _common_pb2.LinkRef: ...
     @_builtins.property
@@ -672,10 +746,11 @@ class LinkObservation(_message.Message):
         time: _timestamp_pb2.Timestamp | None = ...,
         sequence: _builtins.int = ...,
         reason: _builtins.str = ...,
+        loss_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "reason", b"reason", "sequence", b"sequence", "state", b"state", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "loss_ratio", b"loss_ratio", "reason", b"reason", "sequence", b"sequence", "state", b"state", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -39,6 +39,9 @@ class AgentServiceStub:
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
     5. Reports go up at any time.
+    6. An agent that takes notices from other agents says where; it is then told
+    its peers and their common keys, and again whenever either changes. It
+    keeps both for when there is no controller.
     """
 
     def __init__(self, channel):
@@ -68,6 +71,9 @@ class AgentServiceServicer:
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
     5. Reports go up at any time.
+    6. An agent that takes notices from other agents says where; it is then told
+    its peers and their common keys, and again whenever either changes. It
+    keeps both for when there is no controller.
     """
 
     def Session(self, request_iterator, context):
@@ -106,6 +112,9 @@ class AgentService:
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
     5. Reports go up at any time.
+    6. An agent that takes notices from other agents says where; it is then told
+    its peers and their common keys, and again whenever either changes. It
+    keeps both for when there is no controller.
     """
 
     @staticmethod

@@ -40,6 +40,9 @@ class AgentServiceStub:
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
     5. Reports go up at any time.
+    6. An agent that takes notices from other agents says where; it is then told
+       its peers and their common keys, and again whenever either changes. It
+       keeps both for when there is no controller.
     """
 
     @_typing.overload
@@ -63,6 +66,9 @@ class AgentServiceAsyncStub(AgentServiceStub):
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
     5. Reports go up at any time.
+    6. An agent that takes notices from other agents says where; it is then told
+       its peers and their common keys, and again whenever either changes. It
+       keeps both for when there is no controller.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -82,6 +88,9 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
     5. Reports go up at any time.
+    6. An agent that takes notices from other agents says where; it is then told
+       its peers and their common keys, and again whenever either changes. It
+       keeps both for when there is no controller.
     """
 
     @_abc_1.abstractmethod

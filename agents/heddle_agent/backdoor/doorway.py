@@ -1,0 +1,126 @@
+"""Where a back door gets its peers and keys: files, a controller, what was remembered.
+
+Files win over the controller, for whoever gives them means them. They are read again when they
+change; a file that cannot be used changes nothing, and the log says why.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from heddle_agent.backdoor.door import BackDoor
+from heddle_agent.backdoor.keys import KeyRing, read_keys
+from heddle_agent.backdoor.memory_file import Memory, MemoryFile, first_boot
+from heddle_agent.backdoor.network import Attachment, parse_address
+
+_log = structlog.get_logger()
+
+
+def read_peers(path: Path) -> dict[str, str]:
+    """Addresses by switch, a JSON object; ValueError that names the file and the record."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"peers file {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"peers file {path} is not JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise ValueError(f"peers file {path}: give an object, switch to address")  # noqa: TRY004
+    for switch, address in told.items():
+        try:
+            parse_address(str(address))
+        except ValueError as error:
+            raise ValueError(f"peers file {path}: {switch}: {error}") from None
+    return told
+
+
+class Watched:
+    """A file that is read again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: tuple[int, int, int] | None = None
+
+    def changed(self) -> bool:
+        """Whether it is another one than at the last call; a missing one is not."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return False
+        seen = (found.st_mtime_ns, found.st_ino, found.st_size)
+        before, self._seen = self._seen, seen
+        return seen != before
+
+
+class Doorway:
+    """All that a back door is opened with."""
+
+    def __init__(
+        self,
+        network: Attachment,
+        *,
+        key_file: Path | None = None,
+        peers_file: Path | None = None,
+        memory_file: MemoryFile | None = None,
+        keys: Sequence[bytes] = (),
+        peers: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """ValueError if a file cannot be used."""
+        self.network = network
+        self._key_file = Watched(key_file) if key_file else None
+        self._peers_file = Watched(peers_file) if peers_file else None
+        self._memory_file = memory_file
+        memory = memory_file.load() if memory_file else Memory(first_boot())
+        if self._key_file and self._key_file.changed():
+            keys = read_keys(self._key_file.path)
+        elif self._key_file:
+            read_keys(self._key_file.path)  # says what is wrong with it
+        if self._peers_file:
+            self._peers_file.changed()
+            peers = read_peers(self._peers_file.path)
+        self.keys = KeyRing(keys or memory.keys, clock=clock)
+        self.peers = dict(memory.peers if peers is None else peers)
+        self.boot = memory.boot
+
+    @property
+    def asks(self) -> bool:
+        """Whether the controller's word on peers or keys is wanted."""
+        return self._key_file is None or self._peers_file is None
+
+    def told(self, door: BackDoor, peers: Mapping[str, str], keys: Sequence[bytes]) -> None:
+        """The controller names peers and keys; what a file names is left alone."""
+        if self._key_file is None:
+            self._take_keys(keys)
+        if self._peers_file is None:
+            self.peers = dict(peers)
+            door.set_peers(self.peers)
+        if self._memory_file is not None:
+            own = () if self._key_file else self.keys.keys
+            self._memory_file.keep(Memory(door.boot, self.peers, own))
+
+    def poll(self, door: BackDoor) -> None:
+        """Read files again that have changed."""
+        try:
+            if self._key_file and self._key_file.changed():
+                self._take_keys(read_keys(self._key_file.path))
+            if self._peers_file and self._peers_file.changed():
+                self.peers = read_peers(self._peers_file.path)
+                door.set_peers(self.peers)
+        except ValueError as error:
+            _log.error("back door: file not taken", why=str(error))
+
+    def _take_keys(self, keys: Sequence[bytes]) -> None:
+        if tuple(keys) == self.keys.keys:
+            return
+        try:
+            self.keys.replace(keys)
+        except ValueError as error:
+            _log.error("back door: keys not taken", why=str(error))
+        else:
+            _log.info("back door: keys taken", count=len(keys))

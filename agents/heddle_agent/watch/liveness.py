@@ -1,0 +1,79 @@
+"""Whether the far end of a link still answers, from probes sent and answered.
+
+So many probes in a row without an answer are a dead link, as many answered in a row a living one.
+A neighbour that has never answered proves nothing (something between may not let probes through),
+so its silence is not believed until it has spoken once. Losses that are no silence are a grey link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_GREY_WINDOW = 256  # probes
+_GREY_LEAST = 4  # lost probes of a window: one alone may be anything
+_GREY_BACK = 1
+
+
+@dataclass(slots=True)
+class Liveness:
+    """The probes of one link; sequence numbers grow by one from 1."""
+
+    misses: int = 3
+    alive: bool = True
+    answered: int = 0
+    """Highest sequence number answered; 0 for none."""
+    grey: bool = False
+    _sent: int = 0
+    _judged: int = 0
+    _open: int = 0  # bit n: probe _sent - n has no answer yet
+    _run: int = 0  # probes in a row with the same end; > 0 answered, < 0 lost
+    _history: int = 0  # of judged probes, bit 0 the newest: 1 for lost
+    _length: int = 0
+
+    def send(self) -> int:
+        """The number of the next probe."""
+        self._sent += 1
+        self._open = (self._open << 1 | 1) & (1 << 64) - 1
+        return self._sent
+
+    def answer(self, sequence: int) -> None:
+        """A probe was answered; late answers to judged probes change nothing."""
+        age = self._sent - sequence
+        if 0 <= age < 64:  # noqa: PLR2004 - bits of _open
+            self._open &= ~(1 << age)
+            self.answered = max(self.answered, sequence)
+
+    def judge(self) -> None:
+        """The time to answer is up for every probe sent so far."""
+        while self._judged < self._sent:
+            self._judged += 1
+            lost = self._open >> (self._sent - self._judged) & 1 if self._recent else 1
+            if self.answered:
+                self._count(lost=bool(lost))
+
+    @property
+    def loss(self) -> float:
+        """Share of the last probes that were lost while the link was believed alive, 0 to 1."""
+        return self._history.bit_count() / self._length if self._length else 0.0
+
+    @property
+    def _recent(self) -> bool:
+        return self._sent - self._judged < 64  # noqa: PLR2004 - bits of _open
+
+    def _count(self, *, lost: bool) -> None:
+        if lost:
+            self._run = min(self._run, 0) - 1
+        else:
+            self._run = max(self._run, 0) + 1
+        if self.alive and self._run <= -self.misses:
+            self.alive = False
+            self._history = self._length = 0  # that was no greyness
+            self.grey = False
+        elif not self.alive and self._run >= self.misses:
+            self.alive = True
+        if not self.alive:
+            return
+        self._history = (self._history << 1 | lost) & (1 << _GREY_WINDOW) - 1
+        self._length = min(self._length + 1, _GREY_WINDOW)
+        lately = self._history.bit_count()
+        self.grey = lately >= (_GREY_BACK + 1 if self.grey else _GREY_LEAST)

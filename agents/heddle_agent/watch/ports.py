@@ -1,0 +1,111 @@
+"""Which interface is which link of the fabric.
+
+By the alias of the interface, ``NEIGHBOUR,KEY`` (``ip link set eth1 alias spine0,0``), or by a file
+where aliases have other uses::
+
+    {"eth1": {"neighbour": "spine0", "key": "0", "address": "198.18.0.1", "probe": true}}
+
+``key`` is "0" by default; ``address`` is the neighbour's on the link, which an interface with a /31
+or /30 tells by itself; ``probe: false`` leaves a link to its carrier alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from heddle_agent.fib import NextHop
+from heddle_agent.watch import rtnetlink
+
+ALIAS = "alias"
+_FORM = re.compile(r"([^\s,]+),([^\s,]+)")
+_FIELDS = {"neighbour": str, "key": str, "address": str, "probe": bool}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One link of the switch and the interface that it is on."""
+
+    hop: NextHop
+    """The neighbour and the link key; its address where it is known."""
+    interface: str
+    index: int
+    carries: bool
+    """As it was found."""
+    probe: bool = True
+
+
+def find_ports(where: str, switch: str) -> list[Port]:
+    """All links: by aliases where ``where`` is "alias", else by the file of that name.
+
+    ValueError that names what is wrong and how to put it right.
+    """
+    found = {interface.name: interface for interface in rtnetlink.interfaces()}
+    told = _by_alias(found.values()) if where == ALIAS else _by_file(Path(where))
+    known = rtnetlink.neighbours()
+    ports: list[Port] = []
+    for name, fields in told.items():
+        interface = found.get(name)
+        if interface is None:
+            raise ValueError(f"--interfaces {where}: this machine has no interface {name}")
+        address = str(fields.get("address", "")) or known.get(interface.number, "")
+        hop = NextHop(str(fields["neighbour"]), str(fields.get("key", "0")), address)
+        if hop.node == switch:
+            raise ValueError(f"--interfaces {where}: {name} leads to {switch} itself")
+        if any(port.hop.port == hop.port for port in ports):
+            raise ValueError(
+                f"--interfaces {where}: two interfaces lead to {hop.node} key {hop.key}:"
+                " give parallel links keys of their own"
+            )
+        probe = bool(fields.get("probe", True)) and bool(address)
+        ports.append(Port(hop, name, interface.number, interface.carries, probe))
+    if not ports:
+        raise ValueError(
+            f"--interfaces {where}: no interface is a link of {switch}; mark each, for example"
+            " ip link set eth1 alias spine0,0"
+        )
+    return ports
+
+
+def _by_alias(found: Iterable[rtnetlink.Interface]) -> dict[str, Mapping[str, object]]:
+    told: dict[str, Mapping[str, object]] = {}
+    for interface in found:
+        match = _FORM.fullmatch(interface.alias)
+        if match:
+            told[interface.name] = {"neighbour": match[1], "key": match[2]}
+    return told
+
+
+def _by_file(path: Path) -> dict[str, Mapping[str, object]]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"--interfaces {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"--interfaces {path} is not JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise ValueError(f"--interfaces {path}: give an object, interface to link")  # noqa: TRY004
+    for name, fields in told.items():
+        _check(path, name, fields)
+    return told
+
+
+def _check(path: Path, name: str, fields: object) -> None:
+    at = f"--interfaces {path}: {name}"
+    if not isinstance(fields, dict) or "neighbour" not in fields:
+        raise ValueError(f'{at}: give {{"neighbour": NODE}}')
+    for field, value in fields.items():
+        kind = _FIELDS.get(field)
+        if kind is None:
+            raise ValueError(f"{at}: {field} is none of {', '.join(_FIELDS)}")
+        if not isinstance(value, kind) or value == "":
+            raise ValueError(f"{at}: {field} is {value!r}, not a {kind.__name__}")
+    if "address" in fields:
+        try:
+            ipaddress.IPv4Address(fields["address"])
+        except ValueError:
+            raise ValueError(f"{at}: address {fields['address']!r} is no IPv4 address") from None

@@ -1,0 +1,167 @@
+"""Probes over the links themselves: echo requests that the neighbour's kernel answers.
+
+An agent that is busy, stopped or not there at all must not look like a dead link; a kernel that
+answers is proof enough that the link carries packets both ways. Requests leave by the interface of
+the link and only answers that come in by it count. They bear CS6, as routing protocols do, so that
+a full link does not look like a dead one.
+
+A probe is judged once: what has come by then is read first, so that an agent that was held up sees
+answers, not silence. Should the loop be late, probes are skipped, never sent in a bunch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from heddle_agent.watch.liveness import Liveness
+
+_ECHO_REPLY, _ECHO_REQUEST = 0, 8
+_ICMP = struct.Struct("!BBHHH")
+_PAYLOAD = struct.Struct("!8sIQ")
+_PKTINFO = struct.Struct("=i4s4s")
+_CONTROL_TOS = 0xC0  # CS6
+_PRIORITY = 6
+_SOL_RAW, _ICMP_FILTER = 255, 1
+_IP_PKTINFO = 8
+_BUFFER_BYTES = 1 << 20
+_MOST_WAIT = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The far end of one link."""
+
+    interface: int
+    """Index of the link's interface."""
+    address: str
+    """IPv4 address of the neighbour on it."""
+
+
+def open_socket() -> socket.socket:
+    """A socket for echo requests; ValueError if this process may not have one."""
+    try:
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    except PermissionError:
+        raise ValueError(
+            "probing links needs CAP_NET_RAW: run the agent with it, or give"
+            " --probe-milliseconds 0 and do without"
+        ) from None
+    raw.setblocking(False)
+    only_replies = ~(1 << _ECHO_REPLY) & 0xFFFFFFFF
+    raw.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", only_replies))
+    raw.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, _CONTROL_TOS)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, _PRIORITY)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    raw.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    return raw
+
+
+def request(identity: int, token: bytes, number: int, sequence: int) -> bytes:
+    """An echo request, checksum and all."""
+    payload = _PAYLOAD.pack(token, number, sequence)
+    head = _ICMP.pack(_ECHO_REQUEST, 0, 0, identity, sequence & 0xFFFF)
+    total = sum(struct.unpack(f"!{(len(head) + len(payload)) // 2}H", head + payload))
+    total = (total & 0xFFFF) + (total >> 16)
+    checksum = ~(total + (total >> 16)) & 0xFFFF
+    return _ICMP.pack(_ECHO_REQUEST, 0, checksum, identity, sequence & 0xFFFF) + payload
+
+
+def reply(packet: bytes, token: bytes) -> tuple[int, int] | None:
+    """Number of the link and sequence of an echo reply to us; None if it is none."""
+    if not packet:
+        return None
+    start = (packet[0] & 0xF) * 4
+    if len(packet) != start + _ICMP.size + _PAYLOAD.size or packet[start] != _ECHO_REPLY:
+        return None
+    seen, number, sequence = _PAYLOAD.unpack_from(packet, start + _ICMP.size)
+    return (number, sequence) if seen == token else None
+
+
+class Prober:
+    """Probes all links of a switch at one rhythm."""
+
+    def __init__(
+        self,
+        targets: Mapping[int, Target],
+        interval: float,
+        judged: Callable[[], None],
+        raw: socket.socket,
+    ) -> None:
+        """``targets`` by any number of the caller's; ``interval`` in seconds.
+
+        ``judged`` is called after each judgement.
+        """
+        self.links = {number: Liveness() for number in targets}
+        self._targets = dict(targets)
+        self._interval = interval
+        self._wait = min(interval / 2, _MOST_WAIT)
+        self._judged = judged
+        self._socket = raw
+        self._token = secrets.token_bytes(8)
+        self._identity = secrets.randbits(16)
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Probe from now on."""
+        self._loop.add_reader(self._socket, self._drain)
+        self._due = self._loop.time()
+        self._send()
+
+    def close(self) -> None:
+        """Stop."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _send(self) -> None:
+        for number, target in self._targets.items():
+            packet = request(self._identity, self._token, number, self.links[number].send())
+            about = _PKTINFO.pack(target.interface, b"\0\0\0\0", b"\0\0\0\0")
+            control = [(socket.IPPROTO_IP, _IP_PKTINFO, about)]
+            with suppress(OSError):  # no carrier, no neighbour: then there is no answer either
+                self._socket.sendmsg([packet], control, 0, (target.address, 0))
+        self._timer = self._loop.call_later(self._wait, self._judge)
+
+    def _judge(self) -> None:
+        self._drain()
+        for liveness in self.links.values():
+            liveness.judge()
+        self._judged()
+        now = self._loop.time()
+        self._due += self._interval
+        if self._due < now:  # held up: begin a new rhythm
+            self._due = now + self._wait
+        self._timer = self._loop.call_at(self._due, self._send)
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                packet, control, _, _ = self._socket.recvmsg(2048, 64)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue
+            found = reply(packet, self._token)
+            if found is None:
+                continue
+            number, sequence = found
+            target = self._targets.get(number)
+            if target is not None and _interface(control) == target.interface:
+                self.links[number].answer(sequence)
+
+
+def _interface(control: Sequence[tuple[int, int, bytes]]) -> int:
+    """The index of the interface that a packet came in by."""
+    for level, kind, data in control:
+        if level == socket.IPPROTO_IP and kind == _IP_PKTINFO:
+            return int(_PKTINFO.unpack_from(data)[0])
+    return 0

@@ -1,0 +1,155 @@
+"""The kernel's interfaces by netlink: as they are, and every change as it comes."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_NEW_LINK, _DELETED_LINK, _GET_LINK = 16, 17, 18
+_NEW_ADDRESS, _GET_ADDRESS = 20, 22
+_ERROR, _DONE = 2, 3
+_REQUEST, _DUMP = 0x1, 0x300
+_LINK_GROUP = 1
+_UP, _LOWER_UP = 0x1, 0x10000
+_NAME, _ALIAS = 3, 20
+_ADDRESS, _LOCAL = 1, 2
+_HEADER = struct.Struct("=IHHII")
+_LINK = struct.Struct("=BxHiII")
+_ADDRESS_HEAD = struct.Struct("=BBBBi")
+_ATTRIBUTE = struct.Struct("=HH")
+_TYPE_MASK = 0x3FFF
+_READ = 1 << 18
+_BUFFER_BYTES = 4 << 20
+_NARROW = 4  # addresses in the largest network that has one other end: a /30
+_SO_RCVBUFFORCE = 33
+
+
+class Interface(NamedTuple):
+    """One interface at one time."""
+
+    number: int
+    """Index of the interface."""
+    name: str
+    alias: str
+    carries: bool
+    """Set up, and with carrier."""
+    gone: bool = False
+
+
+class LinkSocket:
+    """Tells of every change to an interface of this network namespace."""
+
+    def __init__(self) -> None:
+        """OSError if there is no netlink."""
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        self._socket.setblocking(False)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+        except PermissionError:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        self._socket.bind((0, _LINK_GROUP))
+
+    def fileno(self) -> int:
+        """For event loops."""
+        return self._socket.fileno()
+
+    def read(self) -> list[Interface] | None:
+        """Changes since the last call, in order; None if some were lost: then ask for all."""
+        found: list[Interface] = []
+        while True:
+            try:
+                data = self._socket.recv(_READ)
+            except BlockingIOError:
+                return found
+            except OSError as error:
+                if error.errno == errno.ENOBUFS:
+                    return None
+                raise
+            found += (_interface(*message) for message in _messages(data) if _tells(*message))
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+
+def interfaces() -> list[Interface]:
+    """All interfaces of this network namespace."""
+    body = _LINK.pack(0, 0, 0, 0, 0)
+    return [_interface(*message) for message in _dump(_GET_LINK, body) if _tells(*message)]
+
+
+def neighbours() -> dict[int, str]:
+    """IPv4 address of the one other end, by interface index, where there can be only one."""
+    found: dict[int, str] = {}
+    for kind, body in _dump(_GET_ADDRESS, _ADDRESS_HEAD.pack(socket.AF_INET, 0, 0, 0, 0)):
+        if kind != _NEW_ADDRESS:
+            continue
+        _, bits, _, _, index = _ADDRESS_HEAD.unpack_from(body)
+        told = dict(_attributes(body[_ADDRESS_HEAD.size :]))
+        local, peer = told.get(_LOCAL), told.get(_ADDRESS)
+        if local is None or peer is None:
+            continue
+        others = [ipaddress.IPv4Address(peer)]
+        if peer == local:
+            network = ipaddress.IPv4Interface((local, bits)).network
+            narrow = network.num_addresses <= _NARROW
+            others = [host for host in network.hosts() if host.packed != local] if narrow else []
+        if len(others) == 1:
+            found.setdefault(index, str(others[0]))
+    return found
+
+
+def _dump(kind: int, body: bytes) -> Iterator[tuple[int, bytes]]:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
+        asking.bind((0, 0))
+        length = _HEADER.size + len(body)
+        asking.send(_HEADER.pack(length, kind, _REQUEST | _DUMP, 1, 0) + body)
+        while True:
+            for seen, content in _messages(asking.recv(_READ)):
+                if seen == _DONE:
+                    return
+                if seen == _ERROR:
+                    number = -struct.unpack_from("=i", content)[0]
+                    raise OSError(number, os.strerror(number))
+                yield seen, content
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + _HEADER.size <= len(data):
+        length, kind, _, _, _ = _HEADER.unpack_from(data, at)
+        if length < _HEADER.size:
+            return
+        yield kind, data[at + _HEADER.size : at + length]
+        at += (length + 3) & ~3
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
+        if length < _ATTRIBUTE.size:
+            return
+        yield kind & _TYPE_MASK, data[at + _ATTRIBUTE.size : at + length]
+        at += (length + 3) & ~3
+
+
+def _tells(kind: int, body: bytes) -> bool:
+    return kind in (_NEW_LINK, _DELETED_LINK) and len(body) >= _LINK.size
+
+
+def _interface(kind: int, body: bytes) -> Interface:
+    _, _, index, flags, _ = _LINK.unpack_from(body)
+    told = dict(_attributes(body[_LINK.size :]))
+    name, alias = (_text(told.get(key, b"")) for key in (_NAME, _ALIAS))
+    carries = bool(flags & _UP and flags & _LOWER_UP) and kind == _NEW_LINK
+    return Interface(index, name, alias, carries, kind == _DELETED_LINK)
+
+
+def _text(value: bytes) -> str:
+    return value.rstrip(b"\0").decode(errors="replace")

@@ -14,7 +14,9 @@ import click
 from heddle_controller.model.errors import InputError
 from heddle_emulator.cli.compare import compare
 from heddle_emulator.cli.demo import demo
+from heddle_emulator.cli.drill import drill
 from heddle_emulator.cli.lab import lab
+from heddle_emulator.cli.nccl import nccl
 from heddle_emulator.cli.topology import topology
 from heddle_emulator.cli.traffic import traffic
 from heddle_emulator.netns.errors import LabError
@@ -32,7 +34,9 @@ def cli() -> None:
 
 cli.add_command(compare)
 cli.add_command(demo)
+cli.add_command(drill)
 cli.add_command(lab)
+cli.add_command(nccl)
 cli.add_command(topology)
 cli.add_command(traffic)
 

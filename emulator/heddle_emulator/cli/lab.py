@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import click
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_emulator.cli.interrupt import interrupted
 from heddle_emulator.netns import mark, needs
 from heddle_emulator.netns import status as looking
 from heddle_emulator.netns.errors import LabError
@@ -101,7 +101,7 @@ def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
         screen.print(f"removed lab {swept}, whose owner is gone")
     if mark.read_state(mark.check_name(name)) is not None:
         raise LabError(f"lab {name} is up already: 'lab down --name {name}' first")
-    signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGTERM, interrupted)
     building = Lab(mark.claim(name), layout, options)
     programs = Programs(building) if agents else None
     try:
@@ -124,10 +124,6 @@ def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
     if programs is not None:
         click.echo(f"controller {programs.api} in {MGMT}, metrics on port {METRICS_PORT}")
     return 0
-
-
-def _interrupted(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - a handler
-    raise KeyboardInterrupt
 
 
 @lab.command()

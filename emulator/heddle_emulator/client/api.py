@@ -16,6 +16,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from heddle.v1 import (
+    common_pb2,
     demand_pb2_grpc,
     fabric_pb2,
     fabric_pb2_grpc,
@@ -24,7 +25,7 @@ from heddle.v1 import (
     plan_pb2,
     plan_pb2_grpc,
 )
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_emulator.client.convert import demands_to_pb, fabric_to_pb, job_to_pb
@@ -156,6 +157,25 @@ class Client:
         async with self._told("watch the plan"):
             async for plan in self._plans.WatchPlan(request):
                 report(plan)
+
+    async def watch_links(self, report: Callable[[fabric_pb2.Link], None]) -> None:
+        """Report links as they change their state, after those that are not up, until cancelled."""
+        request = fabric_pb2.WatchFabricRequest(name=self.fabric)
+        async with self._told("watch the fabric"):
+            async for event in self._fabrics.WatchFabric(request):
+                if event.HasField("link"):
+                    report(event.link)
+
+    async def set_switch(self, node: str, state: State) -> None:
+        """Say how a switch shall stand."""
+        request = fabric_pb2.SetSwitchStateRequest(
+            fabric=self.fabric,
+            node=node,
+            admin_state=common_pb2.State.Value(f"STATE_{state.name}"),
+            request_id=str(uuid.uuid4()),
+        )
+        async with self._told(f"set switch {node} to {state.name.lower()}"):
+            await self._fabrics.SetSwitchState(request, timeout=CALL_SECONDS)
 
     async def routes(self) -> tuple[int, list[plan_pb2.Route]]:
         """All routes of the newest plan, and its generation; read anew if it changes meanwhile."""

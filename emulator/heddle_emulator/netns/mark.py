@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -50,6 +51,11 @@ def check_name(lab: str) -> str:
     if not _GOOD_LAB.fullmatch(lab):
         raise refuse("lab", f"name {lab!r}", "use up to 40 letters, digits, '-' and '_'")
     return lab
+
+
+def fresh_name() -> str:
+    """A name that no lab has, for one that lasts no longer than this process."""
+    return f"drill-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def namespace(lab: str, node: str) -> str:

@@ -28,12 +28,15 @@ POLL_SECONDS = 0.02
 class Programs:
     """The controller and the agents of one lab, by node; ``mgmt`` is the controller's."""
 
-    def __init__(self, lab: Lab, *, controller: tuple[str, ...] = ()) -> None:
-        """``controller``: further options of ``heddle-controller serve``."""
+    def __init__(self, lab: Lab, *, controller: tuple[str, ...] = (), probe_ms: int = 0) -> None:
+        """``controller``: further options of ``heddle-controller serve``.
+
+        ``probe_ms``: how often agents probe their cables, in ms; 0 leaves it to them.
+        """
         self.lab = lab
         self.api = f"{lab.layout.management(MGMT)}:{API_PORT}"
         """Where the controller listens, on the management network."""
-        self._options = controller
+        self._options, self._probe_ms = controller, probe_ms
         self._warm: subprocess.Popen[str] | None = None
         self.processes: dict[str, int] = {}
 

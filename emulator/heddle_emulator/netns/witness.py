@@ -58,6 +58,13 @@ class Testimony:
         """Packets of a flow by switch and the interface they left it by."""
         return self.packets.get(key_of(flow), Counter())
 
+    def twice(self, flow: ProbeFlow, sent: int) -> int:
+        """Packets that passed some switch again, when so many were sent in all."""
+        passed: Counter[str] = Counter()
+        for (switch, _), count in self.ways(flow).items():
+            passed[switch] += count
+        return sum(max(0, count - sent) for count in passed.values())
+
 
 def place(lab: Lab) -> None:
     """Put a witness into every switch."""

@@ -1,0 +1,97 @@
+"""`heddle-emulator drill`: scenarios played, and whether what was expected held."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from heddle_controller.model.errors import refuse
+from heddle_emulator.cli.interrupt import interrupted
+from heddle_emulator.client import ClientError
+from heddle_emulator.drill.lab_world import play
+from heddle_emulator.drill.load import load_scenario
+from heddle_emulator.drill.report import COLUMNS, table, write
+from heddle_emulator.drill.scenario import Scenario
+from heddle_emulator.drill.verdict import Verdict, judge
+from heddle_emulator.netns import needs
+from heddle_emulator.netns.errors import LabError
+
+FAILED = 1
+PLAYED = ("netns",)
+_HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COLUMNS))
+
+
+@click.command()
+@click.argument(
+    "scenarios",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+)
+@click.option("--world", type=click.Choice(PLAYED), default=PLAYED[0], show_default=True)
+@click.option("--runs", type=click.IntRange(1), help="Runs of each, instead of the file's.")
+@click.option(
+    "--report", type=click.Path(path_type=Path, file_okay=False), help="Folder for JSON and JUnit."
+)
+def drill(*, scenarios: tuple[Path, ...], world: str, runs: int | None, report: Path | None) -> int:
+    """Play drills one after the other; exit code 0 only if every expectation held.
+
+    All files are read, and refused if need be, before anything runs. Ctrl-C ends the
+    drill under way, removes what it built and writes the report of those before it.
+    """
+    loaded = [_for_world(load_scenario(path), world) for path in scenarios]
+    needs.check()
+    signal.signal(signal.SIGTERM, interrupted)
+    screen, verdicts = Console(), list[Verdict]()
+    try:
+        for scenario in loaded:
+            verdicts.append(_played(scenario, runs or scenario.runs, world))
+            _show(screen, verdicts[-1])
+    finally:
+        if report is not None:
+            write(report, verdicts)
+    held = sum(verdict.held for verdict in verdicts)
+    screen.print(f"{held} of {len(verdicts)} drills held", style="bold")
+    return 0 if held == len(verdicts) else FAILED
+
+
+def _for_world(scenario: Scenario, world: str) -> Scenario:
+    if world not in scenario.worlds:
+        known = ", ".join(sorted(scenario.worlds))
+        raise refuse(scenario.path, f"drill {scenario.name}", f"is for {known}, not for {world}")
+    return scenario
+
+
+def _played(scenario: Scenario, runs: int, world: str) -> Verdict:
+    verdict = Verdict(scenario, world, {}, ())
+    start = time.monotonic()
+    try:
+        with Console(stderr=True).status("") as shown:
+            values = play(scenario, runs, lambda step: shown.update(f"{scenario.name}: {step}"))
+        verdict = replace(verdict, values=values, findings=judge(scenario, values))
+    except (LabError, ClientError) as error:
+        verdict = replace(verdict, fault=str(error))
+    return replace(verdict, seconds=time.monotonic() - start)
+
+
+def _show(screen: Console, verdict: Verdict) -> None:
+    word = "[bold green]held[/]" if verdict.held else "[bold red]failed[/]"
+    about = verdict.scenario
+    screen.print(f"{word} {about.name} in {verdict.world}, {verdict.seconds:.1f} s: {about.proves}")
+    if verdict.fault:
+        screen.print(f"  could not be run to its end: {verdict.fault}", style="red")
+    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, column in enumerate(_HEAD):
+        rows.add_column(column, justify="left" if place < _HEAD.index("runs") else "right")
+    for row in table(verdict):
+        rows.add_row(*row)
+    screen.print(rows)
+    for finding in verdict.findings:
+        style = "green" if finding.held else "bold red"
+        screen.print(f"  {'held' if finding.held else 'FAILED'}  {finding}", style=style)

@@ -1,0 +1,90 @@
+"""Options that several commands share: links that are down, and what packets cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric, State
+from heddle_emulator.fluid.wire import ROCE, Wire
+from heddle_emulator.play.play import Setting
+from heddle_emulator.play.stage import NVLINK_GBPS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+down = click.option(
+    "--down", multiple=True, metavar="A,B[,KEY]", help="A link that is down; may be repeated."
+)
+
+
+def without(fabric: Fabric, down: Iterable[str]) -> Fabric:
+    """The fabric with links, told as "A,B" or "A,B,KEY", down.
+
+    Raises:
+        InputError: one that is not in it.
+    """
+    rows: list[int] = []
+    for text in down:
+        ends = [part.strip() for part in text.split(",")]
+        found = fabric.find_links(*ends) if 2 <= len(ends) <= 3 else ()  # noqa: PLR2004
+        if not found:
+            raise refuse("down", text, "is not a link of the fabric; write A,B or A,B,KEY")
+        rows += found
+    return fabric.with_links(dict.fromkeys(rows, State.DOWN))
+
+
+def setting(command: Command) -> Command:
+    """The options of what packets cost and what a host has inside."""
+    for option in (
+        click.option(
+            "--nvlink-gbps", default=NVLINK_GBPS, show_default=True, help="Of a GPU, each way."
+        ),
+        click.option(
+            "--hop-us", default=ROCE.hop_seconds * 1e6, show_default=True, help="For each link."
+        ),
+        click.option(
+            "--startup-us",
+            default=ROCE.startup_seconds * 1e6,
+            show_default=True,
+            help="For each message.",
+        ),
+        click.option(
+            "--header",
+            "header_bytes",
+            default=ROCE.header_bytes,
+            show_default=True,
+            help="Bytes of a packet besides its payload, preamble and gap counted.",
+        ),
+        click.option(
+            "--payload",
+            "payload_bytes",
+            default=ROCE.payload_bytes,
+            show_default=True,
+            help="Bytes a packet carries.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def settings_of(words: Mapping[str, float]) -> Setting:
+    """What those options say.
+
+    Raises:
+        InputError: a number that is below 0, or 0 where there must be some.
+    """
+    for name, value in words.items():
+        least_is_open = name in {"payload_bytes", "nvlink_gbps"}
+        if not (value > 0 if least_is_open else value >= 0) or value == float("inf"):
+            cure = "above 0" if least_is_open else "of 0 or more"
+            raise refuse("options", name.replace("_", "-"), f"is {value:g}; give a number {cure}")
+    wire = Wire(
+        payload_bytes=int(words["payload_bytes"]),
+        header_bytes=int(words["header_bytes"]),
+        startup_seconds=words["startup_us"] / 1e6,
+        hop_seconds=words["hop_us"] / 1e6,
+    )
+    return Setting(wire, words["nvlink_gbps"])

@@ -1,0 +1,161 @@
+"""`heddle-emulator nccl`: the table of nccl-tests, for every strategy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_emulator.cli.fabric import down, setting, settings_of, without
+from heddle_emulator.cli.sizes import size_words, sizes_of
+from heddle_emulator.client import ClientError
+from heddle_emulator.fleet import ControllerError
+from heddle_emulator.play.nccl import Line, Trial, table
+from heddle_emulator.strategy import names_of
+from heddle_emulator.topology import clos, published
+from heddle_emulator.traffic.collective import KINDS
+
+FAILED = 1
+MOST_QPS = 1024
+STRATEGIES = "ecmp,e-ecmp:32,greedy,te,spray,ideal"
+"""Static ways are left out: they are as good as the ranks happen to lie."""
+
+
+@click.command()
+@click.option("--op", type=click.Choice([*KINDS]), default="all_reduce", show_default=True)
+@click.option("--sizes", default="1M..8G", show_default=True, help="Such as 1M,64M or 1M..8G.")
+@click.option("--factor", default=8.0, show_default=True, help="From one size to the next.")
+@click.option("--algorithm", default="", help="Of the operation, such as ring, tree, mesh.")
+@click.option(
+    "--fabric",
+    help="Fabric file, or a published cluster by name. [default: 16 racks of 2 hosts, 16 spines]",
+)
+@click.option("--hosts", type=int, help="Hosts that take part. [default: all]")
+@click.option(
+    "--placement",
+    type=click.Choice(["packed", "random"]),
+    default="packed",
+    show_default=True,
+    help="Hosts in the order of the fabric, or drawn from the seed.",
+)
+@click.option("--groups", default=1, show_default=True, help="Communicators side by side.")
+@click.option("--gpus", default=8, show_default=True, help="GPUs of a host.")
+@click.option("--qps", default=8, show_default=True, help="QPs of each flow.")
+@click.option("--pxn/--no-pxn", default=None, help="[default: where NICs carry rails]")
+@click.option("--strategies", default=STRATEGIES, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws hashes.")
+@down
+@setting
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
+def nccl(
+    *,
+    op: str,
+    sizes: str,
+    factor: float,
+    algorithm: str,
+    fabric: str | None,
+    hosts: int | None,
+    placement: str,
+    groups: int,
+    gpus: int,
+    qps: int,
+    pxn: bool | None,
+    strategies: str,
+    seed: int,
+    down: tuple[str, ...],
+    as_json: bool,
+    **words: float,
+) -> int:
+    """Time a collective by size, as nccl-tests do, over paths that each strategy chose.
+
+    Time is that of the slowest communicator; algbw is size over time, busbw what that
+    is for a NIC, in GB/s. The bound is what no choice of paths can beat.
+    """
+    names, wanted = names_of(strategies), sizes_of(sizes, factor)
+    loaded = without(_fabric(fabric), down)
+    drawn = _groups(loaded, hosts, groups, seed if placement == "random" else None)
+    trial = Trial(op, drawn, gpus, algorithm, _checked(qps), pxn)
+    try:
+        with Console(stderr=True).status("loading") as status:
+            found = table(
+                loaded,
+                trial,
+                wanted,
+                names,
+                seed=seed,
+                setting=settings_of(words),
+                tell=status.update,
+            )
+    except (ClientError, ControllerError, TimeoutError) as error:
+        click.echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
+        return FAILED
+    if as_json:
+        click.echo(json.dumps(_record(trial, found, seed)))
+    else:
+        _show(trial, found, loaded, seed)
+    return 0
+
+
+def _fabric(name: str | None) -> Fabric:
+    """A fabric file, or the published cluster of that name; a small one of our own for none."""
+    if name is None:
+        return clos(leaves=16, spines=16, nics_per_leaf=16, name="clos-256")
+    path = Path(name)
+    return load_fabric_file(path) if path.exists() else published(name)
+
+
+def _checked(qps: int) -> int:
+    if not 1 <= qps <= MOST_QPS:
+        raise refuse("nccl", "qps", f"is {qps}; give 1 to {MOST_QPS}")
+    return qps
+
+
+def _groups(
+    fabric: Fabric, hosts: int | None, groups: int, seed: int | None
+) -> tuple[tuple[str, ...], ...]:
+    """Hosts of each communicator: every so-many-th one, so that none has a corner for itself."""
+    known = [*fabric.structure.nics_of_host]
+    count = len(known) if hosts is None else hosts
+    if not 0 < count <= len(known):
+        raise refuse("nccl", "hosts", f"is {count}; give 1 to {len(known)}")
+    if not 0 < groups <= count or count % groups:
+        raise refuse("nccl", "groups", f"is {groups}; give a divisor of the {count} hosts")
+    taken = known[:count]
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(len(known))[:count]
+        taken = [known[place] for place in order.tolist()]
+    return tuple(tuple(taken[group::groups]) for group in range(groups))
+
+
+def _record(trial: Trial, found: Mapping[str, Sequence[Line]], seed: int) -> dict[str, object]:
+    return {
+        "op": trial.op,
+        "algorithm": trial.algorithm or next(iter(KINDS[trial.op].algorithms)),
+        "ranks": trial.ranks,
+        "groups": len(trial.groups),
+        "seed": seed,
+        "strategies": {name: [asdict(line) for line in lines] for name, lines in found.items()},
+    }
+
+
+def _show(trial: Trial, found: Mapping[str, Sequence[Line]], fabric: Fabric, seed: int) -> None:
+    algorithm = trial.algorithm or next(iter(KINDS[trial.op].algorithms))
+    many = f", {len(trial.groups)} communicators" if len(trial.groups) > 1 else ""
+    click.echo(f"# {trial.op} ({algorithm}), {trial.ranks} ranks{many}, {fabric.name}, seed {seed}")
+    click.echo(f"# {'size':>10} {'time':>12} {'algbw':>9} {'busbw':>9}")
+    click.echo(f"# {'(B)':>10} {'(us)':>12} {'(GB/s)':>9} {'(GB/s)':>9}")
+    for name, lines in found.items():
+        click.echo(f"# {name}")
+        for line in lines:
+            click.echo(
+                f"  {size_words(line.size):>10} {line.seconds * 1e6:>12.1f}"
+                f" {line.algbw:>9.2f} {line.busbw:>9.2f}"
+            )

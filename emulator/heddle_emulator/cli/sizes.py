@@ -1,0 +1,59 @@
+"""Sizes as people write them: 1M, 8G, 1M..8G."""
+
+from __future__ import annotations
+
+import re
+
+from heddle_controller.model.errors import refuse
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+MOST = 64
+
+
+def sizes_of(text: str, factor: float = 2.0) -> list[int]:
+    """Bytes of "1M,8M" or of "1M..8G", each ``factor`` times the one before.
+
+    Raises:
+        InputError: no size, one that is not above 0, or more than 64.
+    """
+    found: list[int] = []
+    for word in text.split(","):
+        low, _, high = word.strip().partition("..")
+        first = bytes_of(low)
+        last = bytes_of(high) if high else first
+        if last < first:
+            raise refuse("sizes", word.strip(), "ends below where it begins; swap the two")
+        if not factor > 1:
+            raise refuse("sizes", "factor", f"is {factor:g}; give more than 1")
+        size = float(first)
+        while size <= last * (1 + 1e-9):
+            found.append(round(size))
+            size *= factor
+            if len(found) > MOST:
+                raise refuse("sizes", word.strip(), f"makes more than {MOST}; take a larger factor")
+    return found
+
+
+def bytes_of(text: str) -> int:
+    """Bytes of "512", "8K", "1.5M", "8GiB".
+
+    Raises:
+        InputError: it is no size, or not 1 byte or more.
+    """
+    match = re.fullmatch(
+        r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE
+    )
+    if match is None:
+        raise refuse("sizes", repr(text.strip()), "is no size; write 512, 8K, 1M or 8G")
+    size = round(float(match[1]) * UNITS[match[2].upper()])
+    if size < 1:
+        raise refuse("sizes", repr(text.strip()), "is less than a byte")
+    return size
+
+
+def size_words(size: int) -> str:
+    """The shortest way to write a size."""
+    for unit, amount in reversed(UNITS.items()):
+        if size >= amount and size % amount == 0:
+            return f"{size // amount}{unit}"
+    return str(size)

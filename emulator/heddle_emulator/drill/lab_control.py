@@ -1,0 +1,163 @@
+"""The lab's controller as a drill uses it: what it is told, and what it says when.
+
+A watcher notes each plan and each change of a link with the time it came, so that the
+way of an event can be taken apart afterwards: seen by an agent (its own clock), known to
+the controller, planned, programmed. All clocks are one machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
+from heddle_controller.model.fabric import State
+from heddle_controller.model.flows import Flows
+from heddle_emulator.client import Client, ClientError
+from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns.up import client, relay
+
+DEMANDS = "drill"
+QUIET_SECONDS = 0.3
+"""A plan that is programmed and has not changed for so long is the one."""
+POLL_SECONDS = 0.02
+AGAIN_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a watcher has been told, each with the nanosecond it came."""
+
+    plans: list[tuple[int, plan_pb2.Plan]] = field(default_factory=list)
+    links: list[tuple[int, fabric_pb2.Link]] = field(default_factory=list)
+    down: set[tuple[str, str, str]] = field(default_factory=set)
+    """Links that the controller believes down."""
+
+    def plan(self, plan: plan_pb2.Plan) -> None:
+        """A plan was committed or programmed."""
+        self.plans.append((time.time_ns(), plan))
+
+    def link(self, link: fabric_pb2.Link) -> None:
+        """A link is not up, or has changed."""
+        self.links.append((time.time_ns(), link))
+        name = (link.source, link.target, link.key)
+        if link.oper_state == common_pb2.STATE_DOWN:
+            self.down.add(name)
+        else:
+            self.down.discard(name)
+
+
+class Control:
+    """Use as ``async with``: a client of the lab's controller and its watcher."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.seen = Seen()
+        self._stack = contextlib.AsyncExitStack()
+        self._api: Client | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def api(self) -> Client:
+        """The client."""
+        assert self._api is not None
+        return self._api
+
+    async def __aenter__(self) -> Self:
+        through = await self._stack.enter_async_context(relay(self._lab))
+        self._api = await self._stack.enter_async_context(client(through))
+        await self.api.put_fabric(self._lab.layout.fabric)
+        self._tasks = [
+            asyncio.create_task(self._watching(self.api.watch_plan, self.seen.plan)),
+            asyncio.create_task(self._watching(self.api.watch_links, self.seen.link)),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def _watching(self, watch: Callable[..., object], report: object) -> None:
+        """Watch again whenever the stream ends: the controller may be killed and come back."""
+        while True:
+            with contextlib.suppress(ClientError):
+                await watch(report)  # type: ignore[misc]
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    @property
+    def generation(self) -> int:
+        """Of the newest plan; 0 if there is none."""
+        return max((plan.generation for _, plan in self.seen.plans), default=0)
+
+    async def demand(self, flows: Flows, seconds: float) -> None:
+        """Tell the flows that there are to be, and wait until every switch holds their plan.
+
+        Raises:
+            LabError: not after so many seconds.
+        """
+        before = self.generation
+        await self.api.put_demands(DEMANDS, self._lab.layout.fabric, flows)
+        await self._until(lambda: self.generation > before, seconds, "a plan of the new demands")
+        await self.quiet(seconds)
+
+    async def drain(self, switch: str, *, drained: bool) -> None:
+        """Take a switch out of service, or back into it."""
+        await self.api.set_switch(switch, State.DRAINED if drained else State.UP)
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait until no link is believed down and the newest plan is programmed.
+
+        Raises:
+            LabError: not after so many seconds.
+        """
+        await self._until(
+            lambda: not self.seen.down, seconds, "the controller to know all links up"
+        )
+        await self._until(self._is_quiet, seconds, "the plan to be programmed")
+
+    def _is_quiet(self) -> bool:
+        if not self.seen.plans:
+            return True
+        when, plan = self.seen.plans[-1]
+        return plan.HasField("programmed_time") and time.time_ns() - when > QUIET_SECONDS * 1e9
+
+    async def _until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline:
+                raise LabError(f"waited {seconds:g} s for {what}")
+            await asyncio.sleep(POLL_SECONDS)
+
+    def taken_apart(self, fault: int) -> dict[str, float]:
+        """Seconds from a fault to each step of the first plan after it; empty if there is none."""
+        plans = [
+            plan
+            for _, plan in self.seen.plans
+            if plan.commit_time.ToNanoseconds() > fault and plan.HasField("programmed_time")
+        ]
+        reports = [(when, link) for when, link in self.seen.links if when > fault]
+        if not plans or not reports:
+            return {}
+        when, link = reports[0]
+        last = plans[-1]
+        moments = {
+            "detected": link.state_time.ToNanoseconds(),
+            "notified": when,
+            "solved": plans[0].commit_time.ToNanoseconds(),
+            "acked": last.programmed_time.ToNanoseconds(),
+        }
+        found = {name: (moment - fault) / 1e9 for name, moment in moments.items()}
+        return found | {"moved": float(last.changed_count)}

@@ -1,0 +1,170 @@
+"""A drill in the lab: real kernels, real packets, and every run from a state that is whole.
+
+For every variant: tell the demands, do the set-up. For every run: find the ways of the
+probes, send, do the timeline, watch, mend, and wait until BGP and the plan are whole
+again. Nothing is measured while something else still moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from heddle_emulator.drill.lab_control import Control
+from heddle_emulator.drill.lab_faults import Faults
+from heddle_emulator.drill.lab_measure import Window, measured
+from heddle_emulator.drill.lab_paths import Pathfinder, Way
+from heddle_emulator.drill.lab_probes import Sending, sendings
+from heddle_emulator.drill.scenario import FAULTS, Kind, Scenario, Step, Variant
+from heddle_emulator.drill.verdict import Key
+from heddle_emulator.netns import mark, witness
+from heddle_emulator.netns.converge import wait_converged
+from heddle_emulator.netns.frr import Bfd
+from heddle_emulator.netns.lab import Lab, LabOptions
+from heddle_emulator.netns.layout import MGMT, lay_out
+from heddle_emulator.netns.probe.handle import Probe
+from heddle_emulator.netns.programs import Programs
+from heddle_emulator.netns.up import bring_up
+
+WARM_SECONDS = 0.2
+"""Packets flow for so long before a run begins."""
+DRAIN_SECONDS = 0.1
+"""Packets sent in the last of a run are not asked for: they may still be on their way."""
+PATIENCE = 60.0
+
+Report = Callable[[str], None]
+Found = dict[Key, list[float]]
+
+
+def play(scenario: Scenario, runs: int, report: Report) -> Found:
+    """Play a drill so many times in a lab made for it, and remove the lab.
+
+    Raises:
+        LabError: the lab cannot be had, or does not become whole.
+        ClientError: the controller refuses something.
+    """
+    mark.sweep()
+    spec = scenario.lab
+    options = LabOptions(spec.rate_mbit, Bfd(spec.bfd_ms) if spec.bfd_ms else None, scenario.seed)
+    layout = lay_out(scenario.fabric)
+    with Lab(mark.claim(mark.fresh_name()), layout, options) as lab:
+        programs = Programs(lab, probe_ms=spec.probe_ms) if spec.programs else None
+        try:
+            bring_up(lab, programs, report)
+            witness.place(lab)
+            return asyncio.run(_Play(scenario, lab, programs, report).all(runs))
+        finally:
+            if programs is not None:
+                programs.close()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run under way."""
+
+    sendings: list[Sending]
+    ways: dict[str, Way]
+    rows: dict[int, list[int]]
+    """Link rows of each step, by its place in the timeline."""
+    generation: int
+    fault: int | None = None
+
+
+class _Play:
+    """A scenario being played in a lab."""
+
+    def __init__(
+        self, scenario: Scenario, lab: Lab, programs: Programs | None, report: Report
+    ) -> None:
+        self.scenario, self.lab, self.programs, self.report = scenario, lab, programs, report
+        self.faults = Faults(lab, programs)
+        self.paths = Pathfinder(lab)
+        self.control: Control | None = None
+        self.found: Found = defaultdict(list)
+
+    async def all(self, runs: int) -> Found:
+        """Every variant, so many runs each."""
+        async with AsyncExitStack() as stack:
+            if self.programs is not None:
+                self.control = await stack.enter_async_context(Control(self.lab))
+            self.faults.prepare()
+            for variant in self.scenario.variants:
+                await self._variant(variant, runs)
+        return dict(self.found)
+
+    async def _variant(self, variant: Variant, runs: int) -> None:
+        name = f"{variant.name}: " if variant.name else ""
+        if self.control is not None:
+            self.report(f"{name}{len(variant.flows):,} flows are planned and programmed")
+            await self.control.demand(variant.flows, PATIENCE)
+        for step in self.scenario.setup:
+            await self._do(step, self.faults.rows(step, {}))
+        for number in range(runs):
+            self.report(f"{name}run {number + 1} of {runs}")
+            values = await self._once(variant)
+            for (measure, probe), value in values.items():
+                self.found[variant.name, measure, probe].append(value)
+            await self._whole_again()
+
+    async def _once(self, variant: Variant) -> dict[tuple[str, str], float]:
+        """One run, from a whole fabric to numbers."""
+        run = self._prepared(variant)
+        before = witness.hear(self.lab)
+        streams = [flow for sending in run.sendings for flow in sending.flows]
+        with Probe(self.lab, streams) as probe:
+            await asyncio.sleep(WARM_SECONDS)
+            begin = time.time_ns()
+            await self._timeline(run, begin)
+            await asyncio.sleep(self.scenario.settle)
+            end = time.time_ns() - round(DRAIN_SECONDS * 1e9)
+            notes = iter(probe.stop())
+        seen = witness.hear(self.lab).since(before)
+        probes = {sending.name: [next(notes) for _ in sending.flows] for sending in run.sendings}
+        silent = any(step.kind is Kind.SILENCE for step in self.scenario.timeline)
+        window = Window(begin, run.fault, end, silent)
+        values = measured(probes, {s.name: s.offered for s in run.sendings if s.offered}, window)
+        for sending in run.sendings:
+            sent = [len(one.sent) for one in probes[sending.name]]
+            pairs = zip(sending.flows, sent, strict=True)
+            values["looped", sending.name] = sum(seen.twice(flow, count) for flow, count in pairs)
+        if self.control is not None and run.fault is not None:
+            told = self.control.taken_apart(run.fault)
+            values |= {(measure, ""): value for measure, value in told.items()}
+        return values
+
+    def _prepared(self, variant: Variant) -> _Run:
+        """Ways, ports and cables of a run, found before anything is timed."""
+        sending, ways = sendings(self.scenario, variant, self.lab, self.paths)
+        timeline = self.scenario.timeline
+        rows = {place: self.faults.rows(step, ways) for place, step in enumerate(timeline)}
+        return _Run(sending, ways, rows, self.control.generation if self.control else 0)
+
+    async def _timeline(self, run: _Run, begin: int) -> None:
+        for place, step in enumerate(self.scenario.timeline):
+            wait = step.at - (time.time_ns() - begin) / 1e9
+            if wait > 0:
+                await asyncio.sleep(wait)
+            struck = await self._do(step, run.rows[place])
+            if run.fault is None and step.kind in FAULTS:
+                run.fault = struck
+
+    async def _do(self, step: Step, rows: list[int]) -> int:
+        if step.kind in {Kind.DRAIN, Kind.UNDRAIN}:
+            begin = time.time_ns()
+            assert self.control is not None
+            for target in step.targets:
+                await self.control.drain(str(target), drained=step.kind is Kind.DRAIN)
+            return begin
+        return self.faults.do(step, rows)
+
+    async def _whole_again(self) -> None:
+        """Mend what the run broke, and wait until everybody knows."""
+        self.faults.mend(sorted(self.faults.cut | self.faults.silent))
+        wait_converged(self.lab, PATIENCE)
+        programs = self.programs
+        if self.control is not None and programs is not None and programs.alive(MGMT):
+            await self.control.quiet(PATIENCE)

@@ -1,0 +1,107 @@
+"""Whether expectations held, from what every run measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from heddle_emulator.drill.measures import MEASURES
+from heddle_emulator.drill.scenario import Bound, Expectation, Scenario, Statistic
+
+Key = tuple[str, str, str]
+"""Variant, measure and probe ("" for measures of the whole)."""
+Values = Mapping[Key, Sequence[float]]
+"""A value for each run, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One expectation in one variant, and what was found."""
+
+    expectation: Expectation
+    variant: str
+    found: float | None
+    """None where nothing was measured."""
+    held: bool
+
+    def __str__(self) -> str:
+        told, measure = self.expectation, MEASURES[self.expectation.measure]
+        ratio = bool(told.over)
+        show = (lambda value: f"{value:.2f}") if ratio else measure.show
+        found = "not measured" if self.found is None else show(self.found)
+        what = " ".join(
+            part
+            for part in (
+                told.measure,
+                f"of {told.of}" if told.of else "",
+                f"under {self.variant}" if self.variant else "",
+                f"over {told.over}" if ratio else "",
+            )
+            if part
+        )
+        wanted = f"{told.statistic.value} at {told.bound.value} {show(told.value)}"
+        return f"{what}: {wanted}, found {found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one drill."""
+
+    scenario: Scenario
+    world: str
+    values: Values
+    findings: tuple[Finding, ...]
+    seconds: float = 0.0
+    fault: str = ""
+    """Why it could not be run to its end; then nothing holds."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def held(self) -> bool:
+        """Whether every expectation held."""
+        return not self.fault and all(finding.held for finding in self.findings)
+
+
+def judge(scenario: Scenario, values: Values) -> tuple[Finding, ...]:
+    """Every expectation, in every variant that it speaks of."""
+    return tuple(
+        _finding(told, variant.name, values)
+        for told in scenario.expectations
+        for variant in scenario.variants
+        if told.variant in {"", variant.name}
+    )
+
+
+def _finding(told: Expectation, variant: str, values: Values) -> Finding:
+    found = _found(told, variant, values)
+    if found is not None and told.over:
+        below = _found(told, told.over, values)
+        found = None if below is None else _ratio(found, below)
+    held = found is not None and (
+        found <= told.value if told.bound is Bound.MOST else found >= told.value
+    )
+    return Finding(told, variant, found, held)
+
+
+def _ratio(above: float, below: float) -> float:
+    if below == 0:
+        return 1.0 if above == 0 else float("inf")
+    return above / below
+
+
+def _found(told: Expectation, variant: str, values: Values) -> float | None:
+    series = values.get((variant, told.measure, told.of), ())
+    return statistic(series, told.statistic) if series else None
+
+
+def statistic(series: Sequence[float], which: Statistic) -> float:
+    """Of many runs; p99 is the value that 99 of 100 do not exceed, so a high one of few runs."""
+    ordered = np.sort(np.asarray(series, dtype=np.float64))
+    if which is Statistic.MEDIAN:
+        low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
+        return low if low == high else (low + high) / 2
+    if which is Statistic.P99:
+        return float(ordered[int(np.ceil(0.99 * len(ordered))) - 1])
+    return float(ordered[-1] if which is Statistic.MAX else ordered[0])

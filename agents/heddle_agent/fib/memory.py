@@ -100,6 +100,14 @@ class MemoryFib:
         """Every entry that answers lookups."""
         return dict(self._entries)
 
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Nothing: lookups go by name."""
+        return {}
+
+    def refresh(self) -> None:
+        """Nobody else changes our memory."""
+
     def counters(self) -> Mapping[Match, Count]:
         """What ``count`` has added to entries that are still there."""
         return dict(self._counts)

@@ -36,6 +36,13 @@ class Fib(Protocol):
     def read_back(self) -> Mapping[Match, Group]:
         """What is programmed, as the device says, not as we remember."""
 
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """IP address by NIC, as its entries are programmed; without those it has no need of."""
+
+    def refresh(self) -> None:
+        """Put back what others have changed beneath us; cheap where nobody has."""
+
     def counters(self) -> Mapping[Match, Count]:
         """What the programmed entries have carried; without COUNTERS, empty."""
 

@@ -69,7 +69,7 @@ class Forwarding:
             fence=fence,
         )
         self.fib = fib
-        self.table, steering = adopt(empty, fib.read_back(), frozenset(down))
+        self.table, steering = adopt(empty, fib.read_back(), frozenset(down), fib.addresses)
         fib.steer(steering)
         self.mend()
         self.flips = 0  # groups moved by local repair since the start
@@ -107,7 +107,8 @@ class Forwarding:
         return [OperationFailure(rows[m], r, text) for m, r, text in failures if m in rows]
 
     def mend(self) -> None:
-        """Try again what the backend has refused before."""
+        """Try again what the backend has refused before, and put back what others took."""
+        self.fib.refresh()
         if self.table.dirty:
             self._apply()
 

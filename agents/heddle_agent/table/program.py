@@ -37,9 +37,16 @@ def confirm(table: Table, failed: Collection[Match]) -> Table:
 
 
 def adopt(
-    table: Table, found: Mapping[Match, Group], down: frozenset[Link]
+    table: Table,
+    found: Mapping[Match, Group],
+    down: frozenset[Link],
+    addresses: Mapping[str, str] | None = None,
 ) -> tuple[Table, Steering]:
-    """An empty table takes over what the backend already forwards by, and where it may."""
+    """An empty table takes over what the backend already forwards by, and where it may.
+
+    ``addresses`` are those under which the entries were programmed: a push that gives a NIC
+    another one makes its entries dirty.
+    """
     unique = list(dict.fromkeys(found.values()))
     groups = only(table.groups, unique)
     own = {group: groups.by_key[group.primary, group.backup, group.risks] for group in unique}
@@ -51,6 +58,7 @@ def adopt(
         intended=entries,
         programmed=entries,
         dirty=frozenset(match for match, group in found.items() if own[group] is not group),
+        addresses=addresses or {},
         down=down,
         diverted={own[g]: choice for g, choice in choices.items() if choice is not Choice.PRIMARY},
     )

@@ -92,7 +92,7 @@ def plain(key: bytes, value: bytes = b"", note: bytes = b"") -> bytes:
 
 def told(layout: Layout, datagrams: Iterable[bytes]) -> Told:
     """Elements of a map out of a dump or an echo."""
-    lists = [chunk for data in datagrams for chunk in _lists(data, layout.name) if chunk]
+    lists = [chunk for chunk in _lists(b"".join(datagrams), layout.name) if chunk]
     nothing = np.empty(0, dtype=np.int64)
     none = Told(np.empty((0, KEY_BYTES), np.uint8), np.empty(0, np.uint32), nothing, nothing)
     return _joined([none, *(_matrix(layout, chunk) for chunk in lists)])
@@ -109,35 +109,33 @@ def told_plainly(name: str, datagrams: Iterable[bytes]) -> Iterator[tuple[bytes,
 
 def _lists(data: bytes, name: str) -> Iterator[bytes]:
     """Elements of a set as a datagram holds them; messages of one size and form as one."""
-    start = 0
+    start, wanted = 0, name.encode() + b"\0"
     while start + _HEADER_BYTES < len(data):
         (length,) = _LENGTH.unpack_from(data, start)
+        found, place = _place(data[start : start + length])
         step = length + (-length % 4)
-        place = _place(data[start : start + length], name)
-        if place:
-            run = _run(data, start, step, place)
+        run = _run(data, start, step, place)
+        if place and found == wanted:
             yield run[:, place:length].tobytes()
-            start += step * len(run)
-        else:
-            start += step
+        start += step * len(run)
 
 
-def _place(message: bytes, name: str) -> int:
-    """Where the elements of a message start; 0 if it has none of this set."""
-    at = _HEADER_BYTES
+def _place(message: bytes) -> tuple[bytes, int]:
+    """Which set a message is about, and where its elements start; 0 if it has none."""
+    at, found = _HEADER_BYTES, b""
     while at + _LIST.size <= len(message):
         length, kind = _LIST.unpack_from(message, at)
-        value = message[at + _LIST.size : at + length]
         if kind & 0x3FFF == _ELEMENTS:
-            return at + _LIST.size
-        if length < _LIST.size or (kind == _NAME and value != name.encode() + b"\0"):
-            return 0
-        at += length + (-length % 4)
-    return 0
+            return found, at + _LIST.size
+        if kind & 0x3FFF == _NAME:
+            found = message[at + _LIST.size : at + length]
+        at += max(length, _LIST.size) + (-length % 4)
+    return found, 0
 
 
 def _run(data: bytes, start: int, step: int, place: int) -> Bytes:
     """The messages from here on that have the form of the first: one a row."""
+    place = place or step
     rows = np.frombuffer(data, np.uint8, (len(data) - start) // step * step, start)
     rows = rows.reshape(-1, step)
     alike = (rows[:, :6] == rows[0, :6]).all(1) & (rows[:, 16:place] == rows[0, 16:place]).all(1)

@@ -149,7 +149,8 @@ def _ports(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
     """Unit and source port of each entry."""
     whole, single = np.flatnonzero(units.whole), np.flatnonzero(~units.whole)
     path = hops.path[units.lead[single]]
-    count = plan.paths.qp_count[path]
+    # Ports wrap round: more QPs than ports on one path have no ports of their own.
+    count = np.minimum(plan.paths.qp_count[path], SOURCE_PORT_COUNT)
     within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     base = plan.flows.source_ports()[plan.paths.flow[path]] - FIRST_SOURCE_PORT
     offset = np.repeat(base + plan.paths.first_qp[path], count) + within

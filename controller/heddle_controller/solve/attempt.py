@@ -25,6 +25,11 @@ from heddle_controller.solve.residue import place_residue
 from heddle_controller.solve.rounding import whole_shares
 from heddle_controller.solve.search import SLACK, Search, Target
 
+FINEST = 256
+"""Parts of one flow beyond which finer ones spread load no better."""
+MOST_PARTS = 500_000
+"""Parts of all flows together beyond which colouring them is not worth the memory."""
+
 
 @dataclass(slots=True)
 class Problem:
@@ -72,11 +77,17 @@ def by_colours(problem: Problem, planes: Planes) -> Assignment:
     split = _overfilling(problem, assignment)
     if len(split):
         kept = whole.take(np.flatnonzero(np.isin(whole.flow, split, invert=True)))
-        pieces = coloured_paths(planes, flows, np.repeat(split, flows.qps[split]))
+        pieces = coloured_paths(planes, flows, np.repeat(split, _parts(flows.qps[split])))
         assignment = _loaded(problem, join_paths([kept, pieces]))
     rest = np.flatnonzero(problem.routed)
     rest = rest[np.isin(rest, np.array(assignment.flow, dtype=np.int64), invert=True)]
     return _finish(problem, assignment, rest, np.zeros_like(rest), flows.qps[rest] - 1)
+
+
+def _parts(qps: Ints) -> Ints:
+    """Parts to take each of some flows into: its QPs, or as many as are worth the memory."""
+    most = min(FINEST, max(1, MOST_PARTS // max(1, len(qps))))
+    return np.minimum(qps, most)
 
 
 def _loaded(problem: Problem, inner: Paths) -> Assignment:

@@ -20,7 +20,7 @@ from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.colouring import equitable_colouring
-from heddle_controller.solve.layers import Layer
+from heddle_controller.solve.layers import Layer, ordinals
 from heddle_controller.solve.network import Network
 
 
@@ -127,14 +127,15 @@ class Planes:
 def coloured_paths(planes: Planes, flows: Flows, rows: Ints) -> Paths:
     """Paths between leaves as colours give them. A row named n times goes in n parts.
 
-    ``rows`` name flows, in order; each must have a number of QPs that n divides.
-    Flows that colours do not place whole are left out.
+    ``rows`` name flows, in order, each at most as often as it has QPs; parts differ by
+    one QP at most. Flows that colours do not place whole are left out.
     """
     parts = np.bincount(rows, minlength=len(flows))[rows]
     pieces = flows.take(rows)
-    coloured = planes.colour(replace(pieces, gbps=pieces.gbps / parts))
+    share = pieces.qps // parts + (ordinals(rows) < pieces.qps % parts)
+    coloured = planes.colour(replace(pieces, gbps=pieces.gbps * share / pieces.qps))
     whole = np.bincount(rows[coloured.placed], minlength=len(flows))[rows] == parts
-    rows, arcs, share = rows[whole], coloured.arcs[whole], (flows.qps[rows] // parts)[whole]
+    rows, arcs, share = rows[whole], coloured.arcs[whole], share[whole]
     order = np.lexsort((*arcs.T, rows))
     rows, arcs, share = rows[order], arcs[order], share[order]
     # Parts of one flow on the same path become one.
@@ -142,7 +143,7 @@ def coloured_paths(planes: Planes, flows: Flows, rows: Ints) -> Paths:
     new[1:] = (np.diff(rows) != 0) | (np.diff(arcs, axis=0) != 0).any(axis=1)
     first = np.flatnonzero(new)
     row, arcs = rows[first], arcs[first]
-    ends = np.cumsum(np.diff(first, append=len(rows)) * share[first])
+    ends = np.cumsum(np.add.reduceat(share, first)) if len(first) else first
     begin = np.append(0, ends[:-1])[: len(ends)]
     base = begin[np.searchsorted(row, row)]
     # Rows of arcs are filled from the left: 0 within a leaf, 2 in a zone, 4 between.

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from random import Random
 
 import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
-from heddle_emulator.topology import clos
+from heddle_emulator.topology import clos, random_regular
 from tests.unit.solve.solve_checks import (
     check_backups_apart,
     check_certificate,
     check_paths,
     routed_rows,
+    ways_of,
 )
 from tests.unit.solve.solve_fabrics import KINDS, damaged, inner_links, of_records
-from tests.unit.solve.solve_flows import any_flows, flows_of
+from tests.unit.solve.solve_flows import any_flows, flows_of, plain_flows
 from tests.unit.solve.solve_reference import arcs_of_tier, least_over_all_paths
 
 
@@ -94,10 +97,50 @@ def test_a_link_that_comes_back_is_a_backup_again() -> None:
     check_backups_apart(Repairer(plan).repair(fabric, flows))
 
 
-def test_very_many_qps_are_planned_all_the_same() -> None:
-    """A flow may be told in far more QPs than there are links."""
+@pytest.mark.parametrize("qps", [20_000, 1_000_003, 10_000_000])
+def test_very_many_qps_are_planned_all_the_same(qps: int) -> None:
+    """A flow may be told in far more QPs than there are links, a prime number of them too.
+
+    What planning takes is in proportion to paths: the peak is far below one byte a QP.
+    """
     fabric = clos(leaves=2, spines=3, nics_per_leaf=4)
-    rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 20_000, "j", "") for i in range(4)]
+    rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, qps, "j", "") for i in range(4)]
+    flows = flows_of(fabric, *rows)
+    tracemalloc.start()
+    plan = solve(fabric, flows)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4_000_000
+    verify_plan(plan)
+    for row in range(4):
+        ways = ways_of(plan, row)
+        assert [first for first, *_ in ways] == [0, *(last + 1 for _, last, _ in ways[:-1])]
+        assert ways[-1][1] == qps - 1
+    assert len(plan.paths) <= 12
+    assert plan.certificate.max_utilization == pytest.approx(4 / 3, rel=1e-2)
+
+
+def test_very_many_qps_are_planned_without_tiers() -> None:
+    """Likewise in a graph of plain switches, where nothing is coloured."""
+    fabric = random_regular(switches=8, degree=3, nics_per_switch=2, seed=2)
+    flows = plain_flows(fabric, Random(1), 6, 10_000_000)
+    tracemalloc.start()
+    plan = solve(fabric, flows)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4_000_000
+    verify_plan(plan)
+    assert len(plan.paths) < 6 * 128
+
+
+def test_programs_of_very_many_qps_are_no_larger_than_ports() -> None:
+    """A switch tells 16,384 QPs of a pair apart; a path of more of them takes no more memory."""
+    fabric = clos(leaves=2, spines=3, nics_per_leaf=4)
+    rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 10_000_000, "j", "") for i in range(4)]
     plan = solve(fabric, flows_of(fabric, *rows))
-    check_paths(plan)
-    assert plan.certificate.max_utilization == pytest.approx(4 / 3, rel=1e-3)
+    tracemalloc.start()
+    entries = entries_of(plan)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(entries) <= 4 * 16_384
+    assert peak < 80_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,10 +71,24 @@ class Problem:
 
 
 def by_colours(problem: Problem, planes: Planes) -> Assignment:
-    """Colours whole flows, then the QPs of those that overfill an arc, and searches."""
+    """Colours whole flows; where that is too little, parts of them; and searches.
+
+    Where no colour is a hole, all flows are taken apart alike, as far as it takes to
+    be at the bounds: into ever more parts, since colours of equal parts are as even as
+    parts can be. Otherwise those that overfill an arc are, into QPs.
+    """
     flows = problem.flows
     whole = coloured_paths(planes, flows, np.arange(len(flows), dtype=np.int64))
     assignment = _loaded(problem, whole)
+    if len(np.unique(whole.flow)) == np.count_nonzero(problem.routed):
+        for parts in _ladder(flows):
+            if is_met(problem, assignment):
+                return assignment
+            rows = np.repeat(np.arange(len(flows), dtype=np.int64), parts)
+            assignment = _loaded(problem, coloured_paths(planes, flows, rows))
+        if is_met(problem, assignment):
+            return assignment
+        assignment = _loaded(problem, whole)
     split = _overfilling(problem, assignment)
     if len(split):
         kept = whole.take(np.flatnonzero(np.isin(whole.flow, split, invert=True)))
@@ -82,6 +97,19 @@ def by_colours(problem: Problem, planes: Planes) -> Assignment:
     rest = np.flatnonzero(problem.routed)
     rest = rest[np.isin(rest, np.array(assignment.flow, dtype=np.int64), invert=True)]
     return _finish(problem, assignment, rest, np.zeros_like(rest), flows.qps[rest] - 1)
+
+
+def _ladder(flows: Flows) -> Iterator[Ints]:
+    """Ever more equal parts to take flows apart into: of each the most that divide its QPs."""
+    qps, of_flow = np.unique(flows.qps, return_inverse=True)
+    parts, most = 1, int(qps.max(initial=1))
+    while parts < most:
+        parts *= 2
+        least = [max(n for n in range(1, min(parts, q) + 1) if q % n == 0) for q in qps.tolist()]
+        chosen = np.array(least, dtype=np.int64)[of_flow]
+        if chosen.sum() > MOST_PARTS:
+            return
+        yield chosen
 
 
 def _parts(qps: Ints) -> Ints:

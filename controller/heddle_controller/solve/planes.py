@@ -16,12 +16,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
+from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.colouring import equitable_colouring
+from heddle_controller.solve.exchange import Edges
 from heddle_controller.solve.layers import Layer, ordinals
 from heddle_controller.solve.network import Network
+from heddle_controller.solve.zones import colour_zones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +42,7 @@ class Planes:
         self.network = network
         self.cores = Layer(network, NodeKind.SPINE)
         self.spines = Layer(network, NodeKind.LEAF, group=self.cores.part)
+        self._core_links = _links_up(network, NodeKind.SPINE)
 
     def colour(self, flows: Flows) -> Coloured:
         """Paths for flows between leaves, as far as colours give them."""
@@ -56,7 +59,7 @@ class Planes:
             rows = choice[rounds[choice] == turn]
             rows = rows[np.argsort(-flows.gbps[rows], kind="stable")]
             for chosen in self._alike(source[rows], destination[rows]):
-                self._colour_round(rows[chosen], source, destination, arcs)
+                self._colour_round(rows[chosen], flows.gbps, (source, destination), arcs)
         self._through_cores(choice, source, destination, arcs)
         placed = (arcs[:, 0] != NONE) | (here & (source == destination))
         return Coloured(arcs, placed)
@@ -80,23 +83,18 @@ class Planes:
         fits &= second != NONE
         return [np.flatnonzero(fits & (code[first] == kind)) for kind in range(len(kinds))]
 
-    def _colour_round(self, rows: Ints, source: Ints, destination: Ints, arcs: Ints) -> None:
+    def _colour_round(self, rows: Ints, gbps: Floats, ends: tuple[Ints, Ints], arcs: Ints) -> None:
         """Leaf-to-spine and spine-to-leaf arcs of flows whose parts are alike."""
         if not len(rows):
             return
         spines = self.spines
-        slots = spines.colours(int(spines.part[source[rows[0]]]))
-        left, right = source[rows], destination[rows]
-        cross = spines.part[left] != spines.part[right]
-        colour = np.zeros(len(rows), dtype=np.int64)
-        if _separable(left, right, cross, len(slots)):
-            for chosen in (np.flatnonzero(cross), np.flatnonzero(~cross)):
-                colour[chosen] = equitable_colouring(left[chosen], right[chosen], len(slots))
-        else:
-            order = np.argsort(~cross, kind="stable")
-            colour[order] = equitable_colouring(left[order], right[order], len(slots))
-        slot = slots[colour]
-        up, down = spines.in_turns(left, slot), spines.in_turns(right, slot)
+        left, right = (end[rows] for end in ends)
+        slots = spines.colours(int(spines.part[left[0]]))
+        edges = Edges(left, right, spines.part[left], spines.part[right])
+        group = spines.groups(int(spines.part[left[0]]))[slots]
+        alike = bool((gbps[rows] == gbps[rows[0]]).all())
+        rise, fall = colour_zones(edges, group, self._core_links if alike else 0)
+        up, down = spines.in_turns(left, slots[rise]), spines.in_turns(right, slots[fall])
         whole = (up != NONE) & (down != NONE)
         arcs[rows[whole], 0] = up[whole]
         arcs[rows[whole], 3] = down[whole] ^ 1
@@ -122,6 +120,14 @@ class Planes:
             arcs[rows[chosen[whole]], 1] = up[whole]
             arcs[rows[chosen[whole]], 2] = down[whole] ^ 1
         arcs[rows[arcs[rows, 1] == NONE]] = NONE
+
+
+def _links_up(network: Network, level: int) -> int:
+    """Usable links upwards that every node of a tier with any has at least; 0 for none."""
+    rising = network.usable & (network.level[network.tail] == level)
+    rising &= network.level[network.head] == level + 1
+    count = np.unique(network.tail[rising], return_counts=True)[1]
+    return int(count.min()) if len(count) else 0
 
 
 def coloured_paths(planes: Planes, flows: Flows, rows: Ints) -> Paths:
@@ -164,19 +170,3 @@ def phase_rounds(flows: Flows) -> Ints:
     demand = np.bincount(code[phased], weights=flows.gbps[phased], minlength=jobs * phases)
     place = np.argsort(np.argsort(-demand.reshape(jobs, phases), axis=1, kind="stable"), axis=1)
     return np.where(phased, place[flows.job, flows.phase], 0).astype(np.int64)
-
-
-def _separable(left: Ints, right: Ints, cross: Bools, colours: int) -> bool:
-    """Whether colouring flows within and between zones apart costs no leaf anything.
-
-    Apart is better for the cores, which then see each zone's flows balanced.
-    """
-    if not cross.any() or cross.all():
-        return True
-    together = apart = 0
-    for side in (left, right):
-        between = np.bincount(side[cross], minlength=int(side.max()) + 1)
-        within = np.bincount(side[~cross], minlength=int(side.max()) + 1)
-        together = max(together, int((-(-(between + within) // colours)).max()))
-        apart = max(apart, int((-(-between // colours) + -(-within // colours)).max()))
-    return apart <= together

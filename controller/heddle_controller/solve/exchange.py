@@ -1,0 +1,224 @@
+"""Exchanges of colours that leave every leaf as it is and even out what leaves its zone.
+
+An equitable colouring of flows by plane is fair to every leaf, but of the flows that
+leave a zone one plane may have more than its links can take, and no tier of cores
+mends that. Take two colours. At every leaf pair up its edges of the one with its
+edges of the other: edges and pairs make chains and circles of colours in turns
+(Kempe). Turning one around exchanges its colours, and at no leaf does a count of
+colours change by more than its odd one out; only how many of each colour leave a zone
+does. There are many chains, and other ones for every pairing; those that bring the
+zones nearer to an even share, in squares summed over zones, are turned around, and
+now and then one that does not. In the few small and tight cases which that leaves,
+CP-SAT (OR-Tools) divides what some colours have among them anew, within a budget of
+deterministic time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.sat.python import cp_model
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from heddle_controller.model.fabric import Ints
+
+PATIENCE = 60
+"""Pairings tried in a row without gain before giving up; a count, so that plans repeat."""
+WORSE = (0, 0, 0, 1, 2)
+"""How much worse, in squares, an exchange may be, drawn for each pairing: some way out of
+where no single chain helps. The best colouring met is the one that counts."""
+MOST_CHOICES = 20_000
+"""Edges times colours beyond which a case is not small."""
+FEW = 5
+"""Colours that CP-SAT divides anew at a time."""
+PARTS = 20
+"""How often it does."""
+EFFORT_SECONDS = 0.1
+"""Of its deterministic time, each time."""
+SEED = 20
+"""Of the pairings: any does, but always the same."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """Flows between leaves that all weigh the same; arrays have shape (flows,)."""
+
+    left: Ints
+    """Leaf that each leaves."""
+    right: Ints
+    """Leaf that each enters."""
+    zone_left: Ints
+    zone_right: Ints
+
+    @property
+    def cross(self) -> Ints:
+        """Rows of those that leave their zone."""
+        return np.flatnonzero(self.zone_left != self.zone_right)
+
+    def take(self, rows: Ints) -> Edges:
+        """Some of them, in the order given."""
+        columns = (self.left, self.right, self.zone_left, self.zone_right)
+        return Edges(*(column[rows] for column in columns))
+
+
+def even_out(edges: Edges, colour: Ints, colours: int, most: int) -> Ints:
+    """The colouring with exchanges, until no colour leaves or enters a zone more than that.
+
+    Each leaf keeps the floor and the ceiling of its fair share. Where ``most`` is not
+    reached, the colouring that is most even of those met.
+    """
+    shares = _Shares(edges, colours)
+    random = np.random.default_rng(SEED)
+    best, least, tries = colour, shares.unevenness(colour), 0
+    while (pair := shares.too_many(colour, most, random)) is not None:
+        if tries == PATIENCE:
+            return _solved_by_parts(shares, best, most, random)
+        colour = shares.exchange(colour, pair, random)
+        found, tries = shares.unevenness(colour), tries + 1
+        if found < least:
+            best, least, tries = colour, found, 0
+    return colour
+
+
+class _Shares:
+    """How many edges of each colour leave and enter each zone."""
+
+    def __init__(self, edges: Edges, colours: int) -> None:
+        self.edges = edges
+        self.colours = colours
+        self._cross = edges.cross
+        ends = np.concatenate([2 * edges.zone_left, 2 * edges.zone_right + 1])
+        zones, row = np.unique(ends, return_inverse=True)
+        self._count = len(zones)
+        self._row = row.reshape(2, -1)
+        """Number of the zone that each edge leaves, and of the one it enters."""
+
+    def _table(self, colour: Ints) -> Ints:
+        """Edges that leave or enter a zone, shape (zones left and entered, colours)."""
+        rows, of = self._row[:, self._cross], colour[self._cross]
+        code = (rows * self.colours + of).ravel()
+        size = self._count * self.colours
+        return np.bincount(code, minlength=size).reshape(self._count, self.colours)
+
+    def unevenness(self, colour: Ints) -> int:
+        """Sum of the squares of the numbers of each colour in each zone."""
+        return int((self._table(colour) ** 2).sum())
+
+    def too_many(
+        self, colour: Ints, most: int, random: np.random.Generator
+    ) -> tuple[int, int] | None:
+        """A colour that a zone has too many of, and one it has few of; None if it has of none."""
+        table = self._table(colour)
+        uneven = np.flatnonzero(table.max(axis=1, initial=0) > most)
+        if not len(uneven):
+            return None
+        row = table[random.choice(uneven)]
+        fewest = np.flatnonzero(row == row.min())
+        return int(random.choice(np.flatnonzero(row == row.max()))), int(random.choice(fewest))
+
+    def exchange(self, colour: Ints, pair: tuple[int, int], random: np.random.Generator) -> Ints:
+        """Turns chains of two colours around, where that makes the whole not much less even."""
+        allowed = int(random.choice(WORSE))
+        rows = random.permutation(np.flatnonzero((colour == pair[0]) | (colour == pair[1])))
+        first = colour[rows] == pair[0]
+        chain = _chains(self.edges.left[rows], self.edges.right[rows], first)
+        crossing = np.isin(rows, self._cross)
+        effects = self._effects(rows[crossing], chain[crossing], first[crossing])
+        table = self._table(colour)
+        gap = table[:, pair[0]] - table[:, pair[1]]
+        turned = np.zeros(int(chain.max(initial=0)) + 1, dtype=np.bool_)
+        for number, zone, by in effects:
+            # The squared gap after, less before: (gap - 2 by)^2 - gap^2.
+            if int((by * (by - gap[zone])).sum()) <= allowed:
+                gap[zone] -= 2 * by
+                turned[number] = True
+        chosen = turned[chain]
+        result = colour.copy()
+        result[rows[chosen]] = np.where(first[chosen], pair[1], pair[0])
+        return result
+
+    def _effects(self, rows: Ints, chain: Ints, first: Ints) -> list[tuple[int, Ints, Ints]]:
+        """Of each chain: its number, zones, and by how much it is of the first colour there."""
+        sign = np.where(first, 1, -1)
+        code = np.concatenate([chain * self._count + self._row[side, rows] for side in (0, 1)])
+        place, inverse = np.unique(code, return_inverse=True)
+        by = np.bincount(inverse, weights=np.tile(sign, 2)).astype(np.int64)
+        place, by = place[by != 0], by[by != 0]
+        number, zone = place // self._count, place % self._count
+        edges = np.flatnonzero(np.diff(number, prepend=-1, append=-1))
+        return [
+            (int(number[low]), zone[low:high], by[low:high])
+            for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        ]
+
+
+def _solved_by_parts(shares: _Shares, colour: Ints, most: int, random: np.random.Generator) -> Ints:
+    """The colouring with what few colours share divided anew among them, some after others."""
+    for _ in range(PARTS):
+        pair = shares.too_many(colour, most, random)
+        if pair is None:
+            break
+        others = [c for c in random.permutation(shares.colours).tolist() if c not in pair]
+        chosen = np.sort([*pair, *others[: FEW - len(pair)]])
+        rows = np.flatnonzero(np.isin(colour, chosen))
+        divided = _solved(shares.edges.take(rows), len(chosen), most)
+        if divided is not None:
+            colour = colour.copy()
+            colour[rows] = chosen[divided]
+    return colour
+
+
+def _solved(edges: Edges, colours: int, most: int) -> Ints | None:
+    """A colouring that is fair to leaves and has no zone exceed ``most``, if found in time."""
+    count = len(edges.left)
+    if count * colours > MOST_CHOICES:
+        return None
+    model = cp_model.CpModel()
+    takes = [[model.new_bool_var("") for _ in range(colours)] for _ in range(count)]
+    for row in takes:
+        model.add_exactly_one(row)
+    for vertex in (edges.left, edges.right):
+        for own in _by_vertex(vertex, np.arange(count)):
+            for column in range(colours):
+                total = sum(takes[edge][column] for edge in own)
+                model.add_linear_constraint(total, len(own) // colours, -(-len(own) // colours))
+    for zone in (edges.zone_left, edges.zone_right):
+        for own in _by_vertex(zone, edges.cross):
+            for column in range(colours):
+                model.add(sum(takes[edge][column] for edge in own) <= most)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_deterministic_time = EFFORT_SECONDS
+    if solver.solve(model) not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+        return None
+    chosen = [[solver.value(v) for v in row].index(1) for row in takes]
+    return np.array(chosen, dtype=np.int64)
+
+
+def _by_vertex(vertex: Ints, rows: Ints) -> list[list[int]]:
+    """The rows of each vertex that has any."""
+    return [rows[vertex[rows] == value].tolist() for value in np.unique(vertex[rows]).tolist()]
+
+
+def _chains(left: Ints, right: Ints, first: Ints) -> Ints:
+    """Number of the chain or circle of each edge, pairs taken in the order given."""
+    count = len(left)
+    links = [_pairs(side, first) for side in (left, right)]
+    tails, heads = (np.concatenate(ends) for ends in zip(*links, strict=True))
+    graph = coo_matrix((np.ones(len(tails), dtype=np.int8), (tails, heads)), shape=(count, count))
+    number: Ints = connected_components(graph, directed=False)[1].astype(np.int64)
+    return number
+
+
+def _pairs(vertex: Ints, first: Ints) -> tuple[Ints, Ints]:
+    """Pairs at each vertex an edge of one colour with one of the other, as far as they go."""
+    order = np.lexsort((first, vertex))
+    group = np.flatnonzero(np.diff(2 * vertex[order] + first[order], prepend=-1))
+    size = np.diff(group, append=len(order))
+    place = np.arange(len(order)) - np.repeat(group, size)
+    again = np.lexsort((place, vertex[order]))
+    edge, where, turn = order[again], vertex[order][again], place[again]
+    both = np.flatnonzero((where[1:] == where[:-1]) & (turn[1:] == turn[:-1]))
+    return edge[both], edge[both + 1]

@@ -1,0 +1,1 @@
+"""Scripts played in the fluid world, over whatever paths a strategy gives."""

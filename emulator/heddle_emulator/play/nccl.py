@@ -1,0 +1,164 @@
+"""The table that nccl-tests print, for every strategy: how fast a collective is by its size.
+
+Time is that of the slowest communicator where several run at once. Algorithm bandwidth
+is size over time; bus bandwidth is that times a factor of the operation, so that it
+can be held against what a NIC carries: it is what hardware limits, whatever the number
+of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.plan import no_paths
+from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.play.play import PLAIN, Setting, least_seconds, play
+from heddle_emulator.strategy.carried import whole
+from heddle_emulator.strategy.choose import Choice, choose
+from heddle_emulator.traffic.collective import KINDS, Algorithm
+from heddle_emulator.traffic.party import nics_of_ranks, ranks_of
+from heddle_emulator.traffic.script import GIGA, Party, Script, Writer
+
+BOUND = "bound"
+"""The name under which the limit of all choices of paths is told beside strategies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is run."""
+
+    op: str
+    groups: tuple[tuple[str, ...], ...]
+    """Hosts of each communicator, in rank order; all run at once."""
+    gpus_per_host: int = 8
+    algorithm: str = ""
+    """Empty: the operation's own."""
+    qps: int = 1
+    pxn: bool | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Of each communicator."""
+        return len(self.groups[0]) * self.gpus_per_host
+
+    @property
+    def factor(self) -> float:
+        """Bus bandwidth over algorithm bandwidth."""
+        return KINDS[self.op].factor(self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One size."""
+
+    size: int
+    """Bytes."""
+    seconds: float
+    algbw: float
+    """GB/s, as nccl-tests have it."""
+    busbw: float
+    """GB/s."""
+    busbw_mean: float
+    """GB/s, over the communicators."""
+
+
+def script_of(fabric: Fabric, trial: Trial) -> Script:
+    """The collective with a size of one byte, in every communicator at once.
+
+    Raises:
+        InputError: an operation, algorithm or host that is not there, or ranks that an
+            algorithm cannot do with.
+    """
+    algorithm = algorithm_of(trial.op, trial.algorithm)
+    if not trial.groups or len({len(hosts) for hosts in trial.groups}) != 1:
+        raise refuse("nccl", "groups", "differ in their number of hosts; give them equal ones")
+    if trial.ranks < 2:  # noqa: PLR2004 - one has nobody to talk to
+        raise refuse("nccl", "hosts", "give 2 GPUs or more to a communicator")
+    nics_of_ranks(fabric, [host for hosts in trial.groups for host in hosts], 1)
+    writer = Writer(fabric)
+    nobody = np.empty(0, dtype=np.int64)
+    for number, hosts in enumerate(trial.groups):
+        nics = nics_of_ranks(fabric, hosts, trial.gpus_per_host)
+        party = Party(f"c{number}", nics, trial.gpus_per_host, trial.qps)
+        group = np.arange(len(nics), dtype=np.int64)[None, :]
+        moves = algorithm(group, ranks_of(party, fabric, pxn=trial.pxn), 1.0)
+        writer.exchange(party, moves, trial.op, nobody, party.name)
+    return writer.script()
+
+
+def algorithm_of(op: str, name: str) -> Algorithm:
+    """An algorithm of an operation; an empty name is the operation's own.
+
+    Raises:
+        InputError: one of them is not known.
+    """
+    if op not in KINDS:
+        raise refuse("nccl", "op", f"{op!r} is not known; give one of {', '.join(KINDS)}")
+    known = KINDS[op].algorithms
+    if name and name not in known:
+        reason = f"{name!r} does no {op}; give one of {', '.join(known)}"
+        raise refuse("nccl", "algorithm", reason)
+    return known[name] if name else next(iter(known.values()))
+
+
+def table(
+    fabric: Fabric,
+    trial: Trial,
+    sizes: Sequence[int],
+    names: Sequence[str],
+    *,
+    seed: int = 0,
+    setting: Setting = PLAIN,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, list[Line]]:
+    """A line for each size, by strategy; last the bound, where a strategy proves one.
+
+    Raises:
+        InputError: as ``script_of``.
+        ClientError, ControllerError, TimeoutError: for "te".
+    """
+    script = script_of(fabric, trial)
+    found, bound = {}, 0.0
+    for name in names:
+        tell(name)
+        choice = choose(name, fabric, script.flows, seed) if len(script.flows) else None
+        found[name] = lines(fabric, trial, script, choice, sizes=sizes, setting=setting)
+        bound = max(bound, choice.lower_bound if choice else 0.0)
+    if bound > 0:
+        found[BOUND] = [_bound(trial, script, size, bound, setting.wire) for size in sizes]
+    return found
+
+
+def lines(
+    fabric: Fabric,
+    trial: Trial,
+    script: Script,
+    choice: Choice | None,
+    *,
+    sizes: Sequence[int],
+    setting: Setting = PLAIN,
+) -> list[Line]:
+    """A line for each size; ``choice`` None is that nothing leaves its host."""
+    carried = choice.carried if choice else whole(script.flows, no_paths())
+    found = []
+    for size in sizes:
+        played = play(fabric, script.scaled(size), carried, setting)
+        seconds = np.array([*played.ends().values()])
+        found.append(_line(trial, size, seconds))
+    return found
+
+
+def _line(trial: Trial, size: int, seconds: Floats) -> Line:
+    slowest = float(seconds.max())
+    each = np.divide(size / GIGA, seconds, out=np.full(len(seconds), np.inf), where=seconds > 0)
+    slow = float(each.min())
+    return Line(size, slowest, slow, slow * trial.factor, float(each.mean()) * trial.factor)
+
+
+def _bound(trial: Trial, script: Script, size: int, bound: float, wire: Wire) -> Line:
+    return _line(trial, size, np.array([least_seconds(script.scaled(size), bound, wire)]))

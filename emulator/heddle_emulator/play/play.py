@@ -1,0 +1,91 @@
+"""Play a script over a fabric, its flows carried in some way, and see what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Floats
+from heddle_emulator.fluid.timeline import Timeline
+from heddle_emulator.fluid.wire import NO_COST, Wire
+from heddle_emulator.fluid.world import Run, World
+from heddle_emulator.play.stage import NVLINK_GBPS, capacities, staged
+from heddle_emulator.strategy.carried import Carried
+from heddle_emulator.traffic.script import Script
+
+FEW = 5000
+"""Streams up to which each end is an event of its own."""
+COARSE = 0.001
+"""The part of the time gone by within which ends are one event where there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a fabric is made of beyond its links."""
+
+    wire: Wire = NO_COST
+    nvlink_gbps: float = NVLINK_GBPS
+
+
+PLAIN = Setting()
+"""No headers, no latency, NVLink as on an H100."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """A script that was played."""
+
+    script: Script
+    run: Run
+
+    @property
+    def seconds(self) -> float:
+        """Until all was complete; infinite where something never is."""
+        return self.run.makespan
+
+    def ends(self) -> dict[str, float]:
+        """When the last activity of each label was complete, seconds."""
+        last = np.zeros(len(self.script.labels))
+        np.maximum.at(last, self.script.label, self.run.end)
+        return dict(zip(self.script.labels, last.tolist(), strict=True))
+
+
+def world_of(
+    fabric: Fabric,
+    script: Script,
+    carried: Carried,
+    setting: Setting = PLAIN,
+    timeline: Timeline | None = None,
+) -> World:
+    """A world about to play a script, for callers that interfere with its course."""
+    schedule = staged(fabric, script, carried, setting.wire)
+    capacity = capacities(fabric, script, setting.nvlink_gbps)
+    coarse = 0.0 if len(schedule.streams) <= FEW else COARSE
+    return World(capacity, schedule, coarse=coarse, timeline=timeline)
+
+
+def play(
+    fabric: Fabric,
+    script: Script,
+    carried: Carried,
+    setting: Setting = PLAIN,
+    timeline: Timeline | None = None,
+) -> Played:
+    """Play a script to its end. ``timeline`` hears how full arcs were, those of GPUs last."""
+    return Played(script, world_of(fabric, script, carried, setting, timeline).run())
+
+
+def least_seconds(script: Script, lower_bound: float, wire: Wire) -> float:
+    """No choice of paths, not even of fractions, plays a script of one phase faster.
+
+    ``lower_bound`` is the utilisation that some arc has however flows are carried: at the
+    rates that flows ask for, it gets that many times what it can pass on.
+    """
+    crossing = script.flow >= 0
+    count = len(script.flows)
+    gbit: Floats = np.bincount(
+        script.flow[crossing], weights=script.gbit[crossing], minlength=count
+    ).astype(np.float64)
+    each = gbit * wire.swelling / script.flows.gbps
+    return float(lower_bound * each.min()) if count else 0.0

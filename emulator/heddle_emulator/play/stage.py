@@ -1,0 +1,189 @@
+"""From a script and paths to a schedule: which streams send what over which arcs.
+
+An activity of a single move is a message: the QPs of its flow each send their part and
+go on as they can, so there is a stream for each path. An activity of several moves goes
+in step, as a ring does: one stream over all the paths of all its flows, whose slowest
+place sets the pace. Its rate is that of its largest move.
+
+GPUs have arcs of their own for NVLink, one out and one in, after those of the fabric.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints
+from heddle_controller.model.plan import starts
+from heddle_emulator.fluid.rows import places
+from heddle_emulator.fluid.schedule import Schedule
+from heddle_emulator.fluid.streams import Streams, join_streams
+from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.strategy.carried import Carried
+from heddle_emulator.traffic.script import Script
+
+NVLINK_GBPS = 3600.0
+"""Each way of a GPU: 900 GB/s both ways together."""
+
+
+def capacities(fabric: Fabric, script: Script, nvlink_gbps: float = NVLINK_GBPS) -> Floats:
+    """Gbit/s of the arcs of a fabric, then of each GPU out and in."""
+    return np.concatenate([fabric.structure.capacity, np.full(2 * script.gpus, nvlink_gbps)])
+
+
+def staged(fabric: Fabric, script: Script, carried: Carried, wire: Wire) -> Schedule:
+    """The script over the paths it was given. A flow without any never ends."""
+    uses = _uses(2 * fabric.link_count, script, carried, wire)
+    moves = np.bincount(script.activity, minlength=len(script))
+    single = (moves == 1)[script.activity]
+    messages = _messages(script, carried, wire, np.flatnonzero(single & (script.flow != NONE)))
+    stepwise = _stepwise(script, carried, uses, ~single | (script.flow == NONE), wire)
+    streams = join_streams([messages.streams, stepwise.streams])
+    hops = _hops(script, carried)
+    return Schedule(
+        delay=script.seconds + script.steps * wire.startup_seconds,
+        lag=script.steps * hops * wire.hop_seconds,
+        before=script.before,
+        after=script.after,
+        streams=streams,
+        activity=np.concatenate([messages.activity, stepwise.activity]),
+        gbit=np.concatenate([messages.gbit, stepwise.gbit]),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Some of the streams, and what they send."""
+
+    streams: Streams
+    activity: Ints
+    gbit: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Uses:
+    """Arcs that moves use: a row for each move and each arc of each of its paths."""
+
+    move: Ints
+    arc: Ints
+    gbit: Floats
+    """That crosses the arc, headers included."""
+
+
+def _path_range(carried: Carried, flow: Ints) -> tuple[Ints, Ints]:
+    """Where the paths of each flow begin, and how many it has."""
+    first = np.searchsorted(carried.paths.flow, flow)
+    return first, np.searchsorted(carried.paths.flow, flow, side="right") - first
+
+
+def _paths_of(carried: Carried, flow: Ints) -> tuple[Ints, Ints]:
+    """Place among ``flow``, and path: a row for each path of each of them."""
+    first, count = _path_range(carried, flow)
+    place = np.repeat(np.arange(len(flow), dtype=np.int64), count)
+    within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
+    return place, first[place] + within
+
+
+def _part_of_flow(carried: Carried, path: Ints) -> Floats:
+    """Which part of its flow each path carries."""
+    paths, qps = carried.paths, carried.flows.qps
+    part: Floats = paths.qp_count[path] / qps[paths.flow[path]]
+    return part
+
+
+def _uses(arcs: int, script: Script, carried: Carried, wire: Wire) -> _Uses:
+    crossing = np.flatnonzero(script.flow != NONE)
+    place, path = _paths_of(carried, script.flow[crossing])
+    use = places(carried.paths.first, path)
+    lengths = np.diff(carried.paths.first)[path]
+    move = np.repeat(crossing[place], lengths)
+    gbit = script.gbit[move] * wire.swelling * carried.parts[use]
+    gbit *= np.repeat(_part_of_flow(carried, path), lengths)
+    local = np.flatnonzero(script.flow == NONE)
+    return _Uses(
+        np.concatenate([move, local, local]),
+        np.concatenate(
+            [
+                carried.paths.arcs[use],
+                arcs + 2 * script.sender[local],
+                arcs + 2 * script.receiver[local] + 1,
+            ]
+        ),
+        np.concatenate([gbit, script.gbit[local], script.gbit[local]]),
+    )
+
+
+def _messages(script: Script, carried: Carried, wire: Wire, moves: Ints) -> _Part:
+    """A stream for each path of each message, and one that never moves where there is none."""
+    flow = script.flow[moves]
+    place, path = _paths_of(carried, flow)
+    lengths = np.diff(carried.paths.first)[path]
+    use = places(carried.paths.first, path)
+    gbit = script.gbit[moves[place]] * wire.swelling * _part_of_flow(carried, path)
+    streams = Streams(
+        carried.paths.qp_count[path].astype(np.float64),
+        np.full(len(path), np.inf),
+        starts(lengths),
+        carried.paths.arcs[use],
+        carried.parts[use],
+    )
+    lost = moves[_qps_held(carried)[flow] < carried.flows.qps[flow]]
+    none = np.zeros(0)
+    stuck = Streams(
+        np.ones(len(lost)),
+        np.zeros(len(lost)),
+        np.zeros(len(lost) + 1, dtype=np.int64),
+        none.astype(np.int64),
+        none,
+    )
+    return _Part(
+        join_streams([streams, stuck]),
+        script.activity[np.concatenate([moves[place], lost])],
+        np.concatenate([gbit, script.gbit[lost]]),
+    )
+
+
+def _qps_held(carried: Carried) -> Floats:
+    """QPs of each flow that have a path."""
+    paths = carried.paths
+    held = np.bincount(paths.flow, weights=paths.qp_count, minlength=len(carried.flows))
+    return held.astype(np.float64)
+
+
+def _stepwise(script: Script, carried: Carried, uses: _Uses, which: Bools, wire: Wire) -> _Part:
+    """One stream for each activity that has such moves."""
+    moves = np.flatnonzero(which)
+    activities, place = np.unique(script.activity[moves], return_inverse=True)
+    crossing = script.flow[moves] != NONE
+    flow = script.flow[moves][crossing]
+    largest, weight, limit = (
+        np.zeros(len(activities)),
+        np.ones(len(activities)),
+        np.full(len(activities), np.inf),
+    )
+    np.maximum.at(largest, place, script.gbit[moves] * np.where(crossing, wire.swelling, 1.0))
+    np.maximum.at(weight, place[crossing], carried.flows.qps[flow].astype(np.float64))
+    limit[place[crossing][_qps_held(carried)[flow] < carried.flows.qps[flow]]] = 0.0
+    stream = np.full(len(script), NONE, dtype=np.int64)
+    stream[activities] = np.arange(len(activities))
+    own = stream[script.activity[uses.move]]
+    kept = which[uses.move] & (uses.gbit > 0)
+    own, arc, gbit = own[kept], uses.arc[kept], uses.gbit[kept]
+    width = int(arc.max(initial=0)) + 1
+    codes, same = np.unique(own * width + arc, return_inverse=True)
+    total = np.bincount(same, weights=gbit, minlength=len(codes))
+    owner = codes // width
+    counts = np.bincount(owner, minlength=len(activities))
+    streams = Streams(weight, limit, starts(counts), codes % width, total / largest[owner])
+    return _Part(streams, activities, largest)
+
+
+def _hops(script: Script, carried: Carried) -> Floats:
+    """Links on the longest path of any move of each activity."""
+    longest = np.zeros(len(carried.flows))
+    np.maximum.at(longest, carried.paths.flow, np.diff(carried.paths.first).astype(np.float64))
+    crossing = script.flow != NONE
+    hops = np.zeros(len(script))
+    np.maximum.at(hops, script.activity[crossing], longest[script.flow[crossing]])
+    return hops

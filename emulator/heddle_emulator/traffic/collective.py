@@ -1,0 +1,238 @@
+"""Collectives as moves: rings, double binary trees, halving and doubling, meshes, all-to-alls.
+
+Rings and trees follow NCCL's shape, by the channels that the controller's own traffic
+model has: as many as a host has members, each entering and leaving by a NIC of its
+own. Meshes and all-to-alls go from rank to rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.traffic.trees import double_tree
+from heddle_emulator.traffic.moves import Lines, Moves, Ranks, alone, join_moves, lines_of
+from heddle_emulator.traffic.pxn import relayed
+
+Algorithm: TypeAlias = Callable[[Ints, Ranks, float], Moves]
+"""From groups of ranks, shape (groups, members), where ranks sit, and bytes, to moves."""
+
+
+def ring_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """Round once to add up and once to hand out."""
+    return _ring(groups, ranks, size, 2)
+
+
+def ring_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """Round once; a reduce-scatter moves the same."""
+    return _ring(groups, ranks, size, 1)
+
+
+def _ring(groups: Ints, ranks: Ranks, size: float, rounds: int) -> Moves:
+    members = groups.shape[1]
+    each = rounds * size * (members - 1) / members
+
+    parts = []
+    for lines in lines_of(groups, ranks):
+        following, steps = np.roll(lines.ranks, -1, axis=1), rounds * (lines.ranks.shape[1] - 1)
+        hops = lines.ranks, following, np.ones(following.shape)
+        parts.append(_stepwise(lines, hops, each, steps))
+    return join_moves([*parts, _on_one_host(groups, ranks, each)])
+
+
+def tree_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """Up both trees and down again at once, half of the data on each."""
+    parts = []
+    for lines in lines_of(groups, ranks):
+        parent, child = double_tree(lines.ranks.shape[1])
+        up, down = lines.ranks[:, parent], lines.ranks[:, child]
+        hops = np.hstack([up, down]), np.hstack([down, up])
+        part = np.full(hops[0].shape, 0.5)
+        parts.append(_stepwise(lines, (*hops, part), size, _tree_steps(lines)))
+    members = groups.shape[1]
+    return join_moves([*parts, _on_one_host(groups, ranks, 2 * size * (members - 1) / members)])
+
+
+def tree_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """Up both trees what lies beneath, down again all the rest, half of the data on each."""
+    parts = []
+    for lines in lines_of(groups, ranks):
+        hosts = lines.ranks.shape[1]
+        parent, child = double_tree(hosts)
+        beneath = _beneath(parent, child, hosts) / hosts
+        up, down = lines.ranks[:, child], lines.ranks[:, parent]
+        hops = np.hstack([up, down]), np.hstack([down, up])
+        part = np.broadcast_to(np.concatenate([beneath, 1 - beneath]) / 2, hops[0].shape)
+        parts.append(_stepwise(lines, (*hops, part), size, _tree_steps(lines)))
+    members = groups.shape[1]
+    return join_moves([*parts, _on_one_host(groups, ranks, size * (members - 1) / members)])
+
+
+def _beneath(parent: Ints, child: Ints, members: int) -> Floats:
+    """Members at or under the child of each edge, in the edge's own tree."""
+    edges = len(parent) // 2
+    found = []
+    for tree in (slice(0, edges), slice(edges, None)):
+        above = np.zeros(members, dtype=np.int64)
+        above[child[tree]] = parent[tree]
+        weight, moving = np.zeros(members), np.arange(1, members)
+        while len(moving):  # each member counts at all that stand over it
+            weight += np.bincount(moving, minlength=members)
+            moving = above[moving]
+            moving = moving[moving != 0]
+        found.append(weight[child[tree]])
+    return np.concatenate(found)
+
+
+def chain_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """From the first host to the last, chunk by chunk."""
+    parts = []
+    for lines in lines_of(groups, ranks):
+        hops = lines.ranks[:, :-1], lines.ranks[:, 1:]
+        parts.append(_stepwise(lines, (*hops, np.ones(hops[0].shape)), size, hops[0].shape[1]))
+    return join_moves([*parts, _on_one_host(groups, ranks, size)])
+
+
+def _stepwise(lines: Lines, hops: tuple[Ints, Ints, Floats], size: float, steps: int) -> Moves:
+    """An activity for each line: its hops between hosts, and its way through each host."""
+    source, destination, part = hops
+    line = np.arange(len(lines.ranks), dtype=np.int64)
+    within, near, far = lines.within
+    none = np.empty(0, dtype=np.int64)
+    return Moves(
+        np.full(len(line), steps, dtype=np.int64),
+        np.concatenate([np.repeat(line, source.shape[1]), within]),
+        np.concatenate([source.ravel(), near]),
+        np.concatenate([destination.ravel(), far]),
+        np.concatenate([(size * lines.share[:, None] * part).ravel(), size * lines.share[within]]),
+        none,
+        none,
+    )
+
+
+def _tree_steps(lines: Lines) -> int:
+    """Up and down again."""
+    return 2 * int(np.ceil(np.log2(lines.ranks.shape[1])))
+
+
+def _on_one_host(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """Groups that no fabric is needed for: round the host, an activity each."""
+    host = ranks.host(groups)
+    own = groups[(host == host[:, :1]).all(axis=1)]
+    count, members = own.shape
+    hop = np.repeat(np.arange(count, dtype=np.int64), members)
+    none = np.empty(0, dtype=np.int64)
+    steps = np.ones(count, dtype=np.int64)
+    target = np.roll(own, -1, axis=1)
+    return Moves(steps, hop, own.ravel(), target.ravel(), np.full(own.size, size), none, none)
+
+
+def halving_doubling(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
+    """All-reduce in steps between partners: half with the nearest, a quarter with the next, back.
+
+    Raises:
+        InputError: the members are no power of two.
+    """
+    count, members = groups.shape
+    levels = members.bit_length() - 1
+    if members != 1 << levels:
+        raise refuse("collective", "halving-doubling", f"needs 2, 4, 8, … ranks, not {members}")
+    place = np.arange(members, dtype=np.int64)
+    order = [*range(levels), *reversed(range(levels))]
+    sends, before, after = [], [], []
+    own = np.arange(count * members, dtype=np.int64).reshape(count, members)
+    for step, level in enumerate(order):
+        partner = place ^ (1 << level)
+        sends.append(
+            alone(
+                groups.ravel(),
+                groups[:, partner].ravel(),
+                np.full(groups.size, size / (2 << level)),
+            )
+        )
+        if step:
+            earlier = own + (step - 1) * own.size
+            before += [earlier, earlier[:, place ^ (1 << order[step - 1])]]
+            after += [own + step * own.size] * 2
+    joined = join_moves(sends)
+    none = np.empty(0, dtype=np.int64)
+    return Moves(
+        joined.steps,
+        joined.activity,
+        joined.source,
+        joined.destination,
+        joined.bytes,
+        np.concatenate([none, *(pairs.ravel() for pairs in before)]),
+        np.concatenate([none, *(pairs.ravel() for pairs in after)]),
+    )
+
+
+def mesh_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """Everyone's part straight to everyone else; a reduce-scatter moves the same."""
+    return all_to_all(groups, Ranks(ranks.gpus_per_host), size)
+
+
+def all_to_all(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """To every other a part of its own: size over members. By PXN if ranks have rails."""
+    members = groups.shape[1]
+    return all_to_all_v(groups, ranks, np.full((members, members), size / members))
+
+
+def all_to_all_v(groups: Ints, ranks: Ranks, sizes: Floats) -> Moves:
+    """To every other what ``sizes[sender, receiver]`` says, bytes, in every group alike."""
+    first, second = np.nonzero((sizes > 0) & ~np.eye(len(sizes), dtype=np.bool_))
+    source, destination = groups[:, first].ravel(), groups[:, second].ravel()
+    size = np.broadcast_to(sizes[first, second], (len(groups), len(first))).ravel()
+    moves = alone(source, destination, size)
+    return moves if ranks.rail is None else relayed(moves, ranks, ranks.rail)
+
+
+def send_on(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
+    """Each to the next, the last to the first."""
+    target = np.roll(groups, -1, axis=1)
+    return alone(groups.ravel(), target.ravel(), np.full(groups.size, size))
+
+
+def hand_on(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
+    """Each to the next and back, ends but once: activations on, gradients back."""
+    on, back = groups[:, :-1].ravel(), groups[:, 1:].ravel()
+    source, target = np.concatenate([on, back]), np.concatenate([back, on])
+    return alone(source, target, np.full(len(source), size))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """An operation as nccl-tests has it."""
+
+    algorithms: dict[str, Algorithm]
+    """By name; the first is what is taken if none is named."""
+    factor: Callable[[int], float]
+    """Bus bandwidth over algorithm bandwidth, by the number of ranks."""
+
+
+def _over(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+KINDS: dict[str, Kind] = {
+    "all_reduce": Kind(
+        {
+            "ring": ring_all_reduce,
+            "tree": tree_all_reduce,
+            "halving-doubling": halving_doubling,
+        },
+        lambda ranks: 2 * _over(ranks),
+    ),
+    "all_gather": Kind(
+        {"ring": ring_all_gather, "tree": tree_all_gather, "mesh": mesh_all_gather}, _over
+    ),
+    "reduce_scatter": Kind({"ring": ring_all_gather, "mesh": mesh_all_gather}, _over),
+    "broadcast": Kind({"chain": chain_broadcast}, lambda _: 1.0),
+    "alltoall": Kind({"pairwise": all_to_all}, _over),
+    "sendrecv": Kind({"ring": send_on}, lambda _: 1.0),
+}

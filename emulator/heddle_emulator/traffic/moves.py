@@ -1,0 +1,141 @@
+"""What a collective moves between ranks, and in which order.
+
+Moves belong to activities. Moves of one activity go in step, as the hops of a
+pipelined ring do: chunk follows chunk, and the slowest hop sets the pace of all.
+Activities of a collective are independent, save where one is named to wait for
+another.
+
+Sizes are those of nccl-tests: the whole buffer of an all-reduce or a broadcast, what
+all ranks of a group end up with after an all-gather, what one rank puts into a
+reduce-scatter or an all-to-all. Bytes between GPUs of one host are moves too, over
+NVLink; whether that can be too slow is decided where moves are played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.traffic.patterns import channels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moves:
+    """Moves, a row each, and their activities."""
+
+    steps: Ints
+    """Messages that follow one another in each activity, shape (activities,)."""
+    activity: Ints
+    """Of each move."""
+    source: Ints
+    """Rank."""
+    destination: Ints
+    """Rank."""
+    bytes: Floats
+    before: Ints
+    """With ``after``: pairs of activities of which one waits for the other."""
+    after: Ints
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def repeated(self, times: float) -> Moves:
+        """So many of the same one after another, taken as one longer one."""
+        steps = np.ceil(self.steps * times).astype(np.int64)
+        return Moves(
+            steps,
+            self.activity,
+            self.source,
+            self.destination,
+            self.bytes * times,
+            self.before,
+            self.after,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Where ranks sit: rank ``r`` is on host ``r // gpus_per_host``."""
+
+    gpus_per_host: int
+    rail: Ints | None = None
+    """Rail of each rank's NIC; given to send by PXN, None to send from the own NIC."""
+
+    def host(self, rank: Ints) -> Ints:
+        """The host of each rank."""
+        return rank // self.gpus_per_host
+
+
+def join_moves(parts: Sequence[Moves]) -> Moves:
+    """All moves of several sets; activities are numbered on."""
+    offset = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+    none = np.empty(0, dtype=np.int64)
+
+    def ints(name: str) -> Ints:
+        return np.concatenate([none, *(getattr(part, name) for part in parts)])
+
+    def moved(name: str) -> Ints:
+        columns = [getattr(part, name) + by for part, by in zip(parts, offset, strict=False)]
+        return np.concatenate([none, *columns])
+
+    return Moves(
+        ints("steps"),
+        moved("activity"),
+        ints("source"),
+        ints("destination"),
+        np.concatenate([np.empty(0), *(part.bytes for part in parts)]),
+        moved("before"),
+        moved("after"),
+    )
+
+
+def alone(source: Ints, destination: Ints, size: Floats) -> Moves:
+    """Each move an activity of its own, of one message, that waits for none."""
+    count, none = len(source), np.empty(0, dtype=np.int64)
+    own = np.arange(count, dtype=np.int64)
+    return Moves(np.ones(count, dtype=np.int64), own, source, destination, size, none, none)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lines:
+    """The channels of groups: rows of one rank a host, in host order, all of one length."""
+
+    ranks: Ints
+    """Shape (lines, hosts)."""
+    share: Floats
+    """The part of its group's data that each line carries."""
+    within: tuple[Ints, Ints, Ints]
+    """Where lines pass through hosts: line, and the ranks on either side of each NVLink hop."""
+
+
+def lines_of(groups: Ints, ranks: Ranks) -> list[Lines]:
+    """The channels that groups on several hosts run their rings and trees on."""
+    row_of = np.full(int(groups.max(initial=-1)) + 1, -1, dtype=np.int64)
+    row_of[groups] = np.arange(len(groups))[:, None]
+    row, near, far = _inside(groups, ranks)
+    found = []
+    for lines in channels(groups, ranks.gpus_per_host):
+        group = row_of[lines[:, 0]]
+        count = np.bincount(group, minlength=len(groups))[group]
+        line, hop = _matched(group, row)
+        found.append(Lines(lines, 1.0 / count, (line, near[hop], far[hop])))
+    return found
+
+
+def _inside(groups: Ints, ranks: Ranks) -> tuple[Ints, Ints, Ints]:
+    """Group, ascending, and both ranks of neighbours in a group that share a host."""
+    source, destination = groups[:, :-1], groups[:, 1:]
+    same: Bools = ranks.host(source) == ranks.host(destination)
+    row, _ = np.nonzero(same)
+    return row.astype(np.int64), source[same], destination[same]
+
+
+def _matched(one: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Places of all pairs of equal values; ``other`` ascends."""
+    first, last = np.searchsorted(other, one), np.searchsorted(other, one, side="right")
+    count = last - first
+    mine = np.repeat(np.arange(len(one), dtype=np.int64), count)
+    return mine, first[mine] + np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)

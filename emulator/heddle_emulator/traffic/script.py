@@ -1,0 +1,217 @@
+"""What jobs do, written down: flows to find ways for, and activities that send over them.
+
+A script knows nothing of paths. Its flows are what a way of choosing paths is asked to
+carry; once that is done, ``play`` turns script and paths into a schedule of the fluid
+world. One script may hold many jobs, and many collectives of a job.
+
+Flows of one phase between the same NICs are one. What a flow asks for is such a rate
+that, all of a phase sending at once, nobody's NIC is asked for more than its line and
+whoever has most to send or to get is done no sooner than the others: with equal parts,
+the NIC's line divided by the flows on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints
+from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate, no_flows
+from heddle_emulator.traffic.moves import Moves
+from heddle_emulator.traffic.table import line_rates
+
+BITS, GIGA = 8.0, 1e9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Script:
+    """Activities, a row each; their moves; and the flows that moves between hosts go by."""
+
+    flows: Flows
+    seconds: Floats
+    """That each activity computes before it sends, shape (activities,)."""
+    steps: Ints
+    """Messages that follow one another in each activity, shape (activities,)."""
+    label: Ints
+    """Index into ``labels`` of each activity."""
+    labels: tuple[str, ...]
+    before: Ints
+    after: Ints
+    activity: Ints
+    """Of each move."""
+    flow: Ints
+    """Row of each move's flow; ``NONE`` within a host."""
+    sender: Ints
+    """GPU that each move leaves; all jobs' GPUs are numbered through."""
+    receiver: Ints
+    gbit: Floats
+    """Of each move, without any headers."""
+    gpus: int
+    """Of all jobs together."""
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def scaled(self, factor: float) -> Script:
+        """The same with so many times as much to send; flows ask for what they asked."""
+        return replace(self, gbit=self.gbit * factor)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Party:
+    """A job as scripts see it: its ranks, where they are, and how its flows are sent."""
+
+    name: str
+    nics: Ints
+    """NIC row of each rank."""
+    gpus_per_host: int
+    qps: int = 1
+    weight: float = 1.0
+    traffic_class: TrafficClass = TrafficClass.BANDWIDTH
+
+
+class Writer:
+    """Writes a script, activity by activity; ``script`` ends it."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._line = line_rates(fabric)
+        self._count = 0
+        self._gpus = 0
+        self._first_gpu: dict[str, int] = {}
+        self._labels: dict[str, int] = {}
+        self._sets: dict[tuple[str, str], tuple[int, Party]] = {}
+        self._columns: dict[str, list[Ints]] = {}
+        self._seconds: list[Floats] = []
+        self._gbit: list[Floats] = []
+
+    def compute(self, seconds: float, after: Ints, label: str = "compute") -> Ints:
+        """One activity that takes its time and sends nothing."""
+        row = self._activities(np.array([seconds]), np.zeros(1, dtype=np.int64), label)
+        self._wait(row, after)
+        return row
+
+    def meet(self, after: Ints, label: str = "meet") -> Ints:
+        """One activity that takes no time: all of ``after`` are complete."""
+        return self.compute(0.0, after, label)
+
+    def exchange(self, party: Party, moves: Moves, phase: str, after: Ints, label: str) -> Ints:
+        """A collective; its activities wait for all of ``after``. Returns their rows.
+
+        An empty ``phase`` may run at any time.
+        """
+        rows = self._activities(np.zeros(len(moves)), moves.steps, label)
+        if len(after) > 1:
+            after = self.meet(after, label)
+        first = np.setdiff1d(np.arange(len(moves)), moves.after)
+        self._wait(rows[first], after)
+        self._pairs(rows[moves.before], rows[moves.after])
+        offset = self._first_gpu.setdefault(party.name, self._gpus)
+        self._gpus = max(self._gpus, offset + len(party.nics))
+        self._put("activity", rows[moves.activity])
+        self._put("sender", offset + moves.source)
+        self._put("receiver", offset + moves.destination)
+        self._put("code", self._codes(party, moves, phase))
+        self._gbit.append(moves.bytes * BITS / GIGA)
+        return rows
+
+    def script(self) -> Script:
+        """All that was written."""
+        gbit = np.concatenate([np.empty(0), *self._gbit])
+        code = self._column("code")
+        crossing = code != NONE
+        codes, row = np.unique(code[crossing], return_inverse=True)
+        flow = np.full(len(code), NONE, dtype=np.int64)
+        flow[crossing] = row
+        sent = np.bincount(row, weights=gbit[crossing], minlength=len(codes)).astype(np.float64)
+        return Script(
+            flows=self._flows(codes, sent),
+            seconds=np.concatenate([np.empty(0), *self._seconds]),
+            steps=self._column("steps"),
+            label=self._column("label"),
+            labels=tuple(self._labels),
+            before=self._column("before"),
+            after=self._column("after"),
+            activity=self._column("activity"),
+            flow=flow,
+            sender=self._column("sender"),
+            receiver=self._column("receiver"),
+            gbit=gbit,
+            gpus=self._gpus,
+        )
+
+    def _codes(self, party: Party, moves: Moves, phase: str) -> Ints:
+        """A number for the set of flows and the NICs of each move; ``NONE`` within a host."""
+        number, _ = self._sets.setdefault((party.name, phase), (len(self._sets), party))
+        host = moves.source // party.gpus_per_host, moves.destination // party.gpus_per_host
+        nics = self._fabric.node_count
+        ends = party.nics[moves.source] * nics + party.nics[moves.destination]
+        return np.where(host[0] == host[1], NONE, number * nics**2 + ends)
+
+    def _flows(self, codes: Ints, sent: Floats) -> Flows:
+        """A flow for each code, its Gbit being ``sent``."""
+        number, source, destination = self._told(codes)
+        rate = _rates(self._line, number, (source, destination), sent)
+        parts = [no_flows()]
+        for (name, phase), (place, party) in self._sets.items():
+            own = np.flatnonzero(number == place)
+            ends = source[own], destination[own]
+            parts.append(self._flows_of(name, phase, party, ends, rate[own]))
+        return concatenate(parts)
+
+    def _told(self, codes: Ints) -> tuple[Ints, Ints, Ints]:
+        """Set, source and destination of each code."""
+        nics = self._fabric.node_count
+        return codes // nics**2, codes // nics % nics, codes % nics
+
+    def _flows_of(
+        self, name: str, phase: str, party: Party, ends: tuple[Ints, Ints], rate: Floats
+    ) -> Flows:
+        count, ids = len(rate), self._fabric.structure.nodes.ids
+        pairs = zip(ends[0].tolist(), ends[1].tolist(), strict=True)
+        return Flows(
+            ids=tuple(f"{name}/{phase or 'any'}/{ids[a]}->{ids[b]}" for a, b in pairs),
+            source=ends[0],
+            destination=ends[1],
+            gbps=rate,
+            job=np.zeros(count, dtype=np.int64),
+            phase=np.full(count, 0 if phase else ANY_PHASE, dtype=np.int64),
+            qps=np.full(count, party.qps, dtype=np.int64),
+            traffic_class=np.full(count, int(party.traffic_class), dtype=np.int64),
+            weight=np.full(count, party.weight),
+            job_names=(name,),
+            phase_names=(phase,) if phase else (),
+        )
+
+    def _activities(self, seconds: Floats, steps: Ints, label: str) -> Ints:
+        rows = np.arange(self._count, self._count + len(steps), dtype=np.int64)
+        self._count += len(steps)
+        number = self._labels.setdefault(label, len(self._labels))
+        self._seconds.append(seconds)
+        self._put("steps", steps)
+        self._put("label", np.full(len(steps), number, dtype=np.int64))
+        return rows
+
+    def _wait(self, rows: Ints, after: Ints) -> None:
+        self._pairs(np.repeat(after, len(rows)), np.tile(rows, len(after)))
+
+    def _pairs(self, before: Ints, after: Ints) -> None:
+        self._put("before", before)
+        self._put("after", after)
+
+    def _put(self, name: str, values: Ints) -> None:
+        self._columns.setdefault(name, []).append(values)
+
+    def _column(self, name: str) -> Ints:
+        return np.concatenate([np.empty(0, dtype=np.int64), *self._columns.get(name, [])])
+
+
+def _rates(line: Floats, number: Ints, ends: tuple[Ints, Ints], sent: Floats) -> Floats:
+    """Gbit/s of each flow: what it sends over the time that its busier NIC needs for its set."""
+    seconds = np.zeros(len(sent))
+    for end in ends:
+        key = number * len(line) + end
+        _, place = np.unique(key, return_inverse=True)
+        seconds = np.maximum(seconds, np.bincount(place, weights=sent)[place] / line[end])
+    return np.divide(sent, seconds, out=np.zeros(len(sent)), where=seconds > 0)

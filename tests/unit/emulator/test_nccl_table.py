@@ -1,0 +1,156 @@
+"""`heddle-emulator nccl`: bandwidths that can be reckoned by hand, and the table."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import Fabric
+from heddle_emulator.cli import run
+from heddle_emulator.cli.sizes import bytes_of, size_words, sizes_of
+from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.play.nccl import Trial, table
+from heddle_emulator.play.play import Setting
+from heddle_emulator.topology import clos, rail_optimised
+
+MIB = 1 << 20
+
+
+def _hosts(fabric: Fabric, count: int) -> tuple[str, ...]:
+    return tuple([*fabric.structure.nics_of_host][:count])
+
+
+@pytest.mark.parametrize(
+    ("op", "algorithm", "nics"),
+    [
+        ("all_reduce", "ring", 4),
+        ("all_gather", "ring", 4),
+        ("reduce_scatter", "ring", 4),
+        ("broadcast", "chain", 4),
+        ("all_gather", "mesh", 1),
+        ("sendrecv", "ring", 1),
+    ],
+)
+def test_bus_bandwidth_is_what_the_nics_carry(op: str, algorithm: str, nics: int) -> None:
+    """Without headers and latency, on a crossbar: 50 GB/s for each 400 Gbit/s NIC in use."""
+    fabric = clos(leaves=4, spines=4, nics_per_leaf=4, nics_per_host=4)
+    trial = Trial(op, (_hosts(fabric, 4),), 4, algorithm, pxn=False)
+    (line,) = table(fabric, trial, [64 * MIB], ["ideal"])["ideal"]
+    over = 15 / 16 if op == "all_gather" and algorithm == "mesh" else 1
+    inside = 12 / 15 if over < 1 else 1  # the part of a mesh that has to leave its host
+    assert line.busbw == pytest.approx(nics * 50.0 / inside)
+
+
+def test_headers_and_latency_by_hand() -> None:
+    """Two hosts of a GPU each: 2 steps of 10 us, 4 links of 1 us each time, 3 % of headers."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=1, nics_per_host=1)
+    wire = Wire(payload_bytes=1000, header_bytes=30, startup_seconds=1e-5, hop_seconds=1e-6)
+    trial = Trial("all_reduce", (_hosts(fabric, 2),), 1)
+    (line,) = table(fabric, trial, [MIB], ["ecmp"], setting=Setting(wire))["ecmp"]
+    assert line.seconds == pytest.approx(MIB * 8e-9 * 1.03 / 400 + 2 * (1e-5 + 4e-6))
+    assert line.busbw == line.algbw == pytest.approx(MIB / 1e9 / line.seconds)
+
+
+def test_nvlink_can_be_what_is_slow() -> None:
+    """With NVLink at a quarter of the host's NICs, it and not the fabric sets the pace."""
+    fabric = clos(leaves=2, spines=4, nics_per_leaf=4, nics_per_host=4)
+    trial = Trial("all_reduce", (_hosts(fabric, 2),), 4)
+    slow = Setting(nvlink_gbps=400.0)
+    (line,) = table(fabric, trial, [MIB], ["ideal"], setting=slow)["ideal"]
+    assert line.busbw == pytest.approx(50.0)
+
+
+def test_a_collision_halves_the_ring() -> None:
+    """One spine for two NICs: the ring goes at half speed, and the bound says it must."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=2, nics_per_host=2)
+    trial = Trial("all_reduce", (_hosts(fabric, 2),), 2)
+    found = table(fabric, trial, [MIB], ["ecmp", "te", "ideal"])
+    assert found["ideal"][0].busbw == pytest.approx(100.0)
+    assert found["ecmp"][0].busbw == pytest.approx(50.0)
+    assert found["te"][0].busbw == pytest.approx(50.0)
+    assert found["bound"][0].busbw == pytest.approx(50.0)
+
+
+def test_heddle_reaches_the_bound_where_hashing_does_not() -> None:
+    """Rings over a full-bisection fabric: planned they run as on a crossbar."""
+    fabric = rail_optimised(units=2, servers=4, rails=4, spines=4, parallel=1)
+    hosts = [*fabric.structure.nics_of_host]
+    groups = tuple((hosts[row], hosts[row + 4]) for row in range(4))
+    found = table(fabric, Trial("all_reduce", groups, 4), [MIB], ["ecmp", "te", "ideal"], seed=3)
+    assert found["te"][0].busbw == pytest.approx(found["ideal"][0].busbw)
+    assert found["ecmp"][0].busbw < 0.7 * found["te"][0].busbw
+    assert found["ecmp"][0].busbw <= found["ecmp"][0].busbw_mean
+
+
+def test_one_host_needs_no_fabric() -> None:
+    """All of it over NVLink: 3,600 Gbit/s of a GPU are 450 GB/s."""
+    fabric = clos(leaves=1, spines=1, nics_per_leaf=8)
+    found = table(fabric, Trial("all_reduce", (_hosts(fabric, 1),)), [MIB], ["ecmp"])
+    assert found["ecmp"][0].busbw == pytest.approx(450.0)
+
+
+def test_what_cannot_be_run_is_refused() -> None:
+    """Unknown operations, algorithms and hosts, and a single rank, with what would do."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=2, nics_per_host=2)
+    two = (_hosts(fabric, 2),)
+    for trial, word in (
+        (Trial("allreduce", two), "all_reduce"),
+        (Trial("all_reduce", two, 2, "mesh"), "ring, tree"),
+        (Trial("all_reduce", (("x", "y"),)), "'?x"),
+        (Trial("all_reduce", (_hosts(fabric, 1),), 1), "2 GPUs"),
+        (Trial("all_reduce", (two[0], two[0])), "twice"),
+    ):
+        with pytest.raises(InputError, match=word):
+            table(fabric, trial, [MIB], ["ideal"])
+
+
+def test_the_table_people_know(capfd: pytest.CaptureFixture[str]) -> None:
+    """Sizes ascend, columns are those of nccl-tests, and JSON says the same."""
+    words = ["nccl", "--hosts", "4", "--sizes", "1M..64M", "--strategies", "ecmp,ideal"]
+    words += ["--down", "l00,s00"]
+    assert run(words) == 0
+    shown = capfd.readouterr().out
+    assert "busbw" in shown
+    assert run([*words, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    sizes = [line["size"] for line in told["strategies"]["ideal"]]
+    assert sizes == [MIB, 8 * MIB, 64 * MIB]
+    times = [line["seconds"] for line in told["strategies"]["ecmp"]]
+    assert all(a < b for a, b in pairwise(times))
+    assert f"{times[0] * 1e6:.1f}" in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--sizes", "8G..1M"],
+        ["--sizes", "x"],
+        ["--factor", "1"],
+        ["--hosts", "0"],
+        ["--groups", "3"],
+        ["--down", "l00,l01"],
+        ["--header", "-1"],
+        ["--nvlink-gbps", "0"],
+        ["--fabric", "nowhere"],
+        ["--qps", "0"],
+    ],
+)
+def test_bad_words_are_refused_in_a_line(
+    words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2, one line, nothing run."""
+    assert run(["nccl", *words]) == 2
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+
+
+def test_sizes_as_people_write_them() -> None:
+    """Binary units, ranges by factors, and back."""
+    assert sizes_of("1M..8M") == [MIB, 2 * MIB, 4 * MIB, 8 * MIB]
+    assert sizes_of("1K, 3M", 4) == [1024, 3 * MIB]
+    assert bytes_of("1.5MiB") == 3 * MIB // 2
+    assert [size_words(size) for size in (1, 1536, MIB, 8 << 30)] == ["1", "1536", "1M", "8G"]

@@ -16,6 +16,7 @@ from heddle_agent import metrics
 from heddle_agent.agent import Agent
 from heddle_agent.backdoor import Doorway, MemoryFile, UdpNetwork
 from heddle_agent.fib import Fib, MemoryFib, NextHop, name_hash
+from heddle_agent.fib.linux import Cable, LinuxFib
 from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
 from heddle_agent.settings import Settings, SettingsError
 from heddle_agent.table import NO_FENCE, Fence, FenceFile, keep_in_memory
@@ -50,7 +51,10 @@ def link_watch(settings: Settings) -> LinkWatch:
 
 
 def backend(settings: Settings, links: LinkWatch) -> Fib:
-    """The backend of that name, over these links."""
+    """The backend of that name, over these links; ValueError if this machine has none such."""
+    if settings.fib == "linux" and isinstance(links, KernelLinks):
+        cables = {port.hop.port: Cable(port.interface, port.hop.address) for port in links.ports}
+        return LinuxFib(settings.switch, cables, table_size=settings.table_size)
     seed = name_hash(settings.switch) if settings.hash_seed is None else settings.hash_seed
     return MemoryFib(settings.switch, links.next_hops, seed=seed, table_size=settings.table_size)
 

@@ -6,6 +6,7 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -42,7 +43,11 @@ def cli() -> None:
     metavar="HOST:PORT[,HOST:PORT]...",
     help="Controllers; any one will do. One that cannot be reached is tried again.  [required]",
 )
-@click.option("--fib", metavar="memory", help="What forwards packets.  [default: memory]")
+@click.option(
+    "--fib",
+    metavar="memory|linux",
+    help="What forwards packets: a table in the agent, or the kernel.  [default: memory]",
+)
 @click.option(
     "--link",
     multiple=True,
@@ -108,6 +113,25 @@ def run(**given: object) -> None:
     app.run(settings)
 
 
+@cli.command()
+def clean() -> None:
+    """Remove what `--fib linux` has left in the kernel, of this network namespace.
+
+    Entries, rules and routes of the agent go, and all packets follow the underlay; nobody else's
+    are touched. Stop the agent first. It needs root or the capability CAP_NET_ADMIN.
+    """
+    from heddle_agent.fib import linux  # noqa: PLC0415 - so that --help does not wait for numpy
+
+    try:
+        removed = linux.clean()
+    except (linux.UnavailableError, OSError) as error:
+        _fail(str(error))
+    click.echo(
+        f"removed {removed.entries} entries, {removed.rules} rules, {removed.routes} routes,"
+        f" and the setting of {removed.interfaces} interfaces"
+    )
+
+
 def main() -> None:
     """Run the command; errors become one line each on standard error and exit status 2."""
     try:
@@ -123,7 +147,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     for line in message.splitlines():
         click.echo(f"heddle-agent: {line}", err=True)
     sys.exit(2)

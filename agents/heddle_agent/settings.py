@@ -48,8 +48,8 @@ class Settings(BaseSettings):
     controller: Addresses
     """Addresses of controllers, ``host:port``; any of them will do."""
 
-    fib: Literal["memory"] = "memory"
-    """What forwards packets."""
+    fib: Literal["memory", "linux"] = "memory"
+    """What forwards packets: a table in the agent, or the kernel of this network namespace."""
     link: Links = ()
     """Links of the switch, ``NEIGHBOUR`` or ``NEIGHBOUR,KEY``."""
     interfaces: str | None = Field(default=None, min_length=1)
@@ -103,6 +103,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 "a switch in memory has no links but those it is told of: give --link NEIGHBOUR"
                 f" for each, or {ENV_PREFIX}LINK, or --interfaces alias to take the kernel's"
+            )
+        if self.fib == "linux" and self.interfaces is None:
+            raise ValueError(
+                "--fib linux forwards by the kernel's interfaces: give --interfaces alias, or a"
+                " file, in place of --link"
             )
         if self.back_door is None and (self.back_door_key or self.back_door_peers):
             raise ValueError("--back-door-key and --back-door-peers need --back-door: give it too")

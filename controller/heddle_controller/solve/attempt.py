@@ -85,7 +85,10 @@ def by_colours(problem: Problem, planes: Planes) -> Assignment:
             if is_met(problem, assignment):
                 return assignment
             rows = np.repeat(np.arange(len(flows), dtype=np.int64), parts)
-            assignment = _loaded(problem, coloured_paths(planes, flows, rows))
+            pieces = coloured_paths(planes, flows, rows)
+            if len(np.unique(pieces.flow)) < len(np.unique(whole.flow)):
+                break  # some part of a flow met a hole, where the whole did not
+            assignment = _loaded(problem, pieces)
         if is_met(problem, assignment):
             return assignment
         assignment = _loaded(problem, whole)
@@ -102,7 +105,7 @@ def by_colours(problem: Problem, planes: Planes) -> Assignment:
 def _ladder(flows: Flows) -> Iterator[Ints]:
     """Ever more equal parts to take flows apart into: of each the most that divide its QPs."""
     qps, of_flow = np.unique(flows.qps, return_inverse=True)
-    parts, most = 1, int(qps.max(initial=1))
+    parts, most = 1, min(FINEST, int(qps.max(initial=1)))
     while parts < most:
         parts *= 2
         least = [max(n for n in range(1, min(parts, q) + 1) if q % n == 0) for q in qps.tolist()]

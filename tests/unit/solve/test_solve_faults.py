@@ -144,3 +144,13 @@ def test_programs_of_very_many_qps_are_no_larger_than_ports() -> None:
     tracemalloc.stop()
     assert len(entries) <= 4 * 16_384
     assert peak < 80_000_000
+
+
+def test_parts_that_meet_a_hole_do_not_lose_their_flow() -> None:
+    """A flow whose colour was no hole as a whole, but is for one of its parts, is still routed."""
+    rng = Random(71284)
+    fabric = damaged(rng, KINDS["planes"](rng), 0.05)
+    ids = fabric.structure.nodes.ids
+    plan = solve(fabric, flows_of(fabric, (ids[36], ids[30], 400.0, 32, "j", "")))
+    check_paths(plan)
+    assert not plan.unrouted

@@ -66,12 +66,11 @@ class Agent:
             remember=remember,
         )
         self.links = links
-        self._noticed: dict[Link, bool] = {}
         self._channels = Channels() if channels is None else channels
         self._owns_channels = channels is None
         self._doorway = doorway
-        self.back_door = None if doorway is None else self._open(fabric, doorway)
-        reached = doorway.network.address if doorway is not None and doorway.asks else ""
+        self.back_door = self._open(fabric, doorway) if doorway else None
+        reached = doorway.network.address if doorway and doorway.asks else ""
         self.session = Session(
             Identity(fabric, switch, secrets.token_hex(8), _VERSION, reached),
             self.forwarding,
@@ -97,8 +96,8 @@ class Agent:
 
     def link_notice(self, link: Link, *, up: bool) -> None:
         """A link elsewhere was lost or is back, as the caller says: repair around it at once."""
-        self._noticed[link] = up
-        self._heard("", [lost for lost, state in self._noticed.items() if not state])
+        before = self._view.said("")
+        self._heard("", before - {link} if up else before | {link})
 
     async def run(self) -> None:
         """Run until ``stop`` is called or the task is cancelled."""

@@ -34,6 +34,7 @@ from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import World
 from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.serve.agents.introductions import KeySchedule, read_secret
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.server import ServerTerms, Tls
@@ -171,6 +172,9 @@ def _api(
         controller_id=settings.controller_id,
         counter_interval=settings.counter_interval_seconds,
         entry_ttl=settings.entry_ttl_seconds,
+        back_door=KeySchedule(
+            read_secret(settings.back_door_secret_path), settings.back_door_key_seconds
+        ),
     )
     return Api(rooms, _server_terms(settings), terms)
 

@@ -94,11 +94,15 @@ class Doorway:
         return self._key_file is None or self._peers_file is None
 
     def told(self, door: BackDoor, peers: Mapping[str, str], keys: Sequence[bytes]) -> None:
-        """The controller names peers and keys; what a file names is left alone."""
+        """The controller names peers and keys; what a file names is left alone.
+
+        Of a peer without an address it does not know more than we do.
+        """
         if self._key_file is None:
             self._take_keys(keys)
         if self._peers_file is None:
-            self.peers = dict(peers)
+            named = {name: at or self.peers.get(name, "") for name, at in peers.items()}
+            self.peers = {name: at for name, at in named.items() if at}
             door.set_peers(self.peers)
         if self._memory_file is not None:
             own = () if self._key_file else self.keys.keys

@@ -23,6 +23,10 @@ class LinkView:
         """All links that somebody says are down."""
         return frozenset(self._by)
 
+    def said(self, switch: str) -> frozenset[Link]:
+        """The links that a switch says are down."""
+        return self._said.get(switch, frozenset())
+
     def report(self, switch: str, down: Collection[Link]) -> dict[Link, bool]:
         """A switch says that these of its links are down and no others; what changes by that."""
         before, now = self._said.get(switch, frozenset()), frozenset(down)

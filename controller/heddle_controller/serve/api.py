@@ -23,6 +23,7 @@ from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
+from heddle_controller.serve.agents.link_book import LinkBook, LinkMeter
 from heddle_controller.serve.agents.service import AgentService, SessionTerms
 from heddle_controller.serve.demand import DemandService
 from heddle_controller.serve.fabric import FabricService
@@ -35,7 +36,7 @@ from heddle_controller.serve.server import ApiServer, ServerTerms, Service
 from heddle_controller.serve.watch import Changes
 
 
-class Meter(AgentMeter, CallMeter, Protocol):
+class Meter(AgentMeter, CallMeter, LinkMeter, Protocol):
     """All that serve measures."""
 
 
@@ -71,7 +72,9 @@ class Api:
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
         plan = PlanService(store, self._changes, indexes, rooms.engine)
-        agent = AgentService(store, rooms.gateway, counters, sessions, rooms.epoch)
+        links = LinkBook(rooms.meter)
+        agent = AgentService(store, rooms.gateway, counters, sessions, rooms.epoch, links=links)
+        self._introductions = agent.introductions
         services = [
             _service(fabric_pb2, "FabricService", add_FabricServiceServicer_to_server, fabric),
             _service(
@@ -82,7 +85,7 @@ class Api:
             _service(agent_pb2, "AgentService", add_AgentServiceServicer_to_server, agent),
         ]
         self._server = ApiServer(services, server, rooms.meter)
-        self._following: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def port(self) -> int:
@@ -91,7 +94,10 @@ class Api:
 
     async def start(self) -> None:
         """Answer calls; health is NOT_SERVING until ``set_serving``."""
-        self._following = asyncio.create_task(self._changes.run(), name="serve changes")
+        self._tasks = [
+            asyncio.create_task(self._changes.run(), name="serve changes"),
+            asyncio.create_task(self._introductions.run(), name="introduce agents"),
+        ]
         await self._server.start()
 
     def set_serving(self, *, serving: bool) -> None:
@@ -105,9 +111,9 @@ class Api:
         self._changes.close()
         self._rates.close()
         await self._server.stop(grace)
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def _service(module: object, name: str, add: Callable[..., None], servicer: object) -> Service:

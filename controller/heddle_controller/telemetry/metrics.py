@@ -104,6 +104,10 @@ class Telemetry:
         """An agent fell so far behind that its queue was dropped."""
         self._agents.coalesced.labels(fabric).inc()
 
+    def links_unwell(self, fabric: str, reason: str, count: int) -> None:
+        """So many ends of links are kept down for flapping, or lose some of what they carry."""
+        self._agents.unwell.labels(fabric, reason).set(count)
+
     def traffic_counted(self, fabric: str, packets: int, size: int) -> None:
         """So many packets and bytes went by exact-match entries."""
         self._agents.packets.labels(fabric).inc(packets)
@@ -161,6 +165,12 @@ class AgentMeters:
             "heddle_sessions_coalesced_total",
             "Queues of slow agents dropped for a FULL_SYNC",
             fabric,
+            registry=registry,
+        )
+        self.unwell = Gauge(
+            "heddle_unwell_links",
+            "Ends of links that agents keep down (flap-damped), or see lose packets (grey)",
+            ["fabric", "reason"],
             registry=registry,
         )
         self.packets = Counter(

@@ -377,7 +377,9 @@ class BackDoorPeer(_message.Message):
     switch: _builtins.str
     """Node id of its switch."""
     address: _builtins.str
-    """IP address and UDP port, "10.0.0.1:7402"."""
+    """IP address and UDP port, "10.0.0.1:7402"; empty where this controller does
+    not know it: an address told before still holds then.
+    """
     def __init__(
         self,
         *,

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -21,12 +21,14 @@ from typing_extensions import override
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1.agent_pb2_grpc import AgentServiceServicer
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.ports import FabricStore
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.serve.agents.introductions import Introductions, KeySchedule
+from heddle_controller.serve.agents.link_book import LinkBook
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.errors import Refusal, failed_precondition, not_found
@@ -48,6 +50,8 @@ class SessionTerms:
     """Seconds; 0 is fail-static."""
     introduction_limit: float = 10.0
     """Seconds an agent may take to introduce itself."""
+    back_door: KeySchedule = field(default_factory=KeySchedule)
+    """Keys of notices among agents."""
 
 
 class AgentService(AgentServiceServicer):
@@ -60,21 +64,26 @@ class AgentService(AgentServiceServicer):
         counters: CounterBook,
         terms: SessionTerms,
         epoch: Callable[[], int],
+        *,
+        links: LinkBook,
     ) -> None:
         self._store = store
         self._gateway = gateway
         self._counters = counters
         self._terms = terms
         self._epoch = epoch
+        self._links = links
+        self.introductions = Introductions(terms.back_door, store)
 
     @override
     async def Session(
         self, request_iterator: Messages, context: Context
     ) -> AsyncIterator[pb.ControllerMessage]:
-        about = await self._introduction(request_iterator)
+        about, structure = await self._introduction(request_iterator)
         with structlog.contextvars.bound_contextvars(fabric=about.fabric, switch=about.switch):
             session = self._gateway.open(about)
             log.info("agent connected", version=about.software_version)
+            self.introductions.joined(session, structure)
             reader = asyncio.create_task(self._read(session, request_iterator))
             try:
                 yield self._accepted()
@@ -83,12 +92,14 @@ class AgentService(AgentServiceServicer):
                         yield message
             finally:
                 reader.cancel()
+                self.introductions.left(session)
                 if self._gateway.close_session(session):
                     self._counters.forget(session.about)
+                    self._links.forget(session.about)
                 log.info("agent disconnected")
 
-    async def _introduction(self, messages: Messages) -> AgentSession:
-        """The agent's first message, if its switch is one of ours."""
+    async def _introduction(self, messages: Messages) -> tuple[AgentSession, Structure]:
+        """The agent's first message and its fabric, if its switch is one of ours."""
         try:
             async with asyncio.timeout(self._terms.introduction_limit):
                 first = await anext(messages)
@@ -101,10 +112,9 @@ class AgentService(AgentServiceServicer):
             reason = "the first message of a session has to be session_parameters"
             raise refuse(codec.SOURCE, "message", reason)
         about = codec.session_from_pb(first.session_parameters, self._gateway.next_id())
-        await self._check_switch(about)
-        return about
+        return about, await self._check_switch(about)
 
-    async def _check_switch(self, about: AgentSession) -> None:
+    async def _check_switch(self, about: AgentSession) -> Structure:
         named = {"fabric": about.fabric, "switch": about.switch}
         try:
             structure = (await self._store.get_fabric(about.fabric)).fabric.structure
@@ -120,6 +130,7 @@ class AgentService(AgentServiceServicer):
         if structure.nodes.kind[row] == NodeKind.NIC:
             message = f"node {about.switch!r} of fabrics/{about.fabric} is a NIC; name a switch"
             raise failed_precondition("NOT_A_SWITCH", message, **named)
+        return structure
 
     def _accepted(self) -> pb.ControllerMessage:
         return pb.ControllerMessage(
@@ -150,6 +161,7 @@ class AgentService(AgentServiceServicer):
                 session.answered(message.push_result, time.time())
             case "link_state":
                 report = codec.links_from_pb(message.link_state, about.switch, about.instance)
+                self._links.take(about, message.link_state)
                 await self._store.report_links(about.fabric, report)
             case "counters":
                 counters = codec.counters_from_pb(message.counters)

@@ -52,6 +52,7 @@ class AgentStream:
         self._nonce = 0
         self._unsent: deque[int] = deque()
         self._pending: dict[int, Pending] = {}
+        self._introduction: pb.BackDoor | None = None
         self._wake = asyncio.Event()
         self._ended = False
         self._reason: Exception | None = None
@@ -78,6 +79,11 @@ class AgentStream:
         self._wake.set()
         return answer
 
+    def introduce(self, peers: pb.BackDoor) -> None:
+        """Tell the agent of its peers, ahead of pushes that wait; only the newest is told."""
+        self._introduction = peers
+        self._wake.set()
+
     def begin_anew(self, session_id: int) -> None:
         """Drop what is not sent, forget what is not answered, and know nothing of the table."""
         self._lose_pending()
@@ -100,12 +106,16 @@ class AgentStream:
                 lost.answer.exception()  # taken here: who waited may have given up
 
     async def outgoing(self) -> AsyncGenerator[pb.ControllerMessage, None]:
-        """Pushes in order, until the session ends.
+        """Pushes in order and introductions, until the session ends.
 
         Raises:
             Exception: the reason it ended for, if it was given one.
         """
         while not self._ended:
+            if self._introduction is not None:
+                introduction, self._introduction = self._introduction, None
+                yield pb.ControllerMessage(back_door=introduction)
+                continue
             if not self._unsent:
                 self._wake.clear()
                 await self._wake.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 import numpy as np
 
@@ -53,7 +54,28 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
         highest_epoch=parameters.highest_epoch,
         generation=parameters.generation,
         table_digest=parameters.table_digest,
+        back_door=_udp_address(parameters.back_door_address),
     )
+
+
+def _udp_address(text: str) -> str:
+    """An IP address and a port, as it is told to others.
+
+    Raises:
+        InputError: it is neither that nor empty.
+    """
+    if not text:
+        return ""
+    host, _, port = text.rpartition(":")
+    try:
+        address = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        address = None
+    usable = address is not None and not address.is_unspecified
+    if not (usable and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):  # noqa: PLR2004
+        reason = "give an IP address and a port, such as 10.0.0.1:7402, or nothing"
+        raise refuse(SOURCE, "session_parameters.back_door_address", reason)
+    return text
 
 
 def check_number(value: int, field: str) -> None:

@@ -1,0 +1,186 @@
+"""Who may tell whom of lost links without us, and by which keys.
+
+An agent that has a back door says where it takes notices. It is told the agents of
+the switches next to its own, and the keys of the fabric; again whenever an address,
+the fabric or the keys change. A neighbour whose address is not known here is named
+without one, so that an agent keeps what another replica, or we before a restart, have
+told it.
+
+Keys follow from a secret, the fabric and the number of a period of time: replicas
+that share the secret give out the same. The key of the next period is believed before
+it is used, and that of the last one after, so that no agent has to change in step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.reconcile.errors import NotFound, PortError
+from heddle_controller.reconcile.ports import FabricStore
+from heddle_controller.serve.agents.stream import AgentStream
+
+log = structlog.stdlib.get_logger(__name__)
+
+SETTLE_SECONDS = 0.1
+"""Agents that come within so long of one another are told of together."""
+LOOK_SECONDS = 5.0
+"""How often fabrics and keys are looked at."""
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class KeySchedule:
+    """The keys of every fabric at every time."""
+
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(SECRET_BYTES), repr=False)
+    period: float = 86_400.0
+    """Seconds for which one key signs."""
+
+    def keys(self, fabric: str, now: float) -> list[bytes]:
+        """The key that signs at ``now`` (Unix seconds), the next one, the last one."""
+        number = int(now // self.period)
+        return [self._key(fabric, number + step) for step in (0, 1, -1)]
+
+    def _key(self, fabric: str, number: int) -> bytes:
+        text = f"heddle back door\n{fabric}\n{self.period:g}\n{number}"
+        return hmac.digest(self.secret, text.encode(), "sha256")
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in a file, made now if there is none; only its owner may read it.
+
+    Raises:
+        InputError: the file can neither be read nor made, or holds too little.
+    """
+    with suppress(FileExistsError):
+        try:
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            reason = f"{path} cannot be made: {error.strerror}; name a file in a folder of ours"
+            raise refuse("settings", "back_door_secret", reason) from None
+        with os.fdopen(made, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(SECRET_BYTES) + "\n")
+    try:
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        reason = f"{path} cannot be read: {error.strerror}"
+        raise refuse("settings", "back_door_secret", reason) from None
+    if len(secret) < SECRET_BYTES:
+        cure = "openssl rand -hex 32 makes a good one"
+        reason = f"{path} holds {len(secret)} bytes, give {SECRET_BYTES} or more; {cure}"
+        raise refuse("settings", "back_door_secret", reason)
+    return secret
+
+
+@dataclass(slots=True, eq=False)
+class _Company:
+    """The agents of one fabric that have a back door."""
+
+    structure: Structure
+    addresses: dict[str, str] = field(default_factory=dict)
+    """By switch; those of agents that have gone as well, for they may go on without us."""
+    streams: dict[str, AgentStream] = field(default_factory=dict)
+
+    def neighbours(self, switch: str) -> Iterator[str]:
+        """The switches that share a link with one."""
+        structure = self.structure
+        row = structure.index.get(switch)
+        if row is None:
+            return
+        first, arcs = structure.out
+        heads = dict.fromkeys(structure.head[arcs[first[row] : first[row + 1]]].tolist())
+        for head in heads:
+            if structure.nodes.kind[head] != NodeKind.NIC:
+                yield structure.nodes.ids[head]
+
+
+class Introductions:
+    """Tells agents of each other."""
+
+    def __init__(
+        self, schedule: KeySchedule, store: FabricStore, now: Callable[[], float] = time.time
+    ) -> None:
+        self._schedule = schedule
+        self._store = store
+        self._now = now
+        self._companies: dict[str, _Company] = {}
+        self._dirty: set[tuple[str, str]] = set()
+        self._flushing: asyncio.TimerHandle | None = None
+
+    def joined(self, stream: AgentStream, structure: Structure) -> None:
+        """A session begins; it is told of its neighbours, and they of it."""
+        about = stream.about
+        if not about.back_door:
+            return
+        company = self._companies.setdefault(about.fabric, _Company(structure))
+        company.structure = structure
+        company.streams[about.switch] = stream
+        self._mark(about.fabric, about.switch)
+        if company.addresses.get(about.switch) != about.back_door:
+            company.addresses[about.switch] = about.back_door
+            for neighbour in company.neighbours(about.switch):
+                self._mark(about.fabric, neighbour)
+
+    def left(self, stream: AgentStream) -> None:
+        """A session is over; its agent may well go on, so nobody else is told."""
+        company = self._companies.get(stream.about.fabric)
+        if company is not None and company.streams.get(stream.about.switch) is stream:
+            del company.streams[stream.about.switch]
+
+    async def run(self) -> None:
+        """Follow fabrics that are put anew, and the time, until cancelled."""
+        known: dict[str, bytes] = {}
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for fabric, company in list(self._companies.items()):
+                try:
+                    structure = (await self._store.get_fabric(fabric)).fabric.structure
+                except NotFound:
+                    continue
+                except PortError as error:
+                    log.warning("fabric not read", fabric=fabric, why=str(error))
+                    continue
+                signing = self._schedule.keys(fabric, self._now())[0]
+                if structure is not company.structure or known.get(fabric, signing) != signing:
+                    company.structure = structure
+                    for switch in company.streams:
+                        self._mark(fabric, switch)
+                known[fabric] = signing
+
+    def _mark(self, fabric: str, switch: str) -> None:
+        self._dirty.add((fabric, switch))
+        if self._flushing is None:
+            loop = asyncio.get_running_loop()
+            self._flushing = loop.call_later(SETTLE_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        dirty, self._dirty = self._dirty, set()
+        keys = {fabric: self._schedule.keys(fabric, self._now()) for fabric, _ in dirty}
+        for fabric, switch in dirty:
+            company = self._companies[fabric]
+            stream = company.streams.get(switch)
+            if stream is not None:
+                stream.introduce(self._message(company, switch, keys[fabric]))
+
+    def _message(self, company: _Company, switch: str, keys: list[bytes]) -> pb.BackDoor:
+        peers = [
+            pb.BackDoorPeer(switch=peer, address=company.addresses.get(peer, ""))
+            for peer in company.neighbours(switch)
+        ]
+        return pb.BackDoor(peers=peers, keys=keys)

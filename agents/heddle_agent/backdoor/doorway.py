@@ -71,8 +71,10 @@ class Doorway:
         peers: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """ValueError if a file cannot be used."""
+        """ValueError if a file cannot be used. ``keys`` and ``peers`` count as files do."""
         self.network = network
+        self._keys_given = bool(key_file or keys)
+        self._peers_given = peers_file is not None or peers is not None
         self._key_file = Watched(key_file) if key_file else None
         self._peers_file = Watched(peers_file) if peers_file else None
         self._memory_file = memory_file
@@ -91,21 +93,21 @@ class Doorway:
     @property
     def asks(self) -> bool:
         """Whether the controller's word on peers or keys is wanted."""
-        return self._key_file is None or self._peers_file is None
+        return not (self._keys_given and self._peers_given)
 
     def told(self, door: BackDoor, peers: Mapping[str, str], keys: Sequence[bytes]) -> None:
-        """The controller names peers and keys; what a file names is left alone.
+        """The controller names peers and keys; what was given is left alone.
 
         Of a peer without an address it does not know more than we do.
         """
-        if self._key_file is None:
+        if not self._keys_given:
             self._take_keys(keys)
-        if self._peers_file is None:
+        if not self._peers_given:
             named = {name: at or self.peers.get(name, "") for name, at in peers.items()}
             self.peers = {name: at for name, at in named.items() if at}
             door.set_peers(self.peers)
         if self._memory_file is not None:
-            own = () if self._key_file else self.keys.keys
+            own = () if self._keys_given else self.keys.keys
             self._memory_file.keep(Memory(door.boot, self.peers, own))
 
     def poll(self, door: BackDoor) -> None:

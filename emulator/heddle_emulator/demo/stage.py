@@ -56,7 +56,7 @@ class Stage:
     def _check_routes(self, told: Routed) -> None:
         reasons = [f"{flow}: {reason}" for flow, reason in told.unrouted.items()]
         self.screen.check(
-            not reasons, f"every flow has a path ({len(self.flows):,} flows)" + _first(reasons)
+            not reasons, f"every flow has a path ({len(self.flows):,} flows)" + first_of(reasons)
         )
         ports = self.flows.source_ports()
         other = [
@@ -66,7 +66,7 @@ class Stage:
         ]
         if other:
             self.screen.check(
-                False, "source ports of the plan are those of packets" + _first(other)
+                False, "source ports of the plan are those of packets" + first_of(other)
             )
 
     def _check_walk(self, found: Measurement, told: Routed) -> None:
@@ -75,17 +75,18 @@ class Stage:
         total = len(walk.flow)
         self.screen.check(
             not lost,
-            f"every packet arrives ({total - len(lost):,} of {total:,} QPs)" + _first(lost),
+            f"every packet arrives ({total - len(lost):,} of {total:,} QPs)" + first_of(lost),
         )
         stray = [self.flows.ids[row] for row in strays(found.paths, told).tolist()]
         self.screen.check(
-            not stray, "packets go where the plan says, QP by QP, hop by hop" + _first(stray)
+            not stray, "packets go where the plan says, QP by QP, hop by hop" + first_of(stray)
         )
         wrong = disagreements(self.plan.certificate, found.worst)
-        self.screen.check(not wrong, "worst links are as certified" + _first(wrong))
+        self.screen.check(not wrong, "worst links are as certified" + first_of(wrong))
 
 
-def _first(faults: list[str]) -> str:
+def first_of(faults: list[str]) -> str:
+    """What to add to a claim that does not hold: how many faults, and one of them."""
     return f": {len(faults)} not, first {faults[0]}" if faults else ""
 
 

@@ -26,7 +26,7 @@ from heddle_emulator.demo import tables
 from heddle_emulator.demo.checks import CLOSE, crossing, gap, moved, needless
 from heddle_emulator.demo.scene import scene_fabric, scene_jobs
 from heddle_emulator.demo.screen import Screen
-from heddle_emulator.demo.stage import FABRIC, PATIENCE, Stage, now, seconds_since
+from heddle_emulator.demo.stage import FABRIC, PATIENCE, Stage, first_of, now, seconds_since
 from heddle_emulator.fault import LinkDown, draw_link
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.fleet.logs import agent_logs
@@ -68,7 +68,7 @@ async def _parts(
     async with Controller(folder) as controller, Client(controller.api, FABRIC) as client:
         screen.line(f"controller on {controller.api}, metrics on {controller.metrics}")
         await client.put_fabric(fabric)
-        async with Fleet(fabric, [controller.api], name=FABRIC, seed=seed) as fleet:
+        async with Fleet(fabric, [controller.api], name=FABRIC, seed=seed, notices=True) as fleet:
             with screen.progress("agents connected over gRPC") as report:
                 await fleet.connected(PATIENCE, report)
             yield controller, client, fleet
@@ -138,7 +138,14 @@ async def _break(stage: Stage) -> None:
     gone = np.isin(before.paths.flow, on_it)
     screen.line(
         f"{len(on_it)} flows ({int(before.paths.qp_count[gone].sum())} QPs) were on it; once the"
-        f" agents at its ends had flipped theirs, {len(first.walk.lost)} QPs had no way"
+        f" agents at its ends had told the others, {len(first.walk.lost)} QPs had no way"
+    )
+    lost = [
+        first.walk.story(stage.fleet.world, stage.flows, row) for row in first.walk.lost.tolist()
+    ]
+    screen.check(
+        not lost,
+        "every packet arrives by its backup before the controller has said a word" + first_of(lost),
     )
     stage.fleet.converge()
     plan = await stage.client.programmed_plan(generation, PATIENCE)

@@ -2,22 +2,24 @@
 
 The agents are the ones that run on switches; only their tables are in memory and
 their links are set by hand. A link of the world that changes is seen by the agents
-at both its ends and by nobody else: the others hear of it from BGP (``converge``) or
-from the controller, just as in a fabric.
+at both its ends. The others hear of it from BGP (``converge``) or from the controller,
+just as in a fabric, and, if agents may send each other notices, from these.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
 from heddle_agent.agent import Agent
+from heddle_agent.backdoor import Doorway, MemoryNetwork
 from heddle_agent.session import Channels
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Fabric, LinkKey, State
+from heddle_controller.model.fabric import Fabric, LinkKey, NodeKind, State
 from heddle_emulator.switches import Switches
 
 POLL_SECONDS = 0.01
@@ -27,12 +29,23 @@ class Fleet:
     """Use as ``async with``: leaving it stops every agent and closes every connection."""
 
     def __init__(
-        self, fabric: Fabric, controllers: Sequence[str], *, name: str = "fabrics/f1", seed: int = 0
+        self,
+        fabric: Fabric,
+        controllers: Sequence[str],
+        *,
+        name: str = "fabrics/f1",
+        seed: int = 0,
+        notices: bool = False,
     ) -> None:
-        """``name`` is the fabric's at the controllers, ``seed`` that of all switches' hashes."""
+        """``name`` is the fabric's at the controllers, ``seed`` that of all switches' hashes.
+
+        With ``notices`` every agent has a back door to its neighbours.
+        """
         self.switches = Switches(fabric, seed)
         self.links: dict[int, ManualLinks] = {}
         self.agents: dict[int, Agent] = {}
+        self.network = MemoryNetwork() if notices else None
+        self._key = secrets.token_bytes(32)
         self._name, self._controllers = name, controllers
         self._channels = Channels()
         self._running: dict[int, asyncio.Task[None]] = {}
@@ -54,7 +67,20 @@ class Fleet:
             fib=fib,
             links=self.links[row],
             channels=self._channels,
+            doorway=self._doorway(row),
         )
+
+    def _doorway(self, row: int) -> Doorway | None:
+        """A back door to the switches next to one, each reached by its name."""
+        if self.network is None:
+            return None
+        nodes = self.world.structure.nodes
+        peers = {
+            hop.node: hop.node
+            for hop in self.switches.fibs[row].next_hops
+            if nodes.kind[self.world.structure.index[hop.node]] != NodeKind.NIC
+        }
+        return Doorway(self.network.attach(nodes.ids[row]), keys=[self._key], peers=peers)
 
     @property
     def world(self) -> Fabric:
@@ -98,7 +124,7 @@ class Fleet:
     async def connected(
         self, seconds: float, report: Callable[[int, int], None] | None = None
     ) -> None:
-        """Wait until every running agent has a session.
+        """Wait until every running agent has a session, and has met its peers.
 
         ``report`` is told how many have one, and of how many, whenever that changes.
 
@@ -109,7 +135,7 @@ class Fleet:
             before = -1
             while before < len(self._running):
                 self._check()
-                count = sum(self.agents[row].connected for row in self._running)
+                count = sum(self._ready(self.agents[row]) for row in self._running)
                 if count != before and report is not None:
                     report(count, len(self._running))
                 before = count
@@ -130,7 +156,8 @@ class Fleet:
     async def set_link(self, a: str, b: str, key: LinkKey | None, *, up: bool) -> None:
         """Take the links between two nodes down, or bring them up; only that of ``key`` if given.
 
-        Returns when the agents at both ends have done what they do on their own.
+        Returns when the agents at both ends have done what they do on their own, and those
+        that they send notices to as well.
 
         Raises:
             InputError: there is no such link.
@@ -146,6 +173,8 @@ class Fleet:
         self._tell(rows)
         ends = {end for row in rows for end in self._ends(row) if end in self._running}
         await asyncio.gather(*(self.links[end].settled() for end in ends))
+        if self.network is not None:
+            await self.network.quiet()
 
     def converge(self) -> None:
         """BGP has told every switch of the links as they are now."""
@@ -165,6 +194,13 @@ class Fleet:
     def _ends(self, row: int) -> tuple[int, int]:
         links = self.world.structure.links
         return int(links.a[row]), int(links.b[row])
+
+    def _ready(self, agent: Agent) -> bool:
+        door = agent.back_door
+        if door is None:
+            return agent.connected
+        running = {self.agents[row].switch for row in self._running}
+        return agent.connected and door.introduced >= len(running & door.peers.keys())
 
     def _holds(self, row: int, generation: int) -> bool:
         held = self.agents[row].held

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
+from heddle_agent.fib import Link, NextHop, Packet
+from heddle_agent.table import Fence, Mode, Operations, Push, Status
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_emulator.fault import LinkDown, SwitchDown, draw_link
@@ -14,6 +16,7 @@ from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from heddle_emulator.walk import Walk, walk
+from tests.unit.agent.controllers import until
 
 FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4, parallel=2)
 FLOWS = flows_between(FABRIC, "shift", qps=32)
@@ -55,6 +58,61 @@ async def test_far_ends_need_to_be_told(fleet: Fleet) -> None:
     assert set(_walk(fleet).last[lost].tolist()) == {FABRIC.structure.index["s2"]}
     fleet.converge()
     assert _lost(fleet) == 0
+
+
+async def test_notices_turn_flows_aside_far_from_the_failure() -> None:
+    """Leaves send by the backup what the spine that saw the loss would drop; mended, they return.
+
+    No controller, and BGP has heard nothing; the spine's loss reaches every leaf with a flow at
+    risk, and an agent that starts during the failure learns of it.
+    """
+    async with Fleet(FABRIC, [NOBODY], seed=5, notices=True) as running:
+        await met(running)
+        await running.set_link("l3", "s3", 1, up=False)
+        for leaf in ("l0", "l1", "l2"):
+            pinned(running, leaf, "l3-h0-n0", primary="s2", backup="s0", risk=("l3", "s2"))
+        before = hops_towards(running, "l3-h0-n0")
+        await running.set_link("l3", "s2", None, up=False)
+        during = hops_towards(running, "l3-h0-n0")
+        assert before == dict.fromkeys(("l0", "l1", "l2"), "s2")
+        assert during == dict.fromkeys(("l0", "l1", "l2"), "s0")
+        await running.stop(FABRIC.structure.index["l1"])
+        running.boot(FABRIC.structure.index["l1"])
+        await met(running)
+        pinned(running, "l1", "l3-h0-n0", primary="s2", backup="s0", risk=("l3", "s2"))
+        assert hops_towards(running, "l3-h0-n0") == during
+        await running.set_link("l3", "s2", None, up=True)
+        assert hops_towards(running, "l3-h0-n0") == before
+
+
+async def met(fleet: Fleet) -> None:
+    """Wait until all know their neighbours and agree on all links."""
+    doors = [agent.back_door for agent in fleet.agents.values() if agent.back_door]
+    await until(lambda: all(door.introduced == len(door.peers) for door in doors), "greetings")
+    await until(lambda: len({door.records.summary for door in doors}) == 1, "agreement")
+
+
+def pinned(
+    fleet: Fleet, leaf: str, nic: str, *, primary: str, backup: str, risk: tuple[str, str]
+) -> None:
+    """Give a leaf an entry, at risk further down, as a controller would."""
+    key = (NextHop(primary), NextHop(backup), (Link.between(*risk), Link.between(*risk, "1")))
+    operations = Operations([(f"{leaf}-h0-n0", nic, 0, 0)], [0], [key])
+    push = Push(Mode.INCREMENTAL, Fence(1, 1), operations=operations)
+    forwarding = fleet.agents[FABRIC.structure.index[leaf]].forwarding
+    assert forwarding.receive(push).status is Status.APPLIED
+    assert forwarding.program(push) == []
+
+
+def hops_towards(fleet: Fleet, nic: str) -> dict[str, str]:
+    """Where each leaf sends a packet from its first NIC."""
+    found = {}
+    for leaf in ("l0", "l1", "l2"):
+        fib = fleet.switches.fibs[FABRIC.structure.index[leaf]]
+        hop = fib.lookup(Packet(f"{leaf}-h0-n0", nic, 50000))
+        assert hop is not None
+        found[leaf] = hop.node
+    return found
 
 
 async def test_a_mended_link_is_used_again(fleet: Fleet) -> None:

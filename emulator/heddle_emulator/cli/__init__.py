@@ -15,6 +15,7 @@ from heddle_controller.model.errors import InputError
 from heddle_emulator.cli.compare import compare
 from heddle_emulator.cli.demo import demo
 from heddle_emulator.cli.drill import drill
+from heddle_emulator.cli.iterate import iterate_command
 from heddle_emulator.cli.lab import lab
 from heddle_emulator.cli.nccl import nccl
 from heddle_emulator.cli.topology import topology
@@ -36,6 +37,7 @@ cli.add_command(compare)
 cli.add_command(demo)
 cli.add_command(drill)
 cli.add_command(lab)
+cli.add_command(iterate_command)
 cli.add_command(nccl)
 cli.add_command(topology)
 cli.add_command(traffic)

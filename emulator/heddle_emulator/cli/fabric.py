@@ -1,23 +1,34 @@
-"""Options that several commands share: links that are down, and what packets cost."""
+"""What several commands share: a fabric by name, links that are down, what packets cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_emulator.fluid.wire import ROCE, Wire
 from heddle_emulator.play.play import Setting
 from heddle_emulator.play.stage import NVLINK_GBPS
+from heddle_emulator.topology import clos, published
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 down = click.option(
     "--down", multiple=True, metavar="A,B[,KEY]", help="A link that is down; may be repeated."
 )
+
+
+def named_fabric(name: str | None) -> Fabric:
+    """A fabric file, or the published cluster of that name; a small one of our own for none."""
+    if name is None:
+        return clos(leaves=16, spines=16, nics_per_leaf=16, name="clos-256")
+    path = Path(name)
+    return load_fabric_file(path) if path.exists() else published(name)
 
 
 def without(fabric: Fabric, down: Iterable[str]) -> Fabric:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 import numpy as np
@@ -13,14 +12,12 @@ from rich.console import Console
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.files.fabric_file import load_fabric_file
-from heddle_emulator.cli.fabric import down, setting, settings_of, without
+from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
 from heddle_emulator.cli.sizes import size_words, sizes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.play.nccl import Line, Trial, table
 from heddle_emulator.strategy import names_of
-from heddle_emulator.topology import clos, published
 from heddle_emulator.traffic.collective import KINDS
 
 FAILED = 1
@@ -80,7 +77,7 @@ def nccl(
     is for a NIC, in GB/s. The bound is what no choice of paths can beat.
     """
     names, wanted = names_of(strategies), sizes_of(sizes, factor)
-    loaded = without(_fabric(fabric), down)
+    loaded = without(named_fabric(fabric), down)
     drawn = _groups(loaded, hosts, groups, seed if placement == "random" else None)
     trial = Trial(op, drawn, gpus, algorithm, _checked(qps), pxn)
     try:
@@ -102,14 +99,6 @@ def nccl(
     else:
         _show(trial, found, loaded, seed)
     return 0
-
-
-def _fabric(name: str | None) -> Fabric:
-    """A fabric file, or the published cluster of that name; a small one of our own for none."""
-    if name is None:
-        return clos(leaves=16, spines=16, nics_per_leaf=16, name="clos-256")
-    path = Path(name)
-    return load_fabric_file(path) if path.exists() else published(name)
 
 
 def _checked(qps: int) -> int:

@@ -1,0 +1,147 @@
+"""`heddle-emulator iterate`: jobs side by side, and what the network costs each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric
+from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
+from heddle_emulator.client import ClientError
+from heddle_emulator.fleet import ControllerError
+from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
+from heddle_emulator.strategy import choose, names_of
+from heddle_emulator.traffic.workload import WORKLOADS, workload
+
+FAILED = 1
+STRATEGIES = "ecmp,e-ecmp:32,greedy,te,spray,ideal"
+HEAD = ("job", "strategy", "iteration s", "computing s", "network")
+_KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.items())
+
+
+@click.command(name="iterate", epilog=_KNOWN)
+@click.option(
+    "--job",
+    "jobs",
+    multiple=True,
+    metavar="WORKLOAD[:HOSTS]",
+    help="May be repeated; see below. [default: llama3-8k:16]",
+)
+@click.option(
+    "--fabric",
+    help="Fabric file, or a published cluster by name. [default: 16 racks of 2 hosts, 16 spines]",
+)
+@click.option("--gpus", default=8, show_default=True, help="GPUs of a host.")
+@click.option("--qps", type=click.IntRange(1, 1024), default=8, show_default=True)
+@click.option("--iterations", type=click.IntRange(1, 100), default=1, show_default=True)
+@click.option("--pxn/--no-pxn", default=None, help="[default: where NICs carry rails]")
+@click.option("--packed", is_flag=True, help="Hosts in order, not drawn from the seed.")
+@click.option("--strategies", default=STRATEGIES, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws hosts and hashes."
+)
+@down
+@setting
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
+def iterate_command(
+    *,
+    jobs: tuple[str, ...],
+    fabric: str | None,
+    gpus: int,
+    qps: int,
+    iterations: int,
+    pxn: bool | None,
+    packed: bool,
+    strategies: str,
+    seed: int,
+    down: tuple[str, ...],
+    as_json: bool,
+    **words: float,
+) -> int:
+    """Time iterations of jobs that run side by side, by strategy.
+
+    The network's share is the part of an iteration in which GPUs wait for it. Bubbles
+    of pipelines and unlike GPUs are left out.
+    """
+    names, settings = names_of(strategies), settings_of(words)
+    loaded = without(named_fabric(fabric), down)
+    drawn = None if packed else seed
+    placed = _placed(loaded, jobs or ("llama3-8k:16",), gpus, drawn)
+    placed = [_sent(one, qps, pxn) for one in placed]
+    script = script_of(loaded, placed, iterations)
+    found: dict[str, list[Iteration]] = {}
+    try:
+        with Console(stderr=True).status("loading") as status:
+            for name in names:
+                status.update(name)
+                carried = choose(name, loaded, script.flows, seed).carried
+                found[name] = iterate(loaded, placed, carried, script, settings)
+    except (ClientError, ControllerError, TimeoutError) as error:
+        click.echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
+        return FAILED
+    if as_json:
+        click.echo(json.dumps(_record(found, seed)))
+    else:
+        _show(placed, found, seed)
+    return 0
+
+
+def _placed(fabric: Fabric, jobs: Sequence[str], gpus: int, seed: int | None) -> list[Placed]:
+    """Each job on hosts of its own, in the order told."""
+    free = [*fabric.structure.nics_of_host]
+    if seed is not None:
+        free = [free[place] for place in np.random.default_rng(seed).permutation(len(free))]
+    placed = []
+    for number, text in enumerate(jobs):
+        name, _, told = text.partition(":")
+        found = workload(name)
+        least = found.hosts(gpus)
+        if told and not told.isdecimal():
+            raise refuse("job", text, "write WORKLOAD or WORKLOAD:HOSTS")
+        count = int(told) if told else least
+        if count < 1 or count % least:
+            raise refuse("job", text, f"{name} runs on a multiple of {least} hosts")
+        if count > len(free):
+            raise refuse("job", text, f"{len(free)} hosts are left; give fewer, or a larger fabric")
+        hosts, free = tuple(free[:count]), free[count:]
+        placed.append(Placed(f"{number}-{name}", found, hosts, gpus))
+    return placed
+
+
+def _sent(one: Placed, qps: int, pxn: bool | None) -> Placed:  # noqa: FBT001 - as click has it
+    return replace(one, qps=qps, pxn=pxn)
+
+
+def _record(found: dict[str, list[Iteration]], seed: int) -> dict[str, object]:
+    return {
+        "seed": seed,
+        "strategies": {
+            name: [asdict(one) | {"network_share": one.network_share} for one in told]
+            for name, told in found.items()
+        },
+    }
+
+
+def _show(placed: Sequence[Placed], found: dict[str, list[Iteration]], seed: int) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column, name in enumerate(HEAD):
+        table.add_column(name, justify="right" if column > 1 else "left", no_wrap=True)
+    for row, one in enumerate(placed):
+        for name, told in found.items():
+            table.add_row(
+                f"{one.name}, {len(one.hosts)} hosts",
+                name,
+                f"{told[row].seconds:.4f}",
+                f"{told[row].compute_seconds:.4f}",
+                f"{told[row].network_share:.1%}",
+            )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"hosts and hashes drawn from seed {seed}")

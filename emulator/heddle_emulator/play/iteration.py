@@ -1,0 +1,164 @@
+"""Iterations of jobs, side by side: how long one takes, and how much of that is the network.
+
+An iteration is divided into slices. In each, every GPU computes; then come the
+exchanges that it has to wait for, one kind after the other; those that overlap go on
+while the next slice computes. The next iteration begins when all of it is done. All
+GPUs of a job are alike, so a slice computes once for all of them, and an exchange is
+over when its slowest group is.
+
+What planners are told: kinds of groups are phases that take turns where none overlaps.
+Where any does, all may meet, and ask for rates by what each has to send, so that no NIC
+is asked for more than its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
+from heddle_emulator.play.play import PLAIN, Played, Setting, play
+from heddle_emulator.strategy.carried import Carried
+from heddle_emulator.traffic.collective import KINDS, hand_on
+from heddle_emulator.traffic.moves import Moves, Ranks
+from heddle_emulator.traffic.party import nics_of_ranks, party_of, ranks_of
+from heddle_emulator.traffic.script import Script, Writer
+from heddle_emulator.traffic.workload import Exchange, Workload
+
+HAND_ON = "handon"
+NOBODY: Ints = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A workload on hosts, in rank order."""
+
+    name: str
+    workload: Workload
+    hosts: tuple[str, ...]
+    gpus_per_host: int = 8
+    qps: int = 1
+    pxn: bool | None = None
+
+    @property
+    def job(self) -> Job:
+        """The same as a scheduler would place it."""
+        return Job(
+            self.name,
+            self.hosts,
+            self.gpus_per_host,
+            self.workload.parallelism,
+            traffic_class=self.workload.traffic_class,
+            qps=self.qps,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What came of one job, a mean over its iterations."""
+
+    name: str
+    seconds: float
+    compute_seconds: float
+
+    @property
+    def network_share(self) -> float:
+        """The part of an iteration in which GPUs wait for the network, NVLink counted."""
+        return 1 - self.compute_seconds / self.seconds if self.seconds > 0 else 0.0
+
+
+def script_of(fabric: Fabric, placed: Sequence[Placed], iterations: int = 1) -> Script:
+    """Jobs side by side, each so many iterations, all beginning at once.
+
+    Raises:
+        InputError: hosts that are not there or are in two jobs, degrees that do not fit.
+    """
+    nics_of_ranks(fabric, [host for one in placed for host in one.hosts], 1)
+    writer = Writer(fabric)
+    for one in placed:
+        before = NOBODY
+        exchanges = _Exchanges(fabric, one, writer)
+        for _ in range(iterations):
+            before = _iteration(writer, one, exchanges, before)
+    return writer.script()
+
+
+def iterate(
+    fabric: Fabric,
+    placed: Sequence[Placed],
+    carried: Carried,
+    script: Script,
+    setting: Setting = PLAIN,
+) -> list[Iteration]:
+    """Play a script of such jobs, and tell of each."""
+    played = play(fabric, script, carried, setting)
+    return [_told(played, one) for one in placed]
+
+
+def _told(played: Played, one: Placed) -> Iteration:
+    ends = played.ends()
+    marks = np.flatnonzero(played.script.label == played.script.labels.index(_end(one)))
+    return Iteration(one.name, ends[_end(one)] / len(marks), one.workload.seconds)
+
+
+def _end(one: Placed) -> str:
+    return f"{one.name}/end"
+
+
+def _iteration(writer: Writer, one: Placed, exchanges: _Exchanges, before: Ints) -> Ints:
+    """One iteration after ``before``; returns the activity that ends it."""
+    slices = one.workload.slices
+    overlapping = [NOBODY for _ in one.workload.exchanges]
+    for _ in range(slices):
+        before = writer.compute(one.workload.seconds / slices, before, f"{one.name}/compute")
+        computed = before
+        for number, exchange in enumerate(one.workload.exchanges):
+            after = np.union1d(computed, overlapping[number]) if exchange.overlap else before
+            ended = exchanges.write(number, after)
+            if exchange.overlap:
+                overlapping[number] = ended
+            else:
+                before = ended
+    return writer.meet(np.concatenate([before, *overlapping]), _end(one))
+
+
+class _Exchanges:
+    """The exchanges of one job, worked out once and written once a slice."""
+
+    def __init__(self, fabric: Fabric, one: Placed, writer: Writer) -> None:
+        self._one, self._writer = one, writer
+        self._together = any(exchange.overlap for exchange in one.workload.exchanges)
+        self._party = party_of(one.job, fabric)
+        ranks = ranks_of(self._party, fabric, pxn=one.pxn)
+        parallelism = resolve_parallelism(one.job)
+        self._moves = [
+            _moves(exchange, parallelism, ranks).repeated(exchange.times / one.workload.slices)
+            for exchange in one.workload.exchanges
+        ]
+
+    def write(self, number: int, after: Ints) -> Ints:
+        """One slice of an exchange; returns what is complete when it is."""
+        exchange, moves = self._one.workload.exchanges[number], self._moves[number]
+        if not len(moves):
+            return after
+        phase = "" if self._together else exchange.group.value
+        label = f"{self._party.name}/{exchange.group.value} {exchange.op}"
+        rows = self._writer.exchange(self._party, moves, phase, after, label)
+        return self._writer.meet(rows, label)
+
+
+def _moves(exchange: Exchange, parallelism: Parallelism, ranks: Ranks) -> Moves:
+    groups = rank_groups(parallelism, exchange.group)
+    if groups.shape[1] == 1:
+        groups = groups[:0]
+    if exchange.op == HAND_ON:
+        return hand_on(groups, ranks, exchange.size)
+    algorithms = KINDS[exchange.op].algorithms
+    chosen = (
+        algorithms[exchange.algorithm] if exchange.algorithm else next(iter(algorithms.values()))
+    )
+    return chosen(groups, ranks, exchange.size)

@@ -1,0 +1,168 @@
+"""What an iteration of a job is made of: computing, and exchanges between its ranks.
+
+The named workloads follow published models and parallelism; amounts are worked out
+from the models' shapes, in the comments beside them. What was not published is an
+assumption, and said to be one: how fast GPUs compute when no network holds them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.job import Group, Parallelism
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One kind of communication of an iteration."""
+
+    op: str
+    """As in ``collective.KINDS``, or "handon" between pipeline stages."""
+    group: Group
+    size: float
+    """Bytes, each time, as nccl-tests count them."""
+    times: float = 1.0
+    """In an iteration."""
+    overlap: bool = False
+    """Whether computing goes on meanwhile."""
+    algorithm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """An iteration, the same on every GPU."""
+
+    what: str
+    parallelism: Parallelism
+    """Without dp, which takes the hosts that are there."""
+    seconds: float
+    """Of computing on each GPU."""
+    exchanges: tuple[Exchange, ...]
+    slices: int = 4
+    """Turns of computing and communicating that an iteration is divided into."""
+    traffic_class: TrafficClass = TrafficClass.BANDWIDTH
+
+    def hosts(self, gpus_per_host: int) -> int:
+        """The least number of hosts; the job may have any multiple.
+
+        Raises:
+            InputError: a host has so many GPUs that the degrees do not fill any.
+        """
+        p = self.parallelism
+        ranks = (p.tp or 1) * (p.pp or 1) * (p.cp or 1)
+        if ranks % gpus_per_host and gpus_per_host % ranks:
+            raise refuse("workload", "gpus", f"{gpus_per_host} a host do not divide {ranks} ranks")
+        return max(1, ranks // gpus_per_host)
+
+
+# Llama 3 405B: 126 layers, width 16,384, 8 key/value heads of 128, bfloat16 activations and
+# weights, gradients added up in single precision.
+_LAYERS, _WIDTH, _KV, _WEIGHTS = 126, 16384, 1024, 405e9
+_TP, _PP = 8, 16
+_STAGE_LAYERS = _LAYERS / _PP
+KERNEL_FLOPS = 500e12
+"""Assumed of an H100 in matrix products, between the 400e12 it had with everything and the peak."""
+
+
+def _llama3(sequence: int, batch: int, cp: int) -> Workload:
+    """Pre-training: ``batch`` sequences a replica, one a micro-batch."""
+    part = sequence / cp
+    activations = part * _WIDTH * 2
+    weights = _WEIGHTS / (_TP * _PP)
+    keys = sequence * _KV * 2 * 2 / _TP
+    flops = 6 * _WEIGHTS * sequence * batch / (_TP * _PP * cp)
+    # Two sums of activations a layer on the way forward, two on the way back.
+    exchanges = [Exchange("all_reduce", Group.TP, activations, 4 * _STAGE_LAYERS * batch)]
+    if cp > 1:  # keys and values of a layer: forward, again backward, and their gradients
+        exchanges.append(Exchange("all_gather", Group.CP, keys, 3 * _STAGE_LAYERS * batch))
+    exchanges += [
+        Exchange("handon", Group.PP, activations / _TP, batch, overlap=True),
+        Exchange("all_gather", Group.DP, weights * 2, overlap=True),
+        Exchange("reduce_scatter", Group.DP, weights * 4, overlap=True),
+    ]
+    return Workload(
+        f"Llama 3 405B, sequences of {sequence:,}, {batch} a replica",
+        Parallelism(tp=_TP, pp=_PP, cp=cp),
+        flops / KERNEL_FLOPS,
+        tuple(exchanges),
+    )
+
+
+def _served() -> tuple[Workload, Workload]:
+    """Llama 3 405B on two hosts: the prompt, and a token for each of 32 requests."""
+    prompt, requests = 8192, 32
+    gpus, memory = 16, 3.35e12
+    flops = 2 * _WEIGHTS * prompt / gpus / KERNEL_FLOPS
+    cache = prompt * _LAYERS * _KV * 2 * 2 / gpus
+    prefill = Workload(
+        "prefill of 8,192 tokens over two stages, its key/value cache sent on to a decoder",
+        Parallelism(tp=8, pp=2),
+        flops,
+        (
+            Exchange("all_reduce", Group.TP, prompt * _WIDTH * 2, _LAYERS),
+            Exchange("handon", Group.PP, prompt * _WIDTH * 2 / 8),
+            Exchange("sendrecv", Group.DP, cache, overlap=True),
+        ),
+    )
+    decode = Workload(
+        "decoding a token for 32 requests, tensors split over two hosts",
+        Parallelism(tp=16),
+        _WEIGHTS * 2 / gpus / memory,  # every weight is read once
+        (Exchange("all_reduce", Group.TP, requests * _WIDTH * 2, 2 * _LAYERS, algorithm="tree"),),
+        traffic_class=TrafficClass.LATENCY,
+    )
+    return prefill, decode
+
+
+def _mixtral() -> Workload:
+    """A mixture of experts whose tokens go to any GPU: 32 layers, width 4,096, two experts."""
+    tokens, layers, width, active = 4096, 32, 4096, 12.9e9
+    return Workload(
+        "Mixtral 8x7B, 4,096 tokens a GPU, experts over all of them",
+        Parallelism(),
+        6 * active * tokens / KERNEL_FLOPS,
+        # There and back, forward and backward, in every layer; two experts a token.
+        (Exchange("alltoall", Group.WORLD, tokens * width * 2 * 2, 4 * layers),),
+        slices=1,
+    )
+
+
+def _recommendation() -> Workload:
+    """Embeddings looked up where they are, and dense layers replicated; sizes are assumed."""
+    return Workload(
+        "recommendation, embeddings over all GPUs, dense layers replicated",
+        Parallelism(),
+        0.020,
+        (
+            Exchange("alltoall", Group.WORLD, 64 * MIB, 2),
+            Exchange("all_reduce", Group.DP, 256 * MIB, overlap=True),
+        ),
+        slices=1,
+    )
+
+
+WORKLOADS: dict[str, Workload] = {
+    "llama3-8k": _llama3(8192, 32, 1),
+    "llama3-16k": _llama3(8192, 16, 1),
+    "llama3-131k": _llama3(131072, 16, 16),
+    "llama3-prefill": _served()[0],
+    "llama3-decode": _served()[1],
+    "mixtral": _mixtral(),
+    "recommendation": _recommendation(),
+}
+
+
+def workload(name: str, seconds: float | None = None) -> Workload:
+    """A named workload; with another computing time if one is given.
+
+    Raises:
+        InputError: the name is not known.
+    """
+    if name not in WORKLOADS:
+        raise refuse("workload", name, f"is not known; give one of {', '.join(WORKLOADS)}")
+    found = WORKLOADS[name]
+    return found if seconds is None else replace(found, seconds=seconds)

@@ -1,0 +1,131 @@
+"""Iterations of jobs: times that can be reckoned by hand, overlap, and jobs side by side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.job import Group, Parallelism
+from heddle_emulator.cli import run
+from heddle_emulator.fluid.wire import ROCE
+from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
+from heddle_emulator.play.play import PLAIN, Setting
+from heddle_emulator.strategy import choose
+from heddle_emulator.topology import clos
+from heddle_emulator.traffic.workload import WORKLOADS, Exchange, Workload, workload
+
+GB = 1e9
+
+
+def _fabric(leaves: int = 4) -> Fabric:
+    return clos(leaves=leaves, spines=2, nics_per_leaf=2, nics_per_host=2)
+
+
+def _placed(fabric: Fabric, told: Workload, name: str = "j", hosts: slice = slice(None)) -> Placed:
+    return Placed(name, told, tuple([*fabric.structure.nics_of_host][hosts]), 2)
+
+
+def _played(
+    fabric: Fabric, *placed: Placed, iterations: int = 1, setting: Setting = PLAIN
+) -> list[Iteration]:
+    script = script_of(fabric, placed, iterations)
+    carried = choose("ideal", fabric, script.flows, 0).carried
+    return iterate(fabric, placed, carried, script, setting)
+
+
+def _ring(seconds: float, **words: bool) -> Workload:
+    """A second of computing, and an all-reduce that takes so long on two NICs of 50 GB/s."""
+    size = seconds * 100 * GB / (2 * 7 / 8)
+    exchange = Exchange("all_reduce", Group.DP, size, **words)
+    return Workload("test", Parallelism(), 1.0, (exchange,), slices=2)
+
+
+def test_what_is_waited_for_adds_up() -> None:
+    """A second of computing and half a second of exchange are one and a half."""
+    (found,) = _played(fabric := _fabric(), _placed(fabric, _ring(0.5)))
+    assert found.seconds == pytest.approx(1.5)
+    assert found.network_share == pytest.approx(1 / 3)
+
+
+def test_what_overlaps_hides() -> None:
+    """All but the last slice of an overlapped exchange goes on while GPUs compute."""
+    (found,) = _played(fabric := _fabric(), _placed(fabric, _ring(0.5, overlap=True)))
+    assert found.seconds == pytest.approx(1.25)
+    (long,) = _played(fabric, _placed(fabric, _ring(4.0, overlap=True)))
+    assert long.seconds == pytest.approx(0.5 + 4.0)
+
+
+def test_iterations_follow_one_another() -> None:
+    """Three take three times as long, and the mean is that of one."""
+    (found,) = _played(fabric := _fabric(), _placed(fabric, _ring(0.5)), iterations=3)
+    assert found.seconds == pytest.approx(1.5)
+
+
+def test_times_are_messages_too() -> None:
+    """A thousand small exchanges cost a thousand times their latency, whatever their size."""
+    small = Exchange("all_reduce", Group.DP, 1000.0, 1000)
+    told = Workload("test", Parallelism(), 0.0, (small,), slices=1)
+    setting = Setting(replace(ROCE, hop_seconds=0.0))
+    (found,) = _played(fabric := _fabric(), _placed(fabric, told), setting=setting)
+    wire = 1000 * 1000 * (2 * 7 / 8) / (100 * GB) * ROCE.swelling
+    assert found.seconds == pytest.approx(1000 * 2 * 3 * ROCE.startup_seconds + wire)
+
+
+def test_jobs_share_what_they_share() -> None:
+    """Two jobs over the same uplinks, half as wide as both need: their exchanges take twice."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=4, nics_per_host=2, uplink_gbps=800.0)
+    hosts = [*fabric.structure.nics_of_host]
+    size = 0.5 * 100 * GB / (2 * 3 / 4)
+    exchange = Exchange("all_reduce", Group.DP, size)
+    told = Workload("test", Parallelism(), 1.0, (exchange,), slices=1)
+    one, other = (
+        Placed(name, told, (a, b), 2) for name, a, b in zip("ab", hosts, hosts[2:], strict=False)
+    )
+    for placed, seconds in (([one], 1.5), ([one, other], 2.0)):
+        script = script_of(fabric, placed)
+        found = iterate(fabric, placed, choose("ecmp", fabric, script.flows, 0).carried, script)
+        assert [job.seconds for job in found] == pytest.approx([seconds] * len(placed))
+
+
+def test_no_host_in_two_jobs() -> None:
+    """Refused, with the host."""
+    fabric = _fabric()
+    both = [_placed(fabric, _ring(1.0), name, slice(2)) for name in ("a", "b")]
+    with pytest.raises(InputError, match="twice"):
+        script_of(fabric, both)
+
+
+@pytest.mark.parametrize("name", sorted(set(WORKLOADS) - {"llama3-131k"}))
+def test_named_workloads_play(name: str) -> None:
+    """Each takes longer than it computes, by less than twice; without a network, no longer."""
+    told = workload(name)
+    fabric = clos(leaves=16, spines=16, nics_per_leaf=16)
+    hosts = max(told.hosts(8), 4)
+    placed = Placed(name, told, tuple([*fabric.structure.nics_of_host][:hosts]))
+    (found,) = _played(fabric, placed, setting=Setting(ROCE))
+    assert told.seconds < found.seconds < 2 * told.seconds
+    assert found.compute_seconds == told.seconds
+
+
+def test_iterate_on_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """Jobs side by side by strategy, and the same numbers as JSON."""
+    words = ["iterate", "--job", "recommendation:4", "--job", "llama3-decode:4"]
+    words += ["--strategies", "ecmp,ideal"]
+    assert run([*words, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)["strategies"]
+    for ecmp, ideal in zip(told["ecmp"], told["ideal"], strict=True):
+        assert ideal["seconds"] <= ecmp["seconds"]
+        assert 0 < ideal["network_share"] <= ecmp["network_share"] < 1
+    assert run(words) == 0
+    assert f"{told['ecmp'][0]['seconds']:.4f}" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("job", ["x", "mixtral:0", "mixtral:40", "llama3-8k:8", "mixtral:a"])
+def test_jobs_that_cannot_be_are_refused(job: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Exit 2 and one line."""
+    assert run(["iterate", "--job", job]) == 2
+    assert len(capfd.readouterr().err.splitlines()) == 1

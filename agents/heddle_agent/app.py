@@ -20,7 +20,7 @@ from heddle_agent.fib.linux import Cable, LinuxFib
 from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
 from heddle_agent.settings import Settings, SettingsError
 from heddle_agent.table import NO_FENCE, Fence, FenceFile, keep_in_memory
-from heddle_agent.watch import KernelLinks, LinkWatch, ManualLinks, find_ports
+from heddle_agent.watch import KernelLinks, LinkWatch, ManualLinks, Patience, find_ports
 
 _log = structlog.get_logger()
 
@@ -47,6 +47,7 @@ def link_watch(settings: Settings) -> LinkWatch:
         settings.switch,
         find_ports(settings.interfaces, settings.switch),
         probe_seconds=settings.probe_milliseconds / 1000,
+        patience=Patience(memory=settings.flap_memory_seconds),
     )
 
 

@@ -66,6 +66,12 @@ def cli() -> None:
     help="Probe each of the kernel's links so often, to see silent loss; 0 for never."
     "  [default: 50]",
 )
+@click.option(
+    "--flap-memory-seconds",
+    metavar="S",
+    help="A link that comes back waits, twice as long for each time it was lost in these seconds."
+    "  [default: 300]",
+)
 @click.option("--table-size", metavar="N", help="Entries it can hold.  [default: 0, unlimited]")
 @click.option("--hash-seed", metavar="N", help="Seed of the ECMP hash.  [default: by the switch]")
 @click.option(

@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     probe_milliseconds: float = Field(default=50.0, ge=0, le=10_000)
     """Interval of probes over each link that the kernel has; three lost in a row are a dead link.
     0 sends none."""
+    flap_memory_seconds: float = Field(default=300.0, ge=0, le=86_400)
+    """A link of the kernel that comes back is used after a pause that doubles with each time it was
+    lost in so many seconds before."""
     table_size: int = Field(default=0, ge=0, lt=2**32)
     """Entries the switch can hold; 0 is unlimited."""
     hash_seed: int | None = Field(default=None, ge=0, lt=2**64)

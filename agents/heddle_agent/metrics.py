@@ -92,7 +92,7 @@ class AgentCollector(Collector):
         )
         records = GaugeMetricFamily(
             "heddle_agent_back_door_switches",
-            "Switches whose links are known by the back door, this one among them.",
+            "Switches that have lost links, now or before, as far as the back door knows.",
             labels=["switch"],
         )
         for agent in self._agents:

@@ -5,9 +5,11 @@ Every agent has one record, all links of its own that are down; a new one is flo
     own links change -> announce -> NOTICE to every peer
     NOTICE from a peer -> a newer record? -> ``heard`` (local repair), and only then on to the peers
 
-A record that is known is not sent on, so a flood ends. What gets lost is mended: every peer is told
-a digest each second; whoever has another one answers with the versions it has, and is sent what it
-lacks. Records thus agree everywhere once digests have gone round, whatever was lost before.
+A record that is known is not sent on, so a flood ends. What gets lost is mended: each second a few
+peers in turn are told a digest; whoever has another one answers with the versions it has, and is
+sent what it lacks. So records agree everywhere once digests have gone round, whatever was lost.
+A switch that never lost a link has no record: there is nothing to keep in agreement in a fabric
+that is well. One that starts anew is told what others remember of it, and then replaces that.
 
 The engine knows neither sockets nor time: both are handed in, so that a test runs a whole fabric of
 them. What comes from the network never raises; it is taken, or dropped and counted.
@@ -31,6 +33,8 @@ from heddle_agent.fib import Link
 
 TICK_SECONDS = 1.0
 """How often ``tick`` wants to be called."""
+DIGESTS_A_TICK = 4
+"""Peers told a digest at each tick, in turn: with many peers there are many to tell us theirs."""
 REFRESH_SECONDS = 60.0
 """A switch with links down says so again after so long."""
 LAPSE_SECONDS = 300.0
@@ -78,6 +82,7 @@ class BackDoor:
         self._clock = clock
         self._token = secrets.randbits(63) | 1
         self._counter = 0
+        self._turn = secrets.randbelow(1000)
         self._sequence = 0
         self._down: tuple[Link, ...] = ()
         self._peers: dict[str, str] = {}
@@ -85,7 +90,6 @@ class BackDoor:
         self._greeted: dict[tuple[str, int], float] = {}
         self._last_word: dict[str, float] = {}  # of switches with links down
         self._announced = clock()
-        self._publish()
 
     @property
     def peers(self) -> Mapping[str, str]:
@@ -121,13 +125,19 @@ class BackDoor:
             if now - at >= LAPSE_SECONDS:
                 del self._last_word[origin]
                 self._heard(origin, ())
+        strangers = [name for name in self._peers if not self._token_of(name)]
+        for name in strangers:
+            self._hello(name, self._peers[name], 0, answer=True)
         digest = wire.encode_digest(*self.records.summary)
-        for name, address in self._peers.items():
-            token = self._token_of(name)
-            if token:
-                self._send(Kind.DIGEST, digest, name, address)
-            else:
-                self._hello(name, address, 0, answer=True)
+        for name in self._in_turn():
+            self._send(Kind.DIGEST, digest, name, self._peers[name])
+
+    def _in_turn(self) -> list[str]:
+        """The peers whose turn it is to be told a digest."""
+        known = [name for name in self._peers if self._token_of(name)]
+        start, self._turn = self._turn, self._turn + DIGESTS_A_TICK
+        count = min(DIGESTS_A_TICK, len(known))
+        return [known[(start + step) % len(known)] for step in range(count)]
 
     def receive(self, datagram: bytes, address: str) -> None:
         """Take a datagram in, from wherever it comes; never raises."""
@@ -204,10 +214,14 @@ class BackDoor:
             self._flood(record, sender)
 
     def _meet_former_self(self, record: Record) -> None:
-        """Peers remember a later start of this switch than this one: count on from there."""
-        if record.version > (self.boot, self._sequence):
-            self.boot = after(record.boot)
-            self._sequence = 0
+        """A peer remembers an earlier start of this switch: say how it is now.
+
+        If that start seems to have been later, by a clock that was put back, count on from there.
+        """
+        later = record.version > (self.boot, self._sequence)
+        if later:
+            self.boot, self._sequence = after(record.boot), 0
+        if later or not self._sequence:
             self._publish()
         else:
             self.duplicates += 1

@@ -108,7 +108,7 @@ def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
         with screen.status("") as shown:
             bring_up(building, programs, shown.update)
             if programs is not None:
-                asyncio.run(introduce(building))
+                asyncio.run(introduce(programs))
         looking.keep(building, agents=agents)
     except BaseException:
         building.remove()

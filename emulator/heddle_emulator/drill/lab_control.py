@@ -20,8 +20,8 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
 from heddle_emulator.client import Client, ClientError
 from heddle_emulator.netns.errors import LabError
-from heddle_emulator.netns.lab import Lab
-from heddle_emulator.netns.up import client, relay
+from heddle_emulator.netns.programs import Programs
+from heddle_emulator.netns.up import client, introduce, relay
 
 DEMANDS = "drill"
 QUIET_SECONDS = 0.3
@@ -56,8 +56,8 @@ class Seen:
 class Control:
     """Use as ``async with``: a client of the lab's controller and its watcher."""
 
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
+    def __init__(self, programs: Programs) -> None:
+        self._programs, self._lab = programs, programs.lab
         self.seen = Seen()
         self._stack = contextlib.AsyncExitStack()
         self._api: Client | None = None
@@ -70,9 +70,9 @@ class Control:
         return self._api
 
     async def __aenter__(self) -> Self:
+        await introduce(self._programs)
         through = await self._stack.enter_async_context(relay(self._lab))
         self._api = await self._stack.enter_async_context(client(through))
-        await self.api.put_fabric(self._lab.layout.fabric)
         self._tasks = [
             asyncio.create_task(self._watching(self.api.watch_plan, self.seen.plan)),
             asyncio.create_task(self._watching(self.api.watch_links, self.seen.link)),

@@ -19,21 +19,25 @@ from heddle_emulator.drill.lab_faults import Faults
 from heddle_emulator.drill.lab_measure import Window, measured
 from heddle_emulator.drill.lab_paths import Pathfinder, Way
 from heddle_emulator.drill.lab_probes import Sending, sendings
-from heddle_emulator.drill.scenario import FAULTS, Kind, Scenario, Step, Variant
+from heddle_emulator.drill.scenario import FAULTS, Kind, LabSpec, Scenario, Step, Variant
 from heddle_emulator.drill.verdict import Key
 from heddle_emulator.netns import mark, witness
 from heddle_emulator.netns.converge import wait_converged
+from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.frr import Bfd
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import MGMT, lay_out
 from heddle_emulator.netns.probe.handle import Probe
 from heddle_emulator.netns.programs import Programs
+from heddle_emulator.netns.scrape import wait_links_up
 from heddle_emulator.netns.up import bring_up
 
 WARM_SECONDS = 0.2
 """Packets flow for so long before a run begins."""
 DRAIN_SECONDS = 0.1
 """Packets sent in the last of a run are not asked for: they may still be on their way."""
+STEADY_SECONDS = 0.3
+"""Ways that are the same after so long stay."""
 PATIENCE = 60.0
 
 Report = Callable[[str], None]
@@ -52,7 +56,7 @@ def play(scenario: Scenario, runs: int, report: Report) -> Found:
     options = LabOptions(spec.rate_mbit, Bfd(spec.bfd_ms) if spec.bfd_ms else None, scenario.seed)
     layout = lay_out(scenario.fabric)
     with Lab(mark.claim(mark.fresh_name()), layout, options) as lab:
-        programs = Programs(lab, probe_ms=spec.probe_ms) if spec.programs else None
+        programs = Programs(lab, agents=_agent_options(spec)) if spec.programs else None
         try:
             bring_up(lab, programs, report)
             witness.place(lab)
@@ -60,6 +64,14 @@ def play(scenario: Scenario, runs: int, report: Report) -> Found:
         finally:
             if programs is not None:
                 programs.close()
+
+
+def _agent_options(spec: LabSpec) -> tuple[str, ...]:
+    """What agents are told apart from who they are."""
+    told = [f"--flap-memory-seconds={spec.flap_memory:g}"]
+    if spec.probe_ms:
+        told.append(f"--probe-milliseconds={spec.probe_ms}")
+    return tuple(told)
 
 
 @dataclass(slots=True)
@@ -85,12 +97,14 @@ class _Play:
         self.paths = Pathfinder(lab)
         self.control: Control | None = None
         self.found: Found = defaultdict(list)
+        self.home: dict[str, dict[str, Way]] = {}
+        """Ways in the first run of each variant."""
 
     async def all(self, runs: int) -> Found:
         """Every variant, so many runs each."""
         async with AsyncExitStack() as stack:
             if self.programs is not None:
-                self.control = await stack.enter_async_context(Control(self.lab))
+                self.control = await stack.enter_async_context(Control(self.programs))
             self.faults.prepare()
             for variant in self.scenario.variants:
                 await self._variant(variant, runs)
@@ -112,7 +126,7 @@ class _Play:
 
     async def _once(self, variant: Variant) -> dict[tuple[str, str], float]:
         """One run, from a whole fabric to numbers."""
-        run = self._prepared(variant)
+        run = await self._prepared(variant)
         before = witness.hear(self.lab)
         streams = [flow for sending in run.sendings for flow in sending.flows]
         with Probe(self.lab, streams) as probe:
@@ -136,12 +150,30 @@ class _Play:
             values |= {(measure, ""): value for measure, value in told.items()}
         return values
 
-    def _prepared(self, variant: Variant) -> _Run:
-        """Ways, ports and cables of a run, found before anything is timed."""
+    async def _prepared(self, variant: Variant) -> _Run:
+        """Ways, ports and cables of a run, found before anything is timed.
+
+        Agents far from a cable that is back learn of it last, and turn their flows back then. So
+        ways are looked at until they are those of the first run, where no controller could have
+        chosen others meanwhile, and in any case until they stay as they are.
+        """
+        deadline, before = time.monotonic() + PATIENCE, dict[str, Way]()
         sending, ways = sendings(self.scenario, variant, self.lab, self.paths)
+        home = self.home.setdefault(variant.name, ways) if self._is_left_alone() else ways
+        while ways != before or ways != home:
+            if time.monotonic() > deadline:
+                raise LabError("flows do not go back to the ways they had before the faults")
+            await asyncio.sleep(STEADY_SECONDS)
+            before = ways
+            sending, ways = sendings(self.scenario, variant, self.lab, self.paths)
+            home = home if self._is_left_alone() else ways
         timeline = self.scenario.timeline
         rows = {place: self.faults.rows(step, ways) for place, step in enumerate(timeline)}
         return _Run(sending, ways, rows, self.control.generation if self.control else 0)
+
+    def _is_left_alone(self) -> bool:
+        """Whether there is no controller that could plan anew."""
+        return self.programs is None or not self.programs.alive(MGMT)
 
     async def _timeline(self, run: _Run, begin: int) -> None:
         for place, step in enumerate(self.scenario.timeline):
@@ -165,6 +197,7 @@ class _Play:
         """Mend what the run broke, and wait until everybody knows."""
         self.faults.mend(sorted(self.faults.cut | self.faults.silent))
         wait_converged(self.lab, PATIENCE)
-        programs = self.programs
-        if self.control is not None and programs is not None and programs.alive(MGMT):
-            await self.control.quiet(PATIENCE)
+        if self.programs is not None and self.control is not None:
+            await asyncio.to_thread(wait_links_up, self.programs, PATIENCE)
+            if not self._is_left_alone():
+                await self.control.quiet(PATIENCE)

@@ -159,6 +159,8 @@ class LabSpec:
     bfd_ms: int = 0
     probe_ms: int = 0
     """How often agents probe their cables; 0 leaves it to them."""
+    flap_memory: float = 5.0
+    """Seconds for which agents remember a lost cable: short, as a drill loses one often."""
     programs: bool = True
     """Whether there are a controller and agents."""
 

@@ -19,6 +19,7 @@ from heddle_emulator.netns.layout import MGMT
 FABRIC = "fabrics/lab"
 API_PORT = 7400
 METRICS_PORT = 7401
+BACK_DOOR_PORT = 7402
 READY = "listening on"
 START_SECONDS = 30.0
 LAST_WORDS = 3
@@ -28,15 +29,14 @@ POLL_SECONDS = 0.02
 class Programs:
     """The controller and the agents of one lab, by node; ``mgmt`` is the controller's."""
 
-    def __init__(self, lab: Lab, *, controller: tuple[str, ...] = (), probe_ms: int = 0) -> None:
-        """``controller``: further options of ``heddle-controller serve``.
-
-        ``probe_ms``: how often agents probe their cables, in ms; 0 leaves it to them.
-        """
+    def __init__(
+        self, lab: Lab, *, controller: tuple[str, ...] = (), agents: tuple[str, ...] = ()
+    ) -> None:
+        """Further options of ``heddle-controller serve`` and of every ``heddle-agent run``."""
         self.lab = lab
         self.api = f"{lab.layout.management(MGMT)}:{API_PORT}"
         """Where the controller listens, on the management network."""
-        self._options, self._probe_ms = controller, probe_ms
+        self._options, self._agent_options = controller, agents
         self._warm: subprocess.Popen[str] | None = None
         self.processes: dict[str, int] = {}
 
@@ -55,8 +55,8 @@ class Programs:
             *self._options,
         ]
         self.log_of(MGMT).unlink(missing_ok=True)
-        process = tools.start_inside(self.lab.spaces[MGMT], command, self.log_of(MGMT))
-        self.processes[MGMT] = process.pid
+        space, log = self.lab.spaces[MGMT], self.log_of(MGMT)
+        self.processes[MGMT] = tools.start_inside(space, command, log)
 
     def wait_ready(self) -> None:
         """Wait until the controller serves.
@@ -65,7 +65,7 @@ class Programs:
             LabError: it ended, or takes too long; with its last words.
         """
         deadline = time.monotonic() + START_SECONDS
-        while READY not in self.log_of(MGMT).read_text(errors="replace"):
+        while READY not in self._log(MGMT):
             if not self.alive(MGMT):
                 raise LabError(f"the controller ended: {self._words(MGMT)}")
             if time.monotonic() > deadline:
@@ -119,18 +119,21 @@ class Programs:
     def agent_arguments(self, switch: str) -> list[str]:
         """What ``heddle-agent`` is told."""
         layout = self.lab.layout
-        arguments = [
+        return [
             "run",
             f"--fabric={FABRIC}",
             f"--switch={switch}",
             f"--controller={self.api}",
             "--insecure",
+            "--fib=linux",
+            "--interfaces=alias",
+            f"--back-door={layout.management(switch)}:{BACK_DOOR_PORT}",
             f"--state-file={self.lab.folder / f'{switch}.state'}",
             f"--metrics-host={layout.management(switch)}",
             f"--metrics-port={METRICS_PORT}",
             "--log-format=json",
+            *self._agent_options,
         ]
-        return arguments + [f"--link={port.alias}" for port in layout.ports[switch]]
 
     def alive(self, node: str) -> bool:
         """Whether the program of a node runs."""
@@ -165,8 +168,10 @@ class Programs:
         """Start no more; what runs goes on."""
         if self._warm is not None:
             assert self._warm.stdin is not None
+            assert self._warm.stdout is not None
             self._warm.stdin.close()
             self._warm.wait()
+            self._warm.stdout.close()
             self._warm = None
 
     def log_of(self, node: str) -> Path:
@@ -175,5 +180,11 @@ class Programs:
         return self.lab.folder / f"{name}.log"
 
     def _words(self, node: str) -> str:
-        lines = self.log_of(node).read_text(errors="replace").strip().splitlines()
+        lines = self._log(node).strip().splitlines()
         return " | ".join(lines[-LAST_WORDS:]) or "it said nothing"
+
+    def _log(self, node: str) -> str:
+        try:
+            return self.log_of(node).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""

@@ -40,22 +40,24 @@ def run_inside(namespace: str, command: Sequence[str], script: str = "") -> str:
     return inside(namespace, lambda: run(command, script))
 
 
-def start_inside(
-    namespace: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
-    """Start a program in a namespace, in a session of its own, its output in a file."""
-    with log.open("ab") as output:
-        return inside(
-            namespace,
-            lambda: subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env={**os.environ, **(env or {})},
-            ),
-        )
+def start_inside(namespace: str, command: Sequence[str], log: Path) -> int:
+    """Start a program in a namespace, in a session of its own; its process id.
+
+    Its output goes to a file. It is nobody's to wait for: it may outlive this process.
+    """
+    nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions = [
+        nothing,
+        (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return inside(
+        namespace,
+        lambda: os.posix_spawn(
+            command[0], list(command), os.environ, file_actions=actions, setsid=True
+        ),
+    )
 
 
 def each(do: Callable[[T], object], items: Iterable[T]) -> None:

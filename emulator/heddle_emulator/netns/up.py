@@ -6,14 +6,18 @@ BGP talks: on few cores it is work that decides, not waiting.
 
 from __future__ import annotations
 
+import asyncio
+
 from heddle_emulator.client import Client
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab, Report, silent
 from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.programs import API_PORT, FABRIC, Programs
 from heddle_emulator.netns.relay import Relay
+from heddle_emulator.netns.scrape import wait_introduced
 
 CONVERGE_SECONDS = 60.0
+INTRODUCE_SECONDS = 30.0
 
 
 def bring_up(lab: Lab, programs: Programs | None, report: Report = silent) -> None:
@@ -29,8 +33,8 @@ def bring_up(lab: Lab, programs: Programs | None, report: Report = silent) -> No
     lab.start_underlay(report)
     if programs is not None:
         report(f"a controller and {len(lab.layout.switches)} agents")
-        programs.start_agents()
         programs.wait_ready()
+        programs.start_agents()
     report("BGP converges")
     wait_converged(lab, CONVERGE_SECONDS)
     if programs is not None:
@@ -48,11 +52,13 @@ def client(through: Relay) -> Client:
     return Client(through.address, FABRIC)
 
 
-async def introduce(lab: Lab) -> None:
-    """Tell the controller of the lab's fabric.
+async def introduce(programs: Programs) -> None:
+    """Tell the controller of the lab's fabric, and wait until all agents know it and each other.
 
     Raises:
-        ClientError: it does not take it.
+        ClientError: the controller does not take it.
+        LabError: an agent stays alone.
     """
-    async with relay(lab) as through, client(through) as api:
-        await api.put_fabric(lab.layout.fabric)
+    async with relay(programs.lab) as through, client(through) as api:
+        await api.put_fabric(programs.lab.layout.fabric)
+    await asyncio.to_thread(wait_introduced, programs, INTRODUCE_SECONDS)

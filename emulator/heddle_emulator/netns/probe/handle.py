@@ -33,14 +33,15 @@ class Probe:
 
     def _start(self, half: str) -> None:
         name = __name__.rpartition(".")[0]
-        process = subprocess.Popen(
-            [sys.executable, "-m", name, half, self._lab.spaces[MGMT]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(self._lab.folder / "probe.log").open("ab"),
-            text=True,
-            start_new_session=True,
-        )
+        with (self._lab.folder / "probe.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", name, half, self._lab.spaces[MGMT]],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         self._halves[half] = process
         assert process.stdin is not None
         process.stdin.write(dump(self.flows, str(self._folder)) + "\n")
@@ -55,6 +56,9 @@ class Probe:
     ) -> None:
         for process in self._halves.values():
             process.kill()
+            for end in (process.stdin, process.stdout):
+                if end is not None:
+                    end.close()
             process.wait()
 
     def stop(self) -> list[Notes]:
@@ -69,6 +73,8 @@ class Probe:
             process.stdin.close()
             self._hear(process, "written")
             process.wait(END_SECONDS)
+            assert process.stdout is not None
+            process.stdout.close()
         return read_notes(self._folder, self.flows)
 
     def _hear(self, process: subprocess.Popen[str], word: str) -> None:

@@ -1,0 +1,130 @@
+"""Whatever way a lab ends, nothing of it stays; and nothing that is not its own is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from heddle_emulator.cli import run
+from heddle_emulator.netns import mark, tools
+from tests.integration.labbing import fresh_name, require_lab, residue
+
+EMULATOR = str(Path(sys.executable).with_name("heddle-emulator"))
+SECONDS = 60.0
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A lab's name; whatever is left of it at the end is removed, after the test has looked."""
+    require_lab()
+    lab = fresh_name()
+    yield lab
+    if lab in mark.labs():
+        mark.remove(mark.claim(lab))
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """One command line, in a process of its own."""
+    return subprocess.run(
+        [EMULATOR, "lab", *arguments], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+
+
+def _up(name: str) -> subprocess.Popen[bytes]:
+    """The smallest lab in the making."""
+    return subprocess.Popen(
+        [EMULATOR, "lab", "up", "--name", name, "--leaves=2", "--spines=1", "--hosts=1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_up_status_exec_down(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A person builds a lab, looks at it, runs things in it, and removes it, in that order."""
+    counts = ("--leaves=2", "--spines=2", "--hosts=1", "--underlay-only")
+    up = _run("up", "--name", name, *counts)
+    assert up.returncode == 0, up.stderr
+    assert "4 switches, 2 hosts with 2 NICs, 6 cables" in up.stdout
+    assert run(["lab", "up", "--name", name]) == 1
+    assert "up already" in capsys.readouterr().err
+    assert run(["lab", "status", "--name", name]) == 0
+    assert "4 bgpd, 4 zebra" in capsys.readouterr().out
+    told = _run("exec", "--name", name, "l0", "vtysh", "-c", "show ip bgp summary")
+    assert "Peers 2" in told.stdout
+    assert run(["lab", "exec", "--name", name, "l9", "true"]) == 1
+    assert "no node l9" in capsys.readouterr().err
+    assert run(["lab", "down", "--name", name]) == 0
+    assert residue(name) == []
+    assert run(["lab", "status", "--name", name]) == 1
+    assert "not up" in capsys.readouterr().err
+
+
+def test_status_tells_what_is_amiss(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cut cable and a dead daemon are said, and the exit code is 1."""
+    counts = ("--leaves=2", "--spines=2", "--hosts=1", "--underlay-only")
+    assert _run("up", "--name", name, *counts).returncode == 0
+    tools.run(["ip", "-netns", mark.namespace(name, "s0"), "link", "set", "l0", "down"])
+    spine = mark.namespace(name, "s1")
+    (daemon,) = [
+        process
+        for process in mark.processes([spine])
+        if Path(f"/proc/{process}/comm").read_text().strip() == "bgpd"
+    ]
+    os.kill(daemon, signal.SIGKILL)
+    assert run(["lab", "status", "--name", name]) == 1
+    told = capsys.readouterr().out
+    assert "cut: l0-s0" in told
+    assert "amiss: 1 of 4 bgpd do not run" in told
+
+
+def test_killed_while_building_leaves_nothing_after_the_next_start(name: str) -> None:
+    """SIGKILL in the middle: the next start finds the remains by their marks, and only those."""
+    stranger = f"test-{name}"
+    tools.run(["ip", "netns", "add", stranger])
+    bystander = subprocess.Popen(["ip", "netns", "exec", stranger, "sleep", "60"])
+    try:
+        builder = _up(name)
+        _wait(lambda: len(mark.processes(mark.namespaces(name))) > 2)
+        builder.kill()
+        builder.wait()
+        assert residue(name)
+        assert name in mark.sweep()
+        assert residue(name) == []
+        assert bystander.poll() is None
+        assert Path("/run/netns", stranger).exists()
+    finally:
+        bystander.kill()
+        bystander.wait()
+        tools.run(["ip", "netns", "del", stranger])
+
+
+def test_interrupted_while_building_leaves_nothing(name: str) -> None:
+    """Ctrl-C in the middle: it is gone when the command has ended."""
+    builder = _up(name)
+    _wait(lambda: len(mark.processes(mark.namespaces(name))) > 2)
+    builder.send_signal(signal.SIGINT)
+    assert builder.wait(SECONDS) == 130
+    assert residue(name) == []
+
+
+def test_a_lab_in_use_is_not_swept(name: str) -> None:
+    """The next start leaves alone what somebody is building or running."""
+    claim = mark.claim(name)
+    assert name not in mark.sweep()
+    assert (mark.FOLDER / name).exists()
+    mark.remove(claim)
+    assert residue(name) == []

@@ -1,0 +1,106 @@
+"""The lab's underlay on real packets: hashing over equal ways, and what failures cost FRR alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from heddle_controller.model.fabric import State
+from heddle_emulator.drill.lab_paths import Pathfinder
+from heddle_emulator.netns import tools, witness
+from heddle_emulator.netns.converge import expected, kernel_ways, wait_converged
+from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns.probe.handle import Probe, probe_flow
+from tests.integration.labbing import small_lab
+
+SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
+UDP = 4791
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """One for all tests here, without agents."""
+    with small_lab(programs=False) as (lab, _):
+        yield lab
+
+
+def test_every_switch_has_all_equal_ways(lab: Lab) -> None:
+    """The kernels hold just the ways that hop counts over the graph give."""
+    for switch, wanted in expected(lab, lab.layout.fabric).items():
+        found = kernel_ways(lab, switch)
+        assert {address: found.get(address) for address in wanted} == wanted, switch
+
+
+def test_nothing_appears_among_the_machine_s_own_interfaces(lab: Lab) -> None:
+    """Cables are made in their namespaces: the machine has none of them."""
+    own = tools.run(["ip", "-oneline", "link"])
+    for port in (port for cable in lab.layout.cables for port in cable.ends):
+        assert f" {port.name}@" not in own
+
+
+def test_packets_spread_over_both_spines_and_each_flow_keeps_to_one(lab: Lab) -> None:
+    """32 source ports between two NICs use both spines; packets of one port never part."""
+    flows = [probe_flow(lab, (SOURCE, DESTINATION), (49152 + qp, UDP), 100.0) for qp in range(32)]
+    before = witness.hear(lab)
+    with Probe(lab, flows) as probe:
+        time.sleep(0.5)
+        notes = probe.stop()
+    seen = witness.hear(lab).since(before)
+    uplinks = [
+        {port for (switch, port), count in seen.ways(flow).items() if switch == "l0" and count}
+        for flow in flows
+    ]
+    assert all(len(ports) == 1 for ports in uplinks), uplinks
+    assert set.union(*uplinks) == {"s0", "s1"}
+    assert sum(one.lost_count() for one in notes) == 0
+    assert {int(ttl) for one in notes for ttl in one.ttl} == {61}
+
+
+def test_same_seed_hashes_alike(lab: Lab) -> None:
+    """Which way a port takes is fixed by the lab's seed: asked twice, the same."""
+    flows = [probe_flow(lab, (SOURCE, DESTINATION), (50000 + qp, UDP), 1.0) for qp in range(16)]
+    paths = Pathfinder(lab)
+    first = paths.ways(flows)
+    assert paths.ways(flows) == first
+    assert len(set(first)) == 2
+
+
+def test_bgp_takes_a_cut_cable_out_and_back_in(lab: Lab) -> None:
+    """After a cut every switch has just the ways that are left, and all of them once mended."""
+    (row,) = lab.layout.fabric.find_links("l0", "s0")
+    lab.set_link(row, up=False)
+    cut = lab.layout.fabric.with_links({row: State.DOWN})
+    for switch in ("l0", "l2"):  # spines drop where hop counts would detour
+        wanted = expected(lab, cut)[switch]
+        assert any(
+            ways != expected(lab, lab.layout.fabric)[switch][nic] for nic, ways in wanted.items()
+        )
+    deadline = time.monotonic() + 30
+    while kernel_ways(lab, "l2").get(lab.layout.address(SOURCE)) != frozenset({"s1"}):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    lab.set_link(row, up=True)
+    wait_converged(lab, 30)
+
+
+def test_packets_lost_to_a_remote_cut_are_counted(lab: Lab) -> None:
+    """Where nobody but BGP reacts, a cut beyond the spine costs packets, and their numbers tell."""
+    flow = probe_flow(lab, (SOURCE, DESTINATION), (49152, UDP), 2000.0)
+    way = Pathfinder(lab).ways([flow])[0]
+    assert len(way) == 4
+    with Probe(lab, [flow]) as probe:
+        time.sleep(0.2)
+        fault = time.time_ns()
+        lab.set_link(way[2], up=False)
+        time.sleep(1.0)
+        (notes,) = probe.stop()
+    lab.set_link(way[2], up=True)
+    notes = notes.within(0, int(notes.sent[-1]) - 50_000_000)
+    lost = notes.lost_count()
+    assert 0 < lost < len(notes.sent) / 2
+    assert 0 < notes.recovered(fault) < 1.0
+    gap = notes.sent[notes.lost]
+    assert gap[0] >= fault - 50_000_000
+    wait_converged(lab, 30)

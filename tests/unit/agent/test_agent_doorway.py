@@ -1,0 +1,221 @@
+"""Where peers and keys come from, real sockets, and what is left for the next start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from heddle_agent.agent import Agent
+from heddle_agent.backdoor import (
+    BackDoor,
+    Doorway,
+    Memory,
+    MemoryFile,
+    UdpNetwork,
+    parse_address,
+    read_keys,
+    read_peers,
+)
+from heddle_agent.fib import MemoryFib, NextHop, Packet
+from heddle_agent.watch import ManualLinks
+from tests.unit.agent.controllers import until
+from tests.unit.agent.doors import FABRIC, KEY
+from tests.unit.agent.worlds import entry, far, match, push
+
+NEW = b"a newer key of sixteen bytes"
+
+
+def opened(doorway: Doorway) -> BackDoor:
+    """A back door that nobody listens to."""
+    return BackDoor(
+        fabric=FABRIC,
+        switch="leaf0",
+        keys=doorway.keys,
+        network=doorway.network,
+        heard=lambda *_: None,
+        boot=doorway.boot,
+    )
+
+
+@pytest.fixture
+def network() -> Iterator[UdpNetwork]:
+    """A socket on loopback."""
+    one = UdpNetwork("127.0.0.1:0")
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("loopback", ["127.0.0.1:0", "[::1]:0"])
+async def test_a_notice_over_udp_moves_the_flows(loopback: str) -> None:
+    """A spine's agent sees a link lost: the leaf's entry leaves by its backup, and comes back."""
+    leaf_at, spine_at = UdpNetwork(loopback), UdpNetwork(loopback)
+    fib = MemoryFib("leaf0", [NextHop("spine0"), NextHop("spine1")])
+    leaf = agent("leaf0", fib, leaf_at, {"spine0": spine_at.address})
+    links = ManualLinks("spine0", [NextHop("leaf0"), NextHop("leaf9")])
+    peers = {"leaf0": leaf_at.address}
+    spine = agent("spine0", MemoryFib("spine0", links.next_hops), spine_at, peers, links)
+    running = [asyncio.create_task(one.run()) for one in (leaf, spine)]
+    doors = [one.back_door for one in (leaf, spine) if one.back_door]
+    wanted = push([(match(0), entry(0, 1, far(0)))])
+    leaf.forwarding.receive(wanted)
+    leaf.forwarding.program(wanted)
+    await until(lambda: [door.introduced for door in doors] == [1, 1], "their meeting")
+    packet = Packet("nic0", "far0", 77)
+    links.down("leaf9")
+    await until(lambda: fib.lookup(packet) == NextHop("spine1"), "the backup")
+    links.up("leaf9")
+    await until(lambda: fib.lookup(packet) == NextHop("spine0"), "the return")
+    await asyncio.gather(leaf.stop(), spine.stop())
+    await asyncio.gather(*running)
+
+
+def agent(
+    switch: str,
+    fib: MemoryFib,
+    network: UdpNetwork,
+    peers: dict[str, str],
+    links: ManualLinks | None = None,
+) -> Agent:
+    """An agent that finds no controller."""
+    return Agent(
+        fabric=FABRIC,
+        switch=switch,
+        controllers=["127.0.0.1:9"],
+        fib=fib,
+        links=links or ManualLinks(switch, fib.next_hops),
+        doorway=Doorway(network, keys=[KEY], peers=peers),
+    )
+
+
+def test_the_controllers_word_is_kept_for_the_next_start(
+    network: UdpNetwork, tmp_path: Path
+) -> None:
+    """Peers, keys and a greater boot number are there again; nobody else may read the file."""
+    path = tmp_path / "agent.json.back-door"
+    first = Doorway(network, memory_file=MemoryFile(path, FABRIC, "leaf0"))
+    assert first.asks
+    assert first.keys.signing is None
+    first.told(opened(first), {"spine0": "10.0.0.1:7", "spine1": ""}, [KEY, NEW])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = Doorway(network, memory_file=MemoryFile(path, FABRIC, "leaf0"))
+    assert again.peers == {"spine0": "10.0.0.1:7"}
+    assert again.keys.keys == (KEY, NEW)
+    assert again.boot > first.boot
+
+
+def test_a_peer_that_the_controller_lost_sight_of_is_kept(network: UdpNetwork) -> None:
+    """Named without an address it keeps the old one; not named at all it is dropped."""
+    doorway = Doorway(network)
+    door = opened(doorway)
+    doorway.told(door, {"spine0": "10.0.0.1:7", "spine1": "10.0.0.2:7"}, [KEY])
+    doorway.told(door, {"spine0": "", "spine2": "10.0.0.3:7"}, [])
+    assert dict(door.peers) == {"spine0": "10.0.0.1:7", "spine2": "10.0.0.3:7"}
+    assert doorway.keys.keys == (KEY,)
+
+
+def test_files_win_and_are_read_again(network: UdpNetwork, tmp_path: Path) -> None:
+    """The controller is not asked; a new key is taken from the file while the old is believed."""
+    keys, peers = tmp_path / "keys", tmp_path / "peers.json"
+    keys.write_text(f"# ours\n{KEY.hex()}\n\n")
+    peers.write_text('{"spine0": "10.0.0.1:7"}')
+    doorway = Doorway(network, key_file=keys, peers_file=peers)
+    door = opened(doorway)
+    door.set_peers(doorway.peers)
+    assert not doorway.asks
+    doorway.told(door, {"spine9": "10.0.0.9:7"}, [NEW])
+    assert (dict(door.peers), doorway.keys.keys) == ({"spine0": "10.0.0.1:7"}, (KEY,))
+    old = doorway.keys.signing
+    assert old is not None
+    replaced(keys, NEW.hex())
+    replaced(peers, '{"spine1": "10.0.0.2:7"}')
+    doorway.poll(door)
+    assert (dict(door.peers), doorway.keys.keys) == ({"spine1": "10.0.0.2:7"}, (NEW,))
+    assert doorway.keys.find(old[0]) == KEY
+    replaced(keys, "rubbish")
+    keys_before = doorway.keys.keys
+    doorway.poll(door)
+    assert doorway.keys.keys == keys_before
+
+
+def replaced(path: Path, text: str) -> None:
+    """Another file of that name, as those who rotate keys make it."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    os.replace(fresh, path)  # noqa: PTH105 - in one step
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no key"),
+        ("xyz", "line 1 is not hexadecimal"),
+        ("# a\nabcd", "line 2: 2 bytes, give 16"),
+        ("é", "is not text"),
+    ],
+)
+def test_a_key_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
+    """The file and the line are named."""
+    path = tmp_path / "keys"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=words):
+        read_keys(path)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    """Both are told by name."""
+    readers: list[Callable[[Path], object]] = [read_keys, read_peers]
+    for read in readers:
+        with pytest.raises(ValueError, match="missing cannot be read: No such file"):
+            read(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"spine0": "spine0:7"}', '{"spine0": 7}'])
+def test_a_peers_file_that_cannot_be_used(tmp_path: Path, text: str) -> None:
+    """What is not an object of addresses is refused."""
+    path = tmp_path / "peers"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="peers file"):
+        read_peers(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"boot": -1}, {"boot": "1"}, {"peers": []}, {"keys": ["x"]}, {"switch": "leaf1"}]
+)
+def test_a_damaged_memory_is_told(tmp_path: Path, change: dict[str, object]) -> None:
+    """The file is named, and what to do."""
+    path = tmp_path / "memory"
+    file = MemoryFile(path, FABRIC, "leaf0")
+    file.keep(Memory(5, {}, [KEY]))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match="memory is damaged"):
+        file.load()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host:7", "10.0.0.1", "10.0.0.1:x", "10.0.0.1:70000", "::1:7x", "10.0.0.1:²"]
+)
+def test_what_is_no_address(text: str) -> None:
+    """Only an IP address with a port is one."""
+    with pytest.raises(ValueError, match="is not an IP address and a port"):
+        parse_address(text)
+
+
+def test_addresses_that_cannot_be_had(network: UdpNetwork) -> None:
+    """One in use, and one that means all: the flag is named."""
+    with pytest.raises(ValueError, match=rf"--back-door {network.address}: Address already in use"):
+        UdpNetwork(network.address)
+    with pytest.raises(ValueError, match=r"--back-door 0\.0\.0\.0:7: give the address"):
+        UdpNetwork("0.0.0.0:7")
+
+
+def test_what_cannot_be_sent_is_counted(network: UdpNetwork) -> None:
+    """No route, no address, too large: nothing raises."""
+    for address, datagram in (("nonsense", b"x"), ("127.0.0.1:9", bytes(70_000))):
+        network.send(address, datagram)
+    assert network.unsent == 2

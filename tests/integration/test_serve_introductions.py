@@ -1,0 +1,243 @@
+"""Agents are told whom to tell of lost links, over real gRPC and, in the end, real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+from grpc import aio
+
+from heddle.v1 import agent_pb2 as pb
+from heddle.v1 import common_pb2
+from heddle_agent.agent import Agent
+from heddle_agent.backdoor import Doorway, UdpNetwork
+from heddle_agent.fib import MemoryFib, NextHop
+from heddle_agent.watch import ManualLinks
+from heddle_controller.model.errors import InputError
+from heddle_controller.serve.agents.introductions import KeySchedule, read_secret
+from heddle_controller.telemetry.metrics import Telemetry
+from tests.integration.serving import Serving, serving, until, violations
+from tests.unit.store.samples import clos
+
+FABRIC = clos()  # l0 and l1 below s0 and s1
+
+
+class Session:
+    """An agent's end of a stream, and what it was told of its peers."""
+
+    def __init__(self, s: Serving, switch: str, address: str) -> None:
+        self.call = s.agents.Session()
+        self.switch, self.address = switch, address
+        self.told: list[pb.BackDoor] = []
+
+    async def begin(self) -> None:
+        """Introduce ourselves, and listen from then on."""
+        parameters = pb.SessionParameters(
+            fabric="fabrics/f1",
+            switch=self.switch,
+            instance_id="i",
+            back_door_address=self.address,
+        )
+        await self.call.write(pb.AgentMessage(session_parameters=parameters))
+        self.listening = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        async for message in self.call:
+            if message.WhichOneof("message") == "back_door":
+                self.told.append(message.back_door)
+
+    def peers(self) -> dict[str, str]:
+        """As last told."""
+        return {peer.switch: peer.address for peer in self.told[-1].peers} if self.told else {}
+
+    async def report(self, reason: str, *, full: bool = False) -> None:
+        """Say how the link to s0 is."""
+        report = pb.LinkStateReport(full=full)
+        if reason:
+            report.links.add(
+                link=common_pb2.LinkRef(source="l0", target="s0", key="0"),
+                state=common_pb2.STATE_UP if reason == "grey" else common_pb2.STATE_DOWN,
+                reason=reason,
+            )
+        await self.call.write(pb.AgentMessage(link_state=report))
+
+
+async def test_neighbours_are_told_of_each_other(tmp_path: Path) -> None:
+    """Each switch hears of those it has links with, NICs apart, and all of the same keys."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC)
+        sessions = [
+            Session(s, switch, f"10.0.0.{number}:7402")
+            for number, switch in enumerate(("l0", "l1", "s0"), 1)
+        ]
+        for session in sessions:
+            await session.begin()
+        leaf, other, spine = sessions
+        await until(lambda: leaf.peers().get("s0"))
+        await until(lambda: all(spine.peers().values()) and spine.peers())
+        assert leaf.peers() == {"s0": "10.0.0.3:7402", "s1": ""}
+        assert spine.peers() == {"l0": "10.0.0.1:7402", "l1": "10.0.0.2:7402"}
+        assert {tuple(one.told[-1].keys) for one in sessions} == {tuple(leaf.told[0].keys)}
+        assert len(leaf.told[0].keys) == 3
+        other.call.cancel()
+        moved = Session(s, "l1", "10.0.0.9:7402")
+        await moved.begin()
+        await until(lambda: spine.peers()["l1"] == "10.0.0.9:7402")
+
+
+async def test_an_agent_without_a_back_door_is_left_alone(tmp_path: Path) -> None:
+    """It is told nothing, and its neighbours are told no address of it."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC)
+        quiet, spine = Session(s, "l0", ""), Session(s, "s0", "[fd00::1]:7402")
+        await quiet.begin()
+        await spine.begin()
+        await until(lambda: spine.told)
+        assert spine.peers() == {"l0": "", "l1": ""}
+        assert quiet.told == []
+
+
+@pytest.mark.parametrize("address", ["spine0:7402", "10.0.0.1", "10.0.0.1:0", "0.0.0.0:7"])
+async def test_an_address_that_nobody_can_use_is_refused(tmp_path: Path, address: str) -> None:
+    """The field is named."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC)
+        session = Session(s, "l0", address)
+        await session.begin()
+        with pytest.raises(aio.AioRpcError) as caught:
+            await session.listening
+    assert list(violations(caught.value)) == ["session_parameters.back_door_address"]
+
+
+async def test_agents_meet_through_the_controller(tmp_path: Path) -> None:
+    """Real agents get peers and keys, greet each other over UDP, and go on when it is gone."""
+    async with AsyncExitStack() as stack:
+        s = await stack.enter_async_context(serving(tmp_path))
+        await s.put_fabric(FABRIC)
+        links = {name: neighbours(name) for name in ("l0", "l1", "s0", "s1")}
+        agents = {name: agent(name, s.api.port, links[name]) for name in links}
+        running = [asyncio.create_task(one.run()) for one in agents.values()]
+        doors = [one.back_door for one in agents.values() if one.back_door]
+        await until(lambda: [door.introduced for door in doors] == [2] * 4)
+        await stack.aclose()
+        links["s0"].down("l1")
+        lost = {name: one.forwarding.table.down for name, one in agents.items()}
+        assert not any(lost.values())
+        await until(lambda: all(one.forwarding.table.down for one in agents.values()))
+        assert len({one.forwarding.table.down for one in agents.values()}) == 1
+        await asyncio.gather(*(one.stop() for one in agents.values()))
+        await asyncio.gather(*running)
+
+
+def neighbours(switch: str) -> ManualLinks:
+    """The links of a switch of the sample fabric to other switches."""
+    others = ("s0", "s1") if switch.startswith("l") else ("l0", "l1")
+    return ManualLinks(switch, [NextHop(other) for other in others])
+
+
+def agent(switch: str, port: int, links: ManualLinks) -> Agent:
+    """A real agent with a back door on a free port."""
+    return Agent(
+        fabric="fabrics/f1",
+        switch=switch,
+        controllers=[f"127.0.0.1:{port}"],
+        fib=MemoryFib(switch, links.next_hops),
+        links=links,
+        doorway=Doorway(UdpNetwork("127.0.0.1:0")),
+    )
+
+
+async def test_unwell_links_are_counted(tmp_path: Path) -> None:
+    """Grey, kept down, well again: the gauges follow, and do not outlive the agent's session."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC)
+        session = Session(s, "l0", "")
+        await session.begin()
+        steps = [
+            ("grey", {"grey": 1.0, "flap-damped": 0.0}),
+            ("flap-damped", {"grey": 0.0, "flap-damped": 1.0}),
+            ("carrier", {"grey": 0.0, "flap-damped": 0.0}),
+            ("grey", {"grey": 1.0, "flap-damped": 0.0}),
+        ]
+        for reason, expected in steps:
+            await session.report(reason)
+            await until(partial(_is, s.telemetry, expected))
+        await session.report("", full=True)
+        await until(lambda: unwell(s.telemetry)["grey"] == 0.0)
+        await session.report("grey")
+        await until(lambda: unwell(s.telemetry)["grey"] == 1.0)
+        session.call.cancel()
+        await until(lambda: unwell(s.telemetry)["grey"] == 0.0)
+
+
+def _is(telemetry: Telemetry, expected: dict[str, float]) -> bool:
+    return unwell(telemetry) == expected
+
+
+def unwell(telemetry: Telemetry) -> dict[str, float | None]:
+    """The gauges of unwell links."""
+    return {
+        reason: telemetry.registry.get_sample_value(
+            "heddle_unwell_links", {"fabric": "f1", "reason": reason}
+        )
+        for reason in ("grey", "flap-damped")
+    }
+
+
+def test_keys_of_replicas_agree_and_rotate() -> None:
+    """One secret, one fabric, one period: the same keys; the next one is known before it signs."""
+    schedule, replica = KeySchedule(b"s" * 32, 100.0), KeySchedule(b"s" * 32, 100.0)
+    now, following = schedule.keys("f1", 250.0), schedule.keys("f1", 300.0)
+    assert replica.keys("f1", 299.9) == now
+    assert following[0] == now[1]
+    assert following[2] == now[0]
+    others = [schedule.keys("f2", 250.0), KeySchedule(b"t" * 32, 100.0).keys("f1", 250.0)]
+    assert all(set(now).isdisjoint(other) for other in others)
+    assert "sss" not in repr(schedule)
+
+
+def test_the_secret_is_made_once_and_kept(tmp_path: Path) -> None:
+    """Only its owner may read it; a second start finds the same."""
+    path = tmp_path / "secret"
+    secret = read_secret(path)
+    assert len(secret) == 64
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_secret(path) == secret
+
+
+def test_a_secret_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    """Too short, or nowhere to put it: the setting and the path are named."""
+    short = tmp_path / "short"
+    short.write_text("abc\n")
+    with pytest.raises(InputError, match="short holds 3 bytes"):
+        read_secret(short)
+    with pytest.raises(InputError, match="cannot be made"):
+        read_secret(tmp_path / "no" / "folder")
+
+
+def test_the_command_ends_with_the_reason(tmp_path: Path) -> None:
+    """A bad secret ends serve with status 2 and one line."""
+    short = tmp_path / "short"
+    short.write_text("abc\n")
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("heddle-controller"),
+            "serve",
+            "--listen=127.0.0.1:0",
+            "--metrics-port=0",
+            f"--store=sqlite:///{tmp_path / 's.sqlite3'}",
+            f"--back-door-secret={short}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "back_door_secret" in done.stderr

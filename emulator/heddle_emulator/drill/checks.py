@@ -41,6 +41,9 @@ def _probes(scenario: Scenario) -> Iterator[Problem]:
             yield Problem(at, "another has this name; give it one of its own")
         if (probe.rate > 0) == (probe.mbit > 0) and probe.protocol != "tcp":
             yield Problem(at, "give either rate, in packets a second, or mbit")
+        variants = {variant.name for variant in scenario.variants}
+        if isinstance(probe, EachFlow) and probe.variant and probe.variant not in variants:
+            yield Problem(at, f"there is no variant {probe.variant} whose demands it could send")
         if isinstance(probe, ProbeSpec):
             yield from _ends(scenario.fabric, at, probe)
             if probe.beside and not isinstance(seen.get(probe.beside), ProbeSpec):

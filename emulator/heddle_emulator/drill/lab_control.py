@@ -142,22 +142,22 @@ class Control:
             await asyncio.sleep(POLL_SECONDS)
 
     def taken_apart(self, fault: int) -> dict[str, float]:
-        """Seconds from a fault to each step of the first plan after it; empty if there is none."""
+        """Seconds from an event to each step of the plans after it; empty if there are none."""
         plans = [
             plan
             for _, plan in self.seen.plans
             if plan.commit_time.ToNanoseconds() > fault and plan.HasField("programmed_time")
         ]
-        reports = [(when, link) for when, link in self.seen.links if when > fault]
-        if not plans or not reports:
+        if not plans:
             return {}
-        when, link = reports[0]
-        last = plans[-1]
         moments = {
-            "detected": link.state_time.ToNanoseconds(),
-            "notified": when,
-            "solved": plans[0].commit_time.ToNanoseconds(),
-            "acked": last.programmed_time.ToNanoseconds(),
+            "solved": min(plan.commit_time.ToNanoseconds() for plan in plans),
+            "acked": max(plan.programmed_time.ToNanoseconds() for plan in plans),
         }
+        reports = [(when, link) for when, link in self.seen.links if when > fault]
+        if reports:
+            moments["detected"] = reports[0][1].state_time.ToNanoseconds()
+            moments["notified"] = reports[0][0]
         found = {name: (moment - fault) / 1e9 for name, moment in moments.items()}
-        return found | {"moved": float(last.changed_count)}
+        changed = {plan.generation: plan.changed_count for plan in plans}
+        return found | {"moved": float(sum(changed.values()))}

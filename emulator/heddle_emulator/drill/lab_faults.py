@@ -92,10 +92,11 @@ class Faults:
 
     def _set_silence(self, row: int, *, silent: bool) -> None:
         for port in self.lab.layout.cables[row].ends:
-            script = f"qdisc {'add' if silent else 'del'} dev {port.name} clsact\n"
-            if silent:
-                script += f"filter add dev {port.name} ingress matchall action drop\n"
-            tools.run_inside(self.lab.spaces[port.namespace], ["tc", "-batch", "-"], script)
+            table = f"netdev heddle_silence_{port.name.replace('-', '_')}"
+            hook = f'type filter hook ingress device "{port.name}" priority -500; policy drop;'
+            script = f"table {table} {{\nchain all {{ {hook}\n}}\n}}\n"
+            script = script if silent else f"delete table {table}\n"
+            tools.run_inside(self.lab.spaces[port.namespace], ["nft", "-f", "-"], script)
 
     def _kill(self, step: Step) -> None:
         for node in self._nodes(step):

@@ -36,10 +36,10 @@ def measured(
         notes = [one.within(window.begin, window.end) for one in all_notes]
         sent = sum(len(one.sent) for one in notes)
         lost = sum(one.lost_count() for one in notes)
-        found["lost", name] = lost
         if sent:
+            found["lost", name] = lost
             found["delivered", name] = 1 - lost / sent
-        if window.fault is not None:
+        if sent and window.fault is not None:
             found["recovered", name] = max(_recovered(one, window) for one in notes)
             found["stranded", name] = sum(_is_stranded(one, window) for one in notes)
         if offered.get(name):

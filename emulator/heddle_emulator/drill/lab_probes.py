@@ -34,7 +34,8 @@ def sendings(
     found, ways = [], dict[str, Way]()
     for probe in scenario.probes:
         if isinstance(probe, EachFlow):
-            found.append(Sending(probe.name, tuple(_each(probe, variant, lab)), probe.mbit))
+            of = next((v for v in scenario.variants if v.name == probe.variant), variant)
+            found.append(Sending(probe.name, tuple(_each(probe, of, lab)), probe.mbit))
             continue
         flow = _flow(
             lab, probe, (probe.source, probe.destination), probe.source_port or FIRST_SOURCE_PORT

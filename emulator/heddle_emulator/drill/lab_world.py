@@ -58,9 +58,10 @@ def play(scenario: Scenario, runs: int, report: Report) -> Found:
     with Lab(mark.claim(mark.fresh_name()), layout, options) as lab:
         programs = Programs(lab, agents=_agent_options(spec)) if spec.programs else None
         try:
+            start = time.monotonic()
             bring_up(lab, programs, report)
             witness.place(lab)
-            return asyncio.run(_Play(scenario, lab, programs, report).all(runs))
+            return asyncio.run(_Play(scenario, lab, programs, report).all(runs, start))
         finally:
             if programs is not None:
                 programs.close()
@@ -83,7 +84,10 @@ class _Run:
     rows: dict[int, list[int]]
     """Link rows of each step, by its place in the timeline."""
     generation: int
+    event: int | None = None
+    """When the first step was done, in ns."""
     fault: int | None = None
+    """When the first fault struck."""
 
 
 class _Play:
@@ -100,11 +104,12 @@ class _Play:
         self.home: dict[str, dict[str, Way]] = {}
         """Ways in the first run of each variant."""
 
-    async def all(self, runs: int) -> Found:
-        """Every variant, so many runs each."""
+    async def all(self, runs: int, start: float) -> Found:
+        """Every variant, so many runs each; the lab was begun at ``start``, monotonic."""
         async with AsyncExitStack() as stack:
             if self.programs is not None:
                 self.control = await stack.enter_async_context(Control(self.programs))
+            self.found[self.scenario.variants[0].name, "up", ""] = [time.monotonic() - start]
             self.faults.prepare()
             for variant in self.scenario.variants:
                 await self._variant(variant, runs)
@@ -119,6 +124,7 @@ class _Play:
             await self._do(step, self.faults.rows(step, {}))
         for number in range(runs):
             self.report(f"{name}run {number + 1} of {runs}")
+            self.lab.reseed(self.scenario.seed + number)
             values = await self._once(variant)
             for (measure, probe), value in values.items():
                 self.found[variant.name, measure, probe].append(value)
@@ -144,9 +150,11 @@ class _Play:
         for sending in run.sendings:
             sent = [len(one.sent) for one in probes[sending.name]]
             pairs = zip(sending.flows, sent, strict=True)
-            values["looped", sending.name] = sum(seen.twice(flow, count) for flow, count in pairs)
-        if self.control is not None and run.fault is not None:
-            told = self.control.taken_apart(run.fault)
+            if any(sent):
+                twice = sum(seen.twice(flow, count) for flow, count in pairs)
+                values["looped", sending.name] = twice
+        if self.control is not None and run.event is not None:
+            told = self.control.taken_apart(run.event)
             values |= {(measure, ""): value for measure, value in told.items()}
         return values
 
@@ -181,6 +189,7 @@ class _Play:
             if wait > 0:
                 await asyncio.sleep(wait)
             struck = await self._do(step, run.rows[place])
+            run.event = run.event or struck
             if run.fault is None and step.kind in FAULTS:
                 run.fault = struck
 

@@ -19,7 +19,8 @@
     expect:
       - {recovered: pinned, p99: {most: 10ms}}
 
-A demand's ends may also be leaves: then every NIC of one sends to every NIC of the other.
+A demand's ends may also be hosts or leaves: then every NIC of one sends to every NIC of the
+other, or only the first few of each, where ``nics`` says how many.
 ``variants`` (a list of name and demands) runs the same under different demands.
 """
 

@@ -54,10 +54,10 @@ def _pattern(own: Fields, fabric: Fabric) -> Flows:
 
 
 def _lines(own: Fields, fabric: Fabric) -> Flows:
-    own.only("from", "to", "gbps", "qps")
-    ends = [own.text(name, "name a NIC or a leaf") for name in ("from", "to")]
-    gbps, qps = own.positive("gbps", 1.0), own.integer("qps", 1)
-    groups = [list(_nics(own, fabric, end)) for end in ends]
+    own.only("from", "to", "gbps", "qps", "nics")
+    ends = [own.text(name, "name a NIC, a host or a leaf") for name in ("from", "to")]
+    gbps, qps, most = own.positive("gbps", 1.0), own.integer("qps", 1), own.integer("nics", MOST)
+    groups = [list(_nics(own, fabric, end))[:most] for end in ends]
     count = len(groups[0]) * len(groups[1])
     if count > MOST:
         own.fault(f"makes {count:,} flows; give leaves with fewer NICs")
@@ -67,8 +67,11 @@ def _lines(own: Fields, fabric: Fabric) -> Flows:
 
 
 def _nics(own: Fields, fabric: Fabric, end: str) -> Iterator[str]:
-    """The NIC itself, or those that hang on a switch."""
+    """The NIC itself, or those of a host, or those that hang on a switch."""
     structure = fabric.structure
+    if end in structure.nics_of_host:
+        yield from (structure.nodes.ids[nic] for nic in structure.nics_of_host[end])
+        return
     row = structure.index.get(end)
     if row is None:
         if end:

@@ -40,11 +40,12 @@ def _probe(own: Fields) -> ProbeSpec:
 
 
 def _each(own: Fields) -> EachFlow:
-    own.only("probe", "each", "rate", "mbit", "protocol")
+    own.only("probe", "each", "of", "rate", "mbit", "protocol")
     if own.record["each"] != EACH:
         own.fault(f"each is {short(own.record['each'])}; give {EACH}: a probe for every QP of them")
     return EachFlow(
         name=own.text("probe", "name it"),
+        variant=str(own.record.get("of", "")),
         rate=own.positive("rate", 1.0) if "rate" in own.record else 0.0,
         mbit=own.positive("mbit", 1.0) if "mbit" in own.record else 0.0,
         protocol=own.choice("protocol", _PROTOCOLS, "udp"),

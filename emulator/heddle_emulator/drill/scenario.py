@@ -101,6 +101,8 @@ class EachFlow:
     """A probe for every QP of every demand; its name stands for all of them."""
 
     name: str
+    variant: str = ""
+    """Whose demands; empty: those of the variant that runs."""
     mbit: float = 0.0
     rate: float = 0.0
     protocol: str = "udp"

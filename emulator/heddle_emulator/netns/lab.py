@@ -146,6 +146,15 @@ class Lab:
             command += ["--bfdctl", str(folder / "bfdd.sock")]
         tools.run_inside(self.spaces[switch], command)
 
+    def reseed(self, seed: int) -> None:
+        """Draw the switches' ECMP hashes anew."""
+        tools.write_settings(
+            {
+                self.spaces[switch]: plumbing.hash_setting(switch, seed)
+                for switch in self.layout.switches
+            }
+        )
+
     def link_switch(self, node: str) -> LinkSwitch:
         """What takes interfaces of a node's namespace up and down."""
         if node not in self._switches:

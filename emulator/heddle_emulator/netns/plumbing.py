@@ -47,8 +47,13 @@ def settings(layout: Layout, node: str, seed: int) -> dict[str, str]:
     told = dict(EVERYWHERE)
     if node in layout.switches:
         told |= ON_SWITCHES
-        told["net/ipv4/fib_multipath_hash_seed"] = str(hash_seed(node, seed))
+        told |= hash_setting(node, seed)
     return told
+
+
+def hash_setting(switch: str, seed: int) -> dict[str, str]:
+    """The setting that seeds a switch's hash."""
+    return {"net/ipv4/fib_multipath_hash_seed": str(hash_seed(switch, seed))}
 
 
 def hash_seed(switch: str, seed: int) -> int:

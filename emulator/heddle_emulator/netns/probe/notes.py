@@ -16,6 +16,8 @@ from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_emulator.netns.probe.spec import HEADERS, TCP, ProbeFlow
 
 NANO = 1e9
+BEFORE = 50_000_000
+"""A packet sent so many nanoseconds before a fault may still be lost to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,15 +54,13 @@ class Notes:
     def recovered(self, fault: int) -> float:
         """Seconds from a fault until the first packet was sent after which none was lost.
 
-        0 where none was lost; infinite where the last one sent was.
+        Where none was lost that is the first after the fault; infinite where the last was lost.
         """
-        after = np.flatnonzero(self.lost & (self.sent >= fault - 50_000_000))
-        if not len(after):
-            return 0.0
-        last = int(after[-1])
-        if last + 1 >= len(self.sent):
+        after = np.flatnonzero(self.lost & (self.sent >= fault - BEFORE))
+        first = int(after[-1]) + 1 if len(after) else int(np.searchsorted(self.sent, fault))
+        if first >= len(self.sent):
             return float("inf")
-        return max(0.0, float(self.sent[last + 1] - fault) / NANO)
+        return max(0.0, float(self.sent[first] - fault) / NANO)
 
     def mbit(self, begin: int, end: int) -> float:
         """Mbit/s that came from ``begin`` to ``end``; UDP with its headers, TCP its bytes."""

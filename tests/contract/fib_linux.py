@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from heddle_agent.fib import Choice, Fib, Group, Link, NextHop, Packet, Steering
 from heddle_agent.fib.linux import Cable, LinuxFib
@@ -27,6 +27,10 @@ from tests.unit.agent.worlds import SPINES, SWITCH
 
 Result = TypeVar("Result")
 
+Wire: TypeAlias = tuple[str, str, int, int]
+"""Addresses and ports of a packet."""
+
+_RCVBUFFORCE = 33
 _NEW_NET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ALL_FRAMES, _IPV4 = 3, 0x0800
@@ -104,6 +108,37 @@ class Space:
         subprocess.run(["ip", "netns", "del", self.name], check=False, capture_output=True)
 
 
+class Watch:
+    """Reads what comes out in a thread of its own, so that nothing is missed."""
+
+    def __init__(self, seen: socket.socket) -> None:
+        self._seen = seen
+        self._arrived: list[tuple[str, Wire]] = []
+        self._expected: int | None = None
+        seen.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, 1 << 26)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def until(self, number: int) -> list[tuple[str, Wire]]:
+        """Cable and wire fields of each packet, once so many are there or no more come."""
+        self._expected = number
+        self._thread.join()
+        return self._arrived
+
+    def _run(self) -> None:
+        while self._expected is None or len(self._arrived) < self._expected:
+            try:
+                data, origin = self._seen.recvfrom(2048)
+            except TimeoutError:
+                if self._expected is not None:
+                    return
+                continue
+            if origin[1] == _IPV4 and data[9] == socket.IPPROTO_UDP:
+                source, destination = (socket.inet_ntoa(data[at : at + 4]) for at in (12, 16))
+                ports = struct.unpack_from(">HH", data, 20)
+                self._arrived.append((str(origin[0]), (source, destination, *ports)))
+
+
 class World:
     """The switch, what is beyond it, and the host."""
 
@@ -155,7 +190,7 @@ class World:
     def _end(space: Space, name: str, address: str, mac: str) -> None:
         space.ip(f"link set {name} address {mac} up", f"addr add {address} dev {name}")
 
-    def send(self, packet: tuple[str, str, int, int], size: int = 64, protocol: int = 17) -> bytes:
+    def send(self, packet: Wire, size: int = 64, protocol: int = 17) -> bytes:
         """Send one packet of addresses and ports; returns what it can be known by."""
         source, destination, *ports = packet
         token = secrets.token_bytes(8)
@@ -178,6 +213,10 @@ class World:
             if origin[1] == _IPV4 and data[28:36] == token:
                 return str(origin[0])
         return None
+
+    def watching(self) -> Watch:
+        """Everything that comes out from now on."""
+        return Watch(self._seen)
 
     def cable(self, number: int, *, up: bool) -> None:
         """Take the carrier of an uplink away by its far end, or bring it back, and see it done."""
@@ -216,7 +255,7 @@ class LinuxBench:
         self._down = down
         self.fib.steer(Steering(choices, down))
 
-    def _wire(self, packet: Packet) -> tuple[str, str, int, int]:
+    def _wire(self, packet: Packet) -> Wire:
         source, destination, *ports = packet
         return (self._addresses[source], self._addresses[destination], ports[0], ports[1])
 

@@ -19,6 +19,7 @@ import errno
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import structlog
@@ -27,7 +28,7 @@ from heddle_agent.fib.linux import elements, nft, schema
 from heddle_agent.fib.linux.elements import Told
 from heddle_agent.fib.linux.entries import NO_CHANGE, Change, Entries, shapes_of
 from heddle_agent.fib.linux.hops import Cable, Hops, Port
-from heddle_agent.fib.linux.kernel import Kernel, open_socket
+from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, open_socket
 from heddle_agent.fib.linux.netlink import Opener
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
@@ -98,14 +99,18 @@ class LinuxFib:
     def apply(self, batch: Batch) -> Sequence[Failure]:
         """Program a batch in one transaction."""
         blamed: list[Failure] = []
+        message = ""
         for attempt in range(_ATTEMPTS):
             try:
                 return self._attempt(batch, blamed)
             except RefusedError as refused:
                 _log.debug("transaction refused", why=str(refused), attempt=attempt)
                 blamed += self._blame(batch, refused, blamed, attempt)
-                self._recover()
-        message = "the kernel refuses it again and again"
+                message = f"the kernel refuses it: {refused}"
+            except (OSError, UnavailableError) as error:
+                message = f"the kernel does not answer as it should: {error}"
+                break
+            self._recover()
         return [Failure(m, Reason.BACKEND, message) for m in (*batch.sets, *batch.deletes)]
 
     def steer(self, steering: Steering) -> None:
@@ -115,15 +120,17 @@ class LinuxFib:
             for link in steering.down
             if self._switch in (link.source, link.target)
         )
-        self._hops.steer(self._down)
-        self._flip(steering.choices)
+        with _told("links and groups not moved; they will be tried again"):
+            self._hops.steer(self._down)
+            self._flip(steering.choices)
 
     def refresh(self) -> None:
         """Put back what somebody else has changed in what is ours."""
-        if nft.ask_generation(self._kernel.nft) != self._generation:
-            self._recover()
-        self._flip({})
-        self._hops.refresh()
+        with _told("the kernel was not looked through"):
+            if nft.ask_generation(self._kernel.nft) != self._generation:
+                self._recover()
+            self._flip({})
+            self._hops.refresh()
 
     def read_back(self) -> Mapping[Match, Group]:
         """What the kernel holds; entries that nobody knows have addresses for names."""
@@ -170,7 +177,7 @@ class LinuxFib:
         self._rules = rules
         self._ways.uses.subtract(before)
         self._ways.uses.update(Counter(map(self._ways.numbers.__getitem__, change.sets.values())))
-        self._entries.confirm(change, _told(echo))
+        self._entries.confirm(change, _echoed(echo))
 
     def _leaving(self, change: Change) -> Iterator[Match]:
         yield from change.dropped
@@ -275,11 +282,8 @@ class LinuxFib:
         lost = {match: group for match, group in before.items() if match not in held}
         if lost:
             _log.warning("entries had been removed by somebody else", entries=len(lost))
-            try:
+            with _told("entries not put back"):
                 self._attempt(Batch(lost, addresses=addresses), [])
-            except RefusedError as refused:
-                _log.error("entries not put back", why=str(refused))
-                self._load()
 
     def _load(self) -> None:
         """Have our table as it should be, and know what it holds."""
@@ -311,5 +315,14 @@ class LinuxFib:
         ]
 
 
-def _told(echo: list[bytes]) -> list[Told]:
+def _echoed(echo: list[bytes]) -> list[Told]:
     return [elements.told(layout, echo) for layout in schema.LAYOUTS] if echo else []
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Log what the kernel refuses and go on: forwarding goes on as well."""
+    try:
+        yield
+    except (RefusedError, OSError, UnavailableError) as error:
+        _log.error(what, why=str(error))

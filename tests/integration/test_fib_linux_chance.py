@@ -1,0 +1,145 @@
+"""The linux backend beside the one in memory, under any order of batches, failures and restarts."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from heddle_agent.fib import Batch, Choice, Group, Link, Match, NextHop, Packet, Steering
+from heddle_agent.fib.linux import LinuxFib, clean
+from heddle_agent.table.groups import Groups
+from tests.contract import fib_linux
+from tests.contract.fib_bench import ADDRESSES
+from tests.unit.agent.worlds import ROCE, SPINES, SWITCH, far, fib, uplink
+
+MATCHES: list[Match] = [
+    ("nic0", f"far{number}", source_port, destination_port)
+    for number in range(3)
+    for source_port, destination_port in ((0, 0), (5, 0), (0, ROCE), (5, ROCE))
+]
+PACKETS = [
+    Packet("nic0", f"far{n}", port, end) for n in range(3) for port in (5, 6) for end in (ROCE, 9)
+]
+LINKS = [*map(uplink, range(4)), far(0), far(1)]
+GROUPS = [
+    Group(SPINES[primary], backup, risks)
+    for primary in range(4)
+    for backup in (None, SPINES[(primary + 1) % 4], SPINES[(primary + 2) % 4])
+    for risks in ((), (far(0),), (far(0), far(1)))
+]
+SPARE = {**ADDRESSES, "far0": "10.9.7.7"}
+choose = Groups(SWITCH).choose
+sets = st.dictionaries(st.sampled_from(MATCHES), st.sampled_from(GROUPS), max_size=6)
+
+
+def plain(entries: dict[Match, Group]) -> dict[Match, tuple[NextHop, NextHop | None, object]]:
+    """Entries without the identity of groups."""
+    return {m: (g.primary, g.backup, g.risks) for m, g in entries.items()}
+
+
+class Switch(RuleBasedStateMachine):
+    """One switch in the kernel, and the same in memory."""
+
+    world: fib_linux.World
+
+    @initialize()
+    def opened(self) -> None:
+        """A switch without anything of ours."""
+        clean(self.world.switch.netlink)
+        self.memory = fib()
+        self.kernel = LinuxFib(SWITCH, fib_linux.CABLES, opener=self.world.switch.netlink)
+        self.kernel.steer(Steering({}, frozenset()))
+        self.down: frozenset[Link] = frozenset()
+        self.addresses = ADDRESSES
+
+    def teardown(self) -> None:
+        """Let go of the sockets."""
+        if hasattr(self, "kernel"):
+            self.kernel.close()
+
+    @rule(wanted=sets, gone=st.lists(st.sampled_from(MATCHES), max_size=4))
+    def programmed(self, wanted: dict[Match, Group], gone: list[Match]) -> None:
+        """A batch; what it sets it does not delete."""
+        deletes = [match for match in gone if match not in wanted]
+        choices = {group: choose(group, self.down) for group in wanted.values()}
+        diverted = {g: choice for g, choice in choices.items() if choice is not Choice.PRIMARY}
+        batch = Batch(wanted, deletes, diverted, self.addresses)
+        assert not self.memory.apply(batch)
+        assert not self.kernel.apply(batch)
+
+    @rule(changed=st.lists(st.sampled_from(LINKS), min_size=1, max_size=3, unique=True))
+    def failed(self, changed: list[Link]) -> None:
+        """Links are lost or come back; only groups whose choice changes are told."""
+        before, self.down = self.down, self.down.symmetric_difference(changed)
+        choices = {
+            group: choose(group, self.down)
+            for group in {*GROUPS, *self.memory.read_back().values()}
+            if choose(group, before) != choose(group, self.down)
+        }
+        self.memory.steer(Steering(choices, self.down))
+        self.kernel.steer(Steering(choices, self.down))
+
+    @rule()
+    def restarted(self) -> None:
+        """Another agent takes over what the kernel holds, and says which links are down."""
+        self.kernel.close()
+        self.kernel = LinuxFib(SWITCH, fib_linux.CABLES, opener=self.world.switch.netlink)
+        found = self.kernel.read_back()
+        self.memory = fib()
+        choices = {group: choose(group, self.down) for group in found.values()}
+        self.memory.apply(Batch(found, (), choices))
+        self.memory.steer(Steering({}, self.down))
+        self.kernel.steer(Steering(choices, self.down))
+
+    @rule(what=st.sampled_from(["table", "routes", "rules", "elements"]))
+    def meddled_with(self, what: str) -> None:
+        """Somebody removes what is ours; the next look puts it back."""
+        run = self.world.switch.run
+        if what == "table":
+            run("nft", "delete", "table", "ip", "heddle")
+        elif what == "elements":
+            run("nft", "-f", "-", text="flush map ip heddle ways; flush map ip heddle flows\n")
+        elif what == "rules":
+            run("sh", "-c", "while ip rule del proto 72 2>/dev/null; do :; done")
+        else:
+            run("sh", "-c", "for t in 1 2 3 4; do ip route flush table $((0x48000000 + t)); done")
+        self.kernel.refresh()
+
+    @rule()
+    def moved(self) -> None:
+        """A NIC gets another address: all its entries are given again."""
+        self.addresses = SPARE if self.addresses is ADDRESSES else ADDRESSES
+        again = {m: g for m, g in self.memory.read_back().items() if "far0" in m}
+        self.programmed(again, [])
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        """The same entries, and every packet goes where memory says, or the underlay's way."""
+        if not hasattr(self, "kernel"):
+            return
+        assert plain(dict(self.kernel.read_back())) == plain(dict(self.memory.read_back()))
+        wire = {packet: self.world.send(self.wire(packet)) for packet in PACKETS}
+        for packet, token in wire.items():
+            cable = self.world.arrives(token)
+            assert cable is not None, packet
+            entry = self.memory._find(packet)
+            group = self.memory.read_back()[entry] if entry else None
+            choice = Choice.UNDERLAY if group is None else choose(group, self.down)
+            if group is not None and choice is not Choice.UNDERLAY:
+                hop = group.primary if choice is Choice.PRIMARY else group.backup
+                assert SPINES[int(cable[2:])] == hop, (packet, choice)
+
+    def wire(self, packet: Packet) -> tuple[str, str, int, int]:
+        """The packet by addresses."""
+        source, destination, *ports = packet
+        return (self.addresses[source], self.addresses[destination], ports[0], ports[1])
+
+
+def test_kernel_and_memory_agree() -> None:
+    """Whatever happens in whatever order, both hold and forward the same."""
+    with fib_linux.world() as world:
+        machine = type("Machine", (Switch,), {"world": world})
+        case = machine.TestCase  # type: ignore[attr-defined]
+        case.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+        case().runTest()

@@ -1,0 +1,176 @@
+"""What the linux backend says when it cannot: a clear word, and the rest is programmed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from heddle_agent.fib import Batch, Choice, Group, Match, NextHop, Packet, Reason, Steering
+from heddle_agent.fib.linux import Cable, LinuxFib, UnavailableError, clean
+from heddle_agent.fib.linux.netlink import big, nest
+from heddle_agent.fib.linux.nft import NEW_SET, Transaction
+from tests.contract import fib_linux
+from tests.contract.fib_bench import ADDRESSES
+from tests.contract.fib_linux import CABLES, LinuxBench, World
+from tests.unit.agent.worlds import SPINES, SWITCH
+
+GOOD, BAD = ("nic0", "far0", 0, 0), ("nic0", "far1", 0, 0)
+NETFILTER = 12
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A switch without a backend."""
+    with fib_linux.world() as made:
+        yield made
+
+
+@pytest.fixture
+def bench(world: World) -> Iterator[LinuxBench]:
+    """A switch with the backend."""
+    bench = LinuxBench(world, 0, ADDRESSES)
+    yield bench
+    bench.fib.close()
+
+
+def in_a_child(call: Callable[[], object]) -> str:
+    """What a child process that is nobody says when it fails."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            call()
+            said = "nothing"
+        except BaseException as error:  # noqa: BLE001 - told to the parent
+            said = f"{type(error).__name__}: {error}"
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        said = file.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def test_without_root_it_says_which_right_is_missing() -> None:
+    """Not a traceback of netlink."""
+    fib_linux.needed()
+    said = in_a_child(lambda: LinuxFib(SWITCH, CABLES))
+    assert said.startswith("UnavailableError: the linux backend may not change routes and rules")
+    assert "CAP_NET_ADMIN" in said
+    assert "CAP_NET_ADMIN" in in_a_child(clean)
+
+
+def test_a_kernel_without_nftables_is_named(world: World) -> None:
+    """The socket cannot be had."""
+
+    def opener(protocol: int) -> socket.socket:
+        if protocol == NETFILTER:
+            raise OSError(errno.EPROTONOSUPPORT, os.strerror(errno.EPROTONOSUPPORT))
+        return world.switch.netlink(protocol)
+
+    with pytest.raises(UnavailableError, match="the kernel has no nf_tables"):
+        LinuxFib(SWITCH, CABLES, opener=opener)
+
+
+def test_a_foreign_table_of_our_name_is_not_touched(world: World) -> None:
+    """It is refused with the cure, which then helps."""
+    theirs = "table ip heddle {\n map pairs {\n type ipv4_addr : mark\n }\n }\n"
+    world.switch.run("nft", "-f", "-", text=theirs)
+    before = world.switch.run("nft", "list", "ruleset")
+    with pytest.raises(UnavailableError, match="heddle-agent clean"):
+        LinuxFib(SWITCH, CABLES, opener=world.switch.netlink)
+    assert world.switch.run("nft", "list", "ruleset") == before
+    clean(world.switch.netlink)
+    LinuxFib(SWITCH, CABLES, opener=world.switch.netlink).close()
+
+
+@pytest.mark.parametrize(
+    ("hop", "cable", "said"),
+    [
+        (NextHop("spine8"), None, "no link to spine8 key 0"),
+        (NextHop("spine8"), Cable("up8"), "interface up8, which this switch has not"),
+        (NextHop("spine8"), Cable("nics"), "no address for spine8 key 0"),
+        (NextHop("spine8", "0", "fe80::1"), Cable("nics"), "only IPv4 can be forwarded"),
+        (NextHop("spine8"), Cable("up1", "10.1.1.0"), "the kernel refuses its route: "),
+    ],
+)
+def test_a_next_hop_that_does_not_resolve_fails_alone(
+    world: World, hop: NextHop, cable: Cable | None, said: str
+) -> None:
+    """As primary or as backup; the other entry of the batch is in."""
+    cables = CABLES if cable is None else {**CABLES, hop.port: cable}
+    backend = LinuxFib(SWITCH, cables, opener=world.switch.netlink)
+    for group in (Group(hop), Group(SPINES[0], hop)):
+        sets = {BAD: group, GOOD: Group(SPINES[2])}
+        (failure,) = backend.apply(Batch(sets, addresses=ADDRESSES))
+        assert (failure.match, failure.reason) == (BAD, Reason.UNKNOWN_NEXT_HOP)
+        assert said in failure.message
+        assert backend.read_back().keys() == {GOOD}
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("addresses", "said"),
+    [
+        ({}, "far1 has no address: give it one in the fabric"),
+        ({"far1": "2001:db8::1"}, "far1 has address 2001:db8::1: only IPv4 can be forwarded"),
+        ({"far1": "10.0.0.1"}, "far1 has address 10.0.0.1, which is nic0's already"),
+        ({"far1": "garbage"}, "only IPv4"),
+    ],
+)
+def test_a_nic_without_an_address_of_its_own_fails_alone(
+    bench: LinuxBench, addresses: dict[str, str], said: str
+) -> None:
+    """Its entry, in words; the other one is in and stays so."""
+    known = {name: ADDRESSES[name] for name in ("nic0", "far0")}
+    sets: dict[Match, Group] = {GOOD: Group(SPINES[1]), BAD: Group(SPINES[1])}
+    for _ in range(2):
+        (failure,) = bench.fib.apply(Batch(sets, addresses={**known, **addresses}))
+        assert (failure.match, failure.reason) == (BAD, Reason.UNSUPPORTED_MATCH)
+        assert said in failure.message
+        assert bench.where(Packet("nic0", "far0", 1)) == SPINES[1]
+
+
+def test_entries_that_the_kernel_has_no_room_for_fail_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maps of four here: four entries are in, each other one is told TABLE_FULL."""
+    add = Transaction.add
+
+    def small(self: Transaction, kind: int, *values: bytes, **more: Any) -> None:
+        room = (nest(9, big(1, 4)),) if kind == NEW_SET and b"pairs" in values[0] else ()
+        add(self, kind, *values, *room, **more)
+
+    monkeypatch.setattr(Transaction, "add", small)
+    addresses = {"nic0": "10.0.0.1", **{f"far{n}": f"10.9.0.{n + 1}" for n in range(7)}}
+    backend = LinuxFib(SWITCH, CABLES, opener=world.switch.netlink)
+    sets = {("nic0", f"far{n}", 0, 0): Group(SPINES[n % 4]) for n in range(7)}
+    failures = backend.apply(Batch(sets, addresses=addresses))
+    assert {failure.reason for failure in failures} == {Reason.TABLE_FULL}
+    assert len(failures) == 3
+    assert backend.read_back().keys() == sets.keys() - {failure.match for failure in failures}
+    assert not backend.apply(Batch(deletes=list(sets)))
+    backend.close()
+
+
+def test_a_kernel_that_fails_is_told_and_forwarding_goes_on(bench: LinuxBench) -> None:
+    """The agent has lost its sockets: every operation fails in band, and nothing is raised."""
+    group = Group(SPINES[1], SPINES[2])
+    assert not bench.fib.apply(Batch({GOOD: group}, addresses=ADDRESSES))
+    bench.fib.close()
+    batch = Batch({BAD: Group(SPINES[0])}, [GOOD], addresses=ADDRESSES)
+    failures = bench.fib.apply(batch)
+    assert {(f.match, f.reason) for f in failures} == {
+        (GOOD, Reason.BACKEND),
+        (BAD, Reason.BACKEND),
+    }
+    bench.fib.steer(Steering({group: Choice.BACKUP}, frozenset()))
+    bench.fib.refresh()
+    assert bench.where(Packet("nic0", "far0", 1)) == SPINES[1]

@@ -1,0 +1,205 @@
+"""Local repair on real packets: what the kernel does alone, and what the agent adds to it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from heddle_agent.fib import Batch, Choice, Group, Link, Match, Packet, Steering
+from heddle_agent.fib.linux import LinuxFib
+from heddle_agent.table import Forwarding
+from tests.contract import fib_linux
+from tests.contract.fib_bench import ADDRESSES
+from tests.contract.fib_linux import CABLES, LinuxBench, World
+from tests.unit.agent.worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
+
+PAIR = ("nic0", "far0", 0, 0)
+PACKET = Packet("nic0", "far0", 100)
+MANY = 10_000
+
+
+@pytest.fixture
+def bench() -> Iterator[LinuxBench]:
+    """A switch with the backend."""
+    with fib_linux.world() as world:
+        bench = LinuxBench(world, 0, ADDRESSES)
+        yield bench
+        bench.fib.close()
+
+
+def many(count: int, shift: int = 0) -> tuple[dict[Match, Group], dict[str, str]]:
+    """Entries of 16 NICs behind the switch to far ones, in few groups; and all addresses."""
+    groups = [Group(SPINES[n], SPINES[(n + 1) % 4], (far(n),)) for n in range(4)]
+    sets, addresses = {}, dict(ADDRESSES)
+    for row in range(count):
+        number, port = divmod(row, 16)
+        addresses[f"far{number}"] = f"10.9.{number >> 8}.{number & 255}"
+        sets["nic0", f"far{number}", 1000 + port, ROCE] = groups[(row + shift) % 4]
+    return sets, addresses
+
+
+class Counting(socket.socket):
+    """A netlink socket that counts what is said to the kernel."""
+
+    said = 0
+
+    def sendmsg(self, buffers: Any, *more: Any) -> int:
+        """Send it."""
+        sent = super().sendmsg(buffers, *more)
+        Counting.said += sent
+        return sent
+
+
+def counted(world: World) -> LinuxFib:
+    """The backend over counting sockets."""
+
+    def opener(protocol: int) -> socket.socket:
+        plain = world.switch.netlink(protocol)
+        return Counting(fileno=plain.detach())
+
+    return LinuxFib(SWITCH, CABLES, opener=opener)
+
+
+@pytest.mark.parametrize("link", [uplink(0), far(0)], ids=["local", "remote"])
+def test_a_repair_says_the_same_to_the_kernel_however_many_entries(
+    bench: LinuxBench, link: Link
+) -> None:
+    """100 and 10,000 entries in the same groups: not a byte more."""
+    said = []
+    for count in (100, MANY):
+        backend = counted(bench.world)
+        sets, addresses = many(count)
+        assert not backend.apply(Batch(sets, addresses=addresses))
+        touched = {g: Choice.BACKUP for g in sets.values() if g.primary == SPINES[0]}
+        backend.steer(Steering({}, frozenset()))
+        Counting.said = 0
+        backend.steer(Steering(touched, frozenset({link})))
+        said.append(Counting.said)
+        backend.steer(Steering(dict.fromkeys(touched, Choice.PRIMARY), frozenset()))
+        assert not backend.apply(Batch({}, list(sets)))
+        backend.close()
+    assert said[0] == said[1] < 1000
+
+
+def test_the_kernel_alone_moves_to_the_backup_when_a_carrier_goes(bench: LinuxBench) -> None:
+    """The agent is not even running; and back again when the carrier returns."""
+    bench.world.switch.run("sysctl", "-qw", "net.ipv4.conf.up0.ignore_routes_with_linkdown=0")
+    bench.fib.apply(Batch({PAIR: Group(SPINES[0], SPINES[2])}, addresses=ADDRESSES))
+    bench.fib.close()
+    assert bench.where(PACKET) == SPINES[0]
+    bench.world.cable(0, up=False)
+    assert bench.where(PACKET) == SPINES[2]
+    bench.world.cable(2, up=False)
+    assert bench.where(PACKET) in {SPINES[1], SPINES[3]}
+    bench.world.cable(0, up=True)
+    assert bench.where(PACKET) == SPINES[0]
+
+
+def test_silent_loss_takes_one_route_away_for_primaries_and_backups(bench: LinuxBench) -> None:
+    """The carrier stands and the link is dead: whoever has it in any role leaves it."""
+    forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES])
+    second = ("nic0", "far1", 0, 0)
+    rows = [(PAIR, entry(0, 1)), (second, entry(2, 0, far(2)))]
+    take(forwarding, push(rows, addresses=ADDRESSES))
+    forwarding.links_changed({far(2): False})
+    assert bench.where(Packet("nic0", "far1", 1)) == SPINES[0]
+    forwarding.links_changed({uplink(0): False})
+    routes = bench.world.switch.run("ip", "route", "show", "table", "all", "proto", "72")
+    assert "up0" not in routes
+    assert bench.where(PACKET) == SPINES[1]
+
+
+def test_a_mended_link_does_not_bring_back_a_path_dead_farther_away(bench: LinuxBench) -> None:
+    """Own link and far link die in either order; the own one returns first."""
+    forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES])
+    take(forwarding, push([(PAIR, entry(0, 1, far(0)))], addresses=ADDRESSES))
+    for first, second in ((uplink(0), far(0)), (far(0), uplink(0))):
+        forwarding.links_changed({first: False})
+        forwarding.links_changed({second: False})
+        assert bench.where(PACKET) == SPINES[1]
+        forwarding.links_changed({uplink(0): True})
+        assert bench.where(PACKET) == SPINES[1]
+        forwarding.links_changed({far(0): True})
+        assert bench.where(PACKET) == SPINES[0]
+
+
+def test_an_interface_switched_off_and_on_forwards_again(bench: LinuxBench) -> None:
+    """The kernel has forgotten the routes over it; with the link they come back."""
+    forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES])
+    take(forwarding, push([(PAIR, entry(0, 1))], addresses=ADDRESSES))
+    for told in (True, False):  # the second time it is over before anybody has told the agent
+        bench.world.switch.ip("link set up0 down")
+        if told:
+            forwarding.links_changed({uplink(0): False})
+        assert bench.where(PACKET) == SPINES[1]
+        bench.world.switch.ip(
+            "link set up0 up", "neigh replace 10.1.0.1 lladdr 02:00:00:00:01:00 dev up0"
+        )
+        if told:
+            forwarding.links_changed({uplink(0): True})
+        else:
+            forwarding.mend()
+        assert bench.where(PACKET) == SPINES[0]
+
+
+def test_entries_may_come_while_an_interface_is_off(bench: LinuxBench) -> None:
+    """They are taken, and forward by their backup until it is on."""
+    bench.world.switch.ip("link set up0 down")
+    forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES], down=[uplink(0)])
+    assert not take(forwarding, push([(PAIR, entry(0, 1))], addresses=ADDRESSES)).failures
+    assert bench.where(PACKET) == SPINES[1]
+
+
+class Stream:
+    """Packets of many flows, numbered, one after the other, from a thread of their own."""
+
+    def __init__(self, world: World, flows: list[tuple[str, str, int, int]]) -> None:
+        self._world = world
+        self._flows = flows
+        self._ending = threading.Event()
+        self.sent = 0
+        self._thread = threading.Thread(target=self._run)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Send while inside."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ending.set()
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self._world.send(self._flows[self.sent % len(self._flows)])
+            self.sent += 1
+            time.sleep(0.0002)
+
+
+def test_a_change_of_ten_thousand_entries_under_traffic_loses_nothing(bench: LinuxBench) -> None:
+    """Every packet leaves, by the old way or the new and by no other, and after it by the new."""
+    (old, addresses), (new, _) = many(MANY), many(MANY, 1)
+    assert not bench.fib.apply(Batch(old, addresses=addresses))
+    wires = [(addresses[m[0]], addresses[m[1]], *m[2:]) for m in list(old)[::97]]
+    ways = {
+        w: {old[m].primary, new[m].primary} for w, m in zip(wires, list(old)[::97], strict=True)
+    }
+    stream = Stream(bench.world, wires)
+    seen = bench.world.watching()
+    with stream.running():
+        for entries in (new, old, new):
+            assert not bench.fib.apply(Batch(entries, addresses=addresses))
+    arrived = seen.until(stream.sent)
+    assert len(arrived) == stream.sent
+    for cable, wire in arrived:
+        assert SPINES[int(cable[2:])] in ways[wire], (cable, wire)
+    for match in list(new)[::997]:
+        token = bench.world.send((addresses[match[0]], addresses[match[1]], *match[2:]))
+        assert bench.world.arrives(token) == f"up{SPINES.index(new[match].primary)}"

@@ -39,6 +39,8 @@ class Limits:
     """Chunks looked at in the whole search; a count, not a time, so that plans repeat."""
     spare: int = 3000
     """Chunks looked at in all for arcs that are within a QP of their bound."""
+    beneath: int = 800
+    """The same for arcs above their own targets only, as full as their tier has to be elsewhere."""
     rounds: int = 20000
     """Arcs relieved at most."""
     patience: int = 24

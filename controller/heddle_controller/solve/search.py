@@ -28,6 +28,8 @@ from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.chains import TOLERANCE, Ceiling, Chains, Limits
 from heddle_controller.solve.options import Deadline
 
+LITTLE = 0.1
+"""How far above its target an arc is worth no chain, where its tier is as full elsewhere."""
 SLACK = 0.01
 """A plan this close to its bound, QPs being whole, is not worth a worse tier."""
 
@@ -60,9 +62,9 @@ class Search:
         arcs = np.append(target.bounds, np.inf)[self.tier] if target.arcs is None else target.arcs
         self.target = arcs + TOLERANCE
         """Utilisation that each arc and the padding need not go below."""
-        self._enough = self.target
+        self.enough = self.target
         if target.arcs is not None:
-            self._enough = np.maximum(np.append(target.bounds, np.inf)[self.tier], self.target)
+            self.enough = np.maximum(np.append(target.bounds, np.inf)[self.tier], self.target)
         """Below this, and a QP's worth above, an arc is worth little trouble."""
         self.overall = target.overall
         self.limits = limits or Limits()
@@ -72,7 +74,7 @@ class Search:
         self._cap = np.inf
         """Utilisation that nothing may reach any more."""
         self._heap: list[tuple[float, int]] = []
-        self._spare = self.limits.spare
+        self._spare, self._beneath = self.limits.spare, self.limits.beneath
         self._effort = self.limits.effort
 
     def run(self) -> None:
@@ -167,7 +169,7 @@ class Search:
     def _over_goal(self, arc: int, bound: float | None = None) -> bool:
         """Whether an arc is fuller than a bound, its tier's or that given, and a QP."""
         assignment = self.assignment
-        least = float(self._enough[arc]) if bound is None else bound
+        least = float(self.enough[arc]) if bound is None else bound
         unit = max((assignment.unit_of(c) for c in assignment.members(arc)), default=0.0)
         goal = least * (1 + SLACK) + unit * float(assignment.network.per_gbps[arc])
         return assignment.utilization_of(arc) > goal + TOLERANCE
@@ -177,12 +179,22 @@ class Search:
         self.assignment.journal.clear()
         if self._shift(arc, ceiling):
             return True
+        used = self.assignment.utilization_of(arc)
+        if used <= self.enough[arc]:
+            return used > self.target[arc] * (1 + LITTLE) and self._free_beneath(arc, ceiling)
         # Within a QP of its bound an arc is worth only so much trouble in all.
-        left = self._effort if self._over_goal(arc) else self._spare
+        over = self._over_goal(arc)
+        left = self._effort if over else self._spare
         freed = self.chains.free(arc, ceiling, min(self.limits.budget, left))
         self._effort -= self.chains.spent
-        if left == self._spare:
+        if not over:
             self._spare -= self.chains.spent
+        return freed
+
+    def _free_beneath(self, arc: int, ceiling: Ceiling) -> bool:
+        """A short chain for an arc that the certificate does not depend on."""
+        freed = self.chains.free(arc, ceiling, min(self.limits.budget // 4, self._beneath))
+        self._beneath -= self.chains.spent
         return freed
 
     def _shift(self, arc: int, ceiling: Ceiling) -> bool:

@@ -18,6 +18,8 @@ from typing import Any
 import orjson
 
 from tests.bench.arrival import measure as arrival
+from tests.bench.collectives import measure as collectives
+from tests.bench.fluid import measure as fluid
 from tests.bench.full_plan import measure as full_plan
 from tests.bench.gaps import measure as gaps
 from tests.bench.growth import measure as growth
@@ -41,6 +43,8 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "growth": growth,
     "loading": loading,
     "health": health,
+    "fluid": fluid,
+    "collectives": collectives,
 }
 """In the order of the table."""
 

@@ -91,6 +91,16 @@ class Flows:
             for one, two in pairs
         )
 
+    def begins_with(self, other: Flows) -> bool:
+        """Whether the flows of another set come first here, in every column and name."""
+        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
+        return len(self) >= len(other) and all(
+            np.array_equal(one[: len(two)], two)
+            if isinstance(one, np.ndarray)
+            else one[: len(two)] == two
+            for one, two in pairs
+        )
+
     def source_ports(self) -> Ints:
         """UDP source port of QP 0 of each flow; QP ``i`` uses the port ``+ i``.
 

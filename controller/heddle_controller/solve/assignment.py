@@ -61,19 +61,42 @@ class Assignment:
         self.flow, self.first_qp = flow.tolist(), inner.first_qp.tolist()
         self.last_qp = inner.last_qp.tolist()
         self.path = [arcs[low:high] for low, high in pairwise(inner.first.tolist())]
+        self._take_load(inner, owner)
+        order = np.argsort(arcs, kind="stable")
+        counts = np.bincount(arcs, minlength=self.network.arc_count + 1)
+        self._base = starts(counts), owner[order]
+
+    def _take_load(self, inner: Paths, owner: Ints) -> None:
+        """Adds the load of many paths at once."""
+        flow, arcs = inner.flow, inner.arcs
         gbps = (self.unit[flow] * inner.qp_count)[owner]
-        linear = ~np.isin(self.flows.job[flow], list(self._tables)) | (
-            self.flows.phase[flow] == ANY_PHASE
-        )
+        linear = np.ones(len(flow), dtype=np.bool_)
+        if self._tables:
+            linear = ~np.isin(self.flows.job[flow], list(self._tables)) | (
+                self.flows.phase[flow] == ANY_PHASE
+            )
         keep = linear[owner]
         np.add.at(self.load, arcs[keep], gbps[keep])
         for job, table in self._tables.items():
             rows = ~keep & (self.flows.job[flow][owner] == job)
             phases = self.flows.phase[flow][owner[rows]]
             table.load(arcs[rows], phases, gbps[rows], self.load)
-        order = np.argsort(arcs, kind="stable")
-        counts = np.bincount(arcs, minlength=self.network.arc_count + 1)
-        self._base = starts(counts), owner[order]
+
+    def extend(self, flows: Flows) -> None:
+        """Takes on flows that stand behind those known; see ``phases.may_follow``."""
+        known = len(self.flows)
+        come = flows.take(np.arange(known, len(flows), dtype=np.int64))
+        self.flows, self.unit = flows, np.append(self.unit, come.gbps / come.qps)
+        self._tables |= phase_tables(come)
+
+    def put(self, chunks: list[int], inner: Paths) -> None:
+        """Gives chunks that have no path one each, many at once; cannot be rolled back."""
+        self._take_load(inner, inner.owner())
+        arcs = inner.arcs
+        for chunk, (low, high) in zip(chunks, pairwise(inner.first.tolist()), strict=True):
+            self.path[chunk] = arcs[low:high]
+            self._join(chunk, self.path[chunk])
+        self.touched.update(chunks)
 
     def members(self, arc: int) -> list[int]:
         """Chunks on an arc, ascending."""

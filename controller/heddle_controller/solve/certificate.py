@@ -10,14 +10,16 @@ from heddle_controller.solve.bound import Bound
 
 def certify(fabric: Fabric, loads: Floats, bound: Bound) -> Certificate:
     """The certificate of loads (Gbit/s by arc) against a proven bound."""
-    used = utilization(fabric, loads)
-    structure = fabric.structure
-    worst = structure.worst_by_tier(used)
+    return certify_worst(fabric, fabric.structure.worst_by_tier(utilization(fabric, loads)), bound)
+
+
+def certify_worst(fabric: Fabric, worst: Floats, bound: Bound) -> Certificate:
+    """The certificate of the worst utilisation of each tier against a proven bound."""
     # Both are sums of the same rates in another order: a bound that is met may
     # come out a rounding error above what meets it.
     tiers = tuple(
         TierCertificate(name, float(reached), float(min(least, reached)))
-        for name, reached, least in zip(structure.tiers, worst, bound.tiers, strict=True)
+        for name, reached, least in zip(fabric.structure.tiers, worst, bound.tiers, strict=True)
     )
     reached = float(worst.max(initial=0.0))
     proof = bound.proof if reached > 0 else "none"

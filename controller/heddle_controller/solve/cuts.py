@@ -120,10 +120,10 @@ class _Family:
         """Rate of the QPs that leave each set where all are equal; else 0."""
         self._flow_set = self._sets_of(flows)
         """The set that each flow leaves (or enters, inwards), ``NONE`` where there is none."""
-        tier = self._common_tier(network.fabric.structure.tier_of_arc, arcs)
-        self.sets_of_tier: dict[int, Ints] = {
-            t: np.flatnonzero(tier == t) for t in np.unique(tier).tolist() if t != NONE
-        }
+        self._open = network.usable & leaves
+        self._tier_of_arc = network.fabric.structure.tier_of_arc
+        self._tier = self._common_tier(arcs)
+        self.sets_of_tier = _by_value(self._tier)
         """The sets whose arcs are all of one tier."""
         self.bounds: Floats = np.zeros(self._count)
         """Least utilisation of the worst arc around each set; 0 where none is proven."""
@@ -167,12 +167,12 @@ class _Family:
         """An amount of each flow by set, the worst phase of each job."""
         return phased_loads(self._count, flow_set, amount, job, phase)
 
-    def _common_tier(self, tier_of_arc: Ints, arcs: Ints) -> Ints:
+    def _common_tier(self, arcs: Ints) -> Ints:
         """Tier of each set's arcs, ``NONE`` where they are of several."""
         tier = np.full(self._count, NONE, dtype=np.int64)
-        tier[self._arc_set[arcs]] = tier_of_arc[arcs]
-        unlike = tier[self._arc_set[arcs]] != tier_of_arc[arcs]
-        tier[self._arc_set[arcs[unlike]]] = NONE
+        around, own = self._arc_set[arcs], self._tier_of_arc[arcs]
+        tier[around] = own
+        tier[around[tier[around] != own]] = NONE
         return tier
 
     def change(self, arcs: Ints, *, usable: bool) -> None:
@@ -184,13 +184,23 @@ class _Family:
         speed, sign = self._speed[arcs], 1.0 if usable else -1.0
         self._capacity[sets] += sign * np.bincount(place, weights=speed)
         self._width[sets] += sign * np.bincount(place)
-        # An arc that comes later may be unlike the others: then steps prove nothing.
-        fastest = np.zeros(len(sets))
-        np.maximum.at(fastest, place, speed)
-        whole = self._width[sets] * fastest
-        alike = np.abs(self._capacity[sets] - whole) <= 1e-9 * (1 + whole)
-        self._even[sets[~alike]] = 0.0
+        self._open[arcs] = usable
+        whole = self._width[sets] * self._even[sets]
+        alike = np.abs(self._capacity[sets] - whole) <= 1e-9 * whole
+        unsure = sets[~alike | (self._even[sets] == 0) | (self._tier[sets] == NONE)]
+        if len(unsure):
+            self._look_again(unsure)
         self._renew(sets)
+
+    def _look_again(self, sets: Ints) -> None:
+        """Whether the arcs around some sets are alike now, and of which tier they are."""
+        touched = np.zeros(self._count + 1, dtype=np.bool_)
+        touched[sets] = True
+        arcs = np.flatnonzero(self._open & touched[self._arc_set])
+        around = self._arc_set[arcs]
+        self._even[sets] = _common(self._speed[arcs], around, self._count)[sets]
+        self._tier[sets] = self._common_tier(arcs)[sets]
+        self.sets_of_tier = _by_value(self._tier)
 
     def _renew(self, sets: Ints) -> None:
         self.bounds[sets] = self._bounds(sets)
@@ -225,3 +235,9 @@ def _common(values: Floats, group: Ints, count: int) -> Floats:
     unlike = np.abs(values - some[group]) > 1e-9 * np.abs(values)
     some[group[unlike]] = 0.0
     return some
+
+
+def _by_value(column: Ints) -> dict[int, Ints]:
+    """The rows of each value but ``NONE``."""
+    values = np.unique(column).tolist()
+    return {value: np.flatnonzero(column == value) for value in values if value != NONE}

@@ -12,10 +12,12 @@ each end by itself, in turns.
 from __future__ import annotations
 
 import math
+from copy import copy
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.plan import starts
 from heddle_controller.solve.network import Network
 
 MOST_COLOURS = 1024
@@ -50,19 +52,41 @@ class Layer:
         self.width = np.diff(self.first, append=len(upper))
         """Slots of each part."""
         self._speed = _usual_speed(network, arcs, self.first[self.part[tail]] + slot_of_node[head])
-        self._tabulate(network, arcs[network.usable[arcs]], count)
+        self._tabulate(network, arcs, count)
 
     def _tabulate(self, network: Network, arcs: Ints, count: int) -> None:
-        """Sorts usable cables by lower switch and slot."""
+        """Sorts cables by lower switch and slot, within these usable ones first."""
         lowers, row = np.unique(network.tail[arcs], return_inverse=True)
         self._row = np.full(count, len(lowers), dtype=np.int64)
         self._row[lowers] = np.arange(len(lowers))
         self._stride = int(self.width.max(initial=0)) + 1
         place = row * self._stride + self.slot_of_arc[arcs]
-        order = np.argsort(place, kind="stable")
+        usable = network.usable[arcs]
+        order = np.argsort(2 * place + ~usable, kind="stable")
         self._cables = np.append(arcs[order], NONE)
-        self._count = np.bincount(place, minlength=(len(lowers) + 1) * self._stride)
-        self._first = np.cumsum(self._count) - self._count
+        places = (len(lowers) + 1) * self._stride
+        self._count = np.bincount(place[usable], minlength=places)
+        self._first = starts(np.bincount(place, minlength=places))
+
+    def with_states(self, network: Network, arcs: Ints) -> Layer:
+        """The same cables after some arcs became usable, or ceased to be."""
+        arcs = arcs[self.slot_of_arc[arcs] != NONE]
+        if not len(arcs):
+            return self
+        other = copy(self)
+        other.sort_again(network, arcs)
+        return other
+
+    def sort_again(self, network: Network, arcs: Ints) -> None:
+        """Sorts the cables that lie beside some arcs by what is usable now."""
+        self._cables, self._count = self._cables.copy(), self._count.copy()
+        places = self._row[network.tail[arcs]] * self._stride + self.slot_of_arc[arcs]
+        for place in np.unique(places).tolist():
+            low, high = self._first[place : place + 2].tolist()
+            cables = np.sort(self._cables[low:high])
+            usable = network.usable[cables]
+            self._cables[low:high] = np.concatenate([cables[usable], cables[~usable]])
+            self._count[place] = np.count_nonzero(usable)
 
     def colours(self, part: int) -> Ints:
         """Slot of each colour of a part, counted within the part."""

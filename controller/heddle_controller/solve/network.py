@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.flows import Flows
 
 
 class Network:
@@ -37,9 +38,16 @@ class Network:
         self._attach()
 
     def with_states(self, fabric: Fabric) -> Network:
-        """The network of the same fabric after links between switches changed."""
+        """The network of the same fabric after links changed: of NICs, only their sole ones."""
         other = copy(self)
         other.fabric, other.usable = fabric, fabric.plannable
+        changed = np.flatnonzero(other.usable != self.usable)
+        up = changed[self.level[self.tail[changed]] == NodeKind.NIC]
+        if len(up):
+            nic, back = self.tail[up], other.usable[up]
+            other.nic_arc, other.terminal = self.nic_arc.copy(), self.terminal.copy()
+            other.nic_arc[nic] = np.where(back, up, NONE)
+            other.terminal[nic] = np.where(back, self.head[up], NONE)
         return other
 
     def _attach(self) -> None:
@@ -81,3 +89,12 @@ class Network:
         arcs = self.out(node)
         rising: Ints = arcs[self.level[self.head[arcs]] > self.level[node]]
         return rising
+
+
+def attached(network: Network, flows: Flows, rows: Ints | None = None) -> Bools:
+    """Whether both NICs of each flow, or of some rows, have a usable uplink."""
+    source, destination = flows.source, flows.destination
+    if rows is not None:
+        source, destination = source[rows], destination[rows]
+    result: Bools = (network.terminal[source] != NONE) & (network.terminal[destination] != NONE)
+    return result

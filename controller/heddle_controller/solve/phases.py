@@ -78,6 +78,16 @@ def phase_tables(flows: Flows) -> dict[int, PhaseTable]:
     return {job: PhaseTable(pairs[1, pairs[0] == job]) for job in phased_jobs(flows).tolist()}
 
 
+def may_follow(known: int, flows: Flows) -> bool:
+    """Whether flows from row ``known`` on leave the table of each earlier job as it is.
+
+    So it is where their jobs have no flows before them, or no more than one phase.
+    """
+    jobs = np.unique(flows.job[known:])
+    earlier = np.intersect1d(jobs, flows.job[:known])
+    return not len(earlier) or not np.isin(earlier, phased_jobs(flows)).any()
+
+
 def phased_jobs(flows: Flows) -> Ints:
     """Rows of the jobs that have flows in more than one phase."""
     jobs, count = np.unique(_job_phases(flows)[0], return_counts=True)

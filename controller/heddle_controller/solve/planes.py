@@ -12,6 +12,7 @@ stay without a path here and are placed by search.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,6 +44,15 @@ class Planes:
         self.cores = Layer(network, NodeKind.SPINE)
         self.spines = Layer(network, NodeKind.LEAF, group=self.cores.part)
         self._core_links = _links_up(network, NodeKind.SPINE)
+
+    def with_states(self, network: Network) -> Planes:
+        """The planes of the same fabric after links between switches changed."""
+        changed = np.flatnonzero(network.usable != self.network.usable)
+        other = copy(self)
+        other.network = network
+        other.cores = self.cores.with_states(network, changed)
+        other.spines = self.spines.with_states(network, changed)
+        return other
 
     def colour(self, flows: Flows) -> Coloured:
         """Paths for flows between leaves, as far as colours give them."""

@@ -3,11 +3,11 @@
 Paths that still hold stay. What lost its path (or never had one) is placed where
 it weighs least, and then the search makes room, but only on arcs that would
 otherwise be fuller than the bound *and* than anything in their tier was before:
-moving flows that nothing happened to is what repair is there to avoid. Flows that
-only links in maintenance could carry stay on them (``stranded``).
+moving flows that nothing happened to is what repair is there to avoid.
+Flows that only links in maintenance could carry stay on them (``stranded``).
 
-When only links between switches changed, nothing is built anew: ``Standing`` keeps
-the plan's loads and indexes, and the work is in proportion to what was lost.
+Usually nothing is built anew: ``Standing`` keeps the plan's loads and indexes, and the
+work is in proportion to what was lost or came.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from heddle_controller.solve.carry import carried, carry_over
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.export import paths_of
 from heddle_controller.solve.greedy import place_greedily
-from heddle_controller.solve.network import Network
+from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planes import Planes, coloured_paths
-from heddle_controller.solve.planner import attached, finished_plan
+from heddle_controller.solve.planner import finished_plan
 from heddle_controller.solve.search import Search, Target
 from heddle_controller.solve.standing import Standing
 from heddle_controller.solve.stranded import stay_put, stranded_flows
@@ -44,25 +44,21 @@ class Repairer:
         self.options = options or Options()
         self.plan = previous
         """The newest plan: the one given, then the last one that ``repair`` made."""
-        self._standing: Standing | None = Standing(previous)
         self._known: tuple[Network, Planes | None] | None = None
-        self._network(previous.fabric)
+        self._standing: Standing | None = self._indexed()
 
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""
-        standing = self._standing or Standing(self.plan)
-        mended = None
-        same = not self._has_stranded() and flows.same_as(self.plan.flows)
-        if same and standing.can_mend(fabric):
-            mended = standing.mend(fabric, self.options)
+        standing, mended = self._standing or self._indexed(), None
+        if standing.can_mend(fabric, flows):
+            mended = standing.mend(fabric, flows, self.options)
+            self._known = standing.network, standing.planes
+        self._standing = standing if mended else None
         self.plan = mended or self._replanned(fabric, flows)
-        self._standing = standing if mended and standing.holds(mended) else None
         return self.plan
 
-    def _has_stranded(self) -> bool:
-        """Whether some paths are over links in maintenance, which ``Standing`` knows not of."""
-        plan = self.plan
-        return not plan.fabric.plannable[plan.paths.arcs].all()
+    def _indexed(self) -> Standing:
+        return Standing(self.plan, *self._network(self.plan.fabric))
 
     def _network(self, fabric: Fabric) -> tuple[Network, Planes | None]:
         """Network and planes, those of last time where no link changed."""

@@ -1,114 +1,205 @@
-"""A plan kept ready for links to change: loads, members of arcs, cuts, backups.
+"""A plan kept ready for what happens next: loads, members of arcs, cuts, backups.
 
-Mending takes time in proportion to what the links carried, and a few passes over
-flat arrays; at 24,576 NICs that is milliseconds. It covers the usual case, links
-between switches that go or come while the flows stay the same; every other change
-is for ``Repairer`` to plan over.
+Mending takes time in proportion to what changed, and a few passes over flat arrays;
+at 24,576 NICs that is milliseconds. It covers the usual cases: links and switches that
+go or come, and flows that come while those there are stay. A NIC may lose its only
+link, and its flows their path; they get it again when the link is back. Every other
+change is for ``Repairer`` to plan over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric, Ints
-from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths, Plan, join_paths, starts
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind, State
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads, phased_loads
+from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.assignment import Assignment
-from heddle_controller.solve.backups import least_shared
 from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.carry import inner_paths
-from heddle_controller.solve.certificate import certify
-from heddle_controller.solve.chains import Limits
+from heddle_controller.solve.certificate import certify_worst
+from heddle_controller.solve.chains import TOLERANCE, Limits
 from heddle_controller.solve.cuts import Cuts
 from heddle_controller.solve.export import merged_chunks, with_nics
-from heddle_controller.solve.network import Network
+from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
+from heddle_controller.solve.phases import may_follow
+from heddle_controller.solve.planes import Planes, coloured_paths
 from heddle_controller.solve.search import Search, Target
+from heddle_controller.solve.spare_ways import SpareWays, backups_for, bare_flows
+from heddle_controller.solve.splice import spliced
+from heddle_controller.solve.unrouted import reason_unrouted
 
 HASTE = Limits(effort=2000, spare=200, patience=4)
 """How hard to try when a link was lost: a better plan can follow, a quick one cannot."""
-
-
-LOCAL = 2
-"""Arcs of a path within one leaf, which no backup is needed for."""
+MANY = 64
+"""Flows without a path that are worth a colouring of their own."""
+EMPTY = np.empty(0, dtype=np.int64)
 
 
 class Standing:
-    """One plan, indexed. Row ``i`` of its paths is chunk ``i`` of the assignment."""
+    """One plan, indexed, and mended again and again."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, network: Network, planes: Planes | None) -> None:
+        """``network`` and ``planes`` are those of the plan's fabric."""
         self.plan = plan
-        self.network = Network(plan.fabric)
+        self.network = network
+        self._planes = planes
         paths = plan.paths
-        self.assignment = Assignment(self.network, plan.flows)
-        self.assignment.load_chunks(inner_paths(self.network, paths))
-        total = arc_loads(self.network.arc_count, plan.flows, paths)
-        self._chunk_count = len(paths)
-        self._regained = False
-        """Whether links came back with the newest change: they may serve as backups."""
-        self._fixed = total - self.assignment.load[:-1]
+        self.assignment = Assignment(network, plan.flows)
+        self.assignment.load_chunks(inner_paths(network, paths))
+        self._chunks = Chunks(paths, len(plan.flows))
+        loads = arc_loads(network.arc_count, plan.flows, paths)
+        self._fixed = loads - self.assignment.load[:-1]
         """Load of the arcs that no choice is about."""
-        routed = np.bincount(paths.flow, minlength=len(plan.flows)) > 0
-        self._cuts = Cuts(self.network, plan.flows, routed)
-        order = np.argsort(plan.backups.arcs, kind="stable")
-        self._backup_arcs = plan.backups.arcs[order]
-        self._backup_flows = plan.backups.flow[plan.backups.owner()[order]]
-        self._later_backups: dict[int, set[int]] = {}
+        self._routed = np.bincount(paths.flow, minlength=len(plan.flows)) > 0
+        self._cuts = Cuts(network, plan.flows, self._routed)
+        self._spare_ways = SpareWays(plan.backups)
+        self._terminal = network.terminal
+        """As it was when last looked at."""
+        self._home = network.nic_arc
+        """The arc out of each NIC that has no choice."""
+        alone = np.bincount(network.tail, minlength=plan.fabric.node_count) == 1
+        self._may_change = (network.level != NodeKind.NIC) | (alone & (self._home != NONE))
+        """Nodes whose links may come and go: of NICs, only those of a sole link."""
+        used = np.concatenate([paths.arcs, plan.backups.arcs])
+        tables = plan.fabric.structure.nodes.table_size
+        self._sound = bool(
+            network.usable[used].all() and self._routed.any() and (tables == NONE).all()
+        )
+        self._worst_fixed = self._worst_by_tier(self._fixed)
 
-    def can_mend(self, fabric: Fabric) -> bool:
-        """Whether only links between switches changed, and nothing else needs care.
-
-        Flows without a path and tables that may fill up are for a plan made anew.
-        """
+    def can_mend(self, fabric: Fabric, flows: Flows) -> bool:
+        """Whether this can cope with what changed, and no table may fill up."""
         structure = fabric.structure
-        if structure is not self.plan.fabric.structure or self.plan.unrouted:
+        if not self._sound or structure is not self.plan.fabric.structure:
             return False
-        if (structure.nodes.table_size != NONE).any():
+        if not self._may_follow(flows):
             return False
         changed = np.flatnonzero(fabric.effective != self.plan.fabric.effective)
-        links, level = structure.links, self.network.level
-        return bool((level[links.a[changed]] > 0).all() and (level[links.b[changed]] > 0).all())
+        ends = structure.links.a[changed], structure.links.b[changed]
+        return all(bool(self._may_change[end].all()) for end in ends)
 
-    def holds(self, plan: Plan) -> bool:
-        """Whether rows and chunks still correspond for a plan that ``mend`` made."""
-        chunks = len(self.assignment.flow)
-        return self.plan is plan and chunks == len(plan.paths) == self._chunk_count
+    def _may_follow(self, flows: Flows) -> bool:
+        """Whether flows are those known, and perhaps more behind them."""
+        known = self.plan.flows
+        return flows.same_as(known) or (flows.begins_with(known) and may_follow(len(known), flows))
 
-    def mend(self, fabric: Fabric, options: Options) -> Plan | None:
-        """The plan with as little changed as the new link states allow.
+    def mend(self, fabric: Fabric, flows: Flows, options: Options) -> Plan | None:
+        """The plan with as little changed as the new states and flows allow.
 
-        None where a flow is left without any path; then nothing of this is usable.
+        None where no flow has a path any more, or flows have none but over links that are
+        being drained; then nothing of this is usable.
         """
-        lost = self._change_links(fabric)
-        bound = self._cuts.bound()
+        assignment = self.assignment
+        assignment.touched.clear()
+        lost, regained = self._take_links(fabric)
         candidates = Candidates(self.network, options.candidate_limit)
-        target = self._target(bound)
-        search = Search(self.assignment, candidates, target, options.deadline(), HASTE)
-        self.assignment.touched.clear()
-        homeless = sorted({c for arc in lost.tolist() for c in self.assignment.members(arc)})
-        homeless.sort(key=self.assignment.gbps, reverse=True)
-        for chunk in homeless:
-            self.assignment.move(chunk, np.empty(0, dtype=np.int64))
-        for chunk in homeless:
-            if not len(search.chains.paths(self.assignment.flow[chunk])):
-                return None
-            search.settle(chunk)
-        search.run_sparing(frozenset(self.assignment.flow[chunk] for chunk in homeless))
-        self.plan = self._exported(fabric, candidates, bound, lost)
+        homeless = sorted({c for arc in lost.tolist() for c in assignment.members(arc)})
+        gone, came = self._take_flows(flows, candidates, self._flows_of(homeless))
+        drained = fabric.effective[lost >> 1] == State.DRAINED
+        if not self._routed.any() or (gone and drained.any()):
+            return None
+        homeless = [chunk for chunk in homeless if self._routed[assignment.flow[chunk]]]
+        bound = self._cuts.bound()
+        used = self._settle(candidates, bound, options, (homeless, self._chunks.of(came)))
+        moved = {*self._flows_of(assignment.touched), *gone, *came}
+        moved |= self._spare_ways.flows_over(self.plan.backups, lost)
+        if len(regained):
+            moved |= bare_flows(self.plan)
+        changed = np.array(sorted(moved), dtype=np.int64)
+        fresh = self._fresh_paths(changed)
+        ways = self.network, candidates, self.planes
+        fresh_backups = backups_for(ways, flows, fresh, used)
+        pair = self.plan.paths, self.plan.backups
+        paths, backups = spliced(*pair, changed, (fresh, fresh_backups))
+        self._spare_ways.note(fresh_backups)
+        worst = np.maximum(fabric.structure.worst_by_tier(used[:-1]), self._worst_fixed)
+        certificate = certify_worst(fabric, worst, bound)
+        self.plan = Plan(fabric, flows, paths, backups, certificate, self._unrouted(gone))
         return self.plan
 
-    def _change_links(self, fabric: Fabric) -> Ints:
-        """Takes on the new states; returns the arcs that can be used no more."""
+    def _flows_of(self, chunks: Iterable[int]) -> list[int]:
+        return [self.assignment.flow[chunk] for chunk in chunks]
+
+    def _take_links(self, fabric: Fabric) -> tuple[Ints, Ints]:
+        """Takes on the new states; returns the arcs lost to planning, and those regained."""
         before = self.network.usable
         self.network = self.network.with_states(fabric)
         self.assignment.network = self.network
-        lost = np.flatnonzero(before & ~self.network.usable)
-        regained = np.flatnonzero(self.network.usable & ~before)
+        changed = np.flatnonzero(before != self.network.usable)
+        lost, regained = changed[before[changed]], changed[~before[changed]]
         self._cuts.change(lost, usable=False)
         self._cuts.change(regained, usable=True)
-        self._regained = len(regained) > 0
-        return lost
+        return lost, regained
+
+    def _take_flows(
+        self, flows: Flows, candidates: Candidates, homeless: list[int]
+    ) -> tuple[list[int], list[int]]:
+        """Takes on flows, and says which have no path any more, and which are to get one.
+
+        ``homeless`` are flows that lost a path.
+        """
+        assignment, known = self.assignment, len(self._routed)
+        if len(flows) > known:
+            assignment.extend(flows)
+            more = np.zeros(len(flows) - known, dtype=np.bool_)
+            self._routed = np.append(self._routed, more)
+        cut_off, came = self._attached_now(flows, known)
+        stuck = {row for row in {*homeless, *came} if not self._can_go(candidates, row)}
+        gone = {*cut_off, *stuck}
+        came = [row for row in came if row not in stuck]
+        self._routed[list(gone)], self._routed[came] = False, True
+        changed = np.array([*gone, *came], dtype=np.int64)
+        if len(changed) or len(flows) > known:
+            self._cuts.recount(flows, self._routed, changed)
+            self._fix(changed)
+        for chunk in self._chunks.of(gone):
+            assignment.move(chunk, EMPTY)
+        self._chunks.make(assignment, came)
+        return sorted(gone), came
+
+    def _attached_now(self, flows: Flows, known: int) -> tuple[list[int], list[int]]:
+        """Flows that a NIC is cut off of, if they had a path or are new; those that may get one.
+
+        ``known`` is how many were there before.
+        """
+        rows = np.arange(len(flows), dtype=np.int64)
+        if self.network.terminal is self._terminal:
+            rows = np.flatnonzero(~self._routed)
+        self._terminal = self.network.terminal
+        near = attached(self.network, flows, rows)
+        cut_off = rows[~near & (self._routed[rows] | (rows >= known))]
+        return cut_off.tolist(), rows[near & ~self._routed[rows]].tolist()
+
+    def _can_go(self, candidates: Candidates, row: int) -> bool:
+        flows, terminal = self.assignment.flows, self.network.terminal
+        ends = int(terminal[flows.source[row]]), int(terminal[flows.destination[row]])
+        return NONE not in ends and len(candidates.between(*ends)) > 0
+
+    def _fix(self, changed: Ints) -> None:
+        """Reckons anew the load of NICs' arcs, of which some flows came or went."""
+        flows, home = self.assignment.flows, self._home
+        arcs = [home[flows.source], np.where(home != NONE, home ^ 1, NONE)[flows.destination]]
+        marked = np.zeros(self.network.arc_count + 1, dtype=np.bool_)
+        for of_end in arcs:
+            marked[of_end[changed]] = True
+        marked[NONE] = False
+        rows = [np.flatnonzero(self._routed & marked[of_end]) for of_end in arcs]
+        uses = np.concatenate([of_end[own] for of_end, own in zip(arcs, rows, strict=True)])
+        both = np.concatenate(rows)
+        together = flows.gbps[both], flows.job[both], flows.phase[both]
+        loads = phased_loads(self.network.arc_count, uses, *together)
+        self._fixed[marked[:-1]] = loads[marked[:-1]]
+        self._worst_fixed = self._worst_by_tier(self._fixed)
+
+    def _worst_by_tier(self, loads: Floats) -> Floats:
+        used = loads * self.network.per_gbps[:-1]
+        return self.network.fabric.structure.worst_by_tier(used)
 
     def _target(self, bound: Bound) -> Target:
         before = np.array([tier.max_utilization for tier in self.plan.certificate.tiers])
@@ -116,86 +207,106 @@ class Standing:
         overall = max(bound.overall, float(tiers.max(initial=0.0)))
         return Target(np.maximum(tiers, min(overall, 1.0)), overall)
 
-    def _exported(self, fabric: Fabric, candidates: Candidates, bound: Bound, lost: Ints) -> Plan:
-        assignment, plan = self.assignment, self.plan
-        moved = {assignment.flow[chunk] for chunk in assignment.touched}
-        for arc in lost.tolist():
-            moved.update(self._flows_backed_by(arc))
-        if self._regained:
-            bare = (np.diff(plan.backups.first) == 0) & (np.diff(plan.paths.first) > LOCAL)
-            moved.update(plan.paths.flow[bare].tolist())
-        flows = np.array(sorted(moved), dtype=np.int64)
-        fresh = self._fresh_paths(flows)
-        loads = assignment.load[:-1] + self._fixed
-        backups = self._fresh_backups(candidates, fresh)
-        result = Plan(
-            fabric,
-            plan.flows,
-            _spliced(plan.paths, flows, fresh),
-            _spliced(plan.backups, flows, backups),
-            certify(fabric, loads, bound),
-        )
-        self._note_backups(backups)
-        return result
+    def _settle(
+        self,
+        candidates: Candidates,
+        bound: Bound,
+        options: Options,
+        chunks: tuple[list[int], list[int]],
+    ) -> Floats:
+        """Gives chunks a path each and makes room; returns the utilisation that results.
 
-    def _flows_backed_by(self, arc: int) -> set[int]:
-        """Flows whose backup uses an arc, and perhaps some whose backup did before."""
-        low, high = np.searchsorted(self._backup_arcs, [arc, arc + 1])
-        return self._later_backups.get(arc, set()) | set(self._backup_flows[low:high].tolist())
+        ``chunks`` are those that lost theirs, and those of flows that came.
+        """
+        assignment, target = self.assignment, self._target(bound)
+        homeless, came = chunks
+        search = Search(assignment, candidates, target, options.deadline(), HASTE)
+        for chunk in homeless:
+            assignment.move(chunk, EMPTY)
+        if len(came) >= MANY and self.planes is not None:
+            came = self._uncoloured(self.planes, came)
+        for chunk in sorted([*homeless, *came], key=assignment.gbps, reverse=True):
+            search.settle(chunk)
+        used = assignment.utilization()
+        worst = self.network.fabric.structure.worst_by_tier(used[:-1])
+        if (worst > target.bounds + TOLERANCE).any():
+            search.run_sparing(frozenset(self._flows_of(assignment.touched)))
+            used = assignment.utilization()
+        self._chunks.take_on(assignment)
+        return used
 
-    def _note_backups(self, fresh: Paths) -> None:
-        for arc, flow in zip(fresh.arcs.tolist(), fresh.flow[fresh.owner()].tolist(), strict=True):
-            self._later_backups.setdefault(arc, set()).add(flow)
+    @property
+    def planes(self) -> Planes | None:
+        """The planes as links stand now; brought up to date when somebody needs them."""
+        if self._planes is not None and self._planes.network is not self.network:
+            self._planes = self._planes.with_states(self.network)
+        return self._planes
+
+    def _uncoloured(self, planes: Planes, chunks: list[int]) -> list[int]:
+        """Colours flows that came, among themselves; returns what colours cannot place."""
+        assignment = self.assignment
+        own = {
+            assignment.flow[chunk]: chunk
+            for chunk in chunks
+            if assignment.qps(chunk) == assignment.flows.qps[assignment.flow[chunk]]
+        }
+        rows = np.array(sorted(own), dtype=np.int64)
+        coloured = coloured_paths(planes, assignment.flows, rows)
+        placed = [own[flow] for flow in coloured.flow.tolist()]
+        assignment.put(placed, coloured)
+        left = set(placed)
+        return [chunk for chunk in chunks if chunk not in left]
+
+    def _unrouted(self, gone: list[int]) -> dict[int, str]:
+        """Why flows have no path: as before, but for those that got one or lost theirs."""
+        network, flows = self.network, self.assignment.flows
+        reasons = {row: why for row, why in self.plan.unrouted.items() if not self._routed[row]}
+        of_nic: dict[int, str] = {}
+        for row in gone:
+            source, destination = int(flows.source[row]), int(flows.destination[row])
+            cut_off = [nic for nic in (source, destination) if network.terminal[nic] == NONE]
+            key = cut_off[0] if cut_off else -1 - row
+            if key not in of_nic:
+                of_nic[key] = reason_unrouted(network, source, destination)
+            reasons[row] = of_nic[key]
+        return reasons
 
     def _fresh_paths(self, flows: Ints) -> Paths:
         """All paths of some flows, as the assignment now has them."""
-        assignment, paths = self.assignment, self.plan.paths
-        low = np.searchsorted(paths.flow, flows, side="left").tolist()
-        high = np.searchsorted(paths.flow, flows, side="right").tolist()
-        chunks = [c for begin, end in zip(low, high, strict=True) for c in range(begin, end)]
-        chunks += range(len(paths), len(assignment.flow))
+        assignment = self.assignment
+        chunks = sorted(self._chunks.of(flows[self._routed[flows]].tolist()))
         return with_nics(
             self.network, assignment.flows, merged_chunks(assignment, chunks, renumber=False)
         )
 
-    def _fresh_backups(self, candidates: Candidates, fresh: Paths) -> Paths:
-        network, flows = self.network, self.assignment.flows
-        used = self.assignment.utilization()
-        source = network.terminal[flows.source[fresh.flow]].tolist()
-        destination = network.terminal[flows.destination[fresh.flow]].tolist()
-        pieces = [
-            least_shared(network, candidates.between(s, t), fresh.of(row), used)
-            for row, (s, t) in enumerate(zip(source, destination, strict=True))
-        ]
-        lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
-        arcs = np.concatenate([*pieces, np.empty(0, dtype=np.int64)])
-        inner = Paths(fresh.flow, fresh.first_qp, fresh.last_qp, starts(lengths), arcs)
-        return with_nics(network, flows, inner, lengths > 0)
 
+class Chunks:
+    """The chunks of each flow."""
 
-def _spliced(paths: Paths, flows: Ints, fresh: Paths) -> Paths:
-    """The paths with those of some flows, ascending, replaced by others."""
-    low = np.searchsorted(paths.flow, flows, side="left")
-    high = np.searchsorted(paths.flow, flows, side="right")
-    new_low = np.searchsorted(fresh.flow, flows, side="left")
-    new_high = np.searchsorted(fresh.flow, flows, side="right")
-    if np.array_equal(high - low, new_high - new_low) and np.array_equal(
-        np.diff(paths.first)[_ranges(low, high)], np.diff(fresh.first)
-    ):
-        rows = _ranges(low, high)
-        arcs = paths.arcs.copy()
-        arcs[_ranges(paths.first[rows], paths.first[rows + 1])] = fresh.arcs
-        first_qp, last_qp = paths.first_qp.copy(), paths.last_qp.copy()
-        first_qp[rows], last_qp[rows] = fresh.first_qp, fresh.last_qp
-        return Paths(paths.flow, first_qp, last_qp, paths.first, arcs)
-    keep = np.ones(len(paths), dtype=np.bool_)
-    keep[_ranges(low, high)] = False
-    both = join_paths([paths.take(np.flatnonzero(keep)), fresh])
-    return both.take(np.argsort(both.flow, kind="stable"))
+    def __init__(self, paths: Paths, flows: int) -> None:
+        """Chunk ``i`` is row ``i`` of the paths."""
+        self._first: list[int] = np.searchsorted(paths.flow, np.arange(flows + 1)).tolist()
+        self._later: dict[int, list[int]] = {}
+        self._known = len(paths)
 
+    def of(self, flows: Iterable[int]) -> list[int]:
+        """The chunks of some flows, whether they have a path or not."""
+        found: list[int] = []
+        for flow in flows:
+            if flow + 1 < len(self._first):
+                found += range(self._first[flow], self._first[flow + 1])
+            found += self._later.get(flow, ())
+        return found
 
-def _ranges(low: Ints, high: Ints) -> Ints:
-    """All numbers from each low to below each high, in order."""
-    lengths = high - low
-    offset = np.cumsum(lengths) - lengths
-    return np.repeat(low - offset, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
+    def make(self, assignment: Assignment, flows: list[int]) -> None:
+        """A chunk of all QPs for each of the flows that has none at all."""
+        for flow in flows:
+            if not self.of([flow]):
+                assignment.place(flow, 0, int(assignment.flows.qps[flow]) - 1)
+        self.take_on(assignment)
+
+    def take_on(self, assignment: Assignment) -> None:
+        """Notes the chunks that were made since."""
+        for chunk in range(self._known, len(assignment.flow)):
+            self._later.setdefault(assignment.flow[chunk], []).append(chunk)
+        self._known = len(assignment.flow)

@@ -1,0 +1,81 @@
+"""Backups of a standing plan: whose is lost with a link, and new ones for a few paths."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths, Plan, starts
+from heddle_controller.solve.backups import backups_of, least_shared
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.export import with_nics
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.planes import Planes
+from heddle_controller.solve.splice import ranges
+
+LOCAL = 2
+"""Arcs of a path within one leaf, which no backup is needed for."""
+MANY = 16
+"""Paths whose backups are quicker found together than one by one."""
+
+EMPTY = np.empty(0, dtype=np.int64)
+_NOBODY: frozenset[int] = frozenset()
+
+
+class SpareWays:
+    """Which flows have a backup over which arc, kept up to date."""
+
+    def __init__(self, backups: Paths) -> None:
+        order = np.argsort(backups.arcs, kind="stable")
+        self._arcs = backups.arcs[order]
+        self._flows = backups.flow[backups.owner()[order]]
+        self._later: defaultdict[int, set[int]] = defaultdict(set)
+
+    def note(self, fresh: Paths) -> None:
+        """Takes in backups that flows have from now on."""
+        later = self._later
+        for arc, flow in zip(fresh.arcs.tolist(), fresh.flow[fresh.owner()].tolist(), strict=True):
+            later[arc].add(flow)
+
+    def flows_over(self, backups: Paths, arcs: Ints) -> set[int]:
+        """Flows of which a backup, as they are now, uses one of some arcs."""
+        low = np.searchsorted(self._arcs, arcs)
+        high = np.searchsorted(self._arcs, arcs, side="right")
+        perhaps = set(self._flows[ranges(low, high)].tolist())
+        for arc in arcs.tolist():
+            perhaps |= self._later.get(arc, _NOBODY)
+        # Entries are never removed when backups change: what is stale is seen here.
+        flows = np.array(sorted(perhaps), dtype=np.int64)
+        low = np.searchsorted(backups.flow, flows)
+        rows = ranges(low, np.searchsorted(backups.flow, flows, side="right"))
+        begin, end = backups.first[rows], backups.first[rows + 1]
+        hit = np.isin(backups.arcs[ranges(begin, end)], arcs)
+        return set(np.repeat(backups.flow[rows], end - begin)[hit].tolist())
+
+
+def bare_flows(plan: Plan) -> set[int]:
+    """Flows of which a path that needs a backup has none."""
+    bare = (np.diff(plan.backups.first) == 0) & (np.diff(plan.paths.first) > LOCAL)
+    return set(plan.paths.flow[bare].tolist())
+
+
+def backups_for(
+    ways: tuple[Network, Candidates, Planes | None], flows: Flows, fresh: Paths, used: Floats
+) -> Paths:
+    """Backups for some paths of a plan, parallel to them; ``used`` is by arc and padding."""
+    network, candidates, planes = ways
+    if planes is not None and len(fresh) >= MANY:
+        return backups_of(network, candidates, planes, flows, fresh)
+    source = network.terminal[flows.source[fresh.flow]].tolist()
+    destination = network.terminal[flows.destination[fresh.flow]].tolist()
+    pieces = [
+        EMPTY if s == t else least_shared(network, candidates.between(s, t), fresh.of(row), used)
+        for row, (s, t) in enumerate(zip(source, destination, strict=True))
+    ]
+    lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
+    arcs = np.concatenate([*pieces, EMPTY])
+    inner = Paths(fresh.flow, fresh.first_qp, fresh.last_qp, starts(lengths), arcs)
+    return with_nics(network, flows, inner, lengths > 0)

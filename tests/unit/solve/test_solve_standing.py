@@ -1,0 +1,189 @@
+"""One plan mended again and again: what it keeps ready stays true to the fabric and flows."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths, Plan, starts
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Repairer, solve
+from heddle_controller.solve.cuts import cut_bound
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.planes import Planes
+from heddle_controller.solve.splice import spliced
+from heddle_emulator.topology import clos, three_tier
+from tests.unit.solve.solve_checks import (
+    check_backups,
+    check_certificate,
+    check_paths,
+    ways_of,
+)
+from tests.unit.solve.solve_fabrics import KINDS, inner_links
+from tests.unit.solve.solve_flows import any_flows, flows_of, permutations
+
+
+def check(plan: Plan) -> None:
+    """Whole, verified, and bound by what cuts reckoned from nothing prove.
+
+    But for flows that stay on drained links: no bound is about them.
+    """
+    check_paths(plan)
+    check_backups(plan)
+    check_certificate(plan)
+    verify_plan(plan)
+    if not plan.fabric.plannable[plan.paths.arcs].all():
+        return
+    routed = np.bincount(plan.paths.flow, minlength=len(plan.flows)) > 0
+    proven = cut_bound(Network(plan.fabric), plan.flows, routed).tiers
+    for tier, least in zip(plan.certificate.tiers, proven, strict=True):
+        assert tier.lower_bound >= min(least, tier.max_utilization) - 1e-9
+
+
+def first_of(flows: Flows, count: int) -> Flows:
+    """The first flows, under the same names."""
+    return flows.take(np.arange(count, dtype=np.int64))
+
+
+def link_of(fabric: Fabric, nic: int) -> int:
+    """The only link of a NIC."""
+    links = fabric.structure.links
+    return int(np.flatnonzero((links.a == nic) | (links.b == nic))[0])
+
+
+def test_a_nic_is_cut_off_and_comes_back() -> None:
+    """Its flows alone lose their paths, each told why, and get them again; no other moves."""
+    fabric = three_tier(zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=2.0)
+    flows = permutations(fabric, Random(3), 2, 4)
+    repairer = Repairer(solve(fabric, flows))
+    for nic in fabric.rows_of_kind(NodeKind.NIC).tolist()[::5]:
+        before = repairer.plan
+        lost = repairer.repair(fabric.with_links({link_of(fabric, nic): State.DOWN}), flows)
+        check(lost)
+        own = {*np.flatnonzero((flows.source == nic) | (flows.destination == nic)).tolist()}
+        assert {*lost.unrouted} == own
+        assert all(fabric.structure.nodes.ids[nic] in why for why in lost.unrouted.values())
+        others = [row for row in range(len(flows)) if row not in own]
+        assert [ways_of(lost, row) for row in others] == [ways_of(before, row) for row in others]
+        back = repairer.repair(fabric, flows)
+        check(back)
+        assert not back.unrouted
+        assert [ways_of(back, row) for row in others] == [ways_of(before, row) for row in others]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_switches_and_flows_come_and_go(kind: str) -> None:
+    """Any links and switches change state while more flows arrive, one repairer for all."""
+    for seed in range(4):
+        rng = Random(seed)
+        fabric = KINDS[kind](rng)
+        flows = any_flows(rng, fabric, 24)
+        count = len(flows) // 3
+        repairer = Repairer(solve(fabric, first_of(flows, count)))
+        for _ in range(6):
+            if rng.random() < 0.5:
+                count = min(len(flows), count + rng.randint(0, 6))
+            state = rng.choice([State.UP, State.UP, State.DOWN, State.DRAINED])
+            fabric = fabric.with_links({rng.randrange(fabric.link_count): state})
+            check(repairer.repair(fabric, first_of(flows, count)))
+
+
+def test_a_spine_is_lost_and_comes_back() -> None:
+    """All its flows find room on the others, as evenly as cuts allow to within one."""
+    fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
+    flows = permutations(fabric, Random(1), 1)
+    repairer = Repairer(solve(fabric, flows))
+    lost = repairer.repair(fabric.with_nodes({fabric.structure.index["s0"]: State.DOWN}), flows)
+    check(lost)
+    assert lost.certificate.max_utilization <= 2.0
+    check(repairer.repair(fabric, flows))
+
+
+def test_many_flows_arrive_where_links_are_lost() -> None:
+    """A job of all NICs comes on top of another, and others stay, whatever is down."""
+    fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
+    both = permutations(fabric, Random(2), 2)
+    old = first_of(both, len(both) // 2)
+    rng = Random(4)
+    repairer = Repairer(solve(fabric, old))
+    links = np.flatnonzero(inner_links(fabric)).tolist()
+    damaged = fabric.with_links(dict.fromkeys(rng.sample(links, 3), State.DOWN))
+    before = repairer.repair(damaged, old)
+    after = repairer.repair(damaged, both)
+    check(after)
+    moved = [row for row in range(len(old)) if ways_of(before, row) != ways_of(after, row)]
+    assert len(moved) <= 0.05 * len(old)
+    assert after.certificate.max_utilization <= 3.0
+
+
+def test_phases_of_a_job_that_arrives_take_turns() -> None:
+    """By hand: two phases of one newcomer share a link, and do not add up."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=3)
+    rows = [
+        ("l0-h0-n0", "l1-h0-n0", 100.0, 1, "old", ""),
+        ("l0-h0-n1", "l1-h0-n1", 400.0, 1, "new", "p"),
+        ("l0-h0-n2", "l1-h0-n2", 400.0, 1, "new", "q"),
+    ]
+    flows = flows_of(fabric, *rows)
+    few = flows_of(fabric, rows[0])
+    after = Repairer(solve(fabric, few)).repair(fabric, flows)
+    check(after)
+    assert after.certificate.max_utilization == pytest.approx(500 / 400)
+
+
+def test_planes_after_a_change_are_those_made_anew() -> None:
+    """Slots are filled by the same cables, whatever happened in which order."""
+    rng = Random(7)
+    fabric = three_tier(zones=2, leaves=4, spines=4, nics_per_leaf=8, cores=4, taper=2.0)
+    planes = Planes(Network(fabric))
+    links = np.flatnonzero(inner_links(fabric)).tolist()
+    for _ in range(20):
+        state = rng.choice([State.UP, State.DOWN])
+        fabric = fabric.with_links(dict.fromkeys(rng.sample(links, 5), state))
+        planes = planes.with_states(planes.network.with_states(fabric))
+        anew = Planes(Network(fabric))
+        for kind, layer, other in (
+            (NodeKind.LEAF, planes.spines, anew.spines),
+            (NodeKind.SPINE, planes.cores, anew.cores),
+        ):
+            nodes = fabric.rows_of_kind(kind)
+            for slot in range(int(layer.width.max())):
+                for turn in range(3):
+                    columns = nodes, np.full_like(nodes, slot), np.full_like(nodes, turn)
+                    assert np.array_equal(layer.cables(*columns), other.cables(*columns))
+
+
+def any_paths(rng: Random, flows: Ints) -> tuple[Paths, Paths]:
+    """Up to three paths of each flow and their backups, of any arcs."""
+    rows = [(flow, qp) for flow in flows.tolist() for qp in range(rng.randrange(4))]
+    flow, qp = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+    both = []
+    for _ in range(2):
+        lengths = np.array([rng.randrange(4) for _ in rows], dtype=np.int64)
+        arcs = np.array([rng.randrange(99) for _ in range(int(lengths.sum()))], dtype=np.int64)
+        both.append(Paths(flow, qp, qp, starts(lengths), arcs))
+    return both[0], both[1]
+
+
+def told(paths: Paths) -> list[tuple[int, int, list[int]]]:
+    """Flow, QP and arcs of each path."""
+    ends = zip(paths.flow.tolist(), paths.first_qp.tolist(), strict=True)
+    return [(*end, paths.of(row).tolist()) for row, end in enumerate(ends)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_paths_of_some_flows_are_replaced(seed: int) -> None:
+    """The others stay, flows stay in order, and backups remain parallel."""
+    rng = Random(seed)
+    every = np.arange(rng.randrange(12), dtype=np.int64)
+    before = any_paths(rng, every)
+    flows = np.array([row for row in range(len(every) + 4) if rng.random() < 0.4], dtype=np.int64)
+    fresh = any_paths(rng, flows)
+    after = spliced(*before, flows, fresh)
+    for old, new, result in zip(before, fresh, after, strict=True):
+        stays = [one for one in told(old) if one[0] not in flows]
+        assert told(result) == sorted([*stays, *told(new)], key=lambda one: one[:2])

@@ -43,6 +43,8 @@ class _Line:
     damper: Damper
     answers: bool = True
     grey: bool = False
+    why: str = CARRIER
+    """It is down, until it is believed up again."""
     told: tuple[bool, str] = field(default=(True, "start"))
     timer: asyncio.TimerHandle | None = None
 
@@ -51,9 +53,16 @@ class _Line:
         """Up or down, and why."""
         if self.damper.up:
             return True, GREY if self.grey else CARRIER
+        return False, self.why
+
+    def judge(self, now: float) -> None:
+        """Form an opinion from what is known."""
+        before = self.damper.up
+        self.damper.seen(up=self.carries and self.answers, now=now)
+        if before and not self.damper.up:
+            self.why = PROBE if self.carries else CARRIER
         if self.damper.flapping:
-            return False, FLAPPING
-        return False, CARRIER if not self.carries or self.answers else PROBE
+            self.why = FLAPPING
 
 
 class KernelLinks:
@@ -156,17 +165,23 @@ class KernelLinks:
     def _seen(self, interface: rtnetlink.Interface) -> None:
         line = self._lines.get(interface.number)
         if line is not None and line.carries != interface.carries:
-            line.carries = interface.carries
-            self._update(line)
+            self._carrier(interface.number, line, carries=interface.carries)
+
+    def _carrier(self, index: int, line: _Line, *, carries: bool) -> None:
+        line.carries = carries
+        if not carries and self._prober is not None and index in self._prober.links:
+            liveness = self._prober.links[index]
+            liveness.cut()
+            line.answers, line.grey = liveness.alive, liveness.grey
+        self._update(line)
 
     def _ask(self) -> None:
         """Find losses that the kernel has not told of yet."""
         assert self._carriers is not None
         self._asking = asyncio.get_running_loop().call_later(_ASK_SECONDS, self._ask)
-        for line in self._lines.values():
+        for index, line in self._lines.items():
             if line.carries and self._carriers.carries(line.interface) is False:
-                line.carries = False
-                self._update(line)
+                self._carrier(index, line, carries=False)
 
     def _judged(self) -> None:
         assert self._prober is not None
@@ -179,7 +194,7 @@ class KernelLinks:
     def _update(self, line: _Line, loss: float = 0.0) -> None:
         """Form an opinion of a link, and pass it on if it is a new one."""
         loop = asyncio.get_running_loop()
-        line.damper.seen(up=line.carries and line.answers, now=loop.time())
+        line.judge(loop.time())
         if line.timer is not None:
             line.timer.cancel()
             line.timer = None

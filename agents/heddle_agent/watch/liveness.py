@@ -51,6 +51,12 @@ class Liveness:
             if self.answered:
                 self._count(lost=bool(lost))
 
+    def cut(self) -> None:
+        """The link lost its carrier: probes under way prove nothing, and new ones have to."""
+        self._judged, self._run = self._sent, 0
+        if self.answered:
+            self._die()
+
     @property
     def loss(self) -> float:
         """Share of the last probes that were lost while the link was believed alive, 0 to 1."""
@@ -60,15 +66,17 @@ class Liveness:
     def _recent(self) -> bool:
         return self._sent - self._judged < 64  # noqa: PLR2004 - bits of _open
 
+    def _die(self) -> None:
+        self.alive = self.grey = False
+        self._history = self._length = 0  # that was no greyness
+
     def _count(self, *, lost: bool) -> None:
         if lost:
             self._run = min(self._run, 0) - 1
         else:
             self._run = max(self._run, 0) + 1
         if self.alive and self._run <= -self.misses:
-            self.alive = False
-            self._history = self._length = 0  # that was no greyness
-            self.grey = False
+            self._die()
         elif not self.alive and self._run >= self.misses:
             self.alive = True
         if not self.alive:

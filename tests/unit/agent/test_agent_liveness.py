@@ -46,6 +46,20 @@ def test_an_agent_that_was_held_up_sees_answers() -> None:
     assert (link.alive, link.loss) == (True, 0.0)
 
 
+def test_a_cut_link_has_to_prove_itself() -> None:
+    """Probes that were under way are no second failure; three answers bring the link back."""
+    link = probed(Liveness(), "1100")
+    link.send()
+    link.cut()
+    assert not link.alive
+    assert not probed(link, "11").alive
+    assert probed(link, "1").alive
+    assert link.loss == 0.0
+    silent = probed(Liveness(), "00")
+    silent.cut()
+    assert silent.alive
+
+
 def test_some_loss_is_grey_and_passes() -> None:
     """Scattered losses are a grey link with its share of loss; once they stop it is well again."""
     link = probed(Liveness(), "10" * 8 + "1" * 16)

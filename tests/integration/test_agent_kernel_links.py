@@ -1,0 +1,233 @@
+"""The agent's own process in a network namespace: what it sees of links that fail in every way.
+
+Two switches, joined by two cables: the agent runs on one of them and the other only answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.needs import missing
+from tests.unit.agent.controllers import until
+
+AGENT = Path(sys.executable).with_name("heddle-agent")
+DROP_ALL, DROP_SOME = "drop", "meta random < 800000000 drop"
+
+
+class Pair:
+    """The two namespaces."""
+
+    def __init__(self) -> None:
+        mark = f"hw{os.getpid() % 100_000}"
+        self.near, self.far = f"{mark}n", f"{mark}f"
+
+    def build(self) -> None:
+        """Two cables with the addresses and aliases that agents go by."""
+        for space in (self.near, self.far):
+            run("ip", "netns", "add", space)
+        for number in range(2):
+            names = (f"up{number}", f"down{number}")
+            run(
+                *("ip", "link", "add", names[0], "netns", self.near, "type", "veth"),
+                *("peer", "name", names[1], "netns", self.far),
+            )
+            for space, name, last in ((self.near, names[0], 0), (self.far, names[1], 1)):
+                address = f"198.18.0.{2 * number + last}/31"
+                run("ip", "-n", space, "address", "add", address, "dev", name)
+                alias = f"spine{number},0" if space == self.near else f"leaf0,{number}"
+                run("ip", "-n", space, "link", "set", name, "alias", alias, "up")
+
+    def remove(self) -> None:
+        """Remove both, and all that is in them."""
+        for space in (self.near, self.far):
+            subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
+
+    def carrier(self, number: int, *, up: bool) -> None:
+        """Pull a cable at the far end, or put it back."""
+        state = "up" if up else "down"
+        run("ip", "-n", self.far, "link", "set", f"down{number}", state)
+
+    def lose(self, number: int, what: str) -> None:
+        """Drop packets that arrive at the far end; carrier stays."""
+        hook = f"type filter hook ingress device down{number} priority 0"
+        table = f"table netdev t {{ chain c {{ {hook}; {what}; }}; }}"
+        run("ip", "netns", "exec", self.far, "nft", table)
+
+    def heal(self) -> None:
+        """Drop nothing any more."""
+        run("ip", "netns", "exec", self.far, "nft", "delete", "table", "netdev", "t")
+
+
+def run(*words: str) -> None:
+    """A command that must succeed."""
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, (words, done.stderr)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Both switches, removed in the end."""
+    if os.geteuid() != 0:
+        missing("network namespaces need root")
+    for program in ("ip", "nft"):
+        if shutil.which(program) is None:
+            missing(f"{program}: apt-get install iproute2 nftables")
+    one = Pair()
+    try:
+        one.build()
+        yield one
+    finally:
+        one.remove()
+
+
+class Running:
+    """An agent's process and what it says of its links."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[dict[str, object]] = []
+        self.reading = asyncio.create_task(self._read())
+
+    def links(self, number: int) -> list[tuple[str, str]]:
+        """Events of the link to a spine, in order, each with its reason."""
+        name = f"leaf0–spine{number} key 0"
+        return [
+            (str(line["event"]), str(line["reason"]))
+            for line in self.lines
+            if line.get("link") == name
+        ]
+
+    def events(self) -> list[str]:
+        """All that it has said."""
+        return [str(line["event"]) for line in self.lines]
+
+    async def says(self, number: int, event: str, reason: str) -> None:
+        """Wait until this is the last that is said of a link."""
+        await until(lambda: self.links(number)[-1:] == [(event, reason)], f"{event}: {reason}")
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.lines.append(json.loads(line))
+
+
+@asynccontextmanager
+async def agent(pair: Pair, *options: str) -> AsyncIterator[Running]:
+    """The agent of leaf0, without a controller; it must log JSON and end in order."""
+    process = await asyncio.create_subprocess_exec(
+        *("ip", "netns", "exec", pair.near, str(AGENT), "run", "--fabric=fabrics/f1"),
+        *("--switch=leaf0", "--controller=127.0.0.1:9", "--probe-milliseconds=20", *options),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    running = Running(process)
+    try:
+        await until(lambda: "agent started" in running.events(), "its start")
+        yield running
+        process.terminate()
+        await running.reading
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await running.reading
+        await process.wait()
+
+
+async def test_carriers_lost_at_once_are_both_seen(pair: Pair) -> None:
+    """The kernel may tell of the second one late: the agent asks. Both come back."""
+    async with agent(pair, "--interfaces=alias") as one:
+        for number in range(2):
+            pair.carrier(number, up=False)
+        for number in range(2):
+            await one.says(number, "link down", "carrier")
+        for number in range(2):
+            pair.carrier(number, up=True)
+        for number in range(2):
+            await one.says(number, "link up", "carrier")
+            assert [event for event, _ in one.links(number)] == ["link down", "link up"]
+
+
+async def test_a_link_that_swallows_packets_is_down(pair: Pair) -> None:
+    """Carrier stays, probes do not come back: down; the other link is not touched by that."""
+    async with agent(pair, "--interfaces=alias") as one:
+        await asyncio.sleep(0.2)  # for a first answer: silence from the start proves nothing
+        pair.lose(0, DROP_ALL)
+        await one.says(0, "link down", "probe")
+        pair.heal()
+        await one.says(0, "link up", "carrier")
+        assert one.links(1) == []
+
+
+async def test_a_link_that_comes_and_goes_is_kept_down(pair: Pair) -> None:
+    """The second return is not believed at once, and that is said."""
+    async with agent(pair, "--interfaces=alias") as one:
+        for _ in range(2):
+            pair.carrier(0, up=False)
+            await one.says(0, "link down", "carrier")
+            pair.carrier(0, up=True)
+            await until(lambda: one.links(0)[-1][0] != "link down", "its return")
+        flaps = [line for line in one.lines if line["event"] == "link flaps: it is kept down"]
+        assert [line["reason"] for line in flaps] == ["flap-damped"]
+        await one.says(0, "link up", "carrier")
+
+
+async def test_a_link_that_loses_some_is_grey(pair: Pair) -> None:
+    """It stays in use; how much it loses is said."""
+    async with agent(pair, "--interfaces=alias") as one:
+        await asyncio.sleep(0.2)
+        pair.lose(1, DROP_SOME)
+        await until(lambda: ("link loses packets", "grey") in one.links(1), "greyness")
+        (line, *_) = [line for line in one.lines if line["event"] == "link loses packets"]
+        assert isinstance(line["loss_ratio"], float)
+        assert 0 < line["loss_ratio"] < 1
+        assert one.links(0) == []
+
+
+async def test_links_may_stand_in_a_file(pair: Pair, tmp_path: Path) -> None:
+    """Interfaces by name; one that shall not be probed is left to its carrier."""
+    file = tmp_path / "links.json"
+    links = {"up0": {"neighbour": "spine0"}, "up1": {"neighbour": "spine1", "probe": False}}
+    file.write_text(json.dumps(links))
+    async with agent(pair, f"--interfaces={file}") as one:
+        await asyncio.sleep(0.2)
+        for number in range(2):
+            pair.lose(number, DROP_ALL)
+            if number == 1:
+                pair.carrier(1, up=False)
+            await one.says(number, "link down", ["probe", "carrier"][number])
+            pair.heal()
+
+
+def test_probes_need_a_capability(pair: Pair) -> None:
+    """Without CAP_NET_RAW: the word for it, and how to do without probes."""
+    if shutil.which("setpriv") is None:
+        missing("setpriv: apt-get install util-linux")
+    said = refused(pair, "--interfaces=alias", before=("setpriv", "--bounding-set=-net_raw"))
+    assert "probing links needs CAP_NET_RAW" in said
+    assert "--probe-milliseconds 0" in said
+
+
+def refused(pair: Pair, *options: str, before: tuple[str, ...] = ()) -> str:
+    """What an agent says that does not start."""
+    done = subprocess.run(
+        [
+            *("ip", "netns", "exec", pair.near, *before, str(AGENT), "run", "--fabric=fabrics/f1"),
+            *("--switch=leaf0", "--controller=127.0.0.1:9", *options),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    return done.stderr

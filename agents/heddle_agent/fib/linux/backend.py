@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import json
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -26,7 +25,7 @@ import structlog
 
 from heddle_agent.fib.linux import elements, nft, schema
 from heddle_agent.fib.linux.elements import Told
-from heddle_agent.fib.linux.entries import NO_CHANGE, Change, Entries, shapes_of
+from heddle_agent.fib.linux.entries import NO_CHANGE, Entries, shapes_of
 from heddle_agent.fib.linux.hops import Cable, Hops, Port
 from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, open_socket
 from heddle_agent.fib.linux.netlink import Opener
@@ -172,16 +171,11 @@ class LinuxFib:
         rules = self._rules | shapes_of(change.keys)
         if rules != self._rules:
             schema.write_rules(transaction, rules)
-        before = Counter(self._ways.numbers[self._entries.groups[m]] for m in self._leaving(change))
+        left = self._entries.leaving(change)
         echo = self._commit(transaction)
         self._rules = rules
-        self._ways.uses.subtract(before)
-        self._ways.uses.update(Counter(map(self._ways.numbers.__getitem__, change.sets.values())))
+        self._ways.recount(left, change.sets.values())
         self._entries.confirm(change, _echoed(echo))
-
-    def _leaving(self, change: Change) -> Iterator[Match]:
-        yield from change.dropped
-        yield from (match for match in change.sets if match in self._entries.groups)
 
     def _note_hops(self, transaction: Transaction) -> None:
         """Note slots and interfaces that are new."""
@@ -195,8 +189,7 @@ class LinuxFib:
 
     def _sweep(self, needed: Collection[Group], transaction: Transaction) -> None:
         """Remove groups that had no entry before this batch, and get none by it."""
-        groups = self._ways.groups
-        unused = [number for number in self._ways.unused() if groups[number] not in needed]
+        unused = self._ways.unused(needed)
         self._ways.drop(unused, transaction)
         self._notes.drop(transaction, Kind.GROUP, unused)
 
@@ -302,7 +295,7 @@ class LinuxFib:
             numbers,
             transaction,
         )
-        self._ways.uses = self._entries.load(read, self._nics, self._ways.groups)
+        self._ways.count(self._entries.load(read, self._nics, self._ways.groups))
         self._rules = self._entries.shapes
         schema.write_rules(transaction, self._rules)
         self._commit(transaction)

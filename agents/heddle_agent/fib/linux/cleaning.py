@@ -7,6 +7,7 @@ interfaces that we changed, which the notes of the table have told us before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from heddle_agent.fib.linux import elements, nft, rtnetlink, schema
@@ -46,7 +47,7 @@ def clean(opener: Opener = open_socket) -> Removed:
     return Removed(entries, len(rules), len(routes), len(back))
 
 
-def _table(kernel: Kernel) -> tuple[int, dict[int, str]]:
+def _table(kernel: Kernel) -> tuple[int, Mapping[int, str]]:
     """Remove our nftables table; entries that it had, and interfaces that it remembered."""
     entries, notes = 0, Notes()
     try:

@@ -120,6 +120,11 @@ class Entries:
         for layout, rows in _by_layout(new):
             transaction.elements(layout.name, *elements.packed(layout, new[rows], values[rows]))
 
+    def leaving(self, change: Change) -> list[Group]:
+        """The group of each entry that a change removes or moves to another."""
+        before = map(self.groups.get, (*change.dropped, *change.sets))
+        return [group for group in before if group is not None]
+
     def confirm(self, change: Change, echo: Iterable[Told]) -> None:
         """A change is in the kernel, which tells what removed elements had counted."""
         for told in echo:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 from heddle_agent.fib.linux.elements import plain, told_plainly
@@ -37,11 +37,11 @@ class Notes:
     """All notes, as they are in the kernel once the transaction at hand is."""
 
     def __init__(self) -> None:
-        self._texts: dict[tuple[Kind, int], str] = {}
+        self._texts: dict[Kind, dict[int, str]] = {kind: {} for kind in Kind}
 
-    def of(self, kind: Kind) -> dict[int, str]:
+    def of(self, kind: Kind) -> Mapping[int, str]:
         """Text by number."""
-        return {number: text for (one, number), text in self._texts.items() if one is kind}
+        return self._texts[kind]
 
     def load(self, datagrams: Iterable[bytes]) -> None:
         """Take over what the kernel has; what is no note of ours is passed over."""
@@ -50,32 +50,31 @@ class Notes:
             name, piece = _KEY.unpack(key)
             comment = found.get(_USER_DATA, b"")
             pieces[name][piece] = comment[2:-1]
-        kinds = {int(kind) for kind in Kind}
-        self._texts = {
-            (Kind(name >> _NUMBER_BITS), name & _NUMBERS): b"".join(
-                part for _, part in sorted(parts.items())
-            ).decode(errors="replace")
-            for name, parts in pieces.items()
-            if name >> _NUMBER_BITS in kinds
-        }
+        kinds = {int(kind): kind for kind in Kind}
+        self._texts = {kind: {} for kind in Kind}
+        for name, parts in pieces.items():
+            known = kinds.get(name >> _NUMBER_BITS)
+            if known is not None:
+                words = b"".join(part for _, part in sorted(parts.items()))
+                self._texts[known][name & _NUMBERS] = words.decode(errors="replace")
 
     def put(self, transaction: Transaction, kind: Kind, texts: dict[int, str]) -> None:
         """Write notes in place of those of the same numbers."""
-        self.drop(transaction, kind, [n for n in texts if (kind, n) in self._texts])
+        self.drop(transaction, kind, [n for n in texts if n in self._texts[kind]])
         packed = [
             plain(key, note=piece)
             for number, text in texts.items()
             for key, piece in _pieces(kind, number, text)
         ]
         transaction.various(NOTES, packed)
-        self._texts.update(((kind, number), text) for number, text in texts.items())
+        self._texts[kind].update(texts)
 
     def drop(self, transaction: Transaction, kind: Kind, numbers: Iterable[int]) -> None:
         """Remove the notes of these numbers."""
         packed = [
             plain(key)
             for number in numbers
-            for key, _ in _pieces(kind, number, self._texts.pop((kind, number), ""))
+            for key, _ in _pieces(kind, number, self._texts[kind].pop(number, ""))
         ]
         transaction.various(NOTES, packed, delete=True)
 

@@ -32,8 +32,8 @@ class Ways:
     def __init__(self) -> None:
         self.numbers: dict[Group, int] = {}
         self.groups: dict[int, Group] = {}
-        self.uses: Counter[int] = Counter()
-        """Entries by group."""
+        self._uses: Counter[int] = Counter()  # entries by group
+        self._unused: set[int] = set()
         self._slots: dict[int, tuple[int, int]] = {}
         self._wanted: dict[int, int] = {}
         self._written: dict[int, int] = {}
@@ -96,9 +96,22 @@ class Ways:
         transaction.various(WAYS, [self._element(number) for number in notes])
         return notes
 
-    def unused(self) -> list[int]:
-        """Groups without entries."""
-        return [number for number in self.groups if not self.uses[number]]
+    def count(self, uses: Counter[int]) -> None:
+        """So many entries use each group, and no other group has any."""
+        self._uses = uses
+        self._unused = {number for number in self.groups if not uses[number]}
+
+    def recount(self, fewer: Iterable[Group], more: Iterable[Group]) -> None:
+        """Entries have left these groups, and others have joined, one each."""
+        change = Counter(map(self.numbers.__getitem__, more))
+        change.subtract(Counter(map(self.numbers.__getitem__, fewer)))
+        for number, entries in change.items():
+            self._uses[number] += entries
+            (self._unused.discard if self._uses[number] else self._unused.add)(number)
+
+    def unused(self, needed: Collection[Group]) -> list[int]:
+        """Groups without entries, and not about to get any."""
+        return [number for number in self._unused if self.groups[number] not in needed]
 
     def drop(self, numbers: Iterable[int], transaction: Transaction) -> None:
         """Remove groups."""
@@ -110,7 +123,8 @@ class Ways:
                 del self.numbers[group]
                 self._choices.pop(group, None)
             del self._wanted[number], self._written[number], self._slots[number]
-            del self.uses[number]
+            self._uses.pop(number, None)
+            self._unused.discard(number)
             self._owed.discard(number)
 
     def steer(

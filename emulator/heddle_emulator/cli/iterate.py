@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import click
 import numpy as np
@@ -13,11 +14,13 @@ from rich.table import Table
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
 from heddle_emulator.strategy import choose, names_of
+from heddle_emulator.traffic.asked import workload_of
 from heddle_emulator.traffic.workload import WORKLOADS, workload
 
 FAILED = 1
@@ -33,6 +36,15 @@ _KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.
     multiple=True,
     metavar="WORKLOAD[:HOSTS]",
     help="May be repeated; see below. [default: llama3-8k:16]",
+)
+@click.option(
+    "--jobs",
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A jobs.yaml instead: its hosts, its collectives once an iteration.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=0.0, help="Those jobs compute an iteration."
 )
 @click.option(
     "--fabric",
@@ -53,6 +65,8 @@ _KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.
 def iterate_command(
     *,
     jobs: tuple[str, ...],
+    file: Path | None,
+    seconds: float,
     fabric: str | None,
     gpus: int,
     qps: int,
@@ -72,9 +86,12 @@ def iterate_command(
     """
     names, settings = names_of(strategies), settings_of(words)
     loaded = without(named_fabric(fabric), down)
-    drawn = None if packed else seed
-    placed = _placed(loaded, jobs or ("llama3-8k:16",), gpus, drawn)
-    placed = [_sent(one, qps, pxn) for one in placed]
+    if file is not None:
+        placed = _read(file, seconds, pxn)
+    else:
+        drawn = None if packed else seed
+        placed = _placed(loaded, jobs or ("llama3-8k:16",), gpus, drawn)
+        placed = [replace(one, qps=qps, pxn=pxn) for one in placed]
     script = script_of(loaded, placed, iterations)
     found: dict[str, list[Iteration]] = {}
     try:
@@ -115,8 +132,12 @@ def _placed(fabric: Fabric, jobs: Sequence[str], gpus: int, seed: int | None) ->
     return placed
 
 
-def _sent(one: Placed, qps: int, pxn: bool | None) -> Placed:  # noqa: FBT001 - as click has it
-    return replace(one, qps=qps, pxn=pxn)
+def _read(path: Path, seconds: float, pxn: bool | None) -> list[Placed]:  # noqa: FBT001 - click
+    """The jobs of a file, where it puts them."""
+    return [
+        Placed(job.name, workload_of(job, seconds), job.hosts, job.gpus_per_host, job.qps, pxn)
+        for job in load_jobs(path)
+    ]
 
 
 def _record(found: dict[str, list[Iteration]], seed: int) -> dict[str, object]:

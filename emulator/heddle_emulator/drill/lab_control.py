@@ -97,21 +97,29 @@ class Control:
                 await watch(report)  # type: ignore[misc]
             await asyncio.sleep(AGAIN_SECONDS)
 
-    @property
-    def generation(self) -> int:
-        """Of the newest plan; 0 if there is none."""
-        return max((plan.generation for _, plan in self.seen.plans), default=0)
-
-    async def demand(self, flows: Flows, seconds: float) -> None:
+    async def demand(self, flows: Flows, seconds: float) -> int:
         """Tell the flows that there are to be, and wait until every switch holds their plan.
 
+        Returns how many entries it has over all switches.
+
         Raises:
-            LabError: not after so many seconds.
+            LabError: not after so many seconds, or some have no path.
         """
-        before = self.generation
         await self.api.put_demands(DEMANDS, self._lab.layout.fabric, flows)
-        await self._until(lambda: self.generation > before, seconds, "a plan of the new demands")
+        what = f"a plan of {len(flows):,} flows"
+        await self._until(lambda: self._planned() == len(flows), seconds, what)
         await self.quiet(seconds)
+        plan = self.seen.plans[-1][1]
+        if plan.unrouted_count:
+            raise LabError(f"{plan.unrouted_count:,} of the demands' flows have no path")
+        return int(plan.entry_count)
+
+    def _planned(self) -> int:
+        """Flows of the newest plan."""
+        if not self.seen.plans:
+            return -1
+        plan = self.seen.plans[-1][1]
+        return int(plan.routed_count + plan.unrouted_count)
 
     async def drain(self, switch: str, *, drained: bool) -> None:
         """Take a switch out of service, or back into it."""

@@ -94,7 +94,7 @@ class Faults:
         for port in self.lab.layout.cables[row].ends:
             table = f"netdev heddle_silence_{port.name.replace('-', '_')}"
             hook = f'type filter hook ingress device "{port.name}" priority -500; policy drop;'
-            script = f"table {table} {{\nchain all {{ {hook}\n}}\n}}\n"
+            script = f"table {table} {{\nchain silence {{ {hook}\n}}\n}}\n"
             script = script if silent else f"delete table {table}\n"
             tools.run_inside(self.lab.spaces[port.namespace], ["nft", "-f", "-"], script)
 

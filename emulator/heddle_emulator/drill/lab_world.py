@@ -83,7 +83,6 @@ class _Run:
     ways: dict[str, Way]
     rows: dict[int, list[int]]
     """Link rows of each step, by its place in the timeline."""
-    generation: int
     event: int | None = None
     """When the first step was done, in ns."""
     fault: int | None = None
@@ -119,7 +118,8 @@ class _Play:
         name = f"{variant.name}: " if variant.name else ""
         if self.control is not None:
             self.report(f"{name}{len(variant.flows):,} flows are planned and programmed")
-            await self.control.demand(variant.flows, PATIENCE)
+            entries = await self.control.demand(variant.flows, PATIENCE)
+            self.found[variant.name, "entries", ""] = [entries]
         for step in self.scenario.setup:
             await self._do(step, self.faults.rows(step, {}))
         for number in range(runs):
@@ -177,7 +177,7 @@ class _Play:
             home = home if self._is_left_alone() else ways
         timeline = self.scenario.timeline
         rows = {place: self.faults.rows(step, ways) for place, step in enumerate(timeline)}
-        return _Run(sending, ways, rows, self.control.generation if self.control else 0)
+        return _Run(sending, ways, rows)
 
     def _is_left_alone(self) -> bool:
         """Whether there is no controller that could plan anew."""

@@ -30,6 +30,7 @@ MEASURES = {
     "slowest": Measure("least rate of any of the probes over its offer", "share"),
     "carried": Measure("rate of all the probes together over their offer", "share"),
     "up": Measure("from nothing to a lab with BGP converged and agents", "s", per_probe=False),
+    "entries": Measure("entries of the plan over all switches", "flows", per_probe=False),
     "moved": Measure("flows that the plan moved", "flows", per_probe=False),
     "detected": Measure("from the fault until an agent saw it", "s", per_probe=False),
     "notified": Measure("until the controller had the report", "s", per_probe=False),

@@ -23,13 +23,12 @@ from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
 from heddle_emulator.play.play import PLAIN, Played, Setting, play
 from heddle_emulator.strategy.carried import Carried
-from heddle_emulator.traffic.collective import KINDS, hand_on
+from heddle_emulator.traffic.collective import KINDS, STAGES
 from heddle_emulator.traffic.moves import Moves, Ranks
 from heddle_emulator.traffic.party import nics_of_ranks, party_of, ranks_of
 from heddle_emulator.traffic.script import Script, Writer
 from heddle_emulator.traffic.workload import Exchange, Workload
 
-HAND_ON = "handon"
 NOBODY: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -155,8 +154,8 @@ def _moves(exchange: Exchange, parallelism: Parallelism, ranks: Ranks) -> Moves:
     groups = rank_groups(parallelism, exchange.group)
     if groups.shape[1] == 1:
         groups = groups[:0]
-    if exchange.op == HAND_ON:
-        return hand_on(groups, ranks, exchange.size)
+    if exchange.op in STAGES:
+        return STAGES[exchange.op](groups, ranks, exchange.size)
     algorithms = KINDS[exchange.op].algorithms
     chosen = (
         algorithms[exchange.algorithm] if exchange.algorithm else next(iter(algorithms.values()))

@@ -98,6 +98,17 @@ def chain_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
     return join_moves([*parts, _on_one_host(groups, ranks, size)])
 
 
+def tree_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """From the first host down both trees, half of the data on each."""
+    parts = []
+    for lines in lines_of(groups, ranks):
+        parent, child = double_tree(lines.ranks.shape[1])
+        hops = lines.ranks[:, parent], lines.ranks[:, child]
+        half = np.full(hops[0].shape, 0.5)
+        parts.append(_stepwise(lines, (*hops, half), size, _tree_steps(lines) // 2))
+    return join_moves([*parts, _on_one_host(groups, ranks, size)])
+
+
 def _stepwise(lines: Lines, hops: tuple[Ints, Ints, Floats], size: float, steps: int) -> Moves:
     """An activity for each line: its hops between hosts, and its way through each host."""
     source, destination, part = hops
@@ -177,6 +188,25 @@ def mesh_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
     return all_to_all(groups, Ranks(ranks.gpus_per_host), size)
 
 
+def mesh_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """Everyone's part to whoever adds it up, who sends the sum to everyone else."""
+    there = mesh_all_gather(groups, ranks, size)
+    count = len(there)
+    sums = np.arange(groups.size, dtype=np.int64) + 2 * count
+    summing = np.full(int(groups.max(initial=-1)) + 1, -1, dtype=np.int64)
+    summing[groups.ravel()] = sums
+    own = np.arange(count, dtype=np.int64)
+    return Moves(
+        np.concatenate([there.steps, there.steps, np.zeros(groups.size, dtype=np.int64)]),
+        np.concatenate([own, own + count]),
+        np.concatenate([there.source, there.source]),
+        np.concatenate([there.destination, there.destination]),
+        np.concatenate([there.bytes, there.bytes]),
+        np.concatenate([own, summing[there.source]]),
+        np.concatenate([summing[there.destination], own + count]),
+    )
+
+
 def all_to_all(groups: Ints, ranks: Ranks, size: float) -> Moves:
     """To every other a part of its own: size over members. By PXN if ranks have rails."""
     members = groups.shape[1]
@@ -192,6 +222,16 @@ def all_to_all_v(groups: Ints, ranks: Ranks, sizes: Floats) -> Moves:
     return moves if ranks.rail is None else relayed(moves, ranks, ranks.rail)
 
 
+HOT, HOTTER = 8, 3.0
+
+
+def all_to_all_skewed(groups: Ints, ranks: Ranks, size: float) -> Moves:
+    """As experts are asked for: one rank in eight gets three times what others get."""
+    members = groups.shape[1]
+    asked = np.where(np.arange(members) % HOT == 0, HOTTER, 1.0)
+    return all_to_all_v(groups, ranks, np.tile(size * asked / asked.sum(), (members, 1)))
+
+
 def send_on(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
     """Each to the next, the last to the first."""
     target = np.roll(groups, -1, axis=1)
@@ -202,6 +242,14 @@ def hand_on(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 -
     """Each to the next and back, ends but once: activations on, gradients back."""
     on, back = groups[:, :-1].ravel(), groups[:, 1:].ravel()
     source, target = np.concatenate([on, back]), np.concatenate([back, on])
+    return alone(source, target, np.full(len(source), size))
+
+
+def hand_round(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
+    """As ``hand_on``, and the last with the first: interleaved stages."""
+    following = np.roll(groups, -1, axis=1).ravel()
+    source = np.concatenate([groups.ravel(), following])
+    target = np.concatenate([following, groups.ravel()])
     return alone(source, target, np.full(len(source), size))
 
 
@@ -225,6 +273,7 @@ KINDS: dict[str, Kind] = {
             "ring": ring_all_reduce,
             "tree": tree_all_reduce,
             "halving-doubling": halving_doubling,
+            "mesh": mesh_all_reduce,
         },
         lambda ranks: 2 * _over(ranks),
     ),
@@ -232,7 +281,10 @@ KINDS: dict[str, Kind] = {
         {"ring": ring_all_gather, "tree": tree_all_gather, "mesh": mesh_all_gather}, _over
     ),
     "reduce_scatter": Kind({"ring": ring_all_gather, "mesh": mesh_all_gather}, _over),
-    "broadcast": Kind({"chain": chain_broadcast}, lambda _: 1.0),
-    "alltoall": Kind({"pairwise": all_to_all}, _over),
+    "broadcast": Kind({"chain": chain_broadcast, "tree": tree_broadcast}, lambda _: 1.0),
+    "alltoall": Kind({"pairwise": all_to_all, "skewed": all_to_all_skewed}, _over),
     "sendrecv": Kind({"ring": send_on}, lambda _: 1.0),
 }
+
+STAGES: dict[str, Algorithm] = {"handon": hand_on, "handround": hand_round}
+"""Between pipeline stages; nccl-tests have no name for it."""

@@ -21,7 +21,7 @@ class Exchange:
     """One kind of communication of an iteration."""
 
     op: str
-    """As in ``collective.KINDS``, or "handon" between pipeline stages."""
+    """As in ``collective.KINDS``, or between pipeline stages as in ``collective.STAGES``."""
     group: Group
     size: float
     """Bytes, each time, as nccl-tests count them."""

@@ -7,6 +7,7 @@ it as the lab's. It says "ready" once it sends or can receive, and "written" at 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -15,10 +16,11 @@ from pathlib import Path
 from heddle_emulator.netns.kernel import enter
 from heddle_emulator.netns.probe.receiver import Receiver
 from heddle_emulator.netns.probe.sender import Sender
-from heddle_emulator.netns.probe.spec import load
+from heddle_emulator.netns.probe.spec import UDP, load
 
-NICENESS = -10
-"""Of probes: they measure, and may not be what is slow."""
+REAL_TIME = 1
+"""Priority of probes among real-time processes: they measure, and may not be what is slow. They
+sleep between packets, so that what is measured gets its turn."""
 
 
 def _ended() -> bool:
@@ -30,8 +32,10 @@ def main() -> None:
     """Run one half of a probe."""
     half, space = sys.argv[1:]
     enter(space)
-    os.nice(NICENESS)
     flows, folder = load(sys.stdin.readline())
+    if all(flow.protocol == UDP for flow in flows):  # TCP takes all there is
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(REAL_TIME))
     probe = (Sender if half == "send" else Receiver)(flows, _ended)
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from heddle_agent.fib import Count, Failure, Fib, Link, Match
+from heddle_agent.fib import Count, Failure, Fib, Group, Link, Match
 from heddle_agent.table import digest
 from heddle_agent.table.groups import Groups
 from heddle_agent.table.program import adopt, confirm, pending, withdraw
@@ -74,6 +74,7 @@ class Forwarding:
         self.mend()
         self.flips = 0  # groups moved by local repair since the start
         self._remember = remember
+        self._digest: tuple[Mapping[Match, Group], bytes] = ({}, b"")
 
     @property
     def held(self) -> Held:
@@ -127,8 +128,16 @@ class Forwarding:
         self._apply()
 
     def digest(self) -> bytes:
-        """Digest of what is programmed."""
-        return digest.table_digest(self.table.programmed)
+        """Digest of what is programmed; worked out once for each table.
+
+        An agent that finds no controller asks at every attempt, while it repairs.
+        """
+        table, known = self._digest
+        if table is not self.table.programmed:
+            table = self.table.programmed
+            known = digest.table_digest(table)
+            self._digest = (table, known)
+        return known
 
     def counters(self) -> Mapping[Match, Count]:
         """What the entries have carried."""

@@ -130,3 +130,31 @@ def test_stages_hand_on_and_back() -> None:
     moves = collective.hand_on(stages, RANKS, 5.0)
     assert np.bincount(moves.source, moves.bytes)[::4].tolist() == [5, 10, 10, 10, 10, 5]
     assert len(collective.send_on(stages, RANKS, 5.0)) == 6
+
+
+def test_a_mesh_all_reduce_adds_up_before_it_hands_out() -> None:
+    """Each sum waits for all parts, each sending of it for the sum; both ways move the same."""
+    moves = collective.mesh_all_reduce(WORLD, RANKS, 24.0)
+    ranks, sends = WORLD.size, WORLD.size * (WORLD.size - 1)
+    assert len(moves) == 2 * sends + ranks
+    assert _by_rank(moves.source, moves.bytes) == pytest.approx(2.0 * (ranks - 1))
+    for before, after in zip(moves.before.tolist(), moves.after.tolist(), strict=True):
+        if before < sends:
+            assert after - 2 * sends == moves.destination[before]
+        else:
+            assert before - 2 * sends == moves.source[after]
+    assert np.bincount(moves.after, minlength=len(moves))[2 * sends :].tolist() == [ranks - 1] * 24
+
+
+def test_a_tree_broadcast_reaches_everyone_by_halves() -> None:
+    """Over each of two trees half of the data comes to every host but the first."""
+    moves = collective.tree_broadcast(np.arange(7)[None, :], Ranks(1), 10.0)
+    assert _by_rank(moves.destination, moves.bytes)[:7].tolist() == [0.0, *[10.0] * 6]
+
+
+def test_skewed_experts_get_three_times_as_much() -> None:
+    """All that a rank sends is the size, to itself too; every eighth gets three parts."""
+    moves = collective.all_to_all_skewed(WORLD, RANKS, 60.0)
+    got = _by_rank(moves.destination, moves.bytes)
+    assert got[0] == pytest.approx(3 * got[1])
+    assert moves.bytes.max() == pytest.approx(3 * 60.0 / 30)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.job import Group, Parallelism
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
+from heddle_controller.traffic.jobs import flows_of_job
+from heddle_controller.traffic.patterns import patterns_of
 from heddle_emulator.cli import run
 from heddle_emulator.fluid.wire import ROCE
 from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
 from heddle_emulator.play.play import PLAIN, Setting
 from heddle_emulator.strategy import choose
 from heddle_emulator.topology import clos
+from heddle_emulator.traffic.asked import workload_of
 from heddle_emulator.traffic.workload import WORKLOADS, Exchange, Workload, workload
 
 GB = 1e9
@@ -129,3 +134,39 @@ def test_jobs_that_cannot_be_are_refused(job: str, capfd: pytest.CaptureFixture[
     """Exit 2 and one line."""
     assert run(["iterate", "--job", job]) == 2
     assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_jobs_of_a_file_run_their_collectives(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One all-reduce of 100 MB over two NICs of 50 GB/s, after computing for a millisecond."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=2)
+    save_fabric_file(fabric, tmp_path / "fabric.json")
+    (tmp_path / "jobs.yaml").write_text(
+        "- job: a\n  hosts: [l0-h0, l1-h0]\n  gpus_per_host: 2\n  collectives:\n"
+        "  - {operation: all_reduce, group: world, bytes: 100000000}\n"
+    )
+    words = ["iterate", "--jobs", str(tmp_path / "jobs.yaml"), "--seconds", "0.001", "--json"]
+    words += ["--fabric", str(tmp_path / "fabric.json"), "--strategies", "ideal"]
+    assert run([*words, "--header", "0", "--startup-us", "0", "--hop-us", "0"]) == 0
+    (told,) = json.loads(capfd.readouterr().out)["strategies"]["ideal"]
+    assert told["seconds"] == pytest.approx(0.001 + 0.1 * 1.5 / 100)
+    assert told["name"] == "a"
+
+
+def test_collectives_of_jobs_as_exchanges() -> None:
+    """Every operation and algorithm a job may name is one that can be played, in like amounts."""
+    fabric = clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=2)
+    hosts = tuple(fabric.structure.nics_of_host)
+    for operation in Operation:
+        for group in (Group.WORLD, Group.PP):
+            for algorithm in patterns_of(operation, group):
+                one = Collective(operation, group, 1000, algorithm)
+                job = Job("j", hosts, 2, Parallelism(pp=4), (one,), qps=2)
+                placed = Placed("j", workload_of(job, 0.0), hosts, 2, 2, pxn=False)
+                script = script_of(fabric, [placed])
+                asked = flows_of_job(job, fabric, pxn=False)
+                pairs = [
+                    set(zip(f.source, f.destination, strict=True)) for f in (script.flows, asked)
+                ]
+                assert pairs[0] == pairs[1], (operation, group, algorithm)

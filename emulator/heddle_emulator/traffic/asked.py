@@ -1,0 +1,47 @@
+"""Jobs as users write them, as workloads: an iteration runs each of their collectives once.
+
+A job says nothing of how long it computes, nor of overlap: its collectives take turns,
+as the controller assumes of their phases.
+"""
+
+from __future__ import annotations
+
+from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation
+from heddle_controller.traffic.groups import group_size, resolve_parallelism
+from heddle_controller.traffic.implied import implied_collectives
+from heddle_emulator.traffic.workload import Exchange, Workload
+
+_OPS = {
+    Operation.ALL_REDUCE: "all_reduce",
+    Operation.ALL_GATHER: "all_gather",
+    Operation.REDUCE_SCATTER: "reduce_scatter",
+    Operation.BROADCAST: "broadcast",
+    Operation.ALL_TO_ALL: "alltoall",
+    Operation.SEND_RECV: "sendrecv",
+}
+_WAYS = {Algorithm.TREE: "tree", Algorithm.PAIRWISE: "mesh"}
+"""Where they differ from what an operation is done by anyway."""
+_ONE_WAY = {Operation.ALL_TO_ALL, Operation.SEND_RECV}
+
+
+def workload_of(job: Job, seconds: float) -> Workload:
+    """A job that computes for so long in an iteration.
+
+    Raises:
+        InputError: its parallelism does not fit its hosts.
+    """
+    parallelism = resolve_parallelism(job)
+    asked = job.collectives or implied_collectives(parallelism)
+    exchanges = [_exchange(one, group_size(parallelism, one.group)) for one in asked]
+    return Workload(
+        job.name, parallelism, seconds, tuple(exchanges), slices=1, traffic_class=job.traffic_class
+    )
+
+
+def _exchange(asked: Collective, members: int) -> Exchange:
+    op, way = _OPS[asked.operation], _WAYS.get(asked.algorithm, "")
+    if asked.operation is Operation.SEND_RECV and asked.group is Group.PP:
+        op = "handround" if asked.algorithm is Algorithm.RING else "handon"
+    # An all-gather is counted by what a rank puts in there, by what comes out here.
+    size = asked.bytes * (members if asked.operation is Operation.ALL_GATHER else 1)
+    return Exchange(op, asked.group, size, algorithm="" if asked.operation in _ONE_WAY else way)

@@ -112,9 +112,9 @@ def with_pair(plan: Plan, rows: Ints) -> Iterator[Plan]:
     network = Network(plan.fabric)
     candidates = Candidates(network, Options().candidate_limit)
     flows, first = plan.flows, int(rows[0])
-    ends = network.terminal[[flows.source[first], flows.destination[first]]].tolist()
+    source, destination = network.terminal[[flows.source[first], flows.destination[first]]].tolist()
     strictest = int(flows.traffic_class[rows].max())
-    for way in candidates.of_class(*ends, strictest):
+    for way in candidates.of_class(source, destination, strictest):
         arcs = way[way != network.pad]
         inner = inner_paths(rows, rows * 0, flows.qps[rows] - 1, [arcs] * len(rows))
         both = join_paths([plan.paths, with_nics(network, flows, inner)])

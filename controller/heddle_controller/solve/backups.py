@@ -1,11 +1,21 @@
 """A second path for every path, used the moment the first breaks.
 
-A backup avoids the switch-to-switch links of its path, and its switches too where
-it can. In a fabric of tiers the backups are rotations: the flows of one uplink
-fall back on different slots, one further for each, so that after any single
-failure no other link takes on more than its even share of what was lost, to
-within one flow. Elsewhere, and where the rotation meets only holes, the backup is
-the least loaded candidate that shares the fewest links and then switches.
+A backup shares no link between switches with its path, and no switch but the two
+leaves, wherever candidates or (in graphs without tiers) any way at all allows it.
+
+*In a fabric of tiers* backups take another slot, so another spine, and between zones
+another core. Which other slot is an edge colouring (``spread``) of the arcs that paths
+leave one leaf and enter the other by. So, as long as no cable of the zone is missing:
+when a link between leaf and spine fails, or a whole spine, no arc takes on more than
+its even share of the paths that any one arc lost, rounded up: of n paths on an arc, at
+most ceil(n / (cables of the other spines)). Where paths have one rate, that is load.
+Nothing is promised for links above spines, nor in plans of more paths than ``spread``
+colours exactly.
+
+*Elsewhere*, and where another slot is only a hole, it is the candidate that shares the
+fewest links, then switches, and is then least full in the worst single failure of the
+path's links, with all that falls on it then (``aftermath``): one path after another,
+with no promise but that no failure counts on room that its own flows have filled.
 """
 
 from __future__ import annotations
@@ -14,17 +24,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, starts
+from heddle_controller.solve.aftermath import Aftermath
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.carry import choice_arcs
 from heddle_controller.solve.detour import shortest_way
 from heddle_controller.solve.export import with_nics
-from heddle_controller.solve.layers import ordinals
+from heddle_controller.solve.layers import Layer
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.planes import Planes
+from heddle_controller.solve.spread import spread
 
 MOST_CORE_TURNS = 4
 """Cores tried for one slot of a backup between zones before the next slot."""
@@ -45,16 +55,40 @@ def backups_of(
     pieces: list[Ints] = list(backup)
     source = network.terminal[flows.source[paths.flow]]
     destination = network.terminal[flows.destination[paths.flow]]
-    bare = (lengths == 0) & (inner[:, 0] != NONE) & (source != NONE) & (destination != NONE)
+    bare = (lengths == 0) & (source != destination) & (source != NONE) & (destination != NONE)
     if bare.any():
-        used = np.append(arc_loads(network.arc_count, flows, paths), 0.0) * network.per_gbps
+        aftermath = _so_far(network, flows, paths, backup, bare)
         for row in np.flatnonzero(bare).tolist():
+            taken = paths.of(row)
+            links = _risk(network, taken)
+            used = aftermath.utilization(links, row)
             choice = candidates.between(int(source[row]), int(destination[row]))
-            pieces[row] = least_shared(network, choice, paths.of(row), used)
+            pieces[row] = least_shared(network, choice, taken, used)
             lengths[row] = len(pieces[row])
+            aftermath.note(links, row, pieces[row])
     flat = np.concatenate([*pieces, np.empty(0, dtype=np.int64)])
     chosen = Paths(paths.flow, paths.first_qp, paths.last_qp, starts(lengths), flat[flat != NONE])
     return with_nics(network, flows, chosen, lengths > 0)
+
+
+def _so_far(network: Network, flows: Flows, paths: Paths, backup: Ints, bare: Bools) -> Aftermath:
+    """What falls where with the links of bare paths, as far as backups are known."""
+    aftermath = Aftermath(network, flows, paths)
+    at_risk = np.zeros(network.arc_count, dtype=np.bool_)
+    arcs = paths.take(np.flatnonzero(bare)).arcs
+    at_risk[arcs] = True
+    at_risk[arcs ^ 1] = True
+    for row in np.flatnonzero(paths.crosses(at_risk) & (backup[:, 0] != NONE)).tolist():
+        links = _risk(network, paths.of(row))
+        aftermath.note(links[at_risk[2 * links]], row, backup[row][backup[row] != NONE])
+    return aftermath
+
+
+def _risk(network: Network, arcs: Ints) -> Ints:
+    """Links between switches that some arcs use."""
+    ends = np.minimum(network.level[network.tail[arcs]], network.level[network.head[arcs]])
+    links: Ints = arcs[ends != NodeKind.NIC] >> 1
+    return links
 
 
 def _inner_arcs(network: Network, paths: Paths) -> Ints:
@@ -77,24 +111,34 @@ def _rotate(planes: Planes, inner: Ints, backup: Ints) -> None:
     usual = (inner[:, 1] != NONE) & ((inner[:, 2] == NONE) | (inner[:, 3] != NONE))
     usual &= inner[:, 4] == NONE
     rows = np.flatnonzero(usual)
-    slot = layer.slot_of_arc[inner[rows, 0]]
-    rows, slot = rows[slot != NONE], slot[slot != NONE]
-    width = layer.width[layer.part[network.tail[inner[rows, 0]]]]
-    turn = ordinals(inner[rows, 0])
-    # The last step comes back to the slot itself: another cable to the same switch.
-    for step in range(int(width.max(initial=1))):
-        open_ = np.flatnonzero((backup[rows, 0] == NONE) & (width > step))
-        if not len(open_):
-            return
-        chosen, wide, turns = rows[open_], width[open_], turn[open_]
-        other = 1 + (turns + step) % np.maximum(wide - 1, 1)
-        shifted = (slot[open_] + np.where(step < wide - 1, other, 0)) % wide
-        up = layer.cables(network.tail[inner[chosen, 0]], shifted, turns + 1)
-        down = layer.cables(network.head[last[chosen]], shifted, turns + 1)
+    first, last = inner[rows, 0], last[rows] ^ 1
+    inside = (layer.slot_of_arc[first] != NONE) & (layer.slot_of_arc[last] != NONE)
+    rows, first, last = rows[inside], first[inside], last[inside]
+    wide = [layer.width[layer.part[network.tail[arcs]]] for arcs in (first, last)]
+    others = np.maximum(wide[0] - 1, 1)
+    shift = spread(first, last, others * _most_parallel(network, layer))
+    for step in range(int(wide[0].max(initial=1)) - 1):
+        open_ = (backup[rows, 0] == NONE) & (wide[0] > step + 1) & (wide[1] > 1)
+        open_ = np.flatnonzero(open_)
+        turn, cable = shift[open_] + step, (shift // others)[open_]
+        up, down = (
+            layer.cables(
+                network.tail[arcs[open_]],
+                (layer.slot_of_arc[arcs[open_]] + 1 + turn % (width[open_] - 1)) % width[open_],
+                cable,
+            )
+            for arcs, width in zip((first, last), wide, strict=True)
+        )
         good = (up != NONE) & (down != NONE)
-        good &= (up != inner[chosen, 0]) & ((down ^ 1) != last[chosen])
-        fresh = _Spines(chosen[good], up[good], down[good], turns[good])
+        fresh = _Spines(rows[open_[good]], up[good], down[good], shift[open_[good]])
         _fill(planes, fresh, inner, backup)
+
+
+def _most_parallel(network: Network, layer: Layer) -> int:
+    """Cables between two switches of a layer, where there are most."""
+    arcs = np.flatnonzero((layer.slot_of_arc != NONE) & network.usable)
+    pairs = network.tail[arcs] * network.fabric.node_count + network.head[arcs]
+    return int(np.unique(pairs, return_counts=True)[1].max(initial=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,9 +168,12 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
     )
     slot = cores.slot_of_arc[inner[rows[between], 1]]
     width = cores.width[cores.part[low[between]]]
+    # Where all spines share their cores, the same slot is the very core of the path.
+    own = cores.part[network.head[inner[rows[between], 0]]] == cores.part[low[between]]
+    turns = spines.turn[between]
     for step in range(MOST_CORE_TURNS):
-        shifted = (slot + spines.turn[between] + step) % width
-        turns = spines.turn[between]
+        other = np.where(own, 1 + (turns + step) % np.maximum(width - 1, 1), turns + step)
+        shifted = (slot + other) % width
         climb = cores.cables(low[between], shifted, turns)
         fall = cores.cables(high[between], shifted, turns)
         good = (climb != NONE) & (fall != NONE) & (backup[rows[between], 0] == NONE)
@@ -137,35 +184,40 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
 
 
 def least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> Ints:
-    """The candidate with the fewest links, then switches, in common; none if equal."""
+    """The candidate with the fewest links, then switches, in common with a path.
+
+    Among equals the least full; ``used`` is by arc and padding. Where every candidate
+    has something in common a way round, if there is one; none if all are the path.
+    """
     if not len(choice):
         return np.empty(0, dtype=np.int64)
-    links = _shared(choice >> 1, taken >> 1)
-    head = np.append(network.head, NONE)
-    switches = _shared(head[choice], network.head[taken[:-1]])
+    heads = network.head_or_none[choice]
+    ends = (int(network.tail[choice[0, 0]]), int(heads[0][heads[0] != NONE][-1]))
+    switches = network.head[taken[:-1]]
+    switches = switches[(switches != ends[0]) & (switches != ends[1])]
+    links_shared, switches_shared = _shared(choice >> 1, taken >> 1), _shared(heads, switches)
     worst = used[choice].max(axis=1, initial=0.0)
-    best = int(np.lexsort((worst, switches, links))[0])
-    if links[best]:
-        detour = _detour(network, taken)
-        if len(detour):
+    best = int(np.lexsort((worst, switches_shared, links_shared))[0])
+    if switches_shared[best] and not network.tiered:
+        apart = ~np.isin(network.tail, switches) & ~np.isin(network.head, switches)
+        if len(detour := _detour(network, ends, taken, apart)):
             return detour
+    if links_shared[best] and len(detour := _detour(network, ends, taken, network.usable)):
+        return detour
     chosen: Ints = choice[best][choice[best] != network.pad]
-    if np.isin(chosen, taken).all():
-        return np.empty(0, dtype=np.int64)
-    return chosen
+    same = (chosen[:, None] == taken).any(axis=1).all()
+    return chosen[:0] if same else chosen
 
 
-def _detour(network: Network, taken: Ints) -> Ints:
-    """The shortest way between the terminals of a path that uses none of its links.
+def _detour(network: Network, ends: tuple[int, int], taken: Ints, allowed: Bools) -> Ints:
+    """The shortest way between two terminals over arcs allowed, of links not taken.
 
     Empty where there is none.
     """
-    choice = taken[choice_arcs(network)[taken]]
-    allowed = network.usable.copy()
-    allowed[choice] = False
-    allowed[choice ^ 1] = False
-    ends = int(network.tail[choice[0]]), int(network.head[choice[-1]])
-    return shortest_way(network, *ends, allowed)
+    usable = network.usable & allowed
+    usable[taken] = False
+    usable[taken ^ 1] = False
+    return shortest_way(network, *ends, usable)
 
 
 def _shared(rows: Ints, taken: Ints) -> Ints:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats, NodeKind
+from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, Plan
 from tests.unit.solve.solve_reference import is_joined
@@ -81,6 +81,37 @@ def check_backups_apart(plan: Plan) -> None:
             spare = {arc >> 1 for arc in way(plan.backups, row)}
             assert spare
             assert not spare & used
+
+
+def check_backups_avoid_switches(plan: Plan) -> None:
+    """Where a way exists that shares no switch with a path but its ends', its backup is one.
+
+    In a fabric of tiers only ways that climb and then fall count.
+    """
+    fabric, flows, paths = plan.fabric, plan.flows, plan.paths
+    structure = fabric.structure
+    tiered = bool((structure.nodes.kind != NodeKind.SWITCH).all())
+    ends_beside = np.stack([structure.tail[::2], structure.head[::2]])
+    for row in range(len(paths)):
+        nodes = structure.head[way(paths, row)]
+        flow = int(paths.flow[row])
+        ends = (int(flows.source[flow]), int(flows.destination[flow]))
+        passed = nodes[:-1][_is_passed(plan, nodes[:-1], ends)]
+        barred = np.flatnonzero(np.isin(ends_beside, passed).any(axis=0)).tolist()
+        if len(passed) and is_joined(fabric, *ends, frozenset(barred), up_down=tiered):
+            spare = structure.head[way(plan.backups, row)]
+            assert len(spare)
+            assert not np.isin(spare, passed).any()
+
+
+def _is_passed(plan: Plan, nodes: Ints, ends: tuple[int, int]) -> Bools:
+    """Which nodes are switches that neither end has its only usable link to."""
+    structure, plannable = plan.fabric.structure, plan.fabric.plannable
+    only: list[int] = []
+    for end in ends:
+        beside = structure.head[(structure.tail == end) & plannable]
+        only += beside.tolist() if len(beside) == 1 else []
+    return ~np.isin(nodes, only)
 
 
 def between_switches(fabric: Fabric) -> Bools:

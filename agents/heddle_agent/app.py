@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -183,4 +184,5 @@ def configure_logs(level: str, style: str) -> None:
 def run(settings: Settings) -> None:
     """Run one agent in this process; SettingsError if it cannot start."""
     configure_logs(settings.log_level, settings.log_format)
+    gc.freeze()  # what is imported stays: to look through it takes longer than a repair may
     asyncio.run(serve(settings))

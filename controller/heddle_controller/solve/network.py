@@ -71,6 +71,11 @@ class Network:
         return np.flatnonzero(~is_nic[self.tail] & ~is_nic[self.head])
 
     @cached_property
+    def head_or_none(self) -> Ints:
+        """Node that each arc enters; ``NONE`` for the padding."""
+        return np.append(self.head, NONE)
+
+    @cached_property
     def tiered(self) -> bool:
         """Whether switches are leaves, spines and cores, linked to the next tier only."""
         levels = self.level

@@ -125,3 +125,12 @@ def test_the_same_twice(capacity: Floats, story: Story) -> None:
     """Nothing in the world is left to chance."""
     one, two = (World(capacity, story.packed()).run() for _ in range(2))
     assert (one.end.tolist(), one.events) == (two.end.tolist(), two.events)
+
+
+@given(capacities(), stories(), st.floats(0.1, 5.0))
+def test_the_same_way_again_changes_nothing(capacity: Floats, story: Story, stop: float) -> None:
+    """Redirected to where they are, streams keep what they have sent and end as before."""
+    whole, redirected = (World(capacity, story.packed()) for _ in range(2))
+    redirected.advance(stop)
+    redirected.redirect(packed(story.streams))
+    assert redirected.run().end == pytest.approx(whole.run().end, rel=1e-6, abs=1e-6)

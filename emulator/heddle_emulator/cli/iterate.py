@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -18,12 +18,15 @@ from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
+from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
+from heddle_emulator.play.over_time import OverTime, drawn, over_time
 from heddle_emulator.strategy import choose, names_of
 from heddle_emulator.traffic.asked import workload_of
 from heddle_emulator.traffic.workload import WORKLOADS, workload
 
 FAILED = 1
+MOST_STEPS = 10_000
 STRATEGIES = "ecmp,e-ecmp:32,greedy,te,spray,ideal"
 HEAD = ("job", "strategy", "iteration s", "computing s", "network")
 _KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.items())
@@ -59,6 +62,9 @@ _KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws hosts and hashes."
 )
+@click.option(
+    "--step", type=click.FloatRange(0, min_open=True), help="Also links over time, in such seconds."
+)
 @down
 @setting
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
@@ -75,6 +81,7 @@ def iterate_command(
     packed: bool,
     strategies: str,
     seed: int,
+    step: float | None,
     down: tuple[str, ...],
     as_json: bool,
     **words: float,
@@ -93,13 +100,16 @@ def iterate_command(
         placed = _placed(loaded, jobs or ("llama3-8k:16",), gpus, drawn)
         placed = [replace(one, qps=qps, pxn=pxn) for one in placed]
     script = script_of(loaded, placed, iterations)
-    found: dict[str, list[Iteration]] = {}
+    _check_step(step, placed, iterations)
+    found: dict[str, _Found] = {}
     try:
         with Console(stderr=True).status("loading") as status:
             for name in names:
                 status.update(name)
                 carried = choose(name, loaded, script.flows, seed).carried
-                found[name] = iterate(loaded, placed, carried, script, settings)
+                timeline = Timeline(step) if step else None
+                told = iterate(loaded, placed, carried, script, settings, timeline=timeline)
+                found[name] = _Found(told, over_time(loaded, timeline) if timeline else None)
     except (ClientError, ControllerError, TimeoutError) as error:
         click.echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return FAILED
@@ -108,6 +118,21 @@ def iterate_command(
     else:
         _show(placed, found, seed)
     return 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What one strategy came to."""
+
+    jobs: list[Iteration]
+    over: OverTime | None
+
+
+def _check_step(step: float | None, placed: Sequence[Placed], iterations: int) -> None:
+    seconds = iterations * max((one.workload.seconds for one in placed), default=0.0)
+    if step and seconds / step > MOST_STEPS:
+        reason = f"is {step:g}; {seconds:g} s of computing alone make more than {MOST_STEPS:,}"
+        raise refuse("iterate", "step", reason)
 
 
 def _placed(fabric: Fabric, jobs: Sequence[str], gpus: int, seed: int | None) -> list[Placed]:
@@ -140,29 +165,42 @@ def _read(path: Path, seconds: float, pxn: bool | None) -> list[Placed]:  # noqa
     ]
 
 
-def _record(found: dict[str, list[Iteration]], seed: int) -> dict[str, object]:
+def _record(found: dict[str, _Found], seed: int) -> dict[str, object]:
     return {
         "seed": seed,
         "strategies": {
-            name: [asdict(one) | {"network_share": one.network_share} for one in told]
+            name: [asdict(one) | {"network_share": one.network_share} for one in told.jobs]
             for name, told in found.items()
+        },
+        "over_time": {
+            name: {
+                "begins": told.over.begins.tolist(),
+                "mean": {tier: row.tolist() for tier, row in told.over.mean.items()},
+                "most": {tier: row.tolist() for tier, row in told.over.most.items()},
+            }
+            for name, told in found.items()
+            if told.over is not None
         },
     }
 
 
-def _show(placed: Sequence[Placed], found: dict[str, list[Iteration]], seed: int) -> None:
+def _show(placed: Sequence[Placed], found: dict[str, _Found], seed: int) -> None:
     table = Table(box=None, pad_edge=False)
     for column, name in enumerate(HEAD):
         table.add_column(name, justify="right" if column > 1 else "left", no_wrap=True)
     for row, one in enumerate(placed):
         for name, told in found.items():
+            job = told.jobs[row]
             table.add_row(
                 f"{one.name}, {len(one.hosts)} hosts",
                 name,
-                f"{told[row].seconds:.4f}",
-                f"{told[row].compute_seconds:.4f}",
-                f"{told[row].network_share:.1%}",
+                f"{job.seconds:.4f}",
+                f"{job.compute_seconds:.4f}",
+                f"{job.network_share:.1%}",
             )
     console = Console(highlight=False)
     console.print(table)
+    for name, told in found.items():
+        for tier, values in told.over.most.items() if told.over else ():
+            click.echo(f"{name:<10} {tier:<11} |{drawn(values)}| fullest link over time")
     console.print(f"hosts and hashes drawn from seed {seed}")

@@ -21,6 +21,7 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric, Ints
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
+from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.play import PLAIN, Played, Setting, play
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.collective import KINDS, STAGES
@@ -92,9 +93,11 @@ def iterate(
     carried: Carried,
     script: Script,
     setting: Setting = PLAIN,
+    *,
+    timeline: Timeline | None = None,
 ) -> list[Iteration]:
-    """Play a script of such jobs, and tell of each."""
-    played = play(fabric, script, carried, setting)
+    """Play a script of such jobs, and tell of each; ``timeline`` hears how full links are."""
+    played = play(fabric, script, carried, setting, timeline)
     return [_told(played, one) for one in placed]
 
 

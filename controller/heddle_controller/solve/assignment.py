@@ -171,6 +171,15 @@ class Assignment:
         self.touched.add(len(self.flow) - 1)
         return len(self.flow) - 1
 
+    def place_whole(self, flows: list[int]) -> None:
+        """Makes a new chunk of all QPs for each of many flows, without paths yet."""
+        known = len(self.flow)
+        self.flow += flows
+        self.first_qp += [0] * len(flows)
+        self.last_qp += (self.flows.qps[flows] - 1).tolist()
+        self.path += [np.empty(0, dtype=np.int64)] * len(flows)
+        self.touched.update(range(known, len(self.flow)))
+
     def split(self, chunk: int, qps: int) -> int:
         """Cuts the last ``qps`` QPs off a chunk; the new one stays on the same path."""
         path, last = self.path[chunk], self.last_qp[chunk]

@@ -13,6 +13,7 @@ complements (traffic inwards). That is closed form, and exact for healthy fabric
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -49,6 +50,11 @@ class Cuts:
         """Gives or takes capacity: arcs between switches that changed their state."""
         for family in self._families:
             family.change(arcs, usable=usable)
+
+    def prepare(self) -> None:
+        """Gets ready for changes: then they are quick from the first on."""
+        for family in self._families:
+            family.prepare()
 
     def recount(self, flows: Flows, routed: Bools, rows: Ints) -> None:
         """Takes on flows as they are now: more than were known, or others that count.
@@ -194,13 +200,29 @@ class _Family:
 
     def _look_again(self, sets: Ints) -> None:
         """Whether the arcs around some sets are alike now, and of which tier they are."""
-        touched = np.zeros(self._count + 1, dtype=np.bool_)
-        touched[sets] = True
-        arcs = np.flatnonzero(self._open & touched[self._arc_set])
+        first, by_set = self._arcs_by_set
+        known = self._tier[sets]
+        for one in sets.tolist():
+            arcs = by_set[first[one] : first[one + 1]]
+            arcs = arcs[self._open[arcs]]
+            speed, tier = self._speed[arcs], self._tier_of_arc[arcs]
+            even = len(arcs) > 0 and speed.max() <= speed.min() * (1 + 1e-9)
+            self._even[one] = speed.min() if even else 0.0
+            self._tier[one] = tier[0] if len(arcs) and (tier == tier[0]).all() else NONE
+        if not np.array_equal(known, self._tier[sets]):
+            self.sets_of_tier = _by_value(self._tier)
+
+    @cached_property
+    def _arcs_by_set(self) -> tuple[list[int], Ints]:
+        """Where the arcs around each set begin, and these arcs, set by set."""
+        arcs = np.flatnonzero(self._arc_set != NONE)
         around = self._arc_set[arcs]
-        self._even[sets] = _common(self._speed[arcs], around, self._count)[sets]
-        self._tier[sets] = self._common_tier(arcs)[sets]
-        self.sets_of_tier = _by_value(self._tier)
+        counts = np.bincount(around, minlength=self._count)
+        return [0, *np.cumsum(counts).tolist()], arcs[np.argsort(around, kind="stable")]
+
+    def prepare(self) -> None:
+        """Sorts arcs by set before it is asked for."""
+        _ = self._arcs_by_set
 
     def _renew(self, sets: Ints) -> None:
         self.bounds[sets] = self._bounds(sets)

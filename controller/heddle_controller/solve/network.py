@@ -82,6 +82,12 @@ class Network:
         ends = np.abs(levels[self.tail] - levels[self.head])[self.inner]
         return bool((levels != NodeKind.SWITCH).all() and (ends == 1).all())
 
+    def by_tier(self, values: Floats, pad: float) -> Floats:
+        """What belongs to the tier of each arc, and to the padding, shape (arcs + 1,)."""
+        first, tier = self.fabric.structure.tier_runs
+        lengths = np.diff(np.append(first, [self.arc_count, self.arc_count + 1]))
+        return np.repeat(np.append(values[tier], pad), lengths)
+
     def out(self, node: int) -> Ints:
         """Usable arcs that leave a node, by the node they enter."""
         first, arcs = self.fabric.structure.out

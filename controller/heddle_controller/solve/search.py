@@ -58,13 +58,13 @@ class Search:
         limits: Limits | None = None,
     ) -> None:
         self.assignment = assignment
-        self.tier = assignment.network.tier
-        arcs = np.append(target.bounds, np.inf)[self.tier] if target.arcs is None else target.arcs
-        self.target = arcs + TOLERANCE
+        network = assignment.network
+        self.tier = network.tier
+        self.target = self.enough = network.by_tier(target.bounds + TOLERANCE, np.inf)
         """Utilisation that each arc and the padding need not go below."""
-        self.enough = self.target
         if target.arcs is not None:
-            self.enough = np.maximum(np.append(target.bounds, np.inf)[self.tier], self.target)
+            self.target = target.arcs + TOLERANCE
+            self.enough = np.maximum(self.enough, self.target)
         """Below this, and a QP's worth above, an arc is worth little trouble."""
         self.overall = target.overall
         self.limits = limits or Limits()

@@ -26,31 +26,47 @@ _NOBODY: frozenset[int] = frozenset()
 
 
 class SpareWays:
-    """Which flows have a backup over which arc, kept up to date."""
+    """Which flows have a backup over which arc between switches, kept up to date."""
 
-    def __init__(self, backups: Paths) -> None:
-        order = np.argsort(backups.arcs, kind="stable")
-        self._arcs = backups.arcs[order]
-        self._flows = backups.flow[backups.owner()[order]]
+    def __init__(self, network: Network, backups: Paths) -> None:
+        self._inner = np.zeros(network.arc_count, dtype=np.bool_)
+        self._inner[network.inner] = True
+        self._runs = [self._sorted(backups)]
+        """Arcs, ascending, and the flow that uses each: of many backups at once."""
         self._later: defaultdict[int, set[int]] = defaultdict(set)
+        """Flows by arc: of few backups."""
+
+    def _sorted(self, backups: Paths) -> tuple[Ints, Ints]:
+        arcs, flows = self._uses(backups)
+        order = np.argsort(arcs, kind="stable")
+        return arcs[order], flows[order]
+
+    def _uses(self, backups: Paths) -> tuple[Ints, Ints]:
+        kept = self._inner[backups.arcs]
+        return backups.arcs[kept], np.repeat(backups.flow, np.diff(backups.first))[kept]
 
     def note(self, fresh: Paths) -> None:
         """Takes in backups that flows have from now on."""
-        later = self._later
-        for arc, flow in zip(fresh.arcs.tolist(), fresh.flow[fresh.owner()].tolist(), strict=True):
-            later[arc].add(flow)
+        if len(fresh) >= MANY:
+            self._runs.append(self._sorted(fresh))
+            return
+        arcs, flows = self._uses(fresh)
+        for arc, flow in zip(arcs.tolist(), flows.tolist(), strict=True):
+            self._later[arc].add(flow)
 
     def flows_over(self, backups: Paths, arcs: Ints) -> set[int]:
         """Flows of which a backup, as they are now, uses one of some arcs."""
-        low = np.searchsorted(self._arcs, arcs)
-        high = np.searchsorted(self._arcs, arcs, side="right")
-        perhaps = set(self._flows[ranges(low, high)].tolist())
+        arcs = arcs[self._inner[arcs]]
+        perhaps: set[int] = set()
+        for run, flows in self._runs:
+            low, high = np.searchsorted(run, arcs), np.searchsorted(run, arcs, side="right")
+            perhaps.update(flows[ranges(low, high)].tolist())
         for arc in arcs.tolist():
             perhaps |= self._later.get(arc, _NOBODY)
         # Entries are never removed when backups change: what is stale is seen here.
-        flows = np.array(sorted(perhaps), dtype=np.int64)
-        low = np.searchsorted(backups.flow, flows)
-        rows = ranges(low, np.searchsorted(backups.flow, flows, side="right"))
+        rows = np.array(sorted(perhaps), dtype=np.int64)
+        low = np.searchsorted(backups.flow, rows)
+        rows = ranges(low, np.searchsorted(backups.flow, rows, side="right"))
         begin, end = backups.first[rows], backups.first[rows + 1]
         hit = np.isin(backups.arcs[ranges(begin, end)], arcs)
         return set(np.repeat(backups.flow[rows], end - begin)[hit].tolist())

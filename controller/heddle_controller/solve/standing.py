@@ -30,6 +30,7 @@ from heddle_controller.solve.options import Options
 from heddle_controller.solve.phases import may_follow
 from heddle_controller.solve.planes import Planes, coloured_paths
 from heddle_controller.solve.search import Search, Target
+from heddle_controller.solve.spare_ways import MANY as MANY_BACKUPS
 from heddle_controller.solve.spare_ways import SpareWays, backups_for, bare_flows
 from heddle_controller.solve.splice import spliced
 from heddle_controller.solve.unrouted import reason_unrouted
@@ -58,7 +59,8 @@ class Standing:
         """Load of the arcs that no choice is about."""
         self._routed = np.bincount(paths.flow, minlength=len(plan.flows)) > 0
         self._cuts = Cuts(network, plan.flows, self._routed)
-        self._spare_ways = SpareWays(plan.backups)
+        self._cuts.prepare()
+        self._spare_ways = SpareWays(network, plan.backups)
         self._terminal = network.terminal
         """As it was when last looked at."""
         self._home = network.nic_arc
@@ -100,21 +102,21 @@ class Standing:
         lost, regained = self._take_links(fabric)
         candidates = Candidates(self.network, options.candidate_limit)
         homeless = sorted({c for arc in lost.tolist() for c in assignment.members(arc)})
-        gone, came = self._take_flows(flows, candidates, self._flows_of(homeless))
+        gone, came, bare = self._take_flows(flows, candidates, self._flows_of(homeless))
         drained = fabric.effective[lost >> 1] == State.DRAINED
         if not self._routed.any() or (gone and drained.any()):
             return None
         homeless = [chunk for chunk in homeless if self._routed[assignment.flow[chunk]]]
         bound = self._cuts.bound()
-        used = self._settle(candidates, bound, options, (homeless, self._chunks.of(came)))
+        used = self._settle(candidates, bound, options, (homeless, self._chunks.of(bare)))
         moved = {*self._flows_of(assignment.touched), *gone, *came}
         moved |= self._spare_ways.flows_over(self.plan.backups, lost)
         if len(regained):
             moved |= bare_flows(self.plan)
         changed = np.array(sorted(moved), dtype=np.int64)
         fresh = self._fresh_paths(changed)
-        ways = self.network, candidates, self.planes
-        fresh_backups = backups_for(ways, flows, fresh, used)
+        planes = self.planes if len(fresh) >= MANY_BACKUPS else None
+        fresh_backups = backups_for((self.network, candidates, planes), flows, fresh, used)
         pair = self.plan.paths, self.plan.backups
         paths, backups = spliced(*pair, changed, (fresh, fresh_backups))
         self._spare_ways.note(fresh_backups)
@@ -139,8 +141,8 @@ class Standing:
 
     def _take_flows(
         self, flows: Flows, candidates: Candidates, homeless: list[int]
-    ) -> tuple[list[int], list[int]]:
-        """Takes on flows, and says which have no path any more, and which are to get one.
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Takes on flows: which have no path any more, which get one, which of them still must.
 
         ``homeless`` are flows that lost a path.
         """
@@ -150,9 +152,11 @@ class Standing:
             more = np.zeros(len(flows) - known, dtype=np.bool_)
             self._routed = np.append(self._routed, more)
         cut_off, came = self._attached_now(flows, known)
-        stuck = {row for row in {*homeless, *came} if not self._can_go(candidates, row)}
+        self._chunks.make(assignment, came)
+        bare = self._uncoloured(came)
+        stuck = {row for row in {*homeless, *bare} if not self._can_go(candidates, row)}
         gone = {*cut_off, *stuck}
-        came = [row for row in came if row not in stuck]
+        came, bare = ([row for row in rows if row not in stuck] for rows in (came, bare))
         self._routed[list(gone)], self._routed[came] = False, True
         changed = np.array([*gone, *came], dtype=np.int64)
         if len(changed) or len(flows) > known:
@@ -160,8 +164,7 @@ class Standing:
             self._fix(changed)
         for chunk in self._chunks.of(gone):
             assignment.move(chunk, EMPTY)
-        self._chunks.make(assignment, came)
-        return sorted(gone), came
+        return sorted(gone), came, bare
 
     def _attached_now(self, flows: Flows, known: int) -> tuple[list[int], list[int]]:
         """Flows that a NIC is cut off of, if they had a path or are new; those that may get one.
@@ -220,16 +223,17 @@ class Standing:
         """
         assignment, target = self.assignment, self._target(bound)
         homeless, came = chunks
-        search = Search(assignment, candidates, target, options.deadline(), HASTE)
         for chunk in homeless:
             assignment.move(chunk, EMPTY)
-        if len(came) >= MANY and self.planes is not None:
-            came = self._uncoloured(self.planes, came)
-        for chunk in sorted([*homeless, *came], key=assignment.gbps, reverse=True):
-            search.settle(chunk)
+        search: Search | None = None
+        if homeless or came:
+            search = Search(assignment, candidates, target, options.deadline(), HASTE)
+            for chunk in sorted([*homeless, *came], key=assignment.gbps, reverse=True):
+                search.settle(chunk)
         used = assignment.utilization()
         worst = self.network.fabric.structure.worst_by_tier(used[:-1])
         if (worst > target.bounds + TOLERANCE).any():
+            search = search or Search(assignment, candidates, target, options.deadline(), HASTE)
             search.run_sparing(frozenset(self._flows_of(assignment.touched)))
             used = assignment.utilization()
         self._chunks.take_on(assignment)
@@ -242,20 +246,21 @@ class Standing:
             self._planes = self._planes.with_states(self.network)
         return self._planes
 
-    def _uncoloured(self, planes: Planes, chunks: list[int]) -> list[int]:
-        """Colours flows that came, among themselves; returns what colours cannot place."""
-        assignment = self.assignment
+    def _uncoloured(self, came: list[int]) -> list[int]:
+        """Colours flows that came, among themselves; returns those that are not placed so."""
+        assignment, flows = self.assignment, self.assignment.flows
+        if len(came) < MANY or self.planes is None:
+            return came
         own = {
             assignment.flow[chunk]: chunk
-            for chunk in chunks
-            if assignment.qps(chunk) == assignment.flows.qps[assignment.flow[chunk]]
+            for chunk in self._chunks.of(came)
+            if assignment.qps(chunk) == flows.qps[assignment.flow[chunk]]
         }
-        rows = np.array(sorted(own), dtype=np.int64)
-        coloured = coloured_paths(planes, assignment.flows, rows)
-        placed = [own[flow] for flow in coloured.flow.tolist()]
-        assignment.put(placed, coloured)
-        left = set(placed)
-        return [chunk for chunk in chunks if chunk not in left]
+        coloured = coloured_paths(self.planes, flows, np.array(sorted(own), dtype=np.int64))
+        placed = coloured.flow.tolist()
+        assignment.put([own[flow] for flow in placed], coloured)
+        placed = set(placed)
+        return [flow for flow in came if flow not in placed]
 
     def _unrouted(self, gone: list[int]) -> dict[int, str]:
         """Why flows have no path: as before, but for those that got one or lost theirs."""
@@ -300,9 +305,7 @@ class Chunks:
 
     def make(self, assignment: Assignment, flows: list[int]) -> None:
         """A chunk of all QPs for each of the flows that has none at all."""
-        for flow in flows:
-            if not self.of([flow]):
-                assignment.place(flow, 0, int(assignment.flows.qps[flow]) - 1)
+        assignment.place_whole([flow for flow in flows if not self.of([flow])])
         self.take_on(assignment)
 
     def take_on(self, assignment: Assignment) -> None:

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -36,11 +36,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _ALL_FRAMES, _IPV4 = 3, 0x0800
 _WAIT = 2.0  # seconds: longer than any delay of a busy machine; a packet that is lost costs it
 CABLES = {hop.port: Cable(f"up{number}") for number, hop in enumerate(SPINES)}
-SYSCTLS = {
+SETTINGS = {
     "ip_forward": "1",
-    "conf.all.rp_filter": "0",
-    "conf.default.rp_filter": "0",
-    "conf.default.ignore_routes_with_linkdown": "1",
+    "conf/all/rp_filter": "0",
+    "conf/default/rp_filter": "0",
+    "conf/default/ignore_routes_with_linkdown": "1",
     "fib_multipath_hash_policy": "3",
     "fib_multipath_hash_fields": "55",
     "fib_multipath_hash_seed": "7",
@@ -77,6 +77,15 @@ class Space:
     def run(self, *words: str, text: str = "") -> str:
         """Run a program inside."""
         return run("ip", "netns", "exec", self.name, *words, text=text)
+
+    def settings(self, family: str, values: Mapping[str, str]) -> None:
+        """Write settings below ``net``."""
+
+        def write() -> None:
+            for name, value in values.items():
+                Path("/proc/sys/net", family, name).write_text(value)
+
+        self.inside(write)
 
     def inside(self, call: Callable[[], Result]) -> Result:
         """Call a function in a thread that is inside: what it opens stays inside."""
@@ -164,31 +173,35 @@ class World:
 
     def _build(self) -> None:
         for space in (self.switch, self.beyond, self.host):
-            space.run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
-        self.switch.run("sysctl", "-qw", *(f"net.ipv4.{k}={v}" for k, v in SYSCTLS.items()))
+            space.settings("ipv6", {"conf/default/disable_ipv6": "1"})
+        self.switch.settings("ipv4", SETTINGS)
         far, near = self.beyond.name, self.host.name
         # Ends of unlike index: between like ones the kernel reports a lost carrier up to 1 s late.
         cables = [
             f"link add up{n} index {10 + n} type veth peer name up{n} index {20 + n} netns {far}"
             for n in range(4)
         ]
-        self.switch.ip(*cables, f"link add nics type veth peer name nics netns {near}")
-        for n in range(4):
-            self._end(self.beyond, f"up{n}", f"10.1.{n}.1/31", f"02:00:00:00:01:0{n}")
-            self._end(self.switch, f"up{n}", f"10.1.{n}.0/31", f"02:00:00:00:02:0{n}")
-            self.switch.ip(f"neigh add 10.1.{n}.1 lladdr 02:00:00:00:01:0{n} dev up{n}")
-        self._end(self.switch, "nics", "10.0.0.254/24", "02:00:00:00:03:00")
-        self._end(self.host, "nics", "10.0.0.1/24", "02:00:00:00:04:00")
+        ways = " ".join(f"nexthop via 10.1.{n}.1 dev up{n}" for n in range(4))
+        self.switch.ip(
+            *cables,
+            f"link add nics type veth peer name nics netns {near}",
+            *(self._end(f"up{n}", f"10.1.{n}.0/31", f"02:00:00:00:02:0{n}") for n in range(4)),
+            *(f"neigh add 10.1.{n}.1 lladdr 02:00:00:00:01:0{n} dev up{n}" for n in range(4)),
+            self._end("nics", "10.0.0.254/24", "02:00:00:00:03:00"),
+        )
+        self.beyond.ip(
+            *(self._end(f"up{n}", f"10.1.{n}.1/31", f"02:00:00:00:01:0{n}") for n in range(4))
+        )
         self.host.ip(
+            self._end("nics", "10.0.0.1/24", "02:00:00:00:04:00"),
             "neigh add 10.0.0.254 lladdr 02:00:00:00:03:00 dev nics",
             "route add default via 10.0.0.254",
         )
-        ways = " ".join(f"nexthop via 10.1.{n}.1 dev up{n}" for n in range(4))
         self.switch.ip(f"route add 10.9.0.0/16 {ways}")
 
     @staticmethod
-    def _end(space: Space, name: str, address: str, mac: str) -> None:
-        space.ip(f"link set {name} address {mac} up", f"addr add {address} dev {name}")
+    def _end(name: str, address: str, mac: str) -> str:
+        return f"link set {name} address {mac} up\naddr add {address} dev {name}"
 
     def send(self, packet: Wire, size: int = 64, protocol: int = 17) -> bytes:
         """Send one packet of addresses and ports; returns what it can be known by."""

@@ -18,14 +18,16 @@ def reason_unrouted(network: Network, source: int, destination: int) -> str:
     fabric, ids = network.fabric, network.fabric.structure.nodes.ids
     for nic in (source, destination):
         if network.terminal[nic] == NONE:
-            return f"{ids[nic]} has no usable uplink: {_state_of_links(fabric, {nic})}"
+            return f"{ids[nic]} has no usable uplink: {_state_of_links(fabric, {nic}, nic)}"
     reached = _reached(network, source)
     back = _reached(network, destination)
-    side, name = (reached, source) if len(reached) <= len(back) else (back, destination)
+    ends = (source, destination) if len(reached) <= len(back) else (destination, source)
+    name, other = ends
+    side = reached if name == source else back
     switches = sum(1 for node in side if node != name)
     return (
         f"no usable link leaves the part of the fabric around {ids[name]}"
-        f" ({switches} switches): {_state_of_links(fabric, side)}"
+        f" ({switches} switches): {_state_of_links(fabric, side, other)}"
     )
 
 
@@ -40,15 +42,17 @@ def _reached(network: Network, start: int) -> set[int]:
     return found
 
 
-def _state_of_links(fabric: Fabric, inside: set[int]) -> str:
-    """The links that would lead out of a set of nodes, and how they stand."""
+def _state_of_links(fabric: Fabric, inside: set[int], other: int) -> str:
+    """The links that would lead out of a set of nodes to ``other``, and how they stand."""
     links = fabric.structure.links
     inner = np.zeros(fabric.node_count, dtype=np.bool_)
     inner[list(inside)] = True
     kind = fabric.structure.nodes.kind
     outside = np.where(inner[links.a], links.b, links.a)
-    # A link to another NIC leads no further, dead or not.
-    further = (inner[links.a] != inner[links.b]) & (kind[outside] != NodeKind.NIC)
+    # A link to a third NIC leads no further, dead or not.
+    further = (inner[links.a] != inner[links.b]) & (
+        (kind[outside] != NodeKind.NIC) | (outside == other)
+    )
     leaving = np.flatnonzero(further & (fabric.effective != State.UP)).tolist()
     if not leaving:
         return "there are no links that could lead further"

@@ -52,10 +52,13 @@ class Repairer:
         standing, mended = self._standing or self._indexed(), None
         if standing.can_mend(fabric, flows):
             mended = standing.mend(fabric, flows, self.options)
-            self._known = standing.network, standing.planes
-        self._standing = standing if mended else None
-        self.plan = mended or self._replanned(fabric, flows)
-        return self.plan
+        if mended is None:
+            self._standing, self._known = None, (standing.network, standing.planes)
+            mended = self._replanned(fabric, flows)
+        else:
+            self._standing = standing
+        self.plan = mended
+        return mended
 
     def _indexed(self) -> Standing:
         return Standing(self.plan, *self._network(self.plan.fabric))

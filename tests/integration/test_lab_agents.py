@@ -1,0 +1,150 @@
+"""Real agents over real kernels: flows go where the plan says, and leave what dies."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.flows import Flows
+from heddle_emulator.drill.lab_control import Control
+from heddle_emulator.drill.lab_paths import Pathfinder, Way
+from heddle_emulator.netns import witness
+from heddle_emulator.netns.converge import wait_converged
+from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns.layout import MGMT
+from heddle_emulator.netns.probe.handle import Probe, probe_flow
+from heddle_emulator.netns.probe.notes import Notes
+from heddle_emulator.netns.probe.spec import ProbeFlow
+from heddle_emulator.netns.programs import Programs
+from heddle_emulator.netns.scrape import wait_links_up
+from tests.integration.demanding import demands_of
+from tests.integration.labbing import small_lab
+
+PAIRS = (("l0-h0-n0", "l1-h0-n0"), ("l0-h1-n0", "l1-h1-n0"))
+UDP = 4791
+PATIENCE = 60.0
+"""No measure of speed: a limit for machines that do much else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A lab with its programs and a plan of two flows that share both ends of their leaves."""
+
+    lab: Lab
+    programs: Programs
+    planned: dict[tuple[str, str], tuple[str, ...]]
+    """Nodes of each flow's path, as the controller says, by its NICs."""
+
+    def flow(self, pair: tuple[str, str]) -> ProbeFlow:
+        """2,000 packets a second of one of the flows."""
+        return probe_flow(self.lab, pair, (49152, UDP), 2000.0)
+
+    def way(self, pair: tuple[str, str]) -> Way:
+        """The cables that its packets take."""
+        return Pathfinder(self.lab).ways([self.flow(pair)])[0]
+
+    def nodes(self, way: Way) -> tuple[str, ...]:
+        """The switches along cables."""
+        cables = [self.lab.layout.cables[row] for row in way]
+        ends = [{cable.a.node, cable.b.node} for cable in cables]
+        between = [one & other for one, other in itertools.pairwise(ends)]
+        return tuple(node for nodes in between for node in nodes)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    """One for all tests here; each leaves its cables whole, and nobody starts the controller."""
+    with small_lab(programs=True) as (lab, programs):
+        assert programs is not None
+        planned = asyncio.run(_planned(lab, programs))
+        yield Running(lab, programs, planned)
+
+
+async def _planned(lab: Lab, programs: Programs) -> dict[tuple[str, str], tuple[str, ...]]:
+    flows: Flows = resolve(demands_of(PAIRS), lab.layout.fabric, origin="test")
+    async with Control(programs) as control:
+        await control.demand(flows, PATIENCE)
+        _, routes = await control.api.routes()
+    return {(r.source, r.destination): tuple(r.paths[0].nodes[1:-1]) for r in routes}
+
+
+def _cut(running: Running, flow: ProbeFlow, row: int) -> tuple[Notes, witness.Testimony]:
+    """Cut a cable under a flow; what was noted, and where packets went afterwards."""
+    with Probe(running.lab, [flow]) as probe:
+        time.sleep(0.3)
+        running.lab.set_link(row, up=False)
+        time.sleep(1.0)
+        settled = witness.hear(running.lab)
+        time.sleep(0.3)
+        (notes,) = probe.stop()
+    return notes, witness.hear(running.lab).since(settled)
+
+
+def _mend(running: Running, row: int) -> None:
+    running.lab.set_link(row, up=True)
+    wait_converged(running.lab, PATIENCE)
+    wait_links_up(running.programs, PATIENCE)
+
+
+def test_packets_go_where_the_plan_says(running: Running) -> None:
+    """Every switch's own counters show each flow on its planned path, and the two apart."""
+    found = {pair: running.nodes(running.way(pair)) for pair in PAIRS}
+    assert found == running.planned
+    assert {path[1] for path in found.values()} == {"s0", "s1"}
+
+
+def test_flows_with_no_entry_follow_the_underlay(running: Running) -> None:
+    """Other NICs' packets are hashed: over 32 ports, both spines are used."""
+    lab = running.lab
+    flows = [probe_flow(lab, ("l2-h0-n0", "l3-h0-n0"), (50000 + i, UDP), 1.0) for i in range(32)]
+    ways = Pathfinder(lab).ways(flows)
+    assert {running.nodes(way)[1] for way in ways} == {"s0", "s1"}
+
+
+def test_a_local_failure_is_repaired_without_a_controller(running: Running) -> None:
+    """The uplink under a flow dies with the controller dead: the flow takes the other spine."""
+    running.programs.kill(MGMT)
+    row = running.way(PAIRS[0])[1]
+    notes, after = _cut(running, running.flow(PAIRS[0]), row)
+    spine = running.planned[PAIRS[0]][1]
+    other = {"s0": "s1", "s1": "s0"}[spine]
+    assert after.ways(notes.flow)["l0", other] > 100
+    assert after.ways(notes.flow)["l0", spine] == 0
+    assert notes.within(int(notes.sent[-600]), int(notes.sent[-200])).lost_count() == 0
+    _mend(running, row)
+
+
+def test_a_remote_failure_is_repaired_by_notice(running: Running) -> None:
+    """A spine loses the far leaf: the near one hears of it from the spine, and moves the flow."""
+    running.programs.kill(MGMT)
+    deadline = time.monotonic() + PATIENCE
+    while running.nodes(running.way(PAIRS[0])) != running.planned[PAIRS[0]]:
+        assert time.monotonic() < deadline  # it goes back once its cable is trusted again
+        time.sleep(0.2)
+    row = running.way(PAIRS[0])[2]
+    notes, after = _cut(running, running.flow(PAIRS[0]), row)
+    spine = running.planned[PAIRS[0]][1]
+    assert after.ways(notes.flow)["l0", spine] == 0
+    assert notes.within(int(notes.sent[-600]), int(notes.sent[-200])).lost_count() == 0
+    _mend(running, row)
+
+
+def test_a_killed_agent_leaves_its_entries_and_takes_them_over_again(running: Running) -> None:
+    """SIGKILL of a leaf's agent moves no packet; a new one adopts what is in the kernel."""
+    before = running.way(PAIRS[1])
+    flow = running.flow(PAIRS[1])
+    with Probe(running.lab, [flow]) as probe:
+        running.programs.signal("l0", signal.SIGKILL)
+        time.sleep(0.3)
+        running.programs.start_agent("l0")
+        wait_links_up(running.programs, PATIENCE)
+        (notes,) = probe.stop()
+    assert notes.lost_count() == 0
+    assert running.way(PAIRS[1]) == before

@@ -14,7 +14,7 @@ from heddle_emulator.play.stage import NVLINK_GBPS, capacities, staged
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 
-FEW = 5000
+FEW = 20_000
 """Streams up to which each end is an event of its own."""
 COARSE = 0.001
 """The part of the time gone by within which ends are one event where there are more."""

@@ -21,7 +21,7 @@ from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.world import World
 
-FEW = 5000
+FEW = 30_000
 """Paths up to which each end is an event of its own."""
 COARSE = 0.0005
 """The part of the time gone by within which ends are one event where there are more."""

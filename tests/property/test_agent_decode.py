@@ -15,7 +15,7 @@ column = st.lists(small, max_size=3)
 
 @given(
     kinds=column,
-    columns=st.lists(column, min_size=7, max_size=7),
+    columns=st.lists(column, min_size=8, max_size=8),
     ends=st.integers(0, 3),
     hops=st.integers(0, 3),
     risks=st.lists(column, max_size=2),
@@ -33,7 +33,7 @@ def test_garbage_is_refused_in_words(
     """No index error, no half-decoded push."""
     names = (
         *("sources", "destinations", "source_ports", "destination_ports"),
-        *("primaries", "backups", "risks"),
+        *("primaries", "backups", "risks", "backup_risks"),
     )
     batch = pb.OperationBatch(
         kinds=[pb.OperationKind.ValueType(kind) for kind in kinds],

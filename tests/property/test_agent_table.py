@@ -34,7 +34,9 @@ PACKETS = [Packet("nic0", f"far{number}", port) for number in range(4) for port 
 
 spine = st.integers(0, 3)
 risks = st.lists(st.sampled_from(LINKS[4:]), max_size=2)
-entries = st.builds(lambda p, b, r: entry(p, b, *r), spine, st.none() | spine, risks)
+entries = st.builds(
+    lambda p, b, r, s: entry(p, b, *r, spare=s), spine, st.none() | spine, risks, risks
+)
 operations = st.lists(st.tuples(st.sampled_from(MATCHES), st.none() | entries), max_size=6)
 
 
@@ -140,7 +142,7 @@ class Switch(RuleBasedStateMachine):
     def the_backend_holds_what_was_said(self) -> None:
         """Programmed, backend and model are the same entries; nothing is left to do."""
         found = {
-            one: (group.primary, group.backup, group.risks)
+            one: (group.primary, group.backup, group.risks, group.backup_risks)
             for one, group in self.backend.read_back().items()
         }
         assert found == self.held
@@ -163,10 +165,12 @@ class Switch(RuleBasedStateMachine):
         else:
             key = None
         if key is not None:
-            primary, backup, links = key
+            primary, backup, links, spare = key
             if not self.down.intersection((Link.between(SWITCH, primary.node), *links)):
                 return [primary]
-            if backup is not None and Link.between(SWITCH, backup.node) not in self.down:
+            if backup is not None and not self.down.intersection(
+                (Link.between(SWITCH, backup.node), *spare)
+            ):
                 return [backup]
         alive = [hop for hop in SPINES if Link.between(SWITCH, hop.node) not in self.down]
         return [*alive] or [None]
@@ -177,11 +181,18 @@ class Switch(RuleBasedStateMachine):
         assert self.switch.digest() == rebuilt(self.held).digest()
         if self.held:
             other = dict(self.held)
-            found, (primary, backup, links) = other.popitem()
+            found, (primary, backup, links, spare) = other.popitem()
             assert self.switch.digest() != rebuilt(other).digest()
             changed = NextHop("spine9") if backup is None else None
-            group = type(self.backend.read_back()[found])(primary, changed, links)
-            assert self.switch.digest() != table_digest({**self.backend.read_back(), found: group})
+            made = type(self.backend.read_back()[found])
+            for group in (
+                made(primary, changed, links, spare),
+                made(primary, backup, links, (*spare, Link("x", "y"))),
+                made(primary, backup, (*links, *spare), links),
+            ):
+                if (group.risks, group.backup_risks, group.backup) != (links, spare, backup):
+                    changes = {**self.backend.read_back(), found: group}
+                    assert self.switch.digest() != table_digest(changes)
 
 
 TestSwitch = Switch.TestCase

@@ -137,19 +137,25 @@ def test_risks_are_the_links_ahead(seed: int) -> None:
 
 @given(SEEDS)
 def test_a_backup_leads_round_the_risk(seed: int) -> None:
-    """From the switch on, the backup path of an entry avoids every link of its risk."""
+    """From the switch on, the backup path of an entry avoids every link of its risk.
+
+    Its own links between switches are the risk of the backup; without one there is none.
+    """
     plan = drawn(seed)
     entries = entries_of(plan)
     flows = plan.flows
     for row in np.flatnonzero(entries.backup != NONE).tolist():
         risk, arc = set(entries.risks(row).tolist()), int(entries.backup[row])
+        spare = set(entries.backup_risks(row).tolist())
         pair = (int(entries.source[row]), int(entries.destination[row]))
         tails = []
         for path in range(len(plan.backups)):
             flow, way = int(plan.backups.flow[path]), plan.backups.of(path).tolist()
             if (int(flows.source[flow]), int(flows.destination[flow])) == pair and arc in way:
-                tails.append({link >> 1 for link in way[way.index(arc) :]})
-        assert any(not risk & links for links in tails)
+                tails.append([link >> 1 for link in way[way.index(arc) :]])
+        assert any(not risk & set(links) and set(links[:-1]) == spare for links in tails)
+    for row in np.flatnonzero(entries.backup == NONE).tolist():
+        assert not len(entries.backup_risks(row))
 
 
 @given(SEEDS)

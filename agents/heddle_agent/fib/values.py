@@ -64,6 +64,8 @@ class Group:
     backup: NextHop | None = None
     risks: tuple[Link, ...] = ()
     """Links beyond this switch whose loss makes the primary useless; sorted, none twice."""
+    backup_risks: tuple[Link, ...] = ()
+    """Links whose loss makes the backup useless; likewise."""
 
 
 class Choice(IntEnum):

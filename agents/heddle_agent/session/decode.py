@@ -59,8 +59,8 @@ def _check_lengths(batch: pb.OperationBatch, kinds: list[pb.OperationKind.ValueT
         row = next(row for row, kind in enumerate(kinds) if kind not in known)
         raise MalformedPushError(f"operation {row} has kind {kinds[row]}: send SET or DELETE")
     for name, column in _columns(batch):
-        forwarding = name in {"primaries", "backups", "risks"}
-        if len(column) != len(kinds) and (column or sets or not forwarding):
+        needed = name not in {"primaries", "backups", "risks"} or sets > 0
+        if len(column) != len(kinds) and (column or (needed and name != "backup_risks")):
             raise MalformedPushError(
                 f"kinds has {len(kinds)} elements but {name} has {len(column)}"
             )
@@ -80,6 +80,7 @@ def _columns(batch: pb.OperationBatch) -> list[tuple[str, Sequence[int]]]:
         ("primaries", batch.primaries),
         ("backups", batch.backups),
         ("risks", batch.risks),
+        ("backup_risks", batch.backup_risks),
     ]
 
 
@@ -94,24 +95,30 @@ def _matches(batch: pb.OperationBatch) -> list[Match]:
 def _groups(
     batch: pb.OperationBatch, kinds: list[pb.OperationKind.ValueType]
 ) -> tuple[list[GroupKey], list[int]]:
-    """Distinct (primary, backup, risks) and each operation's row among them, or DELETE."""
+    """Distinct keys and each operation's row among them, or DELETE."""
     deleted = pb.OPERATION_KIND_DELETE
     if pb.OPERATION_KIND_SET not in kinds:
         return [], [DELETE] * len(kinds)
     hops = [NextHop(hop.node, hop.key, hop.address) for hop in batch.next_hops]
     risks = _risk_groups(batch)
-    triples = list(zip(batch.primaries, batch.backups, batch.risks, strict=True))
+    spare = batch.backup_risks or [0] * len(kinds)
+    fours = list(zip(batch.primaries, batch.backups, batch.risks, spare, strict=True))
     whole = deleted not in kinds
-    used = triples if whole else [t for t, k in zip(triples, kinds, strict=True) if k != deleted]
-    rows = {triple: row for row, triple in enumerate(dict.fromkeys(used))}
+    used = fours if whole else [four for four, k in zip(fours, kinds, strict=True) if k != deleted]
+    rows = {four: row for row, four in enumerate(dict.fromkeys(used))}
     keys: list[GroupKey] = [
-        (hops[primary], hops[backup - 1] if backup else None, risks[risk - 1] if risk else ())
-        for primary, backup, risk in rows
+        (
+            hops[primary],
+            hops[backup - 1] if backup else None,
+            risks[risk - 1] if risk else (),
+            risks[other - 1] if other else (),
+        )
+        for primary, backup, risk, other in rows
     ]
     if whole:
-        return keys, list(map(rows.__getitem__, triples))
-    pairs = zip(triples, kinds, strict=True)
-    return keys, [DELETE if kind == deleted else rows[triple] for triple, kind in pairs]
+        return keys, list(map(rows.__getitem__, fours))
+    pairs = zip(fours, kinds, strict=True)
+    return keys, [DELETE if kind == deleted else rows[four] for four, kind in pairs]
 
 
 def _risk_groups(batch: pb.OperationBatch) -> list[tuple[Link, ...]]:
@@ -128,6 +135,7 @@ def _stray_index(batch: pb.OperationBatch) -> str:
         "primaries": ("next_hops", len(batch.next_hops)),
         "backups": ("next_hops", len(batch.next_hops) + 1),
         "risks": ("risk_groups", len(batch.risk_groups) + 1),
+        "backup_risks": ("risk_groups", len(batch.risk_groups) + 1),
     }
     for name, column in _columns(batch):
         array, limit = limits.get(name, ("", _LAST_PORT + 1))

@@ -19,13 +19,13 @@ def impossible(table: Table, operations: Operations) -> list[OperationFailure]:
 
 
 def _without_link(table: Table, operations: Operations) -> Iterator[OperationFailure]:
-    hops = {hop for primary, backup, _ in operations.keys for hop in (primary, backup)}
+    hops = {hop for key in operations.keys for hop in key[:2]}
     if all(hop is None or hop.port in table.local for hop in hops):
         return
     lost = {
         row: f"no link to {hop.node} key {hop.key}; give the agent that link or mend the fabric"
-        for row, (primary, backup, _) in enumerate(operations.keys)
-        for hop in (primary, backup)
+        for row, key in enumerate(operations.keys)
+        for hop in key[:2]
         if hop is not None and hop.port not in table.local
     }
     for operation, row in enumerate(operations.groups):

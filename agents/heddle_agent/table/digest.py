@@ -29,4 +29,6 @@ def _end(group: Group) -> str:
     """The part of a line that says where an entry leaves."""
     backup = ("", "") if group.backup is None else group.backup.port
     risks = sorted(" ".join(link) for link in group.risks)
+    if group.backup_risks:
+        risks += ["", *sorted(" ".join(link) for link in group.backup_risks)]
     return "\t".join((*group.primary.port, *backup, *risks))

@@ -36,8 +36,9 @@ class Groups:
         """Where a group leaves when these links are down."""
         if self.link(group.primary) not in down and down.isdisjoint(group.risks):
             return Choice.PRIMARY
-        if group.backup is not None and self.link(group.backup) not in down:
-            return Choice.BACKUP
+        backup = group.backup
+        if backup is not None and self.link(backup) not in down:
+            return Choice.BACKUP if down.isdisjoint(group.backup_risks) else Choice.UNDERLAY
         return Choice.UNDERLAY
 
     def touched(self, links: Iterable[Link]) -> set[Group]:
@@ -61,11 +62,16 @@ def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group
     return (_indexed(groups, by_key, groups.by_link, new) if new else groups), found, new
 
 
+def key_of(group: Group) -> GroupKey:
+    """All in which a group differs from others."""
+    return (group.primary, group.backup, group.risks, group.backup_risks)
+
+
 def only(groups: Groups, kept: Iterable[Group]) -> Groups:
     """These groups and no others; of several that are alike, the first."""
     by_key: dict[GroupKey, Group] = {}
     for group in kept:
-        by_key.setdefault((group.primary, group.backup, group.risks), group)
+        by_key.setdefault(key_of(group), group)
     return _indexed(groups, by_key, {}, by_key.values())
 
 
@@ -82,7 +88,7 @@ def _indexed(
         added[own(primary) or groups.link(primary)].append(group)
         if backup is not None:
             added[own(backup) or groups.link(backup)].append(group)
-        for link in group.risks:
+        for link in {*group.risks, *group.backup_risks}:
             added[link].append(group)
     merged = {link: (*by_link.get(link, ()), *more) for link, more in added.items()}
     return replace(groups, by_key=by_key, by_link={**by_link, **merged})

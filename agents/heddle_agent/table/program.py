@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from heddle_agent.fib import Batch, Choice, Group, Link, Match, Steering
-from heddle_agent.table.groups import only
+from heddle_agent.table.groups import key_of, only
 from heddle_agent.table.state import Table
 
 
@@ -49,7 +49,7 @@ def adopt(
     """
     unique = list(dict.fromkeys(found.values()))
     groups = only(table.groups, unique)
-    own = {group: groups.by_key[group.primary, group.backup, group.risks] for group in unique}
+    own = {group: groups.by_key[key_of(group)] for group in unique}
     choices = {group: groups.choose(group, down) for group in unique}
     entries = {match: own[group] for match, group in found.items()}
     adopted = replace(

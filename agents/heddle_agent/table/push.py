@@ -11,8 +11,8 @@ from heddle_agent.fib import Link, Match, NextHop, Reason
 
 DELETE = -1
 
-GroupKey: TypeAlias = tuple[NextHop, NextHop | None, tuple[Link, ...]]
-"""Primary, backup, risk links (sorted, none twice): all in which groups differ."""
+GroupKey: TypeAlias = tuple[NextHop, NextHop | None, tuple[Link, ...], tuple[Link, ...]]
+"""Primary, backup, risk links of each (sorted, none twice): all in which groups differ."""
 
 
 class Mode(Enum):

@@ -40,14 +40,21 @@ class Entries:
     risk_first: Ints
     """Where each entry's risk links begin, shape (entries + 1,)."""
     risk_links: Ints
-    """Link rows further down the path whose loss makes the primary useless."""
+    """Link rows further down the path whose loss makes the primary useless, ascending;
+    then, as ``~row``, those whose loss makes the backup useless, likewise."""
 
     def __len__(self) -> int:
         return len(self.switch)
 
     def risks(self, row: int) -> Ints:
-        """Risk links of one entry."""
-        return self.risk_links[self.risk_first[row] : self.risk_first[row + 1]]
+        """Risk links of one entry's primary."""
+        links = self.risk_links[self.risk_first[row] : self.risk_first[row + 1]]
+        return links[links >= 0]
+
+    def backup_risks(self, row: int) -> Ints:
+        """Risk links of one entry's backup."""
+        links = self.risk_links[self.risk_first[row] : self.risk_first[row + 1]]
+        return ~links[links < 0]
 
     def take(self, rows: Ints) -> Entries:
         """Some of the entries, in the order of ``rows``."""

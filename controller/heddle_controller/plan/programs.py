@@ -6,9 +6,10 @@ UDP source port. A *unit* is what one decision covers: a pair of NICs at a switc
 or a single hop of a path.
 
 The risk of an entry is every link between switches from here to the destination:
-whoever hears of one's loss can turn the flow aside without asking anybody. A pair
-whose QPs part further down shares the risk of all of them, and takes a backup
-only if it avoids all of it.
+whoever hears of one's loss can turn the flow aside without asking anybody, to the
+backup, unless a link of the backup's own path is lost as well. A pair whose QPs part
+further down shares the risk of all of them, and takes a backup only if it avoids all
+of it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ def entries_of(plan: Plan) -> Entries:
         return no_entries()
     units = _units(plan, hops)
     risk_unit, risk_link = _risks(plan, hops, units)
-    backup = _backups(plan, hops, units, risk_unit, risk_link)
-    return _expanded(plan, hops, units, backup, (risk_unit, risk_link))
+    backup, spare_unit, spare_link = _backups(plan, hops, units, risk_unit, risk_link)
+    unit, link = np.append(risk_unit, spare_unit), np.append(risk_link, ~spare_link)
+    order = np.argsort(unit, kind="stable")  # of each unit the primary's first
+    return _expanded(plan, hops, units, backup, (unit[order], link[order]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,8 +99,13 @@ def _risks(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
     return codes // plan.fabric.link_count, codes % plan.fabric.link_count
 
 
-def _backups(plan: Plan, hops: Hops, units: _Units, risk_unit: Ints, risk_link: Ints) -> Ints:
-    """Backup arc of each unit: the first of its hops' that avoids the unit's risk."""
+def _backups(
+    plan: Plan, hops: Hops, units: _Units, risk_unit: Ints, risk_link: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """Backup arc of each unit: the first of its hops' that avoids the unit's risk.
+
+    And the risk of these backups, parallel as that of ``_risks``.
+    """
     spare = np.flatnonzero(hops.backup[units.member] != NONE)
     unit, place = units.of[spare], hops.backup[units.member[spare]]
     rows, links = links_ahead(plan, plan.backups, hops.path[units.member[spare]], place)
@@ -107,8 +115,11 @@ def _backups(plan: Plan, hops: Hops, units: _Units, risk_unit: Ints, risk_link: 
     good[rows[shared]] = False
     backup = np.full(len(units), NONE, dtype=np.int64)
     chosen, first = np.unique(unit[good], return_index=True)
-    backup[chosen] = plan.backups.arcs[place[good][first]]
-    return backup
+    taken = np.flatnonzero(good)[first]
+    backup[chosen] = plan.backups.arcs[place[taken]]
+    mine = np.isin(rows, taken)
+    codes = np.unique(unit[rows[mine]] * plan.fabric.link_count + links[mine])
+    return backup, codes // plan.fabric.link_count, codes % plan.fabric.link_count
 
 
 def _expanded(

@@ -272,7 +272,8 @@ class SessionParameters(_message.Message):
     its fields joined by tabs: source NIC, destination NIC, source port,
     destination port, primary node, primary key, backup node, backup key (both
     empty for none), then each risk link as "source target key" with the lesser
-    node id first, sorted. Empty for an empty table.
+    node id first, sorted; where the backup has risk links, then an empty field
+    and each of these likewise. Empty for an empty table.
     """
     back_door_address: _builtins.str
     """Where other agents reach its back door, IP address and UDP port,
@@ -459,6 +460,7 @@ class OperationBatch(_message.Message):
     PRIMARIES_FIELD_NUMBER: _builtins.int
     BACKUPS_FIELD_NUMBER: _builtins.int
     RISKS_FIELD_NUMBER: _builtins.int
+    BACKUP_RISKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___OperationKind.ValueType]:
         """Same length as the arrays below; the index is the operation's id within
@@ -509,6 +511,12 @@ class OperationBatch(_message.Message):
     def risks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Index into risk_groups plus 1; 0 is none."""
 
+    @_builtins.property
+    def backup_risks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Likewise, of the backup: while any of them is down, the underlay takes its
+        place. May be empty as a whole: then no backup is at risk.
+        """
+
     def __init__(
         self,
         *,
@@ -524,10 +532,11 @@ class OperationBatch(_message.Message):
         primaries: _abc.Iterable[_builtins.int] | None = ...,
         backups: _abc.Iterable[_builtins.int] | None = ...,
         risks: _abc.Iterable[_builtins.int] | None = ...,
+        backup_risks: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backups", b"backups", "destination_ports", b"destination_ports", "destinations", b"destinations", "endpoints", b"endpoints", "kinds", b"kinds", "next_hops", b"next_hops", "primaries", b"primaries", "risk_groups", b"risk_groups", "risk_links", b"risk_links", "risks", b"risks", "source_ports", b"source_ports", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup_risks", b"backup_risks", "backups", b"backups", "destination_ports", b"destination_ports", "destinations", b"destinations", "endpoints", b"endpoints", "kinds", b"kinds", "next_hops", b"next_hops", "primaries", b"primaries", "risk_groups", b"risk_groups", "risk_links", b"risk_links", "risks", b"risks", "source_ports", b"source_ports", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -137,9 +137,9 @@ def test_a_next_hop_without_a_link_fails_alone() -> None:
         switch,
         push(
             [
-                (match(0), (stranger, None, ())),
+                (match(0), (stranger, None, (), ())),
                 (match(1), entry(1)),
-                (match(2), (SPINES[0], stranger, ())),
+                (match(2), (SPINES[0], stranger, (), ())),
             ]
         ),
     )
@@ -156,7 +156,7 @@ def test_a_failed_replacement_leaves_the_old_entry() -> None:
     switch = forwarding()
     take(switch, push([(match(0), entry(0))]))
     stranger = SPINES[0]._replace(node="elsewhere")
-    take(switch, push([(match(0), (stranger, None, ()))], mode=Mode.FULL_SYNC, sweep=True))
+    take(switch, push([(match(0), (stranger, None, (), ()))], mode=Mode.FULL_SYNC, sweep=True))
     assert held(switch) == {match(0): "spine0"}
 
 

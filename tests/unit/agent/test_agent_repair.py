@@ -65,6 +65,20 @@ def test_without_a_live_backup_the_underlay_takes_over(
     assert {leaves(backend, number) for number in range(3)} == {"spine2"}
 
 
+def test_a_backup_with_a_dead_link_further_on_is_none(backend: MemoryFib) -> None:
+    """Both ways lost far from here: the underlay; with either back, that one, the primary first."""
+    switch = forwarding(backend)
+    take(switch, push([(match(0), entry(0, 1, far(0), spare=[far(1)]))]))
+    seen = []
+    for changes in ({far(1): False}, {far(0): False}, {far(1): True}, {far(0): True}):
+        switch.links_changed(changes)
+        seen.append((leaves(backend), [*switch.table.diverted.values()]))
+    assert seen[0] == ("spine0", [])
+    assert seen[1][1] == [Choice.UNDERLAY]
+    assert seen[2] == ("spine1", [Choice.BACKUP])
+    assert seen[3] == ("spine0", [])
+
+
 def test_a_backup_that_returns_is_used_again(switch: Forwarding, backend: MemoryFib) -> None:
     """While the primary is down, the backup's own failure and return are followed."""
     switch.links_changed({uplink(0): False, uplink(1): False})

@@ -40,7 +40,7 @@ def message() -> pb.Push:
                 common_pb2.LinkRef(source="z", target="s0", key="0"),
                 common_pb2.LinkRef(source="s0", target="l9", key="1"),
             ],
-            risk_groups=[pb.RiskGroup(links=[0, 1, 0])],
+            risk_groups=[pb.RiskGroup(links=[0, 1, 0]), pb.RiskGroup(links=[1])],
             sources=[0, 0, 1, 0],
             destinations=[1, 1, 0, 1],
             source_ports=[0, 49152, 7, 49153],
@@ -48,6 +48,7 @@ def message() -> pb.Push:
             primaries=[0, 1, 0, 0],
             backups=[2, 0, 0, 2],
             risks=[1, 0, 0, 1],
+            backup_risks=[2, 0, 0, 2],
         ),
     )
 
@@ -67,7 +68,7 @@ def test_a_push_is_decoded_to_columns() -> None:
     ]
     first, second = NextHop("s0", "0", "10.1.0.1"), NextHop("s1", "2")
     risks = (Link("l9", "s0", "1"), Link("s0", "z", "0"))
-    assert operations.keys == [(first, second, risks), (second, None, ())]
+    assert operations.keys == [(first, second, risks, risks[:1]), (second, None, (), ())]
     assert operations.groups == [0, 1, DELETE, 0]
     assert operations.addresses == {"a": "10.0.0.1"}
 
@@ -122,11 +123,13 @@ def _risk(push: pb.Push) -> None:
         (_set("destinations", 0, 99), "operation 0: destinations has 99"),
         (_set("primaries", 3, 2), "operation 3: primaries has 2, which is not an index of next_h"),
         (_set("backups", 0, 3), "operation 0: backups has 3"),
-        (_set("risks", 0, 2), "operation 0: risks has 2, which is not an index of risk_groups"),
+        (_set("risks", 0, 3), "operation 0: risks has 3, which is not an index of risk_groups"),
         (_set("source_ports", 1, 65536), "operation 1: source_ports has 65536, over 65535"),
         (_set("destination_ports", 2, 99999), "operation 2: destination_ports has 99999"),
         (_shorten("sources"), "kinds has 4 elements but sources has 3"),
         (_shorten("backups"), "kinds has 4 elements but backups has 3"),
+        (_shorten("backup_risks"), "kinds has 4 elements but backup_risks has 3"),
+        (_set("backup_risks", 1, 9), "operation 1: backup_risks has 9, which is not an index of"),
         (_shorten("source_ports"), "kinds has 4 elements but source_ports has 3"),
         (_risk, "a risk group holds an index that is not one of risk_links"),
     ],

@@ -23,9 +23,12 @@ HOPS = (*SPINES, *NICS)
 ROCE = 4791
 
 
-def entry(primary: int, backup: int | None = None, *risks: Link) -> GroupKey:
-    """What an entry forwards by: spines by number, and risk links."""
-    return (SPINES[primary], None if backup is None else SPINES[backup], tuple(sorted(set(risks))))
+def entry(
+    primary: int, backup: int | None = None, *risks: Link, spare: Iterable[Link] = ()
+) -> GroupKey:
+    """What an entry forwards by: spines by number, and risk links of each."""
+    second = None if backup is None else SPINES[backup]
+    return (SPINES[primary], second, tuple(sorted(set(risks))), tuple(sorted(set(spare))))
 
 
 def uplink(spine: int) -> Link:

@@ -96,7 +96,7 @@ def pinned(
     fleet: Fleet, leaf: str, nic: str, *, primary: str, backup: str, risk: tuple[str, str]
 ) -> None:
     """Give a leaf an entry, at risk further down, as a controller would."""
-    key = (NextHop(primary), NextHop(backup), (Link.between(*risk), Link.between(*risk, "1")))
+    key = (NextHop(primary), NextHop(backup), (Link.between(*risk), Link.between(*risk, "1")), ())
     operations = Operations([(f"{leaf}-h0-n0", nic, 0, 0)], [0], [key])
     push = Push(Mode.INCREMENTAL, Fence(1, 1), operations=operations)
     forwarding = fleet.agents[FABRIC.structure.index[leaf]].forwarding

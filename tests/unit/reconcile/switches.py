@@ -16,7 +16,7 @@ from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
 
 Match = tuple[str, str, int, int]
-Way = tuple[NextHop, NextHop | None, tuple[Link, ...]]
+Way = tuple[NextHop, NextHop | None, tuple[Link, ...], tuple[Link, ...]]
 
 
 def match_of(fabric: Fabric, entries: Entries, row: int) -> Match:
@@ -33,11 +33,15 @@ def match_of(fabric: Fabric, entries: Entries, row: int) -> Match:
 def way_of(fabric: Fabric, entries: Entries, row: int) -> Way:
     """Where an entry sends packets."""
     backup = int(entries.backup[row])
-    risks = sorted(_link(fabric, link) for link in entries.risks(row).tolist())
+    risks, spare = (
+        tuple(sorted(_link(fabric, link) for link in links.tolist()))
+        for links in (entries.risks(row), entries.backup_risks(row))
+    )
     return (
         _hop(fabric, int(entries.primary[row])),
         None if backup == NONE else _hop(fabric, backup),
-        tuple(risks),
+        risks,
+        spare,
     )
 
 

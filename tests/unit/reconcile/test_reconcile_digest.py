@@ -20,7 +20,15 @@ def random_entries(random: Random, count: int) -> tuple[Entries, Fabric]:
     arcs = out_arcs(fabric, switch)
     nics = range(6, 18)
     links = range(fabric.link_count)
-    risks = [random.sample(links, random.randint(0, 3)) for _ in range(count)]
+    risks = [
+        [
+            *random.sample(links, random.randint(0, 3)),
+            *(~spare for spare in random.sample(links, 2)),
+        ]
+        if random.random() < 0.5
+        else random.sample(links, random.randint(0, 3))
+        for _ in range(count)
+    ]
     matches = random.sample(
         [(s, d, p) for s in nics for d in nics for p in (0, 49152, 50000) if s != d], count
     )

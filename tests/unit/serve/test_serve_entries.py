@@ -17,14 +17,16 @@ NICS = FABRIC.rows_of_kind(NodeKind.NIC).tolist()
 ARCS = np.flatnonzero(FABRIC.structure.tail == FABRIC.structure.index["l0"]).tolist()
 """Those that leave l0."""
 
-Row = tuple[int, int, int, int, int, list[int]]
+RISKS = st.lists(st.integers(0, FABRIC.link_count - 1), unique=True, max_size=4).map(sorted)
+Row = tuple[int, int, int, int, int, list[int], list[int]]
 ROW = st.tuples(
     st.sampled_from(NICS),
     st.sampled_from(NICS),
     st.integers(0, 65535),
     st.sampled_from(ARCS),
     st.sampled_from([NONE, *ARCS]),
-    st.lists(st.integers(0, FABRIC.link_count - 1), unique=True, max_size=4).map(sorted),
+    RISKS,
+    RISKS,
 )
 
 
@@ -33,7 +35,8 @@ def entries_of(rows: list[Row]) -> Entries:
     if not rows:
         return no_entries()
     columns = [np.array([row[i] for row in rows], dtype=np.int64) for i in range(5)]
-    lengths = [len(row[5]) for row in rows]
+    risks = [[*row[5], *(~link for link in row[6])] for row in rows]
+    lengths = [len(links) for links in risks]
     return Entries(
         switch=np.zeros(len(rows), dtype=np.int64),
         source=columns[0],
@@ -44,7 +47,7 @@ def entries_of(rows: list[Row]) -> Entries:
         backup=columns[4],
         stage=np.zeros(len(rows), dtype=np.int64),
         risk_first=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        risk_links=np.array([link for row in rows for link in row[5]], dtype=np.int64),
+        risk_links=np.array([link for links in risks for link in links], dtype=np.int64),
     )
 
 
@@ -55,16 +58,22 @@ def hop(batch: agent_pb2.OperationBatch, index: int) -> tuple[str, str]:
 
 def decoded(batch: agent_pb2.OperationBatch, i: int) -> tuple[object, ...]:
     """Operation i in words, as an agent reads it."""
-    risk = batch.risks[i]
-    links = [batch.risk_links[r] for r in batch.risk_groups[risk - 1].links] if risk else []
+    spare = batch.backup_risks[i] if batch.backup_risks else 0
     return (
         batch.endpoints[batch.sources[i]].nic,
         batch.endpoints[batch.destinations[i]].nic,
         batch.source_ports[i],
         hop(batch, batch.primaries[i]),
         hop(batch, batch.backups[i] - 1) if batch.backups[i] else None,
-        sorted((link.source, link.target, link.key) for link in links),
+        risk_group(batch, batch.risks[i]),
+        risk_group(batch, spare),
     )
+
+
+def risk_group(batch: agent_pb2.OperationBatch, number: int) -> list[tuple[str, str, str]]:
+    """The links of a risk group by its number."""
+    links = [batch.risk_links[r] for r in batch.risk_groups[number - 1].links] if number else []
+    return sorted((link.source, link.target, link.key) for link in links)
 
 
 def expected(row: Row) -> tuple[object, ...]:
@@ -75,9 +84,12 @@ def expected(row: Row) -> tuple[object, ...]:
     def arc(arc: int) -> tuple[str, str]:
         return ids[int(structure.head[arc])], str(links.key[arc >> 1])
 
-    risks = sorted((ids[int(links.a[k])], ids[int(links.b[k])], str(links.key[k])) for k in row[5])
+    risks, spare = (
+        sorted((ids[int(links.a[k])], ids[int(links.b[k])], str(links.key[k])) for k in risk)
+        for risk in row[5:]
+    )
     backup = None if row[4] == NONE else arc(row[4])
-    return ids[row[0]], ids[row[1]], row[2], arc(row[3]), backup, risks
+    return ids[row[0]], ids[row[1]], row[2], arc(row[3]), backup, risks, spare
 
 
 @given(st.lists(ROW, max_size=12), st.lists(ROW, max_size=4))
@@ -103,10 +115,11 @@ def test_what_repeats_is_sent_once(rows: list[Row]) -> None:
 
 def test_a_batch_of_deletes_alone_has_no_next_hops() -> None:
     """Arrays of next hops and risks are empty, as the contract says."""
-    batch = codec.batch(FABRIC, no_entries(), entries_of([(NICS[0], NICS[1], 7, 0, NONE, [])]))
+    batch = codec.batch(FABRIC, no_entries(), entries_of([(NICS[0], NICS[1], 7, 0, NONE, [], [])]))
     assert not batch.primaries
     assert not batch.backups
     assert not batch.risks
+    assert not batch.backup_risks
     assert not batch.next_hops
 
 

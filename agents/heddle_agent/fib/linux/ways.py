@@ -175,16 +175,18 @@ class Ways:
 
 def described(group: Group) -> str:
     """A group in words that ``_read`` understands."""
-    return json.dumps([group.primary, group.backup, group.risks], separators=(",", ":"))
+    known = [group.primary, group.backup, group.risks, group.backup_risks]
+    return json.dumps(known, separators=(",", ":"))
 
 
 def _read(note: str | None) -> Group | None:
     try:
-        primary, backup, risks = json.loads(note or "")
+        primary, backup, risks, backup_risks = json.loads(note or "")
         return Group(
             NextHop(*primary),
             None if backup is None else NextHop(*backup),
             tuple(Link(*link) for link in risks),
+            tuple(Link(*link) for link in backup_risks),
         )
     except (ValueError, TypeError):
         return None

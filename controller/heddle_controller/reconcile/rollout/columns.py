@@ -65,7 +65,8 @@ def dead(entries: Entries, fabric: Fabric) -> Bools:
         return np.zeros(len(entries), dtype=np.bool_)
     lost: Bools = down[entries.primary >> 1]
     owner = np.repeat(np.arange(len(entries)), np.diff(entries.risk_first))
-    lost[owner[down[entries.risk_links]]] = True
+    mine = entries.risk_links >= 0  # a dead backup alone loses no packet
+    lost[owner[mine][down[entries.risk_links[mine]]]] = True
     return lost
 
 

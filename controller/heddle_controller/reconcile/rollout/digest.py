@@ -41,11 +41,13 @@ def _ways(fabric: Fabric, entries: Entries) -> Iterator[str]:
     first, links = entries.risk_first.tolist(), entries.risk_links.tolist()
     hops = cache(lambda arc: _hop(fabric, arc))
     labels = cache(lambda link: _link(fabric, link))
-    risks = cache(lambda rows: "".join(sorted(f"\t{labels(row)}" for row in rows)))
+    own = cache(lambda rows: "".join(sorted(f"\t{labels(row)}" for row in rows)))
     arcs = zip(entries.primary.tolist(), entries.backup.tolist(), strict=True)
     for (primary, backup), start, end in zip(arcs, first, first[1:], strict=False):
         spare = "\t" if backup == NONE else hops(backup)
-        yield f"{hops(primary)}\t{spare}{risks(tuple(links[start:end]))}"
+        at_risk = own(tuple(link for link in links[start:end] if link >= 0))
+        beyond = own(tuple(~link for link in links[start:end] if link < 0))
+        yield f"{hops(primary)}\t{spare}{at_risk}" + (f"\t{beyond}" if beyond else "")
 
 
 def _hop(fabric: Fabric, arc: int) -> str:

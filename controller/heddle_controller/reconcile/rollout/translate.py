@@ -17,6 +17,9 @@ from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.rollout.columns import joined
 from heddle_controller.reconcile.rollout.ledger import Knowledge, nothing_known
 
+_LOST = np.iinfo(np.int64).min
+"""Stands for a risk link that is gone; no link row, nor the complement of one."""
+
 
 def translated(
     held: Entries, knowledge: Knowledge, old: Structure, new: Structure
@@ -28,8 +31,8 @@ def translated(
     named = here & (node[held.source] != NONE) & (node[held.destination] != NONE)
     named &= (arc[held.primary] != NONE) & ((held.backup == NONE) | (_of(arc, held.backup) != NONE))
     owner = np.repeat(np.arange(len(held)), np.diff(held.risk_first))
-    risks = arc[2 * held.risk_links] >> 1
-    named[owner[risks < 0]] = False
+    risks = _links(arc, held.risk_links)
+    named[owner[risks == _LOST]] = False
     kept = held.take(np.flatnonzero(named))
     carried = replace(
         kept,
@@ -38,7 +41,7 @@ def translated(
         destination=node[kept.destination],
         primary=arc[kept.primary],
         backup=_of(arc, kept.backup),
-        risk_links=arc[2 * kept.risk_links] >> 1,
+        risk_links=_links(arc, kept.risk_links),
     )
     nameless = node[held.switch[here & ~named]]
     return joined([carried]), _carried(knowledge, node, nameless, len(new.nodes.ids))
@@ -59,6 +62,13 @@ def _carried(knowledge: Knowledge, node: Ints, nameless: Ints, nodes: int) -> Kn
 
 def _of(arc: Ints, column: Ints) -> Ints:
     return np.where(column == NONE, NONE, arc[column])
+
+
+def _links(arc: Ints, links: Ints) -> Ints:
+    """Risk links in the rows of the other structure; ``_LOST`` for those that are gone."""
+    spare = links < 0
+    rows = arc[2 * np.where(spare, ~links, links)] >> 1
+    return np.where(rows < 0, _LOST, np.where(spare, ~rows, rows))
 
 
 def _rows(old: Sequence[object], new: Sequence[object]) -> Ints:

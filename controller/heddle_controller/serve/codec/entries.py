@@ -78,6 +78,7 @@ def _next_hops(fabric: Fabric, arcs: Ints) -> list[pb.NextHop]:
 def _add_risks(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank: int) -> None:
     """Fill risk links, their groups, and the group of each entry; deletes have zeros."""
     groups, sizes, group_of = _risk_groups(sets)
+    group_of, spare_of = np.split(group_of, 2)
     links = np.unique(groups)
     links = links[links != NONE]
     message.risk_links.extend(common.links_to_pb(fabric, links))
@@ -90,18 +91,24 @@ def _add_risks(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank:
     # Sorted first, if there is one: the empty group, which the wire writes as 0.
     none = int(sizes[0] == 0)
     message.risks.extend((group_of + 1 - none).tolist() + [0] * blank)
+    if (spare_of + 1 - none).any():
+        message.backup_risks.extend((spare_of + 1 - none).tolist() + [0] * blank)
 
 
 def _risk_groups(sets: Entries) -> tuple[Ints, Ints, Ints]:
-    """The distinct sets of risk links, their sizes, and the set of each entry.
+    """The distinct sets of risk links, their sizes, and the set of each primary, then backup.
 
     A set is a row that ends with its links, ascending, after as many ``NONE`` as
     the longest has more.
     """
-    lengths = np.diff(sets.risk_first)
+    owner = np.repeat(np.arange(len(sets)), np.diff(sets.risk_first))
+    spare = sets.risk_links < 0
+    owner = np.append(owner[~spare], owner[spare] + len(sets))
+    lengths = np.bincount(owner, minlength=2 * len(sets))
     width = max(int(lengths.max()), 1)
-    padded = np.full((len(sets), width), NONE, dtype=np.int64)
-    padded[np.arange(width) < lengths[:, None]] = sets.risk_links
+    padded = np.full((2 * len(sets), width), NONE, dtype=np.int64)
+    links = np.append(sets.risk_links[~spare], ~sets.risk_links[spare])
+    padded[np.arange(width) < lengths[:, None]] = links
     padded.sort(axis=1)
     groups, group_of = np.unique(padded, axis=0, return_inverse=True)
     return groups, (groups != NONE).sum(axis=1), group_of.reshape(-1)

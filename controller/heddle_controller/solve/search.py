@@ -71,6 +71,8 @@ class Search:
         self.chains = Chains(assignment, candidates, deadline, self.limits)
         self._scale = np.where(target.bounds > 0, target.bounds, max(target.overall, 1e-6))
         """What badness is counted in, for each tier."""
+        self._sparing = False
+        """Whether what is full enough is left alone, so that few others move."""
         self._cap = np.inf
         """Utilisation that nothing may reach any more."""
         self._heap: list[tuple[float, int]] = []
@@ -100,6 +102,7 @@ class Search:
         self.chains.movable = movable
         self._descend()
         self.chains.movable = None
+        self._sparing = True
         self._survey()
         if any(self._over_goal(arc) for _, arc in self._heap):
             self.run()
@@ -140,6 +143,8 @@ class Search:
                 continue
             badness = self._badness(arc)
             if badness >= -noted - TOLERANCE:
+                if self._sparing and not self._over_goal(arc):
+                    continue
                 return arc
             heappush(self._heap, (-badness, arc))
         return None

@@ -10,6 +10,7 @@ streams ended, calls under way finished within the drain, store closed.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -106,6 +107,9 @@ async def run(settings: Settings) -> None:
         for task in (leading, following):
             stack.callback(task.cancel)
         await reconciler.known.wait()
+        # Modules and wiring stay for good: to look through them for garbage would stop all
+        # answers for tens of milliseconds each time.
+        gc.freeze()
         api.set_serving(serving=True)
         stack.callback(api.set_serving, serving=False)
         _tell(settings, api.port, metrics.port)

@@ -7,6 +7,7 @@ wherever everything could be measured.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import platform
 import sys
@@ -54,6 +55,7 @@ def main(out: Path, arguments: Sequence[str]) -> int:
     options = _parser(out).parse_args(arguments)
     scale = QUICK if options.quick else FULL if options.full else DEFAULT
     screen = Screen()
+    gc.freeze()  # as a controller does, once it is up: see app.py
     try:
         rows, seconds = _measured(options.only or MEASURES, scale, screen)
     except KeyboardInterrupt:

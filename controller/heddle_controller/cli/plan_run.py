@@ -6,8 +6,10 @@ each be read by itself. Clocks are read here and nowhere below.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,23 @@ def run(order: Order, tell: Tell) -> Outcome:
         InputError: an input is faulty, or the plan cannot be written there.
         PlanInvalid: the planner made a plan that must not be used.
     """
+    with _no_collection():
+        return _run(order, tell)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Never stops to look for cycles of garbage: there are none, and looking takes long."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _run(order: Order, tell: Tell) -> Outcome:
     tell("loading")
     start = time.perf_counter()
     fabric = load_fabric_file(order.fabric)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from heddle_agent.fib import MemoryFib, Names, NextHop, Packets
-from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, State
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_emulator.underlay import Underlay
 
@@ -126,10 +126,9 @@ class Routes:
 
     def _work_out(self) -> None:
         arcs, ways = self.underlay.ways(self.switch)
-        sets, which = np.unique(np.packbits(ways, axis=0), axis=1, return_inverse=True)
-        chosen = np.unpackbits(sets, axis=0, count=len(arcs)).astype(np.bool_)
-        self._sets = [self._named(arcs[column]) for column in chosen.T]
-        self._set_of_group = which.ravel().tolist()
+        first, which = _alike(ways)
+        self._sets = [self._named(arcs[column]) for column in ways[:, first].T]
+        self._set_of_group = which.tolist()
         heads = self.fabric.structure.head
         own = self.underlay.arcs_of(self.switch)
         for arc in own[self.fabric.structure.nodes.kind[heads[own]] == NodeKind.NIC].tolist():
@@ -138,3 +137,17 @@ class Routes:
 
     def _named(self, arcs: Ints) -> Sequence[NextHop]:
         return tuple(self.hops[arc] for arc in arcs.tolist())
+
+
+def _alike(columns: Bools) -> tuple[Ints, Ints]:
+    """One column of each sort, and the sort of each column; 64 rows are compared at a time."""
+    rows, count = columns.shape
+    padded = np.zeros((count, -(-max(rows, 1) // 64) * 64), dtype=np.bool_)
+    padded[:, :rows] = columns.T
+    words = np.packbits(padded, axis=1).view(np.uint64)
+    order = np.lexsort(words.T)
+    new = np.ones(count, dtype=np.bool_)
+    new[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
+    which = np.empty(count, dtype=np.int64)
+    which[order] = np.cumsum(new) - 1
+    return order[new], which

@@ -101,6 +101,23 @@ def test_the_kernel_alone_moves_to_the_backup_when_a_carrier_goes(bench: LinuxBe
     assert bench.where(PACKET) == SPINES[0]
 
 
+def test_a_backup_that_is_dead_farther_away_is_not_fallen_back_to(bench: LinuxBench) -> None:
+    """Not even by the kernel alone: the underlay takes over, until the backup's path is whole."""
+    forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES])
+    key = (SPINES[0], SPINES[2], (), (far(2),))
+    take(forwarding, push([(PAIR, key)], addresses=ADDRESSES))
+    forwarding.links_changed({far(2): False})
+    assert bench.where(PACKET) == SPINES[0]
+    bench.world.cable(0, up=False)
+    ways = {bench.where(PACKET._replace(source_port=port)) for port in range(100, 116)}
+    assert len(ways) > 1
+    assert SPINES[0] not in ways
+    bench.world.cable(0, up=True)
+    forwarding.links_changed({far(2): True})
+    bench.world.cable(0, up=False)
+    assert bench.where(PACKET) == SPINES[2]
+
+
 def test_silent_loss_takes_one_route_away_for_primaries_and_backups(bench: LinuxBench) -> None:
     """The carrier stands and the link is dead: whoever has it in any role leaves it."""
     forwarding = Forwarding(SWITCH, bench.fib, [hop.port for hop in SPINES])

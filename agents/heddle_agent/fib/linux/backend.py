@@ -40,6 +40,7 @@ from heddle_agent.fib.values import (
     Count,
     Failure,
     Group,
+    Link,
     Match,
     Reason,
     Steering,
@@ -74,7 +75,8 @@ class LinuxFib:
         self._ways = Ways()
         self._entries = Entries()
         self._hops = Hops(self._kernel.routes, cables)
-        self._down: frozenset[Port] = frozenset()
+        self._lost: frozenset[Link] = frozenset()
+        self._down: frozenset[Port] = frozenset()  # those of them that are this switch's
         self._rules: set[schema.Shape] = set()
         self._generation = 0
         self._change = NO_CHANGE
@@ -114,6 +116,7 @@ class LinuxFib:
 
     def steer(self, steering: Steering) -> None:
         """Take routes over lost links away, flip groups, bring routes over mended links back."""
+        self._lost = steering.down
         self._down = frozenset(
             (link.target if link.source == self._switch else link.source, link.key)
             for link in steering.down
@@ -251,7 +254,8 @@ class LinuxFib:
     def _flip(self, choices: Mapping[Group, Choice]) -> None:
         """Flip groups, then fill the tables of links that are up."""
         transaction = Transaction()
-        self._ways.steer(choices, self._hops.slots_of(self._down), transaction)
+        empty = self._hops.slots_of(self._down)
+        self._ways.steer(choices, self._lost, empty, transaction)
         try:
             self._commit(transaction)
         except RefusedError as refused:

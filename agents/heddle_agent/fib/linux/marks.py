@@ -35,9 +35,9 @@ def slots(value: int) -> tuple[int, int]:
     return value >> PRIMARY_SHIFT & SLOT_MASK, value & SLOT_MASK
 
 
-def leaves(value: int, down: frozenset[int]) -> int:
-    """The slot by which packets of a mark leave while the routes of some are gone; 0: underlay."""
-    for slot in slots(value):
-        if slot and slot not in down:
-            return slot
-    return 0
+def leaves(value: int, empty: frozenset[int]) -> list[int]:
+    """The slots that packets of a mark are offered to, in turn, while some tables are empty.
+
+    After the last it is the underlay's turn.
+    """
+    return [slot for slot in slots(value) if slot and slot not in empty]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from heddle_agent.fib.linux import marks
@@ -39,6 +39,8 @@ class Ways:
         self._written: dict[int, int] = {}
         self._owed: set[int] = set()
         self._choices: dict[Group, Choice] = {}
+        self._down: frozenset[Link] = frozenset()
+        self._by_backup_risk: defaultdict[Link, set[int]] = defaultdict(set)
         self._next = 0
 
     def load(
@@ -62,6 +64,7 @@ class Ways:
         self._written.update(dict.fromkeys(lost, marks.UNDERLAY))
         ports = {slot: port for port, slot in slots.items()}
         self.groups, self.numbers, self._slots = {}, {}, {}
+        self._by_backup_risk.clear()
         for number, mark in self._written.items():
             group = before.get(number)
             note = notes.get(number)
@@ -69,7 +72,7 @@ class Ways:
                 group = _read(note) or _guessed(mark, ports)
             self._admit(number, group, slots)
         self._wanted = {
-            number: self._mark(number, self._choices[group]) if group in self._choices else mark
+            number: self._mark(number) if group in self._choices else mark
             for (number, group), mark in zip(
                 self.groups.items(), self._written.values(), strict=True
             )
@@ -91,8 +94,7 @@ class Ways:
             self._admit(number, group, slots)
             notes[number] = described(group)
             self._choices[group] = diverted.get(group, self._choices.get(group, Choice.PRIMARY))
-            mark = self._mark(number, self._choices[group])
-            self._wanted[number] = self._written[number] = mark
+            self._wanted[number] = self._written[number] = self._mark(number)
         transaction.various(WAYS, [self._element(number) for number in notes])
         return notes
 
@@ -119,6 +121,8 @@ class Ways:
         transaction.various(WAYS, [plain(_NUMBER.pack(n)) for n in gone], delete=True)
         for number in gone:
             group = self.groups.pop(number)
+            for link in group.backup_risks:
+                self._by_backup_risk[link].discard(number)
             if self.numbers.get(group) == number:
                 del self.numbers[group]
                 self._choices.pop(group, None)
@@ -130,32 +134,43 @@ class Ways:
     def steer(
         self,
         choices: Mapping[Group, Choice],
-        down: frozenset[int],
+        down: frozenset[Link],
+        empty: frozenset[int],
         transaction: Transaction,
     ) -> None:
-        """Flip what the kernel does not do by itself while the tables of some slots are empty."""
+        """Flip what the kernel does not do by itself while the tables of some slots are empty.
+
+        A backup whose own path has lost a link is taken out of marks before it is needed.
+        """
+        for link in down ^ self._down:
+            self._owed |= self._by_backup_risk.get(link, set())
+        self._down = down
         for group, choice in choices.items():
             number = self.numbers.get(group)
             if number is not None:
                 self._choices[group] = choice
-                self._wanted[number] = self._mark(number, choice)
                 self._owed.add(number)
-        due = [number for number in self._owed if self._is_due(number, down)]
+        self._wanted.update((number, self._mark(number)) for number in self._owed)
+        due = [number for number in self._owed if self._is_due(number, empty)]
         transaction.various(WAYS, [plain(_NUMBER.pack(n)) for n in due], delete=True)
         for number in due:
             self._written[number] = self._wanted[number]
         transaction.various(WAYS, [self._element(number) for number in due])
         self._owed = {n for n in self._owed if self._written[n] != self._wanted[n]}
 
-    def _is_due(self, number: int, down: frozenset[int]) -> bool:
+    def _is_due(self, number: int, empty: frozenset[int]) -> bool:
         written, wanted = self._written[number], self._wanted[number]
-        return written != wanted and marks.leaves(written, down) != marks.leaves(wanted, down)
+        return marks.leaves(written, empty) != marks.leaves(wanted, empty)
 
-    def _mark(self, number: int, choice: Choice) -> int:
+    def _mark(self, number: int) -> int:
+        group = self.groups[number]
+        choice = self._choices.get(group, Choice.PRIMARY)
         primary, backup = self._slots[number]
-        if choice is Choice.PRIMARY:
-            return marks.mark(primary, backup)
-        return marks.mark(0, backup if choice is Choice.BACKUP else 0)
+        if choice is Choice.UNDERLAY:
+            return marks.UNDERLAY
+        if choice is Choice.BACKUP:
+            return marks.mark(0, backup)
+        return marks.mark(primary, backup if self._down.isdisjoint(group.backup_risks) else 0)
 
     def _element(self, number: int) -> bytes:
         return plain(_NUMBER.pack(number), _NUMBER.pack(self._written[number]))
@@ -163,6 +178,8 @@ class Ways:
     def _admit(self, number: int, group: Group, slots: Mapping[Port, int]) -> None:
         self.groups[number] = group
         self.numbers[group] = number
+        for link in group.backup_risks:
+            self._by_backup_risk[link].add(number)
         backup = 0 if group.backup is None else slots.get(group.backup.port, 0)
         self._slots[number] = slots.get(group.primary.port, 0), backup
 

@@ -38,7 +38,7 @@ from heddle_controller.solve.options import Options
 from heddle_controller.solve.planes import Planes
 from heddle_controller.solve.tables import fit_tables, too_parted
 from heddle_controller.solve.ties import Ties, tie
-from heddle_controller.solve.unrouted import reason_unrouted
+from heddle_controller.solve.unrouted import Reasons
 
 MOST_ROUNDS = 8
 """Plans made to find out which flows the tables leave no room to part."""
@@ -50,7 +50,8 @@ def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
     network = Network(fabric)
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
-    routed, deadline = attached(network, flows), options.deadline()
+    deadline = options.deadline()
+    routed = attached(network, flows) & Reasons(network).joined(flows)
 
     def planned(ties: Ties) -> tuple[Problem, Paths]:
         few, usable = ties.flows, routed[ties.leader]
@@ -91,8 +92,9 @@ def finished_plan(problem: Problem, paths: Paths) -> Plan:
     network, flows = problem.network, problem.flows
     fitted = fit_tables(network, problem.candidates, flows, paths)
     bare = np.bincount(paths.flow, minlength=len(flows)) == 0
+    reasons = Reasons(network)
     unrouted = {
-        row: reason_unrouted(network, int(flows.source[row]), int(flows.destination[row]))
+        row: reasons.of(int(flows.source[row]), int(flows.destination[row]))
         for row in np.flatnonzero(bare & ~problem.routed).tolist()
     }
     problem.exclude(list(fitted.dropped))

@@ -1,64 +1,124 @@
-"""Why a flow has no path, in words that name what is in the way."""
+"""Why a flow has no path, in words that name what is in the way.
+
+Usable links sort the switches into parts that are joined within. What keeps two NICs
+apart are the links that leave the parts around one of them, all dead; of the two sides
+the smaller one is told. Parts are found once, so that a zone that is cut off costs
+little more to explain for all its flows than for one.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from functools import cached_property
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, State
+from heddle_controller.model.flows import Flows
 from heddle_controller.solve.network import Network
 
 MOST_NAMED = 6
 """Links named in one reason; the rest are counted."""
 
 
+class Reasons:
+    """Reasons on one network; nothing is looked for before the first is asked for."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._fabric = network.fabric
+        self._leaving: dict[bytes, Ints] = {}
+
+    def of(self, source: int, destination: int) -> str:
+        """The empty cut between two NICs: who is cut off, and by which links."""
+        ids = self._fabric.structure.nodes.ids
+        for nic in (source, destination):
+            if self._network.terminal[nic] == NONE:
+                links = self._arcs_to_switches(nic) >> 1
+                return f"{ids[nic]} has no usable uplink: {self._told(links)}"
+        ends = (source, destination)
+        parts = [self._parts_around(nic) for nic in ends]
+        sizes = [int(self._size[around].sum()) for around in parts]
+        near = int(sizes[1] < sizes[0])
+        return (
+            f"no usable link leaves the part of the fabric around {ids[ends[near]]}"
+            f" ({sizes[near]} switches): "
+            + self._told(self._cut(parts[near], ends[near], ends[1 - near]))
+        )
+
+    def joined(self, flows: Flows) -> Bools:
+        """Whether usable links join the ends of each flow, shape (flows,).
+
+        True, too, where that is not told by parts: for NICs with no uplink or several.
+        """
+        network = self._network
+        if network.usable.all():
+            return np.ones(len(flows), dtype=np.bool_)
+        around = np.append(self._part, NONE)[network.terminal]
+        source, destination = around[flows.source], around[flows.destination]
+        told = (source != NONE) & (destination != NONE)
+        result: Bools = ~told | (source == destination)
+        return result
+
+    def _cut(self, parts: Ints, nic: int, other: int) -> Ints:
+        """Links that would lead from a NIC and the parts around it to another NIC."""
+        head = self._network.head
+        own, last = self._arcs_to_switches(nic), self._arcs_to_switches(other)
+        own = own[~np.isin(self._part[head[own]], parts)]
+        last = last[np.isin(self._part[head[last]], parts)]
+        return np.unique(np.concatenate([self._links_leaving(parts), own >> 1, last >> 1]))
+
+    def _links_leaving(self, parts: Ints) -> Ints:
+        """Links between a switch in some parts and one that is not."""
+        key = parts.tobytes()
+        if key not in self._leaving:
+            links = self._fabric.structure.links
+            a, b = self._part[links.a], self._part[links.b]
+            crossing = (np.isin(a, parts) != np.isin(b, parts)) & (a != NONE) & (b != NONE)
+            self._leaving[key] = np.flatnonzero(crossing)
+        return self._leaving[key]
+
+    def _parts_around(self, nic: int) -> Ints:
+        """The parts that a NIC has a usable uplink to, ascending."""
+        arcs = self._arcs_to_switches(nic)
+        usable = arcs[self._network.usable[arcs]]
+        return np.unique(self._part[self._network.head[usable]])
+
+    def _arcs_to_switches(self, nic: int) -> Ints:
+        first, arcs = self._fabric.structure.out
+        own: Ints = arcs[first[nic] : first[nic + 1]]
+        rising: Ints = own[self._network.level[self._network.head[own]] != NodeKind.NIC]
+        return rising
+
+    @cached_property
+    def _part(self) -> Ints:
+        """Number of the part of each switch; ``NONE`` for NICs."""
+        network, nodes = self._network, self._fabric.node_count
+        arcs = network.inner[network.usable[network.inner]]
+        ends = (network.tail[arcs], network.head[arcs])
+        joined = coo_array((np.ones(len(arcs)), ends), shape=(nodes, nodes))
+        _, label = connected_components(joined.tocsr(), directed=False)
+        return np.where(network.level == NodeKind.NIC, NONE, label).astype(np.int64)
+
+    @cached_property
+    def _size(self) -> Ints:
+        """Switches of each part."""
+        return np.bincount(self._part[self._part != NONE])
+
+    def _told(self, links: Ints) -> str:
+        """How links stand, in words."""
+        fabric = self._fabric
+        if not len(links):
+            return "there are no links that could lead further"
+        named = [
+            f"{fabric.link_label(row)} is {State(int(fabric.effective[row])).name.lower()}"
+            for row in np.sort(links)[:MOST_NAMED].tolist()
+        ]
+        more = f", and {len(links) - MOST_NAMED} more" if len(links) > MOST_NAMED else ""
+        return ", ".join(named) + more
+
+
 def reason_unrouted(network: Network, source: int, destination: int) -> str:
-    """The empty cut between two NICs: who is cut off, and by which links."""
-    fabric, ids = network.fabric, network.fabric.structure.nodes.ids
-    for nic in (source, destination):
-        if network.terminal[nic] == NONE:
-            return f"{ids[nic]} has no usable uplink: {_state_of_links(fabric, {nic}, nic)}"
-    reached = _reached(network, source)
-    back = _reached(network, destination)
-    ends = (source, destination) if len(reached) <= len(back) else (destination, source)
-    name, other = ends
-    side = reached if name == source else back
-    switches = sum(1 for node in side if node != name)
-    return (
-        f"no usable link leaves the part of the fabric around {ids[name]}"
-        f" ({switches} switches): {_state_of_links(fabric, side, other)}"
-    )
-
-
-def _reached(network: Network, start: int) -> set[int]:
-    """Nodes that packets from a NIC can reach through switches, other NICs left out."""
-    found, queue = {start}, deque([start])
-    while queue:
-        for node in network.head[network.out(queue.popleft())].tolist():
-            if node not in found and network.level[node] != 0:
-                found.add(node)
-                queue.append(node)
-    return found
-
-
-def _state_of_links(fabric: Fabric, inside: set[int], other: int) -> str:
-    """The links that would lead out of a set of nodes to ``other``, and how they stand."""
-    links = fabric.structure.links
-    inner = np.zeros(fabric.node_count, dtype=np.bool_)
-    inner[list(inside)] = True
-    kind = fabric.structure.nodes.kind
-    outside = np.where(inner[links.a], links.b, links.a)
-    # A link to a third NIC leads no further, dead or not.
-    further = (inner[links.a] != inner[links.b]) & (
-        (kind[outside] != NodeKind.NIC) | (outside == other)
-    )
-    leaving = np.flatnonzero(further & (fabric.effective != State.UP)).tolist()
-    if not leaving:
-        return "there are no links that could lead further"
-    named = [
-        f"{fabric.link_label(row)} is {State(int(fabric.effective[row])).name.lower()}"
-        for row in leaving[:MOST_NAMED]
-    ]
-    more = f", and {len(leaving) - MOST_NAMED} more" if len(leaving) > MOST_NAMED else ""
-    return ", ".join(named) + more
+    """The reason for one pair of NICs alone; for many, ask one ``Reasons``."""
+    return Reasons(network).of(source, destination)

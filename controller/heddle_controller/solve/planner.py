@@ -6,16 +6,18 @@
 2. Where that does not meet the bound, and in graphs without tiers from the start,
    the linear relaxation is rounded, the rest placed and searched likewise; the
    relaxation also proves a better bound. The better of the two plans stays.
-3. Where tables have no room for flows to part, those are tied (``ties``) and planned
+3. Where links stay overloaded, flows exchange QPs until the slowest is as fast as
+   equal loads allow (``fairness``).
+4. Where tables have no room for flows to part, those are tied (``ties``) and planned
    again; what still exceeds a table then is given up (``tables``).
-4. Each path gets a backup, and the plan its certificate.
+5. Each path gets a backup, and the plan its certificate.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, Plan
@@ -32,8 +34,9 @@ from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.certificate import certify
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.export import paths_of
+from heddle_controller.solve.fairness import even
 from heddle_controller.solve.needs import pairs_of
-from heddle_controller.solve.network import Network
+from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planes import Planes
 from heddle_controller.solve.tables import fit_tables, too_parted
@@ -57,7 +60,14 @@ def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
         few, usable = ties.flows, routed[ties.leader]
         bound = cut_bound(network, few, usable)
         problem = Problem(network, candidates, planes, few, usable, bound, deadline)
-        return problem, ties.untie(paths_of(_assign(problem, options), renumber=True))
+        assignment = _assign(problem, options)
+        paths = ties.untie(paths_of(assignment, renumber=True))
+        fairest = even(assignment, candidates, problem.target(), deadline)
+        if fairest is not None:
+            evener = ties.untie(paths_of(fairest, renumber=True))
+            if not too_parted(network, flows, evener, pair).any():
+                paths = evener
+        return problem, paths
 
     pair = pairs_of(flows)
     ties = tie(flows, pair, np.zeros(len(flows), dtype=np.bool_))
@@ -107,11 +117,3 @@ def finished_plan(problem: Problem, paths: Paths) -> Plan:
         unrouted | fitted.dropped,
         problem.notes + fitted.notes,
     )
-
-
-def attached(network: Network, flows: Flows) -> Bools:
-    """Whether both NICs of each flow have a usable uplink, shape (flows,)."""
-    result: Bools = (network.terminal[flows.source] != NONE) & (
-        network.terminal[flows.destination] != NONE
-    )
-    return result

@@ -24,6 +24,7 @@ from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.carry import carried, carry_over
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.export import paths_of
+from heddle_controller.solve.fairness import even_out
 from heddle_controller.solve.greedy import place_greedily
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
@@ -98,6 +99,7 @@ class Repairer:
         search = Search(assignment, problem.candidates, target, problem.deadline)
         problem.exclude(place_greedily(search, flow, first_qp, last_qp))
         search.run_sparing(movable)
+        even_out(search, movable)
         paths = join_paths([paths_of(assignment, renumber=False), staying])
         return finished_plan(problem, paths.take(np.argsort(paths.flow, kind="stable")))
 

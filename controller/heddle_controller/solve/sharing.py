@@ -50,8 +50,11 @@ class Shares:
         paths = self._assignment.path
         lengths = np.fromiter(map(len, paths), dtype=np.int64, count=len(paths))
         rows = np.arange(len(paths), dtype=np.int64)
-        out = network.nic_arc[flows.source[self.flow]]
-        into = network.nic_arc[flows.destination[self.flow]]
+        source, destination = flows.source[self.flow], flows.destination[self.flow]
+        # A chunk of no arcs stays within its leaf, or has no path and uses nothing.
+        here = (lengths > 0) | (network.terminal[source] == network.terminal[destination])
+        out = np.where(here, network.nic_arc[source], NONE)
+        into = np.where(here, network.nic_arc[destination], NONE)
         chunk = [np.repeat(rows, lengths), rows[out != NONE], rows[into != NONE]]
         arc = [*paths, out[out != NONE], into[into != NONE] ^ 1]
         return np.concatenate(chunk), np.concatenate(arc)

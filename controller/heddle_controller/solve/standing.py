@@ -25,6 +25,7 @@ from heddle_controller.solve.certificate import certify_worst
 from heddle_controller.solve.chains import TOLERANCE, Limits
 from heddle_controller.solve.cuts import Cuts
 from heddle_controller.solve.export import merged_chunks, with_nics
+from heddle_controller.solve.fairness import even_out
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.phases import may_follow
@@ -235,6 +236,8 @@ class Standing:
         if (worst > target.bounds + TOLERANCE).any():
             search = search or Search(assignment, candidates, target, options.deadline(), HASTE)
             search.run_sparing(frozenset(self._flows_of(assignment.touched)))
+            used = assignment.utilization()
+        if search is not None and even_out(search, frozenset(self._flows_of(assignment.touched))):
             used = assignment.utilization()
         self._chunks.take_on(assignment)
         return used

@@ -1,0 +1,189 @@
+"""Fairness among plans of equal loads: who sits where, by how it is served and what it is worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric, Floats, NodeKind, State
+from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.plan import Plan
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Repairer, solve
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.carry import inner_paths
+from heddle_controller.solve.fairness import even
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.options import Options
+from heddle_controller.solve.search import Target
+from heddle_controller.solve.sharing import Shares
+from heddle_emulator.fluid.rates import flow_ratios
+from heddle_emulator.strategy import ecmp
+from heddle_emulator.topology import clos
+from tests.bench.workloads import between_switches, permutations
+from tests.unit.solve.solve_checks import check_certificate, check_paths
+from tests.unit.solve.solve_fabrics import KINDS, frayed
+from tests.unit.solve.solve_flows import any_flows, flows_of, nic_ids
+
+HURT = 3
+"""Uplinks that the damaged leaf has lost."""
+
+
+def assigned(plan: Plan) -> Assignment:
+    """The paths of a plan, as planning sees them."""
+    network = Network(plan.fabric)
+    assignment = Assignment(network, plan.flows)
+    assignment.load_chunks(inner_paths(network, plan.paths))
+    return assignment
+
+
+def ratios(plan: Plan) -> Floats:
+    """Fair rate over demand of each flow, by the emulator."""
+    return flow_ratios(plan.fabric.structure.capacity, plan.flows, plan.paths)
+
+
+def used(plan: Plan) -> Floats:
+    """Utilisation of each arc."""
+    loads = arc_loads(2 * plan.fabric.link_count, plan.flows, plan.paths)
+    return utilization(plan.fabric, loads)
+
+
+def hurt(fabric: Fabric, leaf: str, count: int) -> Fabric:
+    """The fabric with some uplinks of a leaf down."""
+    row = fabric.structure.index[leaf]
+    links = np.flatnonzero(between_switches(fabric) & (fabric.structure.links.a == row))
+    return fabric.with_links(dict.fromkeys(links[:count].tolist(), State.DOWN))
+
+
+def two_jobs(fabric: Fabric, qps: int, priority: tuple[float, float]) -> Flows:
+    """Two jobs of eight flows, all from the first leaf to others, in turns."""
+    nics = nic_ids(fabric)
+    rows = [
+        (nics[nic], nics[16 * (1 + nic % 3) + nic], 400.0, qps, f"j{nic % 2}", "")
+        for nic in range(16)
+    ]
+    flows = flows_of(fabric, *rows)
+    weight = np.array([priority[flows.job_names[job] == "j1"] for job in flows.job.tolist()])
+    return replace(flows, weight=weight)
+
+
+def damaged_leaf(lost: int = HURT) -> Fabric:
+    """Four leaves of 16 NICs and 16 spines; the first leaf has lost some uplinks."""
+    return hurt(clos(leaves=4, spines=16, nics_per_leaf=16), "l0", lost)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shares_are_those_of_the_emulator(kind: str) -> None:
+    """Rates by the planner's own filling are those that another code finds, flow by flow."""
+    for seed in range(6):
+        rng = Random(seed)
+        fabric = frayed(rng, KINDS[kind](rng))
+        flows = any_flows(rng, fabric, 24)
+        flows = replace(flows, phase=np.full(len(flows), ANY_PHASE))
+        plan = solve(fabric, flows)
+        routed = np.isin(np.arange(len(flows)), plan.paths.flow)
+        found = Shares(assigned(plan)).ratio
+        assert np.allclose(found[routed], ratios(plan)[routed], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exchanges_leave_whole_plans_that_are_no_fuller(kind: str) -> None:
+    """Whatever the fabric: valid, certified, no flow above its demand, and told by its values."""
+    for seed in range(6):
+        rng = Random(seed)
+        fabric = frayed(rng, KINDS[kind](rng))
+        flows = any_flows(rng, fabric, 24)
+        flows.weight[:] = [rng.choice([1.0, 1.0, 5.0]) for _ in range(len(flows))]
+        plan = solve(fabric, flows)
+        check_paths(plan)
+        check_certificate(plan)
+        verify_plan(plan)
+
+
+def test_a_flow_does_not_pay_alone_for_a_link_too_few() -> None:
+    """16 flows of 32 QPs on 13 cables: every flow has its part of the cables with a QP less."""
+    fabric = damaged_leaf()
+    plan = solve(fabric, two_jobs(fabric, 32, (1.0, 1.0)))
+    per_cable = 16 * 32 / (16 - HURT)
+    assert plan.certificate.max_utilization == pytest.approx(np.ceil(per_cable) / 32)
+    slowest = float(ratios(plan).min())
+    assert slowest > 32 / np.ceil(per_cable)
+    assert slowest >= 32 / per_cable * (1 - 0.005)
+
+
+@pytest.mark.parametrize(("qps", "lost"), [(1, 3), (2, 3), (4, 6), (32, 3)])
+def test_priority_decides_who_shares(qps: int, lost: int) -> None:
+    """The important job's slowest flow is above the other's and above what it has as an equal.
+
+    No link is fuller for it.
+    """
+    fabric = damaged_leaf(lost)
+    equal = solve(fabric, two_jobs(fabric, qps, (1.0, 1.0)))
+    ranked = solve(fabric, two_jobs(fabric, qps, (10.0, 1.0)))
+    important = ranked.flows.weight == ranked.flows.weight.max()
+    served = ratios(ranked)
+    assert served[important].min() >= served[~important].min()
+    assert served[important].min() > ratios(equal)[important].min()
+    assert used(ranked).max() == pytest.approx(used(equal).max())
+    assert ranked.certificate.tiers == equal.certificate.tiers
+
+
+def test_where_all_can_have_all_priority_moves_nothing() -> None:
+    """On a healthy leaf both jobs have what they ask for, and paths are those of equals."""
+    fabric = clos(leaves=4, spines=16, nics_per_leaf=16)
+    equal, ranked = (
+        solve(fabric, two_jobs(fabric, 4, priority)) for priority in ((1.0, 1.0), (10.0, 1.0))
+    )
+    assert (ratios(ranked) > 1 - 1e-9).all()
+    assert np.array_equal(equal.paths.arcs, ranked.paths.arcs)
+
+
+def test_single_qps_of_equal_priority_are_left_alone() -> None:
+    """Where exchanging changes nothing, nothing is looked at."""
+    fabric = damaged_leaf()
+    plan = solve(fabric, two_jobs(fabric, 1, (1.0, 1.0)))
+    network = Network(fabric)
+    target = Target(np.zeros(len(fabric.structure.tiers)), 0.0)
+    assert even(assigned(plan), Candidates(network, 128), target, Options().deadline()) is None
+
+
+@pytest.mark.parametrize("size", [20, 100, 400])
+def test_fairness_never_costs_a_table(size: int) -> None:
+    """Where tables have no room for more splitting, nobody is given up for fairness."""
+    fabric = damaged_leaf()
+    nodes = fabric.structure.nodes
+    tables = np.where(nodes.kind == NodeKind.LEAF, size, nodes.table_size)
+    structure = replace(fabric.structure, nodes=replace(nodes, table_size=tables))
+    plan = solve(replace(fabric, structure=structure), two_jobs(fabric, 32, (1.0, 1.0)))
+    verify_plan(plan)
+    assert not plan.unrouted
+
+
+@pytest.mark.parametrize("qps", [8, 32, 64])
+@pytest.mark.parametrize("seed", range(12))
+def test_no_hash_serves_its_slowest_flow_better(qps: int, seed: int) -> None:
+    """At equal QPs, however many uplinks are gone, on shapes drawn at random."""
+    rng = Random(seed)
+    width = rng.randint(3, 9)
+    whole = clos(leaves=rng.randint(3, 6), spines=width, nics_per_leaf=width)
+    fabric = hurt(whole, "l0", rng.randint(1, width - 1))
+    flows = permutations(fabric, seed, 1 + seed % 2, qps)
+    plan = solve(fabric, flows)
+    hashed = ecmp(fabric, flows, seed).slowest
+    assert ratios(plan).min() >= hashed * (1 - 1e-9)
+
+
+def test_a_repair_serves_the_important_first() -> None:
+    """When uplinks go, the important job's slowest flow is no worse off than the other's."""
+    whole = clos(leaves=4, spines=16, nics_per_leaf=16)
+    for qps in (1, 4):
+        flows = two_jobs(whole, qps, (10.0, 1.0))
+        repairer = Repairer(solve(whole, flows))
+        plan = repairer.repair(hurt(whole, "l0", HURT), flows)
+        served, important = ratios(plan), flows.weight == flows.weight.max()
+        assert served[important].min() >= served[~important].min()

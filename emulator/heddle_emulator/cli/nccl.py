@@ -74,7 +74,8 @@ def nccl(
     """Time a collective by size, as nccl-tests do, over paths that each strategy chose.
 
     Time is that of the slowest communicator; algbw is size over time, busbw what that
-    is for a NIC, in GB/s. The bound is what no choice of paths can beat.
+    is for a NIC, in GB/s. The bound is what no plan of so many whole QPs can beat,
+    latency left out.
     """
     names, wanted = names_of(strategies), sizes_of(sizes, factor)
     loaded = without(named_fabric(fabric), down)

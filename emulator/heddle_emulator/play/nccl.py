@@ -25,7 +25,7 @@ from heddle_emulator.traffic.party import nics_of_ranks, ranks_of
 from heddle_emulator.traffic.script import GIGA, Party, Script, Writer
 
 BOUND = "bound"
-"""The name under which the limit of all choices of paths is told beside strategies."""
+"""The name under which the limit of all plans of whole QPs is told beside strategies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,10 +77,10 @@ def play(
 
 
 def least_seconds(script: Script, lower_bound: float, wire: Wire) -> float:
-    """No choice of paths, not even of fractions, plays a script of one phase faster.
+    """No plan of whole QPs plays a script of one phase faster. Spraying is no such plan.
 
-    ``lower_bound`` is the utilisation that some arc has however flows are carried: at the
-    rates that flows ask for, it gets that many times what it can pass on.
+    ``lower_bound`` is the utilisation that some arc has whatever the plan: at the rates
+    that flows ask for, it gets that many times what it can pass on.
     """
     crossing = script.flow >= 0
     count = len(script.flows)

@@ -1,0 +1,84 @@
+"""Scripts of every collective, wherever ranks lie: what is asked of NICs and what crosses them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric
+from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.play.nccl import Trial, script_of
+from heddle_emulator.play.play import Setting, play
+from heddle_emulator.play.stage import capacities, staged
+from heddle_emulator.strategy import choose
+from heddle_emulator.topology import clos, rail_optimised
+from heddle_emulator.traffic.collective import KINDS
+
+FABRICS = (
+    clos(leaves=3, spines=2, nics_per_leaf=4, nics_per_host=2),
+    rail_optimised(units=1, servers=6, rails=2, spines=2),
+)
+WAYS = [(op, name) for op, kind in KINDS.items() for name in kind.algorithms]
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> tuple[Fabric, Trial]:
+    """One or two communicators of two or four hosts drawn from either fabric."""
+    fabric = draw(st.sampled_from(FABRICS))
+    op, algorithm = draw(st.sampled_from(WAYS))
+    hosts = draw(st.permutations([*fabric.structure.nics_of_host]))
+    groups = draw(st.sampled_from([(hosts[:2],), (hosts[:4],), (hosts[:2], hosts[2:4])]))
+    pxn, qps = draw(st.booleans()), draw(st.integers(1, 3))
+    return fabric, Trial(op, tuple(map(tuple, groups)), 2, algorithm, qps, pxn)
+
+
+@settings(max_examples=40)
+@given(trials())
+def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, Trial]) -> None:
+    """Demands of each communicator add up to a NIC's line at its busiest NIC, nowhere to more."""
+    fabric, trial = case
+    flows = script_of(fabric, trial).flows
+    for job in range(len(flows.job_names)):
+        own = flows.take(np.flatnonzero(flows.job == job))
+        ends = [np.bincount(end, own.gbps) for end in (own.source, own.destination)]
+        assert max(end.max(initial=0.0) for end in ends) == pytest.approx(400.0)
+
+
+@settings(max_examples=40)
+@given(trials(), st.sampled_from(["ecmp", "spray", "ideal", "greedy"]))
+def test_every_byte_crosses_its_nics(case: tuple[Fabric, Trial], name: str) -> None:
+    """Streams bring just what moves between hosts over NICs, headers added, whoever chose paths."""
+    fabric, trial = case
+    script, wire = script_of(fabric, trial).scaled(1e9), Wire(payload_bytes=1000, header_bytes=100)
+    schedule = staged(fabric, script, choose(name, fabric, script.flows, 1).carried, wire)
+    streams = schedule.streams
+    crossed = streams.loads(schedule.gbit, len(capacities(fabric, script)))
+    wired = script.flow >= 0
+    structure = fabric.structure
+    for ends, side in (
+        (script.flows.source, structure.tail),
+        (script.flows.destination, structure.head),
+    ):
+        nics = ends[script.flow[wired]]
+        expected = np.bincount(nics, script.gbit[wired] * 1.1, minlength=fabric.node_count)
+        found = np.bincount(side, crossed[: len(side)], minlength=fabric.node_count)
+        switch = structure.nodes.kind != 0
+        assert found[~switch] == pytest.approx(expected[~switch])
+
+
+@settings(max_examples=40)
+@given(trials())
+def test_nothing_beats_its_busiest_arc(case: tuple[Fabric, Trial]) -> None:
+    """However carried, a collective takes as long as its busiest NIC or GPU needs, or longer."""
+    fabric, trial = case
+    script = script_of(fabric, trial).scaled(1e9)
+    setting = Setting(nvlink_gbps=500.0)
+    for name in ("ecmp", "spray", "greedy", "ideal"):
+        carried = choose(name, fabric, script.flows, 1).carried
+        schedule = staged(fabric, script, carried, setting.wire)
+        capacity = capacities(fabric, script, setting.nvlink_gbps)
+        crossed = schedule.streams.loads(schedule.gbit, len(capacity))
+        seconds = play(fabric, script, carried, setting).seconds
+        assert seconds >= (crossed / capacity).max() * (1 - 1e-9)

@@ -152,7 +152,7 @@ async def _one_each(house: House) -> bool:
 async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
     """Entries that nobody knows of forward until the new ones are made, then go."""
     strange = ("n0.0.0", "n0.1.0", 0, 0)
-    way = (NextHop("s0.0", "0"), None, ())
+    way = (NextHop("s0.0", "0"), None, (), ())
     for switch in house.gateway.switches.values():
         switch.table.entries[strange] = way
     async with house.running():

@@ -311,7 +311,7 @@ def test_no_flow_stays_on_a_dead_path(seed: int) -> None:
     lost = {rollout.link(row) for row in dead}
     for switch in set(rollout.switches) - rollout.away:
         name = rollout.ids[switch]
-        for match, (hop, _, risks) in rollout.network.tables[name].entries.items():
+        for match, (hop, _, risks, _) in rollout.network.tables[name].entries.items():
             over = {Link.between(name, hop.node, hop.key), *risks}
             assert not over & lost, f"{name} sends {match} over {over & lost}"
     rollout.finish()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from heddle_agent.fib import Count, Failure, Fib, Group, Link, Match
+from heddle_agent.fib import Count, Failure, Fib, Group, Link, Match, Steering
 from heddle_agent.table import digest
 from heddle_agent.table.groups import Groups
 from heddle_agent.table.program import adopt, confirm, pending, withdraw
@@ -115,12 +115,18 @@ class Forwarding:
 
     def links_changed(self, changes: Mapping[Link, bool]) -> int:
         """Repair around links that went down (False) or came up (True); return groups moved."""
+        self._leave({link for link, up in changes.items() if not up})
         self.table, steering = links_changed(self.table, changes)
         if steering is None:
             return 0
         self.fib.steer(steering)
         self.flips += len(steering.choices)
         return len(steering.choices)
+
+    def _leave(self, lost: set[Link]) -> None:
+        """Links of this switch are left at once, before anybody thinks about single groups."""
+        if any(self.table.groups.switch in link[:2] for link in lost - self.table.down):
+            self.fib.steer(Steering({}, self.table.down | lost))
 
     def withdraw(self) -> None:
         """Take every entry out: all flows fall to the underlay."""

@@ -2,9 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from heddle_agent.fib import Choice, Link, MemoryFib, Packet
+from heddle_agent.fib import Choice, Link, MemoryFib, Packet, Steering
 from heddle_agent.table import Forwarding
-from tests.unit.agent.worlds import entry, far, fib, forwarding, match, push, take, uplink
+from tests.unit.agent.worlds import (
+    HOPS,
+    SWITCH,
+    FixedUnderlay,
+    entry,
+    far,
+    fib,
+    forwarding,
+    match,
+    push,
+    take,
+    uplink,
+)
 
 
 def leaves(backend: MemoryFib, number: int = 0) -> str | None:
@@ -113,3 +125,32 @@ def test_work_grows_with_groups_not_with_entries(backend: MemoryFib) -> None:
     assert switch.links_changed({uplink(0): False}) == 1
     assert {leaves(backend, number) for number in range(1000)} == {"spine1"}
     assert list(switch.table.diverted.values()) == [Choice.BACKUP]
+
+
+class Recording(MemoryFib):
+    """A backend that remembers how it was steered."""
+
+    def __init__(self) -> None:
+        super().__init__(SWITCH, HOPS, FixedUnderlay())
+        self.steered: list[Steering] = []
+
+    def steer(self, steering: Steering) -> None:
+        """Remember it."""
+        self.steered.append(steering)
+        super().steer(steering)
+
+
+def test_a_lost_link_of_the_switch_is_left_before_groups_are_looked_at() -> None:
+    """First the link alone, and nothing that came back with it; then the groups."""
+    backend = Recording()
+    switch = forwarding(backend)
+    take(switch, push([(match(0), entry(0, 1)), (match(1), entry(2, 3, far(2)))]))
+    switch.links_changed({far(2): False})
+    backend.steered.clear()
+    switch.links_changed({uplink(0): False, far(2): True})
+    first, second = backend.steered
+    assert (dict(first.choices), first.down) == ({}, frozenset({uplink(0), far(2)}))
+    assert (len(second.choices), second.down) == (2, frozenset({uplink(0)}))
+    backend.steered.clear()
+    switch.links_changed({uplink(0): False, far(1): False})
+    assert [steering.down for steering in backend.steered] == [{uplink(0), far(1)}]

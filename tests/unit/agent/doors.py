@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 
 from heddle_agent.backdoor import BackDoor, KeyRing
+from heddle_agent.backdoor.network import Receive
 from heddle_agent.fib import Link
 
 KEY = b"a key of sixteen bytes or more"
@@ -46,12 +47,20 @@ class Air:
 class Place:
     """Where one agent is in the air."""
 
+    unsent = 0
+
     def __init__(self, air: Air, address: str) -> None:
         self.air, self.address = air, address
 
     def send(self, address: str, datagram: bytes) -> None:
         """Send."""
         self.air.put(self.address, address, datagram)
+
+    def open(self, receive: Receive) -> None:
+        """The test delivers by itself."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
 
 def door(

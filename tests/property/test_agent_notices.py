@@ -1,0 +1,117 @@
+"""Agents of a whole fabric, and links that fail one right after the other."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_agent.agent import Agent
+from heddle_agent.backdoor import Doorway
+from heddle_agent.fib import Link, MemoryFib, NextHop, Packet
+from heddle_agent.watch import ManualLinks
+from tests.unit.agent.doors import FABRIC, KEY, Air, Place
+from tests.unit.agent.worlds import FixedUnderlay, push, take
+
+LEAVES, SPINES = 4, 4
+PAIRS = [(a, b) for a in range(LEAVES) for b in range(LEAVES) if a != b]
+EVENTS = st.lists(
+    st.tuples(st.integers(0, LEAVES - 1), st.integers(0, SPINES - 1), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+Down = set[tuple[int, int]]
+"""Links that are down, by leaf and spine."""
+
+
+@settings(max_examples=60)
+@given(EVENTS, st.integers(0, 2**32), st.integers(0, 50))
+def test_no_flow_is_left_on_a_dead_path(
+    events: list[tuple[int, int, bool]], seed: int, pace: int
+) -> None:
+    """In the end every entry's path is whole, or the underlay has its flow, as both ways are dead.
+
+    Links fail and return while notices of the last ones are still under way, in any order.
+    """
+    air = Air(random.Random(seed))
+    agents = {name: agent(name, air) for name in names()}
+    for one in agents.values():
+        assert one.back_door is not None
+        air.doors[one.switch] = one.back_door
+        one.back_door.set_peers({hop.node: hop.node for hop in one.links.next_hops})
+    air.deliver()
+    down: Down = set()
+    for leaf, spine, up in events:
+        (down.discard if up else down.add)((leaf, spine))
+        for end, other in ((f"l{leaf}", f"s{spine}"), (f"s{spine}", f"l{leaf}")):
+            seen(agents[end], other, up=up)
+        air.deliver(pace)
+    air.deliver()
+    for source, destination in PAIRS:
+        fib = agents[f"l{source}"].forwarding.fib
+        assert isinstance(fib, MemoryFib)
+        hop = fib.lookup(Packet(f"n{source}", f"n{destination}", 50_000))
+        ways = [s for s in ways_of(source, destination) if alive(down, source, s, destination)]
+        if ways:
+            assert hop == NextHop(f"s{ways[0]}"), (source, destination, down)
+        elif hop is not None:
+            assert (source, int(hop.node[1:])) not in down
+
+
+def names() -> list[str]:
+    """All switches."""
+    return [*(f"l{leaf}" for leaf in range(LEAVES)), *(f"s{spine}" for spine in range(SPINES))]
+
+
+def agent(switch: str, air: Air) -> Agent:
+    """A real agent; a leaf's has an entry towards a NIC of each other leaf."""
+    others = [name for name in names() if name[0] != switch[0]]
+    hops = [NextHop(other) for other in others]
+    one = Agent(
+        fabric=FABRIC,
+        switch=switch,
+        controllers=["127.0.0.1:9"],
+        fib=MemoryFib(switch, hops, FixedUnderlay(hops)),
+        links=ManualLinks(switch, hops),
+        doorway=Doorway(Place(air, switch), keys=[KEY], peers={}),
+    )
+    if switch[0] == "l":
+        leaf = int(switch[1:])
+        assert not take(one.forwarding, push([entry(*p) for p in PAIRS if p[0] == leaf])).failures
+    return one
+
+
+def entry(
+    source: int, destination: int
+) -> tuple[tuple[str, str, int, int], tuple[NextHop, NextHop, tuple[Link, ...], tuple[Link, ...]]]:
+    """Primary and backup over two spines, each at risk of its own link down."""
+    first, second = ways_of(source, destination)
+    far = f"l{destination}"
+    return (
+        (f"n{source}", f"n{destination}", 0, 0),
+        (
+            NextHop(f"s{first}"),
+            NextHop(f"s{second}"),
+            (Link.between(f"s{first}", far),),
+            (Link.between(f"s{second}", far),),
+        ),
+    )
+
+
+def seen(one: Agent, other: str, *, up: bool) -> None:
+    """An agent's watch sees a link."""
+    links = one.links
+    assert isinstance(links, ManualLinks)
+    (links.up if up else links.down)(other)
+    one._repair(links.current())
+
+
+def ways_of(source: int, destination: int) -> tuple[int, int]:
+    """The spines of an entry's primary and backup."""
+    return (source + destination) % SPINES, (source + destination + 1) % SPINES
+
+
+def alive(down: Down, source: int, spine: int, destination: int) -> bool:
+    """Whether a path is whole."""
+    return down.isdisjoint({(source, spine), (destination, spine)})

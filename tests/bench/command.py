@@ -18,8 +18,11 @@ from typing import Any
 
 import orjson
 
+from heddle_emulator.client import ClientError
+from heddle_emulator.netns.errors import LabError
 from tests.bench.arrival import measure as arrival
 from tests.bench.collectives import measure as collectives
+from tests.bench.dataplane import measure as dataplane
 from tests.bench.fluid import measure as fluid
 from tests.bench.full_plan import measure as full_plan
 from tests.bench.gaps import measure as gaps
@@ -46,6 +49,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "health": health,
     "fluid": fluid,
     "collectives": collectives,
+    "dataplane": dataplane,
 }
 """In the order of the table."""
 
@@ -60,7 +64,7 @@ def main(out: Path, arguments: Sequence[str]) -> int:
         rows, seconds = _measured(options.only or MEASURES, scale, screen)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (OpensmError, OSError) as error:
+    except (ClientError, LabError, OpensmError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return FAILED
     screen.table(rows)

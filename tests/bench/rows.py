@@ -51,6 +51,8 @@ class Scale:
     growth_zones: tuple[int, ...]
     peer_hosts: tuple[int, ...]
     """Sizes at which OpenSM is timed."""
+    lab_runs: int
+    """Of each failure on real packets."""
 
 
 _PUBLISHED = (192, 16, 16)
@@ -68,6 +70,7 @@ DEFAULT = Scale(
     arrival_runs=5,
     growth_zones=(1, 2, 4, 8, 16, 32),
     peer_hosts=(1024,),
+    lab_runs=10,
 )
 FULL = Scale(
     "full",
@@ -83,6 +86,7 @@ FULL = Scale(
     arrival_runs=15,
     growth_zones=(1, 2, 4, 8, 16, 32),
     peer_hosts=(1024, 10240, 24576),
+    lab_runs=30,
 )
 QUICK = Scale(
     "quick",
@@ -98,6 +102,7 @@ QUICK = Scale(
     arrival_runs=1,
     growth_zones=(1, 2),
     peer_hosts=(64,),
+    lab_runs=1,
 )
 
 

@@ -6,12 +6,10 @@ import contextlib
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
-from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_emulator.netns import witness
-from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import Port
@@ -20,8 +18,6 @@ from heddle_emulator.netns.probe.spec import ProbeFlow
 PACKETS = 5
 """Of each stream that is asked for."""
 ARRIVE_SECONDS = 0.05
-CANDIDATES = 64
-"""Source ports among which one is sought that hashes the way it should."""
 
 Way = tuple[int, ...]
 """Link rows from the sending NIC on; ends early where packets went no further."""
@@ -63,24 +59,6 @@ class Pathfinder:
             links.append(link)
             node = port.peer
         return tuple(links)
-
-    def beside(self, flow: ProbeFlow, way: Way) -> int:
-        """A source port with which a stream's hash takes it over all inner cables of a way.
-
-        Raises:
-            LabError: none of those tried does.
-        """
-        ports = range(FIRST_SOURCE_PORT, FIRST_SOURCE_PORT + CANDIDATES)
-        tried = [with_port(flow, port) for port in ports]
-        for port, found in zip(ports, self.ways(tried), strict=True):
-            if found[1:-1] == way[1:-1]:
-                return port
-        raise LabError(f"none of {CANDIDATES} ports takes {flow.name} the way it is to go")
-
-
-def with_port(flow: ProbeFlow, port: int) -> ProbeFlow:
-    """The same stream from another source port."""
-    return replace(flow, source_port=port)
 
 
 def _send(flows: Sequence[ProbeFlow]) -> None:

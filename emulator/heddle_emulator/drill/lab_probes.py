@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, ROCE_PORT
-from heddle_emulator.drill.lab_paths import Pathfinder, Way, with_port
+from heddle_emulator.drill.lab_paths import Pathfinder, Way
 from heddle_emulator.drill.scenario import EachFlow, ProbeSpec, Scenario, Variant
+from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.handle import probe_flow
 from heddle_emulator.netns.probe.spec import FULL, HEADERS, SMALL, UDP, ProbeFlow
+
+CANDIDATES = 64
+"""Source ports among which one is sought that hashes the way it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +32,49 @@ def sendings(
 ) -> tuple[list[Sending], dict[str, Way]]:
     """The streams of all probes, and the ways of those that have a single one.
 
+    All ways are asked for at once: asking every switch is what takes time.
+
     Raises:
         LabError: a probe that is to be beside another cannot be.
     """
-    found, ways = [], dict[str, Way]()
+    singles = {
+        probe.name: _candidates(lab, probe)
+        for probe in scenario.probes
+        if isinstance(probe, ProbeSpec)
+    }
+    asked = [flow for flows in singles.values() for flow in flows]
+    answers = iter(paths.ways(asked) if asked else ())
+    told = {name: [(flow, next(answers)) for flow in flows] for name, flows in singles.items()}
+    found, ways = list[Sending](), dict[str, Way]()
     for probe in scenario.probes:
         if isinstance(probe, EachFlow):
             of = next((v for v in scenario.variants if v.name == probe.variant), variant)
             found.append(Sending(probe.name, tuple(_each(probe, of, lab)), probe.mbit))
             continue
-        flow = _flow(
-            lab, probe, (probe.source, probe.destination), probe.source_port or FIRST_SOURCE_PORT
-        )
-        if probe.beside:
-            flow = with_port(flow, paths.beside(flow, ways[probe.beside]))
-        ways[probe.name] = paths.ways([flow])[0]
+        flow, ways[probe.name] = _chosen(told[probe.name], probe, ways)
         found.append(Sending(probe.name, (flow,), probe.mbit))
     return found, ways
+
+
+def _candidates(lab: Lab, probe: ProbeSpec) -> list[ProbeFlow]:
+    """The stream, from its port or from many of which one will do."""
+    first = probe.source_port or FIRST_SOURCE_PORT
+    flow = _flow(lab, probe, (probe.source, probe.destination), first)
+    count = CANDIDATES if probe.beside else 1
+    return [replace(flow, source_port=first + place) for place in range(count)]
+
+
+def _chosen(
+    told: Sequence[tuple[ProbeFlow, Way]], probe: ProbeSpec, ways: dict[str, Way]
+) -> tuple[ProbeFlow, Way]:
+    """The first stream that takes all inner cables of the probe it is to be beside."""
+    if not probe.beside:
+        return told[0]
+    wanted = ways[probe.beside][1:-1]
+    for flow, way in told:
+        if way[1:-1] == wanted:
+            return flow, way
+    raise LabError(f"none of {CANDIDATES} ports takes {probe.name} the way of {probe.beside}")
 
 
 def _each(probe: EachFlow, variant: Variant, lab: Lab) -> Iterator[ProbeFlow]:

@@ -145,6 +145,7 @@ class Lab:
         if daemon == "bfdd":
             command += ["--bfdctl", str(folder / "bfdd.sock")]
         tools.run_inside(self.spaces[switch], command)
+        tools.go_ahead((folder / f"{daemon}.pid").read_text().strip())
 
     def reseed(self, seed: int) -> None:
         """Draw the switches' ECMP hashes anew."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from heddle_emulator.netns.kernel import enter, see_own_devices
+from heddle_emulator.netns.tools import go_ahead
 
 NAME_BYTES = 15
 FAILED = 70
@@ -51,6 +52,7 @@ def _become(told: dict[str, Any], run: Any) -> NoReturn:  # noqa: ANN401 - click
         _redirect(Path(told["log"]))
         enter(told["space"])
         see_own_devices()
+        go_ahead("self")
         Path("/proc/self/comm").write_text(told["name"][:NAME_BYTES])
         os.environ.update(told["env"])
         sys.argv = ["heddle-agent", *told["arguments"]]

@@ -1,0 +1,95 @@
+"""`heddle-emulator drill` as a person runs it, on the smallest lab there is."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from heddle_emulator.cli import run
+from heddle_emulator.netns import mark
+from tests.integration.labbing import require_lab
+
+DRILL = """
+drill: smallest
+proves: Packets of a cut flow are counted
+worlds: [netns]
+fabric:
+  clos: {leaves: 2, spines: 2, nics_per_leaf: 1, nics_per_host: 1}
+lab: {programs: false}
+probes:
+  - {probe: one, from: l0-h0-n0, to: l1-h0-n0, rate: 500}
+timeline:
+  - {at: 100ms, cut: hop 3 of one}
+settle: 800ms
+expect:
+  - {stranded: one, most: 0}
+  - {lost: one, most: 0}
+"""
+
+
+def _labs() -> set[str]:
+    return {lab for lab in mark.labs() if lab.startswith("drill-")}
+
+
+def test_a_drill_is_played_judged_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FRR alone loses packets and recovers: one expectation holds, one fails, exit code 1."""
+    require_lab()
+    path, report = tmp_path / "smallest.yaml", tmp_path / "report"
+    path.write_text(DRILL)
+    before = _labs()
+    assert run(["drill", str(path), "--world", "netns", "--report", str(report)]) == 1
+    told = capsys.readouterr().out
+    assert "0 of 1 drills held" in told
+    document = json.loads((report / "smallest.json").read_text())
+    held = {found["measure"]: found["held"] for found in document["expectations"]}
+    assert held == {"stranded": True, "lost": False}
+    assert document["held"] is False
+    (lost,) = [row for row in document["measured"] if row["measure"] == "lost"]
+    assert lost["median"] > 0
+    suite = ET.parse(report / "junit.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "1", "0")
+    assert _labs() <= before
+
+
+def test_a_faulty_file_is_refused_before_anything_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, the file, the line and the cure in one line, and no lab."""
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(DRILL)
+    bad.write_text(DRILL.replace("hop 3 of one", "hop 3 of two"))
+    before = _labs()
+    assert run(["drill", str(good), str(bad)]) == 2
+    error = capsys.readouterr().err
+    assert f"{bad}: timeline (line 11): there is no probe two" in error
+    assert _labs() <= before
+
+
+def test_an_interrupted_drill_leaves_nothing(tmp_path: Path) -> None:
+    """Ctrl-C while packets flow: the lab is gone when the command has ended."""
+    require_lab()
+    path = tmp_path / "smallest.yaml"
+    path.write_text(DRILL.replace("settle: 800ms", "settle: 60s"))
+    before = _labs()
+    program = str(Path(sys.executable).with_name("heddle-emulator"))
+    playing = subprocess.Popen(
+        [program, "drill", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    own = f"drill-{playing.pid}-"
+    while not any((mark.FOLDER / lab / "probe.log").exists() for lab in _labs() if own in lab):
+        assert time.monotonic() < deadline
+        assert playing.poll() is None
+        time.sleep(0.05)
+    playing.send_signal(signal.SIGINT)
+    assert playing.wait(60) == 130
+    assert not [lab for lab in _labs() - before if own in lab]

@@ -1,0 +1,46 @@
+"""What a machine lacks for a lab is told at once, with what would cure it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from heddle_emulator.cli import run
+from heddle_emulator.netns import needs
+from heddle_emulator.netns.errors import LabError
+
+
+def test_no_root_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line on standard error, exit code 1, and nothing is tried."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert run(["lab", "up"]) == 1
+    error = capsys.readouterr().err
+    assert "it needs root" in error
+    assert "sudo" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_missing_programs_are_named_by_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All that is missing, in the form that installs it."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(needs, "FRR", tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "nft" else f"/bin/{tool}")
+    with pytest.raises(LabError, match="apt-get install frr nftables"):
+        needs.check()
+
+
+@pytest.mark.parametrize("name", ["a.b", "", "a/b", "x" * 41])
+def test_names_that_no_lab_can_have_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Before anything is looked for, with what is allowed."""
+    monkeypatch.setattr(needs, "check", lambda: None)
+    assert run(["lab", "status", "--name", name]) == 2
+    assert "up to 40 letters" in capsys.readouterr().err

@@ -167,6 +167,10 @@ async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
         def repair(self, fabric: Fabric, flows: Flows) -> Plan:
             return solve(fabric, flows)
 
+        def is_ready_for(self, plan: Plan) -> bool:
+            del plan
+            return False
+
     house.engine = replace(ENGINE, solve=solve, repairer=Repair)
     async with house.running():
         await furnish(house, J1)

@@ -24,6 +24,10 @@ class Repair(Protocol):
         """A plan for the fabric and flows as they are now, in which only what must move moves."""
         ...
 
+    def is_ready_for(self, plan: Plan) -> bool:
+        """Whether it is this very plan that the next repair begins with, all indexes there."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:

@@ -61,6 +61,10 @@ class Repairer:
         self.plan = mended
         return mended
 
+    def is_ready_for(self, plan: Plan) -> bool:
+        """Whether it is this very plan that the next repair begins with, all indexes there."""
+        return self.plan is plan and self._standing is not None
+
     def _indexed(self) -> Standing:
         return Standing(self.plan, *self._network(self.plan.fabric))
 

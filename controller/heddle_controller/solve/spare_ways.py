@@ -21,6 +21,8 @@ LOCAL = 2
 MANY = 16
 """Paths whose backups are quicker found together than one by one."""
 
+MOST_RUNS = 8
+"""Sorted runs kept apart: all of them are looked through for each lost link."""
 EMPTY = np.empty(0, dtype=np.int64)
 _NOBODY: frozenset[int] = frozenset()
 
@@ -49,10 +51,18 @@ class SpareWays:
         """Takes in backups that flows have from now on."""
         if len(fresh) >= MANY:
             self._runs.append(self._sorted(fresh))
+            if len(self._runs) > MOST_RUNS:
+                self._merge()
             return
         arcs, flows = self._uses(fresh)
         for arc, flow in zip(arcs.tolist(), flows.tolist(), strict=True):
             self._later[arc].add(flow)
+
+    def _merge(self) -> None:
+        """Makes one run of all but the first."""
+        arcs, flows = (np.concatenate(column) for column in zip(*self._runs[1:], strict=True))
+        order = np.argsort(arcs, kind="stable")
+        self._runs[1:] = [(arcs[order], flows[order])]
 
     def flows_over(self, backups: Paths, arcs: Ints) -> set[int]:
         """Flows of which a backup, as they are now, uses one of some arcs."""

@@ -1,0 +1,85 @@
+"""Bad and extreme input: what is asked is planned, and what is said of it is true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import NodeKind, State
+from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Options, Repairer, solve
+from heddle_emulator.topology import clos, three_tier
+from tests.unit.solve.solve_checks import check_certificate, check_paths
+from tests.unit.solve.solve_fabrics import KINDS, inner_links
+from tests.unit.solve.solve_flows import any_flows, flows_of
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [1e-6, 1e12])
+def test_demands_far_from_capacity(kind: str, scale: float) -> None:
+    """A millionth of a link or a million links' worth: whole plans, and true figures."""
+    rng = Random(3)
+    fabric = KINDS[kind](rng)
+    flows = any_flows(rng, fabric, 10)
+    plan = solve(fabric, replace(flows, gbps=flows.gbps * scale))
+    check_paths(plan)
+    check_certificate(plan)
+    verify_plan(plan)
+
+
+def test_one_giant_does_not_blind_the_planner_to_the_rest() -> None:
+    """One flow of a million times a link's speed; the others still have a spine each."""
+    fabric = clos(leaves=4, spines=4, nics_per_leaf=4)
+    rows = [("l0-h0-n0", "l1-h0-n0", 4e8, 1, "giant", "")]
+    rows += [(f"l2-h0-n{i}", f"l3-h0-n{i}", 400.0, 1, f"j{i}", "") for i in range(4)]
+    plan = solve(fabric, flows_of(fabric, *rows))
+    check_certificate(plan)
+    ups = [int(plan.paths.of(row)[1]) for row in range(1, 5)]
+    assert len({*ups}) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_time_at_all(kind: str) -> None:
+    """With the time over before it begins there is a whole plan, and a repair, each honest."""
+    rng = Random(5)
+    fabric = KINDS[kind](rng)
+    flows = any_flows(rng, fabric, 14)
+    hasty = Options(time_limit_seconds=0.0)
+    plan = solve(fabric, flows, hasty)
+    lost = int(np.flatnonzero(inner_links(fabric))[0])
+    repaired = Repairer(plan, hasty).repair(fabric.with_links({lost: State.DOWN}), flows)
+    for one in (plan, repaired):
+        check_paths(one)
+        check_certificate(one)
+        verify_plan(one)
+
+
+def test_a_hundred_flows_a_nic() -> None:
+    """A hundred thousand flows of 1,024 NICs are planned at their bound."""
+    fabric = three_tier(zones=2, leaves=32, spines=16, nics_per_leaf=16, cores=16, taper=7.0)
+    nics, count = fabric.rows_of_kind(NodeKind.NIC), 100_000
+    rng = np.random.default_rng(1)
+    source = rng.integers(0, len(nics), count)
+    destination = (source + rng.integers(1, len(nics), count)) % len(nics)
+    zero = np.zeros(count, dtype=np.int64)
+    flows = Flows(
+        ids=tuple(map(str, range(count))),
+        source=nics[source],
+        destination=nics[destination],
+        gbps=np.full(count, 1.0),
+        job=zero,
+        phase=zero + ANY_PHASE,
+        qps=zero + 1,
+        traffic_class=zero,
+        weight=np.ones(count),
+        job_names=("j",),
+        phase_names=(),
+    )
+    plan = solve(fabric, flows)
+    verify_plan(plan)
+    assert not plan.unrouted
+    assert plan.certificate.max_utilization == pytest.approx(plan.certificate.lower_bound)

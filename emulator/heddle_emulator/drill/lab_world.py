@@ -159,25 +159,36 @@ class _Play:
         return values
 
     async def _prepared(self, variant: Variant) -> _Run:
-        """Ways, ports and cables of a run, found before anything is timed.
-
-        Agents far from a cable that is back learn of it last, and turn their flows back then. So
-        ways are looked at until they are those of the first run, where no controller could have
-        chosen others meanwhile, and in any case until they stay as they are.
-        """
-        deadline, before = time.monotonic() + PATIENCE, dict[str, Way]()
-        sending, ways = sendings(self.scenario, variant, self.lab, self.paths)
-        home = self.home.setdefault(variant.name, ways) if self._is_left_alone() else ways
-        while ways != before or ways != home:
-            if time.monotonic() > deadline:
-                raise LabError("flows do not go back to the ways they had before the faults")
-            await asyncio.sleep(STEADY_SECONDS)
-            before = ways
-            sending, ways = sendings(self.scenario, variant, self.lab, self.paths)
-            home = home if self._is_left_alone() else ways
+        """Ways, ports and cables of a run, found before anything is timed."""
+        sending, ways = await self._steady(variant)
         timeline = self.scenario.timeline
         rows = {place: self.faults.rows(step, ways) for place, step in enumerate(timeline)}
         return _Run(sending, ways, rows)
+
+    async def _steady(self, variant: Variant) -> tuple[list[Sending], dict[str, Way]]:
+        """The streams of all probes and their ways, once these stay as they are.
+
+        Agents far from a cable that is back learn of it last, and turn their flows back then. So
+        ways are looked at until they are those of the first run, where no controller could have
+        chosen others meanwhile. On a busy machine BGP or BFD may lose a neighbour for a moment:
+        that is waited for as well.
+        """
+        deadline, before = time.monotonic() + PATIENCE, dict[str, Way]()
+        while True:
+            try:
+                sending, ways = sendings(self.scenario, variant, self.lab, self.paths)
+            except LabError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                home = self.home.get(variant.name, ways) if self._is_left_alone() else ways
+                if ways == before == home:
+                    self.home.setdefault(variant.name, ways)
+                    return sending, ways
+                if time.monotonic() > deadline:
+                    raise LabError("flows do not go back to the ways they had before the faults")
+                before = ways
+            await asyncio.sleep(STEADY_SECONDS)
 
     def _is_left_alone(self) -> bool:
         """Whether there is no controller that could plan anew."""

@@ -164,7 +164,7 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
     backup[rows[meet], 0], backup[rows[meet], 1] = up[meet], down[meet] ^ 1
     low, high = network.head[up], network.head[down]
     between = np.flatnonzero(
-        ~within & (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
+        ~within & (low != high) & (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
     )
     slot = cores.slot_of_arc[inner[rows[between], 1]]
     width = cores.width[cores.part[low[between]]]

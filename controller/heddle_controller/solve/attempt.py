@@ -14,10 +14,10 @@ from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.chains import TOLERANCE
-from heddle_controller.solve.commodities import LINEAR, commodities_of
+from heddle_controller.solve.commodities import LINEAR, Commodities, commodities_of
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.greedy import place_greedily
-from heddle_controller.solve.lp import relax
+from heddle_controller.solve.lp import Relaxation, relax
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.planes import Planes, coloured_paths
@@ -25,11 +25,15 @@ from heddle_controller.solve.prices import price_bounds, unrestricted_bounds
 from heddle_controller.solve.residue import place_residue
 from heddle_controller.solve.rounding import whole_shares
 from heddle_controller.solve.search import SLACK, Search, Target
+from heddle_controller.solve.widening import widen
 
 FINEST = 256
 """Parts of one flow beyond which finer ones spread load no better."""
 MOST_PARTS = 500_000
 """Parts of all flows together beyond which colouring them is not worth the memory."""
+
+MOST_WIDENINGS = 12
+"""Times that more candidates are looked for."""
 
 
 @dataclass(slots=True)
@@ -154,44 +158,67 @@ def by_relaxation(problem: Problem, seconds: float | None) -> Assignment:
 
     Improves the problem's bounds on the way.
     """
-    network, flows = problem.network, problem.flows
-    commodities = commodities_of(network, problem.candidates, flows, problem.routed)
-    problem.exclude(commodities.stuck.tolist())
-    relaxation = relax(network, commodities, problem.bound.tiers, seconds)
-    problem.lp_tiers, _ = price_bounds(network, commodities, relaxation)
-    problem.bound = _improved(problem.bound, *unrestricted_bounds(network, commodities, relaxation))
+    flows = problem.flows
+    commodities, relaxation = _relaxed(problem, seconds)
     local = np.flatnonzero(problem.routed & (commodities.of_flow < 0))
     inner, left = whole_shares(flows, commodities, relaxation.shares, local)
     assignment = _finish(problem, _loaded(problem, inner), *left)
-    if (commodities.job == LINEAR).all() and not within_reach(problem, assignment):
-        exact = _with_residue(problem, inner, left)
-        assignment = assignment if exact is None else better(problem, assignment, exact)
+    if (commodities.job == LINEAR).all():
+        assignment = _mended(problem, assignment)
     return assignment
 
 
-def _with_residue(
-    problem: Problem, inner: Paths, left: tuple[Ints, Ints, Ints]
-) -> Assignment | None:
-    """The rounded relaxation with what it left over placed by constraint programming."""
-    base = _loaded(problem, inner)
-    search = Search(base, problem.candidates, problem.target(), problem.deadline)
-    limit = np.append(problem.target().bounds, np.inf)[problem.network.tier] * (1 + SLACK)
-    largest = float(base.unit[left[0]].max(initial=0.0))
-    placed = place_residue(base, search, left, limit + largest * problem.network.per_gbps)
-    if placed is None:
-        return None
-    whole = _loaded(problem, join_paths([inner, placed]))
-    Search(whole, problem.candidates, problem.target(), problem.deadline).run()
-    return whole
+def _relaxed(problem: Problem, seconds: float | None) -> tuple[Commodities, Relaxation]:
+    """The relaxation, over more candidates where its prices say that they pay."""
+    network, candidates = problem.network, problem.candidates
+    for _ in range(MOST_WIDENINGS):
+        commodities, relaxation, pays = _over_candidates(problem, seconds)
+        if not pays or not widen(network, candidates, commodities, relaxation):
+            return commodities, relaxation
+    return _over_candidates(problem, seconds)[:2]
 
 
-def within_reach(problem: Problem, assignment: Assignment) -> bool:
-    """Whether every arc is within a QP of the largest flow, and a bit, of its bound."""
+def _over_candidates(
+    problem: Problem, seconds: float | None
+) -> tuple[Commodities, Relaxation, bool]:
+    """The relaxation over the candidates there are, and whether others might pay.
+
+    Improves the problem's bounds.
+    """
     network = problem.network
-    limit = np.append(problem.target().bounds, np.inf)[network.tier] * (1 + SLACK)
-    limit += float(assignment.unit.max(initial=0.0)) * network.per_gbps
-    inner = network.inner
-    return bool((assignment.utilization()[inner] <= limit[inner] + TOLERANCE).all())
+    commodities = commodities_of(network, problem.candidates, problem.flows, problem.routed)
+    problem.exclude(commodities.stuck.tolist())
+    relaxation = relax(network, commodities, problem.bound.tiers, seconds)
+    problem.lp_tiers, least = price_bounds(network, commodities, relaxation)
+    tiers, over_all = unrestricted_bounds(network, commodities, relaxation)
+    problem.bound = _improved(problem.bound, tiers, over_all)
+    linear = bool((commodities.job == LINEAR).all())
+    return commodities, relaxation, linear and over_all * (1 + SLACK) < least
+
+
+def _mended(problem: Problem, assignment: Assignment) -> Assignment:
+    """The assignment with what is too full still placed anew by constraint programming."""
+    search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
+    limit = worth_having(problem, assignment)
+    if place_residue(search, limit):
+        search.cap = limit + TOLERANCE
+        search.run()
+    return assignment
+
+
+def worth_having(problem: Problem, assignment: Assignment) -> Floats:
+    """Utilisation up to which each arc and the padding is near enough to its bound.
+
+    That is the bound in whole QPs or, where it is more, what QPs that could be divided
+    at will would reach, and a bit, and one QP of the largest flow.
+    """
+    network = problem.network
+    whole = problem.target().bounds
+    divided = whole if problem.lp_tiers is None else problem.lp_tiers
+    unit = float(assignment.unit.max(initial=0.0)) * network.per_gbps
+    near = np.append(divided, np.inf)[network.tier] * (1 + SLACK) + unit
+    limit: Floats = np.maximum(near, np.append(whole, np.inf)[network.tier])
+    return limit
 
 
 def _finish(
@@ -225,19 +252,22 @@ def tier_worst(network: Network, assignment: Assignment) -> Floats:
 
 
 def better(problem: Problem, first: Assignment, second: Assignment) -> Assignment:
-    """The one whose tiers exceed their bounds less, worst tier first.
+    """The one that is less above what is worth having; or whose tiers exceed their bounds less.
 
-    Of equals the one whose arcs exceed their targets less, worst arc first.
+    Tiers count worst first. Of equals the one whose arcs exceed their targets less,
+    worst arc first.
     """
     target, inner = problem.target(), problem.network.inner
     bounds = target.bounds * (1 + SLACK)
 
-    def badness(assignment: Assignment) -> tuple[list[float], list[float], list[float]]:
+    def badness(assignment: Assignment) -> tuple[float, list[float], list[float], list[float]]:
         worst = tier_worst(problem.network, assignment)
         over = np.maximum(worst - bounds, 0.0)
         used = assignment.utilization()[inner]
+        beyond = float((used - worth_having(problem, assignment)[inner]).max(initial=0.0))
         above = used if target.arcs is None else np.where(used > target.arcs[inner], used, 0.0)
         arcs = np.sort(np.round(above[above > 0], 6))[::-1]
-        return sorted(np.round(over, 6), reverse=True), sorted(worst, reverse=True), arcs.tolist()
+        tiers = sorted(np.round(over, 6), reverse=True), sorted(worst, reverse=True)
+        return round(beyond, 6), *tiers, arcs.tolist()
 
     return second if badness(second) < badness(first) else first

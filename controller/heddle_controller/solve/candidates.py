@@ -17,12 +17,16 @@ from collections import deque
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints, NodeKind
+from heddle_controller.model.fabric import Bools, Ints, NodeKind
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.solve.network import Network
 
 EXTRA_HOPS = 2
 """How much longer than the shortest a path may be in a graph without tiers."""
+MOST_JOINED = 4096
+"""Ways over apexes of one tier that are looked at when more candidates are wanted."""
+LONGEST = 2 * (NodeKind.CORE - NodeKind.NIC)
+"""Hops of the longest way up and down again."""
 
 
 class Candidates:
@@ -54,6 +58,42 @@ class Candidates:
         """Paths for a flow: all for bandwidth, the shortest alone for latency."""
         latency = traffic_class == TrafficClass.LATENCY
         return (self.shortest if latency else self.between)(source, destination)
+
+    def add(self, source: int, destination: int, paths: Ints) -> bool:
+        """Takes more paths on, rows of arcs; False if all of them were known."""
+        known, pad = self.between(source, destination), self.network.pad
+        width = max(known.shape[1], paths.shape[1])
+        rows = [
+            np.pad(m, ((0, 0), (0, width - m.shape[1])), constant_values=pad)
+            for m in (known, paths)
+        ]
+        seen = {row.tobytes() for row in rows[0]}
+        new = [row for row in rows[1] if row.tobytes() not in seen]
+        if new:
+            self._found[source, destination] = np.concatenate([rows[0], np.stack(new)])
+        return bool(new)
+
+    def over_every_apex(self, source: int, destination: int) -> Ints:
+        """Loop-free ways up and down again over apexes of any tier, in a fabric of tiers."""
+        levels, found = self.network.level, []
+        low = (int(levels[source]), int(levels[destination]))
+        for apex_level in range(max(low), int(NodeKind.CORE) + 1):
+            up_apex, up = self.segments(source, apex_level - low[0])
+            down_apex, down = self.segments(destination, apex_level - low[1])
+            first, second = _join(up_apex, down_apex, MOST_JOINED)
+            paths = np.concatenate([up[first], down[second][:, ::-1] ^ 1], axis=1)
+            found.append(self._padded(paths[self._loop_free(paths)]))
+        return np.concatenate(found)
+
+    def _loop_free(self, paths: Ints) -> Bools:
+        nodes = np.sort(self.network.tail[paths], axis=1)
+        result: Bools = (np.diff(nodes, axis=1) != 0).all(axis=1)
+        return result
+
+    def _padded(self, paths: Ints) -> Ints:
+        """Paths as wide as the longest way over a core."""
+        more = max(0, LONGEST - paths.shape[1])
+        return np.pad(paths, ((0, 0), (0, more)), constant_values=self.network.pad)
 
     def _search(self, source: int, destination: int) -> Ints:
         if source == destination:

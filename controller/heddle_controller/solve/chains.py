@@ -56,15 +56,19 @@ class Ceiling:
     of_tier: Floats
     target: Floats
     """Of each arc and the padding."""
+    cap: Floats
+    """What no arc may exceed for the sake of others; of each arc and the padding."""
 
     def at(self, arcs: Ints) -> Floats:
         """The ceilings of some arcs, any shape."""
-        ceilings: Floats = np.maximum(self.of_tier[self.tier[arcs]], self.target[arcs])
+        of_tier = np.minimum(self.of_tier[self.tier[arcs]], self.cap[arcs])
+        ceilings: Floats = np.maximum(of_tier, self.target[arcs])
         return ceilings
 
     def of(self, arc: int) -> float:
         """The ceiling of one arc."""
-        return max(float(self.of_tier[self.tier[arc]]), float(self.target[arc]))
+        of_tier = min(float(self.of_tier[self.tier[arc]]), float(self.cap[arc]))
+        return max(of_tier, float(self.target[arc]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -60,7 +60,7 @@ class _Programme:
         use_arc = commodities.use_arc
         self.arcs, self.arc_row = np.unique(use_arc, return_inverse=True)
         self.tier = network.fabric.structure.tier_of_arc[self.arcs]
-        self.scale = np.where(scale > 0, scale, 1.0)
+        self.scale = np.where(scale > 0, scale, max(float(scale.max(initial=0.0)), 1.0))
         self.weight = commodities.demand[commodities.use_commodity] * network.per_gbps[use_arc]
         self._phases()
 

@@ -1,78 +1,172 @@
-"""The last QPs of a rounded relaxation, placed all at once by constraint programming.
+"""The few flows that search leaves too close together, placed anew by constraint programming.
 
-Rounding down leaves a few QPs over, one or two a commodity. Where placing them one
-by one, and searching, ends above what is worth having, they are a small and hard
-residue: whole numbers of QPs on candidate paths, such that no arc is above its
-limit. CP-SAT (OR-Tools) decides that, within a budget of deterministic time, so
-that equal input gives equal output.
+Where arcs end above what is worth having, the flows on them are a small and hard
+residue: whole numbers of QPs on candidate paths, such that no arc is above its limit.
+Flows between the same terminals, of one rate a QP, are one set of such numbers. CP-SAT
+(OR-Tools) decides that, within a budget of deterministic time, so that equal input
+gives equal output. The flows on arcs that are too full are taken up first; if they
+alone cannot be placed, also those on the arcs in their way that have no room for one
+QP more, and so on outwards, as long as it stays small.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from ortools.sat.python import cp_model
 
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.chains import TOLERANCE
 from heddle_controller.solve.search import Search
 
 MOST_CHOICES = 20_000
-"""Pairs of a flow and a path beyond which the residue is not small."""
-EFFORT_SECONDS = 2.0
-"""Of CP-SAT's deterministic time."""
+"""Pairs of a commodity and a path beyond which the residue is not small."""
+MOST_RINGS = 6
+"""Times that it is let grow."""
+EFFORT_SECONDS = 1.0
+"""Of CP-SAT's deterministic time, each time."""
 SCALE = 1000
 """Loads in whole Mbit/s: CP-SAT reckons in integers."""
 
+Key = tuple[int, int, int, float]
+"""Terminals, class and Gbit/s of one QP: what makes QPs alike."""
 
-def place_residue(
-    assignment: Assignment, search: Search, rest: tuple[Ints, Ints, Ints], limit: Floats
-) -> Paths | None:
-    """Paths for the QPs of ``rest`` that keep every arc within ``limit``, or None.
 
-    ``rest`` is in columns (flow row, first and last QP), none of them placed yet;
-    ``limit`` is the utilisation allowed on each arc, shape (arcs + 1,).
+@dataclass(slots=True)
+class Group:
+    """Chunks of QPs that are alike, and the paths they may take."""
+
+    chunks: list[int]
+    paths: Ints
+    """Candidates, shape (paths, hops)."""
+    unit: float
+    """Gbit/s of one QP."""
+
+
+def place_residue(search: Search, limit: Floats) -> bool:
+    """Moves chunks such that no arc is above its limit; False leaves all as it was.
+
+    ``limit`` is the utilisation allowed on each arc and the padding, shape (arcs + 1,).
+    Jobs of one phase only: their loads simply add up.
     """
-    choices = [search.chains.paths(flow) for flow in rest[0].tolist()]
-    if not choices or sum(len(paths) for paths in choices) > MOST_CHOICES:
-        return None
+    assignment = search.assignment
+    tight = _too_full(assignment, limit)
+    for _ in range(MOST_RINGS):
+        if not len(tight):
+            return False
+        groups = _groups(search, _chunks_on(assignment, tight))
+        if sum(len(group.paths) for group in groups) > MOST_CHOICES:
+            return False
+        counts = _solve(assignment, groups, limit)
+        if counts is not None:
+            for group, count in zip(groups, counts, strict=True):
+                _place(search, group, count)
+            return True
+        wider = _in_the_way(assignment, groups, limit)
+        if not len(np.setdiff1d(wider, tight)):
+            return False
+        tight = np.union1d(tight, wider)
+    return False
+
+
+def _too_full(assignment: Assignment, limit: Floats) -> Ints:
+    inner = assignment.network.inner
+    return inner[assignment.utilization()[inner] > limit[inner] + TOLERANCE]
+
+
+def _chunks_on(assignment: Assignment, arcs: Ints) -> list[int]:
+    """Chunks that use any of some arcs, ascending."""
+    return sorted({chunk for arc in arcs.tolist() for chunk in assignment.members(arc)})
+
+
+def _groups(search: Search, chunks: list[int]) -> list[Group]:
+    """The chunks by what makes their QPs alike."""
+    assignment, terminal = search.assignment, search.assignment.network.terminal
+    flows = assignment.flows
+    found: dict[Key, Group] = {}
+    for chunk in chunks:
+        flow = assignment.flow[chunk]
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        unit = assignment.unit_of(chunk)
+        key = (*ends, int(flows.traffic_class[flow]), unit)
+        group = found.setdefault(key, Group([], search.chains.paths(flow), unit))
+        group.chunks.append(chunk)
+    return [*found.values()]
+
+
+def _in_the_way(assignment: Assignment, groups: list[Group], limit: Floats) -> Ints:
+    """Arcs that the groups could use and that have no room for one QP more."""
+    unit = max(group.unit for group in groups)
+    arcs = np.unique(np.concatenate([group.paths.ravel() for group in groups]))
+    arcs = arcs[arcs != assignment.network.pad]
+    after = assignment.utilization()[arcs] + unit * assignment.network.per_gbps[arcs]
+    full: Ints = arcs[after > limit[arcs] + TOLERANCE]
+    return full
+
+
+def _solve(assignment: Assignment, groups: list[Group], limit: Floats) -> list[Ints] | None:
+    """QPs of each group on each of its paths, if some are found within all limits."""
     model = cp_model.CpModel()
+    pad, per_gbps = assignment.network.pad, assignment.network.per_gbps
+    load = assignment.load.copy()
     uses: dict[int, list[tuple[cp_model.IntVar, int]]] = {}
-    counts = []
-    for row, (flow, paths) in enumerate(zip(rest[0].tolist(), choices, strict=True)):
-        size = int(rest[2][row] - rest[1][row] + 1)
-        mbps = round(float(assignment.unit[flow]) * SCALE)
-        column = [model.new_int_var(0, size, "") for _ in range(len(paths))]
+    columns: list[list[cp_model.IntVar]] = []
+    for group in groups:
+        size = sum(assignment.qps(chunk) for chunk in group.chunks)
+        column = [model.new_int_var(0, size, "") for _ in range(len(group.paths))]
         model.add(sum(column) == size)
-        for variable, path in zip(column, paths, strict=True):
-            for arc in search.chains.trimmed(path).tolist():
-                uses.setdefault(arc, []).append((variable, mbps))
-        counts.append(column)
+        mbps = round(group.unit * SCALE)
+        for variable, path in zip(column, group.paths.tolist(), strict=True):
+            for arc in path:
+                if arc != pad:
+                    uses.setdefault(arc, []).append((variable, mbps))
+        for chunk in group.chunks:
+            load[assignment.path[chunk]] -= assignment.gbps(chunk)
+        columns.append(column)
     for arc, terms in uses.items():
-        room = limit[arc] / assignment.network.per_gbps[arc] - assignment.load[arc]
+        room = limit[arc] / per_gbps[arc] - load[arc] + TOLERANCE
+        # Rates are rounded to whole Mbit/s: one for each QP is what that may amount to.
         model.add(sum(mbps * variable for variable, mbps in terms) <= int(room * SCALE))
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = EFFORT_SECONDS
     if solver.solve(model) not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         return None
-    placed = [np.array([solver.value(variable) for variable in column]) for column in counts]
-    return _as_paths(search, rest, choices, placed)
+    return [
+        np.array([solver.value(variable) for variable in column], dtype=np.int64)
+        for column in columns
+    ]
 
 
-def _as_paths(
-    search: Search, rest: tuple[Ints, Ints, Ints], choices: list[Ints], placed: list[Ints]
-) -> Paths:
-    """QPs by path, as paths between terminals."""
-    rows: list[tuple[int, int, int]] = []
-    arcs: list[Ints] = [np.empty(0, dtype=np.int64)]
-    for row, (paths, count) in enumerate(zip(choices, placed, strict=True)):
-        begin = int(rest[1][row])
-        for path in np.flatnonzero(count).tolist():
-            end = begin + int(count[path])
-            rows.append((int(rest[0][row]), begin, end - 1))
-            arcs.append(search.chains.trimmed(paths[path]))
-            begin = end
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    lengths = np.array([len(path) for path in arcs[1:]], dtype=np.int64)
-    return Paths(columns[0], columns[1], columns[2], starts(lengths), np.concatenate(arcs))
+def _place(search: Search, group: Group, count: Ints) -> None:
+    """Moves chunks of a group so that each path has its number of QPs; few are split."""
+    assignment = search.assignment
+    trimmed = [search.chains.trimmed(path) for path in group.paths]
+    row_of = {path.tobytes(): row for row, path in enumerate(trimmed)}
+    left = count.copy()
+    homeless: list[int] = []
+    for chunk in group.chunks:
+        row = row_of.get(assignment.path[chunk].tobytes())
+        stay = 0 if row is None else min(int(left[row]), assignment.qps(chunk))
+        if row is not None:
+            left[row] -= stay
+        if stay == 0:
+            homeless.append(chunk)
+        elif stay < assignment.qps(chunk):
+            homeless.append(assignment.split(chunk, assignment.qps(chunk) - stay))
+    for chunk in sorted(homeless, key=lambda c: -assignment.qps(c)):
+        rest = chunk
+        while left.any():
+            size = assignment.qps(rest)
+            fits = np.flatnonzero(left >= size)
+            if len(fits):
+                row = int(fits[left[fits].argmin()])
+                left[row] -= size
+                assignment.move(rest, trimmed[row])
+                break
+            row = int(left.argmax())
+            piece = assignment.split(rest, int(left[row]))
+            left[row] = 0
+            assignment.move(piece, trimmed[row])

@@ -73,8 +73,8 @@ class Search:
         """What badness is counted in, for each tier."""
         self._sparing = False
         """Whether what is full enough is left alone, so that few others move."""
-        self._cap = np.inf
-        """Utilisation that nothing may reach any more."""
+        self.cap: Floats = np.full(len(self.target), np.inf)
+        """Utilisation that each arc and the padding may not exceed any more."""
         self._heap: list[tuple[float, int]] = []
         self._spare, self._beneath = self.limits.spare, self.limits.beneath
         self._effort = self.limits.effort
@@ -91,7 +91,8 @@ class Search:
                 break
             fullest = self._fullest()
         else:
-            self._cap = self.assignment.utilization_of(fullest) + TOLERANCE
+            used = self.assignment.utilization_of(fullest) + TOLERANCE
+            self.cap = np.minimum(self.cap, used)
             self._descend()
 
     def run_sparing(self, movable: frozenset[int]) -> None:
@@ -161,7 +162,7 @@ class Search:
     def _relieve(self, arc: int) -> bool:
         """Takes something off an arc without making any arc as bad as it was."""
         less = self._badness(arc) - 10 * TOLERANCE
-        ceiling = np.append(np.minimum(less * self._scale, self._cap), np.inf)
+        ceiling = np.append(less * self._scale, np.inf)
         return self._try(arc, ceiling)
 
     def _fullest(self) -> int:
@@ -180,7 +181,7 @@ class Search:
         return assignment.utilization_of(arc) > goal + TOLERANCE
 
     def _try(self, arc: int, of_tier: Floats) -> bool:
-        ceiling = Ceiling(self.tier, of_tier, self.target)
+        ceiling = Ceiling(self.tier, of_tier, self.target, self.cap)
         self.assignment.journal.clear()
         if self._shift(arc, ceiling):
             return True

@@ -33,6 +33,8 @@ class Measured:
     """Worst utilisation between switches."""
     relaxed: float
     """That of the relaxation."""
+    proven: float
+    """The most that the certificate proves for a tier between switches."""
     grain: float
     """What one QP of the largest flow adds to the slowest of these links."""
 
@@ -115,8 +117,13 @@ def measure(case: str, seed: int, qps: int) -> Measured:
     ways = candidate_ways(fabric, flows)
     relaxed = least_over_paths(fabric, flows, ways, routed_rows(plan), inner)
     speed = float(fabric.structure.capacity[inner].min())
+    tiers = [t.lower_bound for t in plan.certificate.tiers if "nic" not in t.tier]
     return Measured(
-        plan, float(used[inner].max()), relaxed, float((flows.gbps / flows.qps).max()) / speed
+        plan,
+        reached=float(used[inner].max()),
+        relaxed=relaxed,
+        proven=max(tiers),
+        grain=float((flows.gbps / flows.qps).max()) / speed,
     )
 
 

@@ -8,17 +8,19 @@ from heddle_controller.plan.verify import verify_plan
 from tests.unit.solve.solve_quality import CASES, measure
 
 DRAWN = [(case, seed, qps) for case in CASES for seed in range(4) for qps in (4, 16)]
-FAR = pytest.mark.xfail(
-    strict=True, reason="the search ends at 1.5 where whole QPs could reach 1.25 and water 1.2"
-)
-HARD = [pytest.param("dragonfly", seed, 4, marks=FAR) for seed in (8, 9)]
+HARD = [("dragonfly", seed, 4) for seed in (8, 9)]
+"""Found by looking: a search that moves one chunk after another ends a QP too high."""
 
 
 @pytest.mark.parametrize(("case", "seed", "qps"), [*DRAWN, *HARD])
 def test_plans_come_within_a_qp_of_the_relaxation(case: str, seed: int, qps: int) -> None:
-    """Between switches, at most 1 % and one QP of the largest flow over the linear optimum."""
+    """Between switches, at most 1 % and one QP of the largest flow over the linear optimum.
+
+    That is over the candidates every plan starts from; where more of them pay, a plan may
+    be below it, though never below what is proven.
+    """
     measured = measure(case, seed, qps)
     verify_plan(measured.plan)
     assert not measured.plan.unrouted
-    assert measured.reached >= measured.relaxed - 1e-9
+    assert measured.reached >= measured.proven - 1e-6
     assert measured.within

@@ -1,0 +1,83 @@
+"""Ways over a higher tier: taken where a damaged zone leaves its leaves too little else."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric, NodeKind, State
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import solve
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.network import Network
+from heddle_emulator.topology import three_tier
+from tests.unit.solve.solve_flows import Row, flows_of, nic_ids
+
+
+def split_zone() -> Fabric:
+    """Two meshed zones; in the first, half of the leaves share one spine with the other half."""
+    fabric = three_tier(zones=2, leaves=8, spines=8, nics_per_leaf=8, cores=8, wiring="mesh")
+    leaves = fabric.rows_of_kind(NodeKind.LEAF)[:8].tolist()
+    spines = fabric.rows_of_kind(NodeKind.SPINE)[:8].tolist()
+    links = fabric.structure.links
+    lower, upper = np.minimum(links.a, links.b), np.maximum(links.a, links.b)
+    kind = fabric.structure.nodes.kind
+    lower, upper = np.where(kind[lower] < kind[upper], [lower, upper], [upper, lower])
+    lost = np.zeros(fabric.link_count, dtype=np.bool_)
+    for half, gone in ((leaves[:4], spines[:4]), (leaves[4:], spines[4:7])):
+        lost |= np.isin(lower, half) & np.isin(upper, gone)
+    return fabric.with_links(dict.fromkeys(np.flatnonzero(lost).tolist(), State.DOWN))
+
+
+def permutation_of_first_zone(fabric: Fabric) -> list[Row]:
+    """Each NIC of the first zone to another of it, at line rate in four QPs."""
+    nics = [nic for nic in nic_ids(fabric) if nic.startswith("z0")]
+    to = Random(1).sample(nics, len(nics))
+    return [(a, b, 400.0, 4, "job", "") for a, b in zip(nics, to, strict=True) if a != b]
+
+
+def test_a_torn_zone_uses_its_cores() -> None:
+    """Half the flows would have to share one spine, eight to a link; over cores two suffice."""
+    fabric = split_zone()
+    plan = solve(fabric, flows_of(fabric, *permutation_of_first_zone(fabric)))
+    verify_plan(plan)
+    tiers = {tier.tier: tier.max_utilization for tier in plan.certificate.tiers}
+    assert tiers["spine-core"] > 0
+    assert plan.certificate.max_utilization == pytest.approx(plan.certificate.lower_bound)
+
+
+def test_a_whole_zone_leaves_its_cores_alone() -> None:
+    """Where the spines are enough, no flow within a zone climbs higher."""
+    fabric = three_tier(zones=2, leaves=8, spines=8, nics_per_leaf=8, cores=8, wiring="mesh")
+    plan = solve(fabric, flows_of(fabric, *permutation_of_first_zone(fabric)))
+    assert {t.tier: t.max_utilization for t in plan.certificate.tiers}["spine-core"] == 0
+
+
+def test_ways_over_every_apex_climb_and_then_fall() -> None:
+    """All ways up to a spine and down, and up to a core and down by another spine."""
+    fabric = three_tier(zones=2, leaves=3, spines=3, nics_per_leaf=1, cores=2, wiring="mesh")
+    network = Network(fabric)
+    candidates = Candidates(network, limit=128)
+    first, second = fabric.rows_of_kind(NodeKind.LEAF)[:2].tolist()
+    paths = candidates.over_every_apex(first, second)
+    hops = np.count_nonzero(paths != network.pad, axis=1)
+    core_links = len(network.up(int(fabric.rows_of_kind(NodeKind.SPINE)[0]))) // 2
+    assert np.count_nonzero(hops == 2) == 3
+    assert np.count_nonzero(hops == 4) == 3 * 2 * 2 * core_links**2
+    assert len(hops) == np.count_nonzero((hops == 2) | (hops == 4))
+
+
+def test_candidates_take_on_each_path_once() -> None:
+    """What is known already is no news; what is not stands behind what was."""
+    fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=1, cores=2, wiring="mesh")
+    candidates = Candidates(Network(fabric), limit=128)
+    first, second = fabric.rows_of_kind(NodeKind.LEAF)[:2].tolist()
+    before = candidates.between(first, second)
+    everything = candidates.over_every_apex(first, second)
+    assert candidates.add(first, second, everything)
+    after = candidates.between(first, second)
+    assert len(after) == len(everything) > len(before)
+    assert np.array_equal(after[: len(before), : before.shape[1]], before)
+    assert not candidates.add(first, second, everything)

@@ -173,38 +173,6 @@ class Worker:
         self._measure(committed)
         await self._prepare(committed)
 
-    def _compare_later(self, intent: Intent, wanted: Wanted) -> None:
-        """Look for a better plan once things are quiet; what comes in between ends it."""
-        if self._comparison is not None:
-            self._comparison.cancel()
-        assert self._committed is not None
-        self._comparison = asyncio.create_task(self._compare(self._committed, intent, wanted))
-
-    async def _compare(self, committed: Committed, intent: Intent, wanted: Wanted) -> None:
-        clock, settings = self._world.clock, self._world.settings
-        await clock.sleep(settings.compare_after)
-        start = clock.monotonic()
-        try:
-            planned = await asyncio.to_thread(
-                better_anew, committed.plan, self._world.engine, settings.worth_moving
-            )
-        except Exception as error:  # noqa: BLE001 - the plan that stands is sound
-            log.warning("no comparison", fabric=self._fabric, why=str(error))
-            return
-        if planned is not None:
-            seconds = clock.monotonic() - start
-            self._offer = Offer(committed.generation, intent, wanted, planned, seconds)
-            self._wake.set()
-
-    async def _take_offer(self) -> None:
-        """Migrate to the better plan, if the one it was compared with still stands."""
-        offer, self._offer = self._offer, None
-        if offer is None or self._committed is None:
-            return
-        now = (self._committed.generation, self._version)
-        if now == (offer.generation, offer.intent.version):
-            await self._commit(offer.intent, offer.wanted, offer.planned, offer.seconds)
-
     async def _prepare(self, committed: Committed) -> None:
         """Have the repair of this plan ready before it is needed."""
         if self._repair is not None and self._repair.is_ready_for(committed.plan):

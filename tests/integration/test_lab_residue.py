@@ -53,8 +53,19 @@ def _wait(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def _break(name: str) -> None:
+    """A cable is cut, and a daemon dies."""
+    tools.run(["ip", "-netns", mark.namespace(name, "s0"), "link", "set", "l0", "down"])
+    (daemon,) = [
+        process
+        for process in mark.processes([mark.namespace(name, "s1")])
+        if Path(f"/proc/{process}/comm").read_text().strip() == "bgpd"
+    ]
+    os.kill(daemon, signal.SIGKILL)
+
+
 def test_up_status_exec_down(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A person builds a lab, looks at it, runs things in it, and removes it, in that order."""
+    """A person builds a lab, looks at it, runs things in it, breaks it, and removes it."""
     counts = ("--leaves=2", "--spines=2", "--hosts=1", "--underlay-only")
     up = _run("up", "--name", name, *counts)
     assert up.returncode == 0, up.stderr
@@ -67,28 +78,15 @@ def test_up_status_exec_down(name: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "Peers 2" in told.stdout
     assert run(["lab", "exec", "--name", name, "l9", "true"]) == 1
     assert "no node l9" in capsys.readouterr().err
+    _break(name)
+    assert run(["lab", "status", "--name", name]) == 1
+    amiss = capsys.readouterr().out
+    assert "cut: l0-s0" in amiss
+    assert "amiss: 1 of 4 bgpd do not run" in amiss
     assert run(["lab", "down", "--name", name]) == 0
     assert residue(name) == []
     assert run(["lab", "status", "--name", name]) == 1
     assert "not up" in capsys.readouterr().err
-
-
-def test_status_tells_what_is_amiss(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A cut cable and a dead daemon are said, and the exit code is 1."""
-    counts = ("--leaves=2", "--spines=2", "--hosts=1", "--underlay-only")
-    assert _run("up", "--name", name, *counts).returncode == 0
-    tools.run(["ip", "-netns", mark.namespace(name, "s0"), "link", "set", "l0", "down"])
-    spine = mark.namespace(name, "s1")
-    (daemon,) = [
-        process
-        for process in mark.processes([spine])
-        if Path(f"/proc/{process}/comm").read_text().strip() == "bgpd"
-    ]
-    os.kill(daemon, signal.SIGKILL)
-    assert run(["lab", "status", "--name", name]) == 1
-    told = capsys.readouterr().out
-    assert "cut: l0-s0" in told
-    assert "amiss: 1 of 4 bgpd do not run" in told
 
 
 def test_killed_while_building_leaves_nothing_after_the_next_start(name: str) -> None:

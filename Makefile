@@ -6,9 +6,10 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
+DRILL_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format shape proto lock bench
+.PHONY: help setup demo test lint format shape proto lock bench drills
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,3 +49,6 @@ lock: setup  ## resolve requirements.lock anew (LOCK_ARGS=--upgrade takes newer 
 
 bench: setup  ## Heddle and its peers side by side; writes bench.json (BENCH_ARGS=--quick, --full)
 	@$(PY) tests/bench/run.py $(BENCH_ARGS)
+
+drills: setup  ## play every drill on real kernels, as root; report in drills-report (DRILL_ARGS='--runs 3')
+	@.venv/bin/heddle-emulator drill tests/drills/netns/*.yaml --report drills-report $(DRILL_ARGS)

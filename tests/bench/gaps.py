@@ -1,9 +1,11 @@
 """Fabrics where cuts prove too little: how far plans are from the linear programme.
 
-The limit of a case is the linear relaxation over the planner's own candidate paths,
-bounded from below by prices of arcs; where a plan is not within its allowance of
-that, and on a sample to keep the prices honest, HiGHS says the exact limit. What a
-plan is allowed is 1 % and one QP of one flow on the link in question.
+The limit of a case is the linear relaxation over the paths that the planner starts
+from, bounded from below by prices of arcs, or for irregular graphs that over all paths
+there are, where it is less: the planner looks for others where they pay. Where a plan
+is not within its allowance of that, and on a sample to keep the prices honest, HiGHS
+says the exact limit. What a plan is allowed is 1 % and one QP of one flow on the link in
+question.
 """
 
 from __future__ import annotations
@@ -57,11 +59,13 @@ class Found:
     case: Case
     reached: float
     limit: float
-    """Over the candidate paths: exact where it was asked for, else proven by prices."""
+    """Over candidate paths, exact where it was asked for, else proven by prices; or over all."""
     grained: float
     """Worst of the plan when each link is forgiven one QP of its own speed."""
     coarse: float
     """What one QP is on the slowest link; where speeds differ that forgives more."""
+    candidates: float
+    """Limit over the paths that the planner starts from alone."""
     everything: float | None
     """Limit over all paths there are, for irregular fabrics."""
     exact: float | None
@@ -116,13 +120,15 @@ def run(case: Case) -> Found:
     exact = None
     if grained > priced * (1 + ALLOWED) or case.seed % SAMPLE == 0:
         exact = _exact(network, commodities)
+    everything = _over_everything(fabric, network, commodities, case)
     return Found(
         case,
         reached=float(used.max()),
-        limit=exact or priced,
+        limit=min(exact or priced, everything or np.inf),
         grained=grained,
         coarse=float(grain.max()),
-        everything=_over_everything(fabric, network, commodities, case),
+        candidates=exact or priced,
+        everything=everything,
         exact=exact,
         priced=priced,
         unrouted=len(plan.unrouted),
@@ -217,7 +223,7 @@ def _family(name: str, found: list[Found]) -> Row:
 
 
 def _unrestricted(found: list[Found]) -> Row:
-    ratios = [one.limit / one.everything for one in found if one.everything]
+    ratios = [one.candidates / one.everything for one in found if one.everything]
     return Row(
         TITLE,
         "  candidates against all paths",

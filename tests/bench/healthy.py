@@ -23,10 +23,10 @@ from tests.bench.rows import Row, Scale, quantile
 from tests.bench.screen import Screen
 from tests.bench.workloads import permutations
 
-TITLE = "healthy 1:1, sets of 1 to 3 permutations"
+TITLE = "healthy 1:1, sets of 1 to 5 permutations"
 TIER = "leaf-spine"
 EXACT = 1e-9
-SETS = (1, 2, 3)
+SETS = (1, 2, 3, 4, 5)
 PEERS = {
     "ECMP": "ecmp",
     "E-ECMP, 32 QPs": "e-ecmp:32",
@@ -42,6 +42,15 @@ FABRICS: Sequence[tuple[str, Callable[[], Fabric]]] = (
         "3 zones of 8 x 8 x 8",
         lambda: three_tier(zones=3, leaves=8, spines=8, nics_per_leaf=8, cores=8),
     ),
+    (
+        "4 zones of 6 x 4 x 4, mesh",
+        lambda: three_tier(zones=4, leaves=6, spines=4, nics_per_leaf=4, cores=4, wiring="mesh"),
+    ),
+    (
+        "5 zones of 4 x 6 x 6, 2 cores a plane",
+        lambda: three_tier(zones=5, leaves=4, spines=6, nics_per_leaf=6, cores=12),
+    ),
+    ("8 x 4 x 8, links doubled", lambda: clos(leaves=8, spines=4, nics_per_leaf=8, parallel=2)),
     ("32 x 32 x 32", lambda: clos(leaves=32, spines=32, nics_per_leaf=32)),
     ("64 x 32 x 32", lambda: clos(leaves=64, spines=32, nics_per_leaf=32)),
     ("192 x 16 x 16", lambda: clos(leaves=192, spines=16, nics_per_leaf=16)),

@@ -25,8 +25,8 @@ class Refusal(Enum):
     SHUT = "this agent has no key yet: give --back-door-key, or let it reach a controller"
 
 
-_ORDINARY = frozenset({Refusal.STALE})
-"""Happens whenever an agent starts anew."""
+_ORDINARY = frozenset({Refusal.STALE, Refusal.SHUT})
+"""Happen whenever an agent starts anew."""
 
 
 class Refusals:

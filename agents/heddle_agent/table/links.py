@@ -19,4 +19,4 @@ class LinkObservation(NamedTuple):
     reason: str
     """Why, for example "carrier", "probe", "flap-damped", "grey"."""
     loss: float = 0.0
-    """Share of probes that a grey link loses, 0 to 1."""
+    """Share of probes or packets that a grey link loses, 0 to 1."""

@@ -6,8 +6,9 @@
 
 The kernel may tell of a lost carrier late, so carriers are also asked for (``carrier``). A link is
 seen up when it has carrier and its neighbour answers. Down is passed on at once; up once the link
-has held (``damping``). Some probes lost, but not all, is a grey link: it stays up, since only a
-plan can say whether the fabric can spare it, and the controller is told.
+has held (``damping``). Some probes lost, but not all, or packets received in error (``errors``), is
+a grey link: it stays up, since only a plan can say whether the fabric can spare it, and the
+controller is told.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from heddle_agent.watch import rtnetlink
 from heddle_agent.watch.board import Board
 from heddle_agent.watch.carrier import Carriers
 from heddle_agent.watch.damping import Damper, Patience
+from heddle_agent.watch.errors import LOOK_SECONDS, ErrorShare
 from heddle_agent.watch.ports import Port
 from heddle_agent.watch.probe import Prober, Target, open_socket
 
@@ -43,6 +45,11 @@ class _Line:
     damper: Damper
     answers: bool = True
     grey: bool = False
+    loss: float = 0.0
+    """Share of probes lost, where it is grey."""
+    errors: float = 0.0
+    """Share of packets received in error, where that is worth a word."""
+    history: ErrorShare = field(default_factory=ErrorShare)
     why: str = CARRIER
     """It is down, until it is believed up again."""
     told: tuple[bool, str] = field(default=(True, "start"))
@@ -52,7 +59,7 @@ class _Line:
     def state(self) -> tuple[bool, str]:
         """Up or down, and why."""
         if self.damper.up:
-            return True, GREY if self.grey else CARRIER
+            return True, GREY if self.grey or self.errors else CARRIER
         return False, self.why
 
     def judge(self, now: float) -> None:
@@ -107,6 +114,7 @@ class KernelLinks:
         self._prober: Prober | None = None
         self._carriers: Carriers | None = None
         self._asking: asyncio.TimerHandle | None = None
+        self._counting: asyncio.TimerHandle | None = None
 
     def current(self) -> Sequence[LinkObservation]:
         """All links as they are believed to be now."""
@@ -131,6 +139,7 @@ class KernelLinks:
         try:
             self._look()  # what changed before the socket was open
             self._ask()
+            self._count()
             if self._raw is not None:
                 raw, self._raw = self._raw, None
                 self._prober = Prober(self._probed, self._interval, self._judged, raw)
@@ -143,7 +152,7 @@ class KernelLinks:
             if self._prober is not None:
                 self._prober.close()
             self._carriers.close()
-            timers = [self._asking, *(line.timer for line in self._lines.values())]
+            timers = [self._asking, self._counting, *(line.timer for line in self._lines.values())]
             for timer in timers:
                 if timer is not None:
                     timer.cancel()
@@ -189,9 +198,19 @@ class KernelLinks:
             line = self._lines[index]
             if (line.answers, line.grey) != (liveness.alive, liveness.grey):
                 line.answers, line.grey = liveness.alive, liveness.grey
-                self._update(line, liveness.loss)
+                line.loss = liveness.loss if liveness.grey else 0.0
+                self._update(line)
 
-    def _update(self, line: _Line, loss: float = 0.0) -> None:
+    def _count(self) -> None:
+        """Look for packets received in error."""
+        self._counting = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._count)
+        counts = rtnetlink.received()
+        for index, line in self._lines.items():
+            before, line.errors = line.errors, line.history.look(*counts.get(index, (0, 0)))
+            if (before > 0) != (line.errors > 0):
+                self._update(line)
+
+    def _update(self, line: _Line) -> None:
         """Form an opinion of a link, and pass it on if it is a new one."""
         loop = asyncio.get_running_loop()
         line.judge(loop.time())
@@ -199,11 +218,12 @@ class KernelLinks:
             line.timer.cancel()
             line.timer = None
         if not line.damper.up and line.carries and line.answers:
-            line.timer = loop.call_at(line.damper.until, self._update, line, loss)
+            line.timer = loop.call_at(line.damper.until, self._update, line)
         if line.state != line.told:
             line.told = line.state
             up, reason = line.state
-            self._board.put(line.link, up=up, reason=reason, loss=loss if line.grey else 0.0)
+            loss = max(line.loss, line.errors) if reason == GREY else 0.0
+            self._board.put(line.link, up=up, reason=reason, loss=loss)
             self._tell(line, up, reason, loss)
 
     def _tell(self, line: _Line, up: bool, reason: str, loss: float) -> None:  # noqa: FBT001

@@ -16,7 +16,8 @@ _ERROR, _DONE = 2, 3
 _REQUEST, _DUMP = 0x1, 0x300
 _LINK_GROUP = 1
 _UP, _LOWER_UP = 0x1, 0x10000
-_NAME, _ALIAS = 3, 20
+_NAME, _ALIAS, _STATISTICS = 3, 20, 23
+_COUNTS = struct.Struct("=Q24xQ")  # packets received, then those in error
 _ADDRESS, _LOCAL = 1, 2
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
@@ -81,6 +82,19 @@ def interfaces() -> list[Interface]:
     """All interfaces of this network namespace."""
     body = _LINK.pack(0, 0, 0, 0, 0)
     return [_interface(*message) for message in _dump(_GET_LINK, body) if _tells(*message)]
+
+
+def received() -> dict[int, tuple[int, int]]:
+    """Packets received, and received in error, since the interface is there; by its index."""
+    found = {}
+    for message in _dump(_GET_LINK, _LINK.pack(0, 0, 0, 0, 0)):
+        if _tells(*message):
+            _, body = message
+            counts = dict(_attributes(body[_LINK.size :])).get(_STATISTICS, b"")
+            if len(counts) >= _COUNTS.size:
+                packets, errors = _COUNTS.unpack_from(counts)
+                found[int(_LINK.unpack_from(body)[2])] = (packets, errors)
+    return found
 
 
 def neighbours() -> dict[int, str]:

@@ -742,7 +742,7 @@ class LinkObservation(_message.Message):
     some of what it carries.
     """
     loss_ratio: _builtins.float
-    """Share of probes lost lately by a grey link, 0 to 1."""
+    """Share of probes or packets lost lately by a grey link, 0 to 1."""
     @_builtins.property
     def link(self) -> _common_pb2.LinkRef: ...
     @_builtins.property

@@ -13,7 +13,8 @@ from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import agent_pb2_grpc, common_pb2
 
 Context = grpc.aio.ServicerContext[pb.AgentMessage, pb.ControllerMessage]
-DEADLINE = 10.0
+DEADLINE = 60.0
+"""Seconds. No measure of speed: a limit for machines that do much else."""
 
 
 async def until(true: Callable[[], object], what: str = "the state to come") -> None:

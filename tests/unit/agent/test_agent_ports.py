@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
 
 from heddle_agent.fib import NextHop
-from heddle_agent.watch import find_ports
+from heddle_agent.watch import find_ports, rtnetlink
+from heddle_agent.watch.errors import ErrorShare
+
+
+def test_packets_in_error_are_told_once_they_matter() -> None:
+    """Ten in the last ten looks and one in ten thousand; forgotten when they stop."""
+    share, packets = ErrorShare(), 0
+    shares = []
+    for errors in (5, 5, 14, 15, *[15] * 11):
+        packets += 1000
+        shares.append(share.look(packets, errors))
+    assert shares[:3] == [0.0, 0.0, 0.0]
+    assert shares[3] == pytest.approx(10 / 3010)
+    assert shares[-1] == 0.0
+    rare = ErrorShare()
+    rare.look(0, 0)
+    assert rare.look(10**6, 20) == 0.0
+    assert rare.look(5, 3) == 0.0  # another interface of that name
+    assert rare.look(100, 13) == pytest.approx(10 / 105)
+
+
+def test_the_kernel_counts_what_comes_in() -> None:
+    """Packets over loopback are counted, and none of them is in error."""
+    (index,) = [one.number for one in rtnetlink.interfaces() if one.name == "lo"]
+    before, _ = rtnetlink.received()[index]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _ in range(50):
+            sender.sendto(b"x", ("127.0.0.1", 9))
+    after, errors = rtnetlink.received()[index]
+    assert after >= before + 50
+    assert errors == 0
 
 
 def test_a_file_names_interfaces(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ _RCVBUFFORCE = 33
 _NEW_NET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ALL_FRAMES, _IPV4 = 3, 0x0800
-_WAIT = 2.0  # seconds: longer than any delay of a busy machine; a packet that is lost costs it
+_WAIT = 5.0  # seconds: longer than any delay of a busy machine; a packet that is lost costs it
 CABLES = {hop.port: Cable(f"up{number}") for number, hop in enumerate(SPINES)}
 SETTINGS = {
     "ip_forward": "1",
@@ -163,6 +163,7 @@ class World:
             lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
         )
         self._seen.settimeout(_WAIT)
+        self._came: dict[bytes, str] = {}  # cables of packets that nobody has asked for yet
 
     def close(self) -> None:
         """Leave nothing."""
@@ -216,16 +217,19 @@ class World:
         return token
 
     def arrives(self, token: bytes) -> str | None:
-        """The cable by which a packet comes out; None if it does not."""
+        """The cable by which a packet comes out; None if it does not.
+
+        Packets sent before may come out later: on a busy machine each core has its own queue.
+        """
         deadline = time.monotonic() + _WAIT
-        while time.monotonic() < deadline:
+        while token not in self._came and time.monotonic() < deadline:
             try:
                 data, origin = self._seen.recvfrom(2048)
             except TimeoutError:
                 break
-            if origin[1] == _IPV4 and data[28:36] == token:
-                return str(origin[0])
-        return None
+            if origin[1] == _IPV4:
+                self._came[data[28:36]] = str(origin[0])
+        return self._came.pop(token, None)
 
     def watching(self) -> Watch:
         """Everything that comes out from now on."""

@@ -61,16 +61,15 @@ class Shares:
         before = self.rate.copy()
         self.active[left], self.active[joined] = False, True
         self.rate[left] = 0.0
-        gone = self.streams.arcs[self.streams.uses_of(left)]
-        self._settle(joined, np.unique(gone))
+        self._settle(joined, self.streams.arcs[self.streams.uses_of(left)])
         return np.flatnonzero(self.active & (self.rate != before))
 
     def resize(self, arcs: Ints, gbps: Floats) -> Ints:
         """Give arcs another capacity in Gbit/s; returns the streams whose rate changed."""
         before = self.rate.copy()
         self.capacity[arcs] = gbps
-        touched = np.unique(arcs)
-        self._settle(np.unique(self._near(touched).stream), touched)
+        near = self._near(_distinct(len(self.capacity), arcs))
+        self._settle(_distinct(len(self.streams), near.stream), arcs)
         return np.flatnonzero(self.active & (self.rate != before))
 
     def _settle(self, moving: Ints, touched: Ints) -> None:
@@ -82,14 +81,15 @@ class Shares:
             reached = self._reached(moving, near)
             if not len(reached):
                 return
-            moving = np.union1d(moving, reached)
+            moving = _distinct(len(self.streams), moving, reached)
         everyone = np.flatnonzero(self.active)
         some = self.streams.take(everyone)
         self.rate[everyone], self._holder[everyone] = fair_rates(self.capacity, some)
         self.load = self.streams.loads(np.where(self.active, self.rate, 0.0), len(self.capacity))
 
     def _touched(self, moving: Ints, touched: Ints) -> Ints:
-        return np.union1d(touched, self.streams.arcs[self.streams.uses_of(moving)])
+        own = self.streams.arcs[self.streams.uses_of(moving)]
+        return _distinct(len(self.capacity), touched, own)
 
     def _near(self, arcs: Ints) -> _Nearby:
         users = places(self._first_user, arcs)
@@ -115,7 +115,9 @@ class Shares:
     def _reached(self, moving: Ints, near: _Nearby) -> Ints:
         """Standing streams that no longer are where the definition wants them."""
         level = self.rate[near.stream] / self.streams.weight[near.stream]
-        moves = np.isin(near.stream, moving)
+        is_moving = np.zeros(len(self.streams), dtype=np.bool_)
+        is_moving[moving] = True
+        moves = is_moving[near.stream]
         highest = np.zeros(len(near.arcs))
         np.maximum.at(highest, near.place, level)
         full = self.load[near.arcs] >= self.capacity[near.arcs] * (1 - SLACK)
@@ -124,4 +126,13 @@ class Shares:
         held = np.full(len(near.arcs), np.inf)
         held[near.place[moves & holder]] = level[moves & holder]
         faster = level > held[near.place] * (1 + SLACK)
-        return np.unique(near.stream[~moves & (loose | faster)])
+        reached: Ints = near.stream[~moves & (loose | faster)]
+        return reached
+
+
+def _distinct(count: int, *parts: Ints) -> Ints:
+    """All numbers below ``count`` that are in any of the parts, ascending, each once."""
+    there = np.zeros(count, dtype=np.bool_)
+    for part in parts:
+        there[part] = True
+    return np.flatnonzero(there)

@@ -102,7 +102,7 @@ def test_all_paths_are_never_worse_than_some() -> None:
     for seed in (0, 3):
         found = run(Case("random regular", 4, seed))
         assert found.everything is not None
-        assert found.limit >= found.everything - 1e-4
+        assert found.candidates >= found.everything - 1e-4
         assert found.reached >= found.limit - 1e-4
         assert found.priced <= (found.exact or found.limit) + 1e-6
 

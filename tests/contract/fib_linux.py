@@ -30,6 +30,7 @@ Result = TypeVar("Result")
 Wire: TypeAlias = tuple[str, str, int, int]
 """Addresses and ports of a packet."""
 
+_MARK = "hdfib."
 _RCVBUFFORCE = 33
 _NEW_NET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -152,8 +153,8 @@ class World:
     """The switch, what is beyond it, and the host."""
 
     def __init__(self) -> None:
-        mark = f"hd{os.getpid()}{secrets.token_hex(2)}"
-        self.switch, self.beyond, self.host = (Space(f"{mark}-{part}") for part in "sbh")
+        mark = f"{_MARK}{os.getpid()}.{secrets.token_hex(2)}"
+        self.switch, self.beyond, self.host = (Space(f"{mark}.{part}") for part in "sbh")
         self._build()
         protocol = socket.htons(_ALL_FRAMES)
         self._seen = self.beyond.inside(
@@ -277,10 +278,20 @@ class LinuxBench:
         return (self._addresses[source], self._addresses[destination], ports[0], ports[1])
 
 
+def sweep() -> None:
+    """Remove what tests that were killed have left: their names tell whose they are."""
+    spaces = Path("/run/netns")
+    for name in [path.name for path in spaces.iterdir()] if spaces.exists() else []:
+        owner = name.removeprefix(_MARK).partition(".")[0]
+        if name.startswith(_MARK) and not Path("/proc", owner).exists():
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
 @contextmanager
 def world() -> Iterator[World]:
     """A world, gone afterwards."""
     needed()
+    sweep()
     made = World()
     try:
         yield made

@@ -8,7 +8,9 @@ Pure but for the time it takes, and run in a thread. What is planned how:
 - *Anew* where there is none, where repair fails, or where what changed was not a
   loss (jobs came or went, links came back), repair is off its bound, and solving
   anew is better by enough to be worth moving flows. After a loss nothing more moves
-  than repair moves.
+  than repair moves, at first.
+- *Compared* once things are quiet: a plan off its bound with one made anew for the same
+  input, which takes its place if it wins by more than a set threshold.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ from heddle_controller.reconcile.engine import Engine, Repair
 from heddle_controller.reconcile.records import Intent
 
 WORTH_MOVING = 0.02
-"""How much lower the worst link has to be, relatively, for flows to move that need not."""
+"""How much lower the worst link has to be, relatively, for flows to move that need not.
+
+Of changes that are no losses; what is compared in the background has a setting.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,10 +122,30 @@ def _best(wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: 
         fresh = anew()
     except Exception:  # noqa: BLE001 - the repaired plan is sound
         return repaired
-    gain = 1 - fresh.certificate.max_utilization / repaired.certificate.max_utilization
-    fewer = len(fresh.unrouted) < len(repaired.unrouted)
-    same = len(fresh.unrouted) == len(repaired.unrouted)
-    return fresh if fewer or (same and gain >= WORTH_MOVING) else repaired
+    return fresh if _wins(fresh, repaired, WORTH_MOVING) else repaired
+
+
+def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | None:
+    """A verified plan made anew for the same input, where it wins by enough; None where not.
+
+    Raises:
+        Exception: whatever solving anew failed with.
+    """
+    if plan.certificate.gap < worth_moving and not plan.unrouted:
+        return None
+    fresh = _verified(engine.solve(plan.fabric, plan.flows), engine)
+    if not _wins(fresh, plan, worth_moving):
+        return None
+    return Planned(fresh, engine.entries_of(fresh), len(engine.changed_flows(plan, fresh)))
+
+
+def _wins(fresh: Plan, plan: Plan, worth_moving: float) -> bool:
+    """Whether a plan routes more flows than another, or as many with a lower worst link."""
+    if len(fresh.unrouted) != len(plan.unrouted):
+        return len(fresh.unrouted) < len(plan.unrouted)
+    worst = plan.certificate.max_utilization
+    gain = 1 - fresh.certificate.max_utilization / worst if worst > 0 else 0.0
+    return gain >= worth_moving
 
 
 def _verified(plan: Plan, engine: Engine) -> Plan:

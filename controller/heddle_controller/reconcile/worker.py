@@ -16,7 +16,14 @@ from heddle_controller.reconcile.engine import Engine, Repair
 from heddle_controller.reconcile.errors import PortError, StaleEpoch
 from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
-from heddle_controller.reconcile.planning import Planned, Wanted, make_plan, same_input, wanted_of
+from heddle_controller.reconcile.planning import (
+    Planned,
+    Wanted,
+    better_anew,
+    make_plan,
+    same_input,
+    wanted_of,
+)
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
 from heddle_controller.reconcile.records import Committed, Intent, PlanFacts
 from heddle_controller.reconcile.rollout.driver import Rollout
@@ -37,6 +44,18 @@ class World:
     metrics: Metrics
     engine: Engine
     settings: ReconcileSettings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A better plan for the same input, found while nothing else was to do."""
+
+    generation: int
+    """Of the plan that it is better than."""
+    intent: Intent
+    wanted: Wanted
+    planned: Planned
+    seconds: float
 
 
 class Worker:
@@ -63,6 +82,8 @@ class Worker:
         self._repair: Repair | None = None
         self._delay = world.settings.retry_first
         self._retry_at: float | None = None
+        self._comparison: asyncio.Task[None] | None = None
+        self._offer: Offer | None = None
 
     def wake(self) -> None:
         """Something may have changed."""
@@ -75,9 +96,13 @@ class Worker:
             Outrun: an agent has followed a newer leader.
             StaleEpoch: so has the store.
         """
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._rollout.run())
-            tasks.create_task(self._work())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._rollout.run())
+                tasks.create_task(self._work())
+        finally:
+            if self._comparison is not None:
+                self._comparison.cancel()
 
     async def _work(self) -> None:
         self._wake.set()
@@ -88,6 +113,7 @@ class Worker:
             self._retry_at = None
             try:
                 await self._reconcile()
+                await self._take_offer()
             except StaleEpoch:
                 raise
             except PortError as error:  # the store is away, or another plan came between
@@ -129,6 +155,7 @@ class Worker:
         else:
             world.metrics.observe(Metric.SOLVE_SECONDS, fabric, seconds)
             await self._commit(intent, wanted, planned, seconds)
+            self._compare_later(intent, wanted)
         self._delay = world.settings.retry_first
 
     async def _pick_up(self) -> None:
@@ -172,6 +199,38 @@ class Worker:
         self._rollout.aim(Target(committed, self._account, since=intent.change_time))
         self._measure(committed)
         await self._prepare(committed)
+
+    def _compare_later(self, intent: Intent, wanted: Wanted) -> None:
+        """Look for a better plan once things are quiet; what comes in between ends it."""
+        if self._comparison is not None:
+            self._comparison.cancel()
+        assert self._committed is not None
+        self._comparison = asyncio.create_task(self._compare(self._committed, intent, wanted))
+
+    async def _compare(self, committed: Committed, intent: Intent, wanted: Wanted) -> None:
+        clock, settings = self._world.clock, self._world.settings
+        await clock.sleep(settings.compare_after)
+        start = clock.monotonic()
+        try:
+            planned = await asyncio.to_thread(
+                better_anew, committed.plan, self._world.engine, settings.worth_moving
+            )
+        except Exception as error:  # noqa: BLE001 - the plan that stands is sound
+            log.warning("no comparison", fabric=self._fabric, why=str(error))
+            return
+        if planned is not None:
+            seconds = clock.monotonic() - start
+            self._offer = Offer(committed.generation, intent, wanted, planned, seconds)
+            self._wake.set()
+
+    async def _take_offer(self) -> None:
+        """Migrate to the better plan, if the one it was compared with still stands."""
+        offer, self._offer = self._offer, None
+        if offer is None or self._committed is None:
+            return
+        now = (self._committed.generation, self._version)
+        if now == (offer.generation, offer.intent.version):
+            await self._commit(offer.intent, offer.wanted, offer.planned, offer.seconds)
 
     async def _prepare(self, committed: Committed) -> None:
         """Have the repair of this plan ready before it is needed."""

@@ -11,6 +11,7 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.planning import (
     Wanted,
+    better_anew,
     make_plan,
     only_losses,
     same_input,
@@ -149,6 +150,10 @@ class Scripted:
         certificate = Certificate(self.repaired, 1.0, "cut")
         return replace(plan, certificate=certificate, notes=("repaired",))
 
+    def is_ready_for(self, plan: Plan) -> bool:  # noqa: ARG002 - a port
+        """See the port."""
+        return False
+
 
 def choose(plan: Plan, after: Wanted, script: Scripted) -> tuple[str, list[str]]:
     """Which plan is taken, and what was asked for."""
@@ -213,3 +218,24 @@ def test_moved_flows_are_counted(plan: Plan) -> None:
     planned = make_plan(wanted(lossy, J1), plan, Repairer(plan), ENGINE)
     moved = plan.paths.crosses(~lossy.carries)
     assert planned.changed_count == len(set(plan.paths.flow[moved].tolist())) > 0
+
+
+@pytest.mark.parametrize(
+    ("before", "fresh", "unrouted", "taken"),
+    [
+        (2.0, 1.0, 0, 1),
+        (2.0, 1.9, 0, 0),
+        (2.0, 1.0, 1, 0),
+        (1.05, 1.0, 0, 0),
+    ],
+)
+def test_a_plan_gives_way_to_one_that_wins_by_the_threshold(
+    plan: Plan, before: float, fresh: float, unrouted: int, taken: int
+) -> None:
+    """Only a plan made anew that is better by a tenth, and leaves nobody out, is worth it."""
+    stands = replace(plan, certificate=Certificate(before, 1.0, "cut"))
+    script = Scripted(fresh=fresh, fresh_unrouted=unrouted)
+    engine = replace(script.engine(), verify=lambda _: None)
+    better = better_anew(stands, engine, 0.1)
+    assert (better is not None) == bool(taken)
+    assert script.asked == (["solve"] if before == 2.0 else [])

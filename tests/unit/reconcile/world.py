@@ -50,6 +50,7 @@ SETTINGS = ReconcileSettings(
     debounce_most=0.01,
     retry_first=0.02,
     retry_last=0.1,
+    compare_after=3600.0,
     rollout=RolloutSettings(patience=0.2, linger=0.005, retry_first=0.02, retry_last=0.1),
 )
 

@@ -1,0 +1,110 @@
+"""Plans compared once things are quiet: a repair makes way for a plan that is clearly better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.reconcile.ports import AgentGateway, Store
+from heddle_controller.reconcile.records import LinkName
+from heddle_controller.reconcile.worker import World
+from heddle_controller.solve.repair import Repairer
+from tests.unit.reconcile.world import ENGINE, SETTINGS, House, ring, three_tiers
+
+JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
+SOON = 0.05
+SAID = 9.0
+"""Worst utilisation that poor repairs say they have."""
+
+
+class Poor:
+    """Repairs that are sound and say of themselves that they are far off their bound."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._repairer = Repairer(plan)
+
+    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        """See the port."""
+        plan = self._repairer.repair(fabric, flows)
+        return replace(plan, certificate=Certificate(SAID, 0.5, "cut"))
+
+    def is_ready_for(self, plan: Plan) -> bool:  # noqa: ARG002 - a port
+        """See the port: never, as what it says of its plans is not so."""
+        return False
+
+
+class Comparing(House):
+    """A controller that compares soon, by a threshold."""
+
+    worth_moving = 0.02
+
+    def world(self, store: Store, gateway: AgentGateway) -> World:
+        """What the controller is given."""
+        engine = replace(ENGINE, repairer=Poor, verify=lambda _: None)
+        settings = replace(SETTINGS, compare_after=SOON, worth_moving=self.worth_moving)
+        return replace(super().world(store, gateway), engine=engine, settings=settings)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Comparing:
+    """Two zones of two leaves, with two cores in each of two planes."""
+    return Comparing(tmp_path, three_tiers())
+
+
+async def lose_a_link(house: Comparing) -> int:
+    """Plan a job, then drain a link; the generation of the plan that the repair made."""
+    await house.intake.put_fabric("f1", house.fabric)
+    await house.intake.submit_job("f1", JOB)
+    await house.programmed("j1")
+    await house.settled()
+    before = (await house.committed()).generation
+    await house.store.set_link_state("f1", LinkName("l0.0", "s0.0"), State.DRAINED)
+
+    async def repaired() -> bool:
+        return (await house.committed()).generation > before
+
+    await house.until(repaired, "a repair")
+    return before + 1
+
+
+async def test_what_is_clearly_better_takes_the_place_of_a_repair(house: Comparing) -> None:
+    """Some quiet after a loss, flows migrate to the plan made anew, without a packet in trouble."""
+    async with house.running():
+        generation = await lose_a_link(house)
+
+        async def migrated() -> bool:
+            done = await house.committed()
+            return done.generation > generation and done.plan.certificate.max_utilization < SAID
+
+        await house.until(migrated, "the better plan")
+        await house.settled()
+        done = await house.committed()
+        assert done.generation == generation + 1
+        assert not house.trouble(done.plan.fabric, done.plan.flows)
+
+
+async def test_what_wins_by_less_than_the_threshold_stays(house: Comparing) -> None:
+    """With a threshold that nothing passes, the repair is compared and stays."""
+    house.worth_moving = 0.999
+    solved: list[int] = []
+
+    def counted(fabric: Fabric, flows: Flows) -> Plan:
+        solved.append(len(flows))
+        return ENGINE.solve(fabric, flows)
+
+    real = house.world
+    house.world = lambda *ports: replace(  # type: ignore[method-assign]
+        real(*ports), engine=replace(real(*ports).engine, solve=counted)
+    )
+    async with house.running():
+        generation = await lose_a_link(house)
+        await house.until(lambda: len(solved) > 1, "a comparison")
+        await house.settled()
+        done = await house.committed()
+        assert done.generation == generation
+        assert done.plan.certificate.max_utilization == SAID

@@ -98,7 +98,7 @@ def test_what_cannot_be_run_is_refused() -> None:
     two = (_hosts(fabric, 2),)
     for trial, word in (
         (Trial("allreduce", two), "all_reduce"),
-        (Trial("all_reduce", two, 2, "mesh"), "ring, tree"),
+        (Trial("all_reduce", two, 2, "pairwise"), "ring, tree"),
         (Trial("all_reduce", (("x", "y"),)), "'?x"),
         (Trial("all_reduce", (_hosts(fabric, 1),), 1), "2 GPUs"),
         (Trial("all_reduce", (two[0], two[0])), "twice"),

@@ -4,8 +4,9 @@ Candidates are the shortest ways there are; in a damaged zone the way over the c
 may be worth its length, and in an irregular graph a longer detour. Which ones, the
 dual prices of the relaxation tell (column generation, Gilmore and Gomory 1961): a path
 that costs less than every candidate of its commodity would bring the optimum down, and
-if there is none, no path would. In a fabric of tiers only ways that climb and then fall
-count, so that no cycle of waiting buffers can arise.
+if there is none, no path would. In a fabric of tiers ways that climb and then fall come
+first: they cannot make a cycle of waiting buffers. A way that turns up again at some
+leaf is the last resort, taken where nothing else relieves an overloaded link.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def widen(
     for row in rows[paid[rows] > GAIN * paid.mean()].tolist():
         ends = int(commodities.source[row]), int(commodities.destination[row])
         below[ends] = max(float(least[row]) * (1 - GAIN), below.get(ends, 0.0))
-    if network.tiered:
-        return _over_higher(candidates, price, below)
+    if network.tiered and _over_higher(candidates, price, below):
+        return True
     if len({source for source, _ in below}) * network.arc_count > MOST_WORK:
         return False
     return _anywhere(network, candidates, price, below)

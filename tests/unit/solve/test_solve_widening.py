@@ -12,7 +12,7 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import solve
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
-from heddle_emulator.topology import three_tier
+from heddle_emulator.topology import clos, three_tier
 from tests.unit.solve.solve_flows import Row, flows_of, nic_ids
 
 
@@ -46,6 +46,20 @@ def test_a_torn_zone_uses_its_cores() -> None:
     tiers = {tier.tier: tier.max_utilization for tier in plan.certificate.tiers}
     assert tiers["spine-core"] > 0
     assert plan.certificate.max_utilization == pytest.approx(plan.certificate.lower_bound)
+
+
+def test_leaves_that_share_one_spine_use_a_third_leaf() -> None:
+    """Of four flows on the link to the only spine in common, two cross a leaf with all spines."""
+    whole = clos(leaves=3, spines=4, nics_per_leaf=4)
+    lost = {"l0-s0", "l0-s1", "l1-s2"}
+    rows = [row for row in range(whole.link_count) if whole.link_label(row) in lost]
+    fabric = whole.with_links(dict.fromkeys(rows, State.DOWN))
+    nics = nic_ids(fabric)
+    across = [(nics[n], nics[4 + n], 400.0, 4, "job", "") for n in range(4)]
+    plan = solve(fabric, flows_of(fabric, *across))
+    verify_plan(plan)
+    assert plan.certificate.max_utilization == pytest.approx(2.0)
+    assert plan.certificate.lower_bound == pytest.approx(2.0)
 
 
 def test_a_whole_zone_leaves_its_cores_alone() -> None:

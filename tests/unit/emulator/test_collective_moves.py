@@ -22,7 +22,7 @@ def _between(moves: Moves) -> Ints:
 
 
 def _by_rank(rank: Ints, amount: Floats) -> Floats:
-    return np.bincount(rank, amount, minlength=WORLD.size)
+    return np.bincount(rank, amount, minlength=WORLD.size).astype(np.float64)
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

@@ -38,7 +38,7 @@ def test_a_link_fails_and_its_stream_moves() -> None:
     world.resize(np.array([0]), np.array([0.0]))
     world.advance(2.0)
     assert world.left().tolist() == pytest.approx([200.0, 100.0])
-    assert not world.done
+    assert (world.done, len(world.told().stuck)) == (False, 2)
     world.redirect(replace(TWO.streams, arcs=np.array([1, 1])))
     found = world.run()
     assert found.end.tolist() == pytest.approx([5.0, 4.0])

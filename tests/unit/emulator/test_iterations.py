@@ -42,10 +42,10 @@ def _played(
     return iterate(fabric, placed, carried, script, setting)
 
 
-def _ring(seconds: float, **words: bool) -> Workload:
+def _ring(seconds: float, *, overlap: bool = False) -> Workload:
     """A second of computing, and an all-reduce that takes so long on two NICs of 50 GB/s."""
     size = seconds * 100 * GB / (2 * 7 / 8)
-    exchange = Exchange("all_reduce", Group.DP, size, **words)
+    exchange = Exchange("all_reduce", Group.DP, size, overlap=overlap)
     return Workload("test", Parallelism(), 1.0, (exchange,), slices=2)
 
 

@@ -29,7 +29,7 @@ from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import MGMT, lay_out
 from heddle_emulator.netns.probe.handle import Probe
 from heddle_emulator.netns.programs import Programs
-from heddle_emulator.netns.scrape import wait_links_up
+from heddle_emulator.netns.scrape import wait_introduced, wait_links_up
 from heddle_emulator.netns.up import bring_up
 
 WARM_SECONDS = 0.2
@@ -116,7 +116,8 @@ class _Play:
 
     async def _variant(self, variant: Variant, runs: int) -> None:
         name = f"{variant.name}: " if variant.name else ""
-        if self.control is not None:
+        if self.control is not None and self.programs is not None:
+            await asyncio.to_thread(self._controller_there, self.programs)
             self.report(f"{name}{len(variant.flows):,} flows are planned and programmed")
             entries = await self.control.demand(variant.flows, PATIENCE)
             self.found[variant.name, "entries", ""] = [entries]
@@ -129,6 +130,13 @@ class _Play:
             for (measure, probe), value in values.items():
                 self.found[variant.name, measure, probe].append(value)
             await self._whole_again()
+
+    def _controller_there(self, programs: Programs) -> None:
+        """Start the controller again if the variant before has killed it."""
+        if not programs.alive(MGMT):
+            programs.start_controller()
+            programs.wait_ready()
+            wait_introduced(programs, PATIENCE)
 
     async def _once(self, variant: Variant) -> dict[tuple[str, str], float]:
         """One run, from a whole fabric to numbers."""

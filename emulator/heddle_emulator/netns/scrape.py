@@ -84,4 +84,5 @@ def wait_introduced(programs: Programs, seconds: float) -> None:
 def _introduced(samples: Samples) -> bool:
     peers = "heddle_agent_back_door_peers"
     known = value(samples, peers, state="known")
-    return known > 0 and value(samples, peers, state="introduced") >= known
+    connected = value(samples, "heddle_agent_connected")
+    return connected > 0 and known > 0 and value(samples, peers, state="introduced") >= known

@@ -23,6 +23,7 @@ from heddle_emulator.netns import needs
 from heddle_emulator.netns.errors import LabError
 
 FAILED = 1
+FILE_COLUMNS = 160
 PLAYED = ("netns",)
 _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COLUMNS))
 
@@ -48,7 +49,7 @@ def drill(*, scenarios: tuple[Path, ...], world: str, runs: int | None, report: 
     loaded = [_for_world(load_scenario(path), world) for path in scenarios]
     needs.check()
     signal.signal(signal.SIGTERM, interrupted)
-    screen, verdicts = Console(), list[Verdict]()
+    screen, verdicts = _screen(), list[Verdict]()
     try:
         for scenario in loaded:
             verdicts.append(_played(scenario, runs or scenario.runs, world))
@@ -59,6 +60,12 @@ def drill(*, scenarios: tuple[Path, ...], world: str, runs: int | None, report: 
     held = sum(verdict.held for verdict in verdicts)
     screen.print(f"{held} of {len(verdicts)} drills held", style="bold")
     return 0 if held == len(verdicts) else FAILED
+
+
+def _screen() -> Console:
+    """As wide as the terminal; in files and pipes wide enough for every column."""
+    screen = Console()
+    return screen if screen.is_terminal else Console(width=FILE_COLUMNS)
 
 
 def _for_world(scenario: Scenario, world: str) -> Scenario:

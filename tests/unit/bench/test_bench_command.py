@@ -31,7 +31,7 @@ def test_quick_healthy_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert document["scale"] == "quick"
     heddle = rows["Heddle"]
     assert heddle["reached"] is True
-    assert heddle["data"]["met"] == heddle["data"]["cases"] == 6
+    assert heddle["data"]["met"] == heddle["data"]["cases"] == 10
     for name in peers:
         assert rows[name]["target"] == ""
         assert 1.0 <= rows[name]["data"]["median"] <= rows[name]["data"]["worst"]

@@ -1,17 +1,19 @@
 """The lab's controller as a drill uses it: what it is told, and what it says when.
 
 A watcher notes each plan and each change of a link with the time it came, so that the
-way of an event can be taken apart afterwards: seen by an agent (its own clock), known to
-the controller, planned, programmed. All clocks are one machine's.
+way of an event can be taken apart afterwards: seen by an agent (by its log), known to the
+controller, planned, programmed. All clocks are one machine's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -28,6 +30,8 @@ QUIET_SECONDS = 0.3
 """A plan that is programmed and has not changed for so long is the one."""
 POLL_SECONDS = 0.02
 AGAIN_SECONDS = 0.1
+DOWN = '"event": "link down"'
+"""How an agent logs a cable that it believes down."""
 
 
 @dataclass(slots=True)
@@ -162,10 +166,24 @@ class Control:
             "solved": min(plan.commit_time.ToNanoseconds() for plan in plans),
             "acked": max(plan.programmed_time.ToNanoseconds() for plan in plans),
         }
-        reports = [(when, link) for when, link in self.seen.links if when > fault]
-        if reports:
-            moments["detected"] = reports[0][1].state_time.ToNanoseconds()
-            moments["notified"] = reports[0][0]
+        reports = [link for when, link in self.seen.links if when > fault]
+        seen = detections(self._programs, fault)
+        if seen and reports:
+            moments["detected"] = min(seen)
+            moments["notified"] = reports[0].state_time.ToNanoseconds()
         found = {name: (moment - fault) / 1e9 for name, moment in moments.items()}
         changed = {plan.generation: plan.changed_count for plan in plans}
         return found | {"moved": float(sum(changed.values()))}
+
+
+def detections(programs: Programs, after: int) -> list[int]:
+    """When agents saw a cable go down, after a moment, in ns; from their own logs."""
+    found = []
+    for switch in programs.lab.layout.switches:
+        for line in programs.log_of(switch).read_text(errors="replace").splitlines():
+            if DOWN not in line:
+                continue
+            with contextlib.suppress(ValueError, KeyError):
+                told = datetime.fromisoformat(json.loads(line)["timestamp"])
+                found.append(round(told.timestamp() * 1e9))
+    return [when for when in found if when > after]

@@ -13,8 +13,7 @@ from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities, commodities_of
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.lp import Relaxation, relax
-from heddle_controller.solve.network import Network
-from heddle_controller.solve.planner import attached
+from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.prices import price_bounds, unrestricted_bounds
 from heddle_emulator.topology import clos, three_tier
 from tests.unit.solve.solve_checks import between_switches

@@ -12,8 +12,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities, commodities_of
-from heddle_controller.solve.network import Network
-from heddle_controller.solve.planner import attached
+from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.rounding import whole_shares
 from heddle_emulator.topology import clos
 from tests.unit.solve.solve_fabrics import KINDS, damaged

@@ -153,13 +153,13 @@ def _overfilling(problem: Problem, assignment: Assignment) -> Ints:
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-def by_relaxation(problem: Problem, seconds: float | None) -> Assignment:
+def by_relaxation(problem: Problem) -> Assignment:
     """Rounds the linear relaxation, places the rest greedily, searches.
 
     Improves the problem's bounds on the way.
     """
     flows = problem.flows
-    commodities, relaxation = _relaxed(problem, seconds)
+    commodities, relaxation = relaxed(problem)
     local = np.flatnonzero(problem.routed & (commodities.of_flow < 0))
     inner, left = whole_shares(flows, commodities, relaxation.shares, local)
     assignment = _finish(problem, _loaded(problem, inner), *left)
@@ -168,19 +168,21 @@ def by_relaxation(problem: Problem, seconds: float | None) -> Assignment:
     return assignment
 
 
-def _relaxed(problem: Problem, seconds: float | None) -> tuple[Commodities, Relaxation]:
-    """The relaxation, over more candidates where its prices say that they pay."""
+def relaxed(problem: Problem) -> tuple[Commodities, Relaxation]:
+    """The relaxation, over more candidates where its prices say that they pay.
+
+    Improves the problem's bounds.
+    """
     network, candidates = problem.network, problem.candidates
     for _ in range(MOST_WIDENINGS):
-        commodities, relaxation, pays = _over_candidates(problem, seconds)
+        commodities, relaxation, pays = _over_candidates(problem)
+        pays = pays and not problem.deadline.passed()
         if not pays or not widen(network, candidates, commodities, relaxation):
             return commodities, relaxation
-    return _over_candidates(problem, seconds)[:2]
+    return _over_candidates(problem)[:2]
 
 
-def _over_candidates(
-    problem: Problem, seconds: float | None
-) -> tuple[Commodities, Relaxation, bool]:
+def _over_candidates(problem: Problem) -> tuple[Commodities, Relaxation, bool]:
     """The relaxation over the candidates there are, and whether others might pay.
 
     Improves the problem's bounds.
@@ -188,7 +190,7 @@ def _over_candidates(
     network = problem.network
     commodities = commodities_of(network, problem.candidates, problem.flows, problem.routed)
     problem.exclude(commodities.stuck.tolist())
-    relaxation = relax(network, commodities, problem.bound.tiers, seconds)
+    relaxation = relax(network, commodities, problem.bound.tiers, problem.deadline.remaining())
     problem.lp_tiers, least = price_bounds(network, commodities, relaxation)
     tiers, over_all = unrestricted_bounds(network, commodities, relaxation)
     problem.bound = _improved(problem.bound, tiers, over_all)

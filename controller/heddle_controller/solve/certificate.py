@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from heddle_controller.model.fabric import Fabric, Floats
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Certificate, TierCertificate
@@ -24,3 +26,15 @@ def certify_worst(fabric: Fabric, worst: Floats, bound: Bound) -> Certificate:
     reached = float(worst.max(initial=0.0))
     proof = bound.proof if reached > 0 else "none"
     return Certificate(reached, min(bound.overall, reached), proof, tiers)
+
+
+def scaled(certificate: Certificate, unit: float) -> Certificate:
+    """The certificate of the same paths where every demand is ``unit`` times as much."""
+    tiers = tuple(
+        replace(
+            tier, max_utilization=tier.max_utilization * unit, lower_bound=tier.lower_bound * unit
+        )
+        for tier in certificate.tiers
+    )
+    worst, least = certificate.max_utilization * unit, certificate.lower_bound * unit
+    return replace(certificate, max_utilization=worst, lower_bound=least, tiers=tiers)

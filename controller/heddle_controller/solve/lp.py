@@ -6,6 +6,10 @@ utilisation, and the sum of these, each in proportion to its proven least, is
 made small: so a tapered core does not drown what happens beneath it. Jobs of
 several phases get one more variable an arc, which is at least each phase's load.
 
+Loads far from those that links carry are told in a unit of their own, the power of two
+next to the greatest proven least. PDLP would take long over them, and its dual, which
+counts by ratio alone, needs no telling back.
+
 PDLP (a first-order method, OR-Tools) solves it as far as asked. Its answer is
 never trusted as a bound; ``prices`` turns its dual into one that holds whatever
 the solver's accuracy, because any prices of arcs prove a bound.
@@ -13,6 +17,7 @@ the solver's accuracy, because any prices of arcs prove a bound.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +32,9 @@ from heddle_controller.solve.network import Network
 
 ACCURACY = 1e-4
 """Relative optimality asked of PDLP: a hundredth of what counts as met."""
+
+FAR = 1000.0
+"""Factor from a link's speed beyond which loads get a unit of their own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +68,11 @@ class _Programme:
         use_arc = commodities.use_arc
         self.arcs, self.arc_row = np.unique(use_arc, return_inverse=True)
         self.tier = network.fabric.structure.tier_of_arc[self.arcs]
-        self.scale = np.where(scale > 0, scale, max(float(scale.max(initial=0.0)), 1.0))
-        self.weight = commodities.demand[commodities.use_commodity] * network.per_gbps[use_arc]
+        most = float(scale.max(initial=0.0))
+        unit = 1.0 if 1 / FAR <= most <= FAR else two_to(most)
+        self.scale = np.where(scale > 0, scale, most or 1.0) / unit
+        per_gbps = network.per_gbps[use_arc] / unit
+        self.weight = commodities.demand[commodities.use_commodity] * per_gbps
         self._phases()
 
     def _phases(self) -> None:
@@ -144,6 +155,15 @@ class _Programme:
         shrink = np.minimum(1.0, limit / np.maximum(total, 1e-300))
         result: Floats = phase_dual * shrink[self.job_of_phase]
         return result
+
+
+def two_to(size: float) -> float:
+    """The least power of two that is not below a size; 1 for none.
+
+    To divide by one rounds nothing.
+    """
+    fraction, exponent = math.frexp(size)
+    return math.ldexp(1.0, exponent - (fraction == 0.5)) if size > 0 else 1.0  # noqa: PLR2004
 
 
 def _parameters(seconds: float | None) -> Any:  # noqa: ANN401 - a message without usable stubs

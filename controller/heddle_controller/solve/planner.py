@@ -15,9 +15,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Bools, Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, Plan
@@ -30,11 +32,13 @@ from heddle_controller.solve.attempt import (
     is_met,
 )
 from heddle_controller.solve.backups import backups_of
+from heddle_controller.solve.bound import Bound
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.certificate import certify
+from heddle_controller.solve.certificate import certify, scaled
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.export import paths_of
 from heddle_controller.solve.fairness import even
+from heddle_controller.solve.lp import two_to
 from heddle_controller.solve.needs import pairs_of
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
@@ -46,19 +50,39 @@ from heddle_controller.solve.unrouted import Reasons
 MOST_ROUNDS = 8
 """Plans made to find out which flows the tables leave no room to part."""
 
+MOST_LOAD = 2.0**20
+"""Least worst utilisation beyond which sums of loads are too coarse to compare."""
+
 
 def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
-    """Plans all flows anew. Pure, unless a time limit cuts the search short."""
+    """Plans all flows anew. Pure, unless a time limit cuts the search short.
+
+    What counts as equal load is fixed, so demands that could all be met many times over,
+    or not by far, are planned in a unit of their own.
+    """
     options = options or Options()
     network = Network(fabric)
+    routed = attached(network, flows) & Reasons(network).joined(flows)
+    bound = cut_bound(network, flows, routed)
+    size = two_to(bound.overall)
+    unit = min(size, 1.0) * max(size / MOST_LOAD, 1.0)
+    if unit == 1:
+        return _solved(network, flows, routed, options, bound)
+    plan = _solved(network, replace(flows, gbps=flows.gbps / unit), routed, options)
+    return replace(plan, flows=flows, certificate=scaled(plan.certificate, unit))
+
+
+def _solved(
+    network: Network, flows: Flows, routed: Bools, options: Options, known: Bound | None = None
+) -> Plan:
+    """The plan; ``known`` is the bound of the flows as they are."""
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
     deadline = options.deadline()
-    routed = attached(network, flows) & Reasons(network).joined(flows)
 
     def planned(ties: Ties) -> tuple[Problem, Paths]:
         few, usable = ties.flows, routed[ties.leader]
-        bound = cut_bound(network, few, usable)
+        bound = cut_bound(network, few, usable) if known is None or few is not flows else known
         problem = Problem(network, candidates, planes, few, usable, bound, deadline)
         assignment = _assign(problem, options)
         paths = ties.untie(paths_of(assignment, renumber=True))
@@ -93,7 +117,7 @@ def _assign(problem: Problem, options: Options) -> Assignment:
         or len(problem.flows) > options.relaxation_limit
     ):
         return coloured
-    relaxed = by_relaxation(problem, problem.deadline.remaining())
+    relaxed = by_relaxation(problem)
     return relaxed if coloured is None else better(problem, coloured, relaxed)
 
 

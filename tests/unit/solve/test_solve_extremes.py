@@ -10,8 +10,10 @@ import pytest
 
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
+from heddle_controller.solve.lp import two_to
 from heddle_emulator.topology import clos, three_tier
 from tests.unit.solve.solve_checks import check_certificate, check_paths
 from tests.unit.solve.solve_fabrics import KINDS, inner_links
@@ -29,6 +31,35 @@ def test_demands_far_from_capacity(kind: str, scale: float) -> None:
     check_paths(plan)
     check_certificate(plan)
     verify_plan(plan)
+
+
+def same_ways(one: Plan, other: Plan) -> bool:
+    """Whether all QPs of two plans go the same ways."""
+    columns = ("flow", "first_qp", "last_qp", "first", "arcs")
+    return all(np.array_equal(getattr(one.paths, c), getattr(other.paths, c)) for c in columns)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("load", "scale"), [(0.9, 1e-9), (3e6, 1e9)])
+def test_the_unit_of_demands_does_not_matter(kind: str, load: float, scale: float) -> None:
+    """Light demands and a billionth of them, hopeless ones and a billion times as much: one plan.
+
+    The same to the last path where the factor rounds nothing, else as good. Between
+    light and hopeless there is a rate that links can carry, so no such promise.
+    """
+    rng = Random(2)
+    fabric = KINDS[kind](rng)
+    flows = any_flows(rng, fabric, 10)
+    worst = solve(fabric, flows).certificate.lower_bound
+    flows = replace(flows, gbps=flows.gbps * load / max(worst, 1.0))
+    plan = solve(fabric, flows)
+    for factor in (two_to(scale), scale):
+        other = solve(fabric, replace(flows, gbps=flows.gbps * factor))
+        told, expected = (
+            (c.max_utilization, c.lower_bound) for c in (other.certificate, plan.certificate)
+        )
+        assert told == pytest.approx([figure * factor for figure in expected], rel=1e-3)
+        assert factor == scale or same_ways(plan, other)
 
 
 def test_one_giant_does_not_blind_the_planner_to_the_rest() -> None:

@@ -163,8 +163,10 @@ async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
         first, last = switch.pushes[0], switch.pushes[-1]
         assert first.mode == PushMode.FULL_SYNC
         assert not first.sweep_stale or not len(first.sets)
-        assert last.sweep_stale
+        # On a busy machine the fabric may be planned before the job comes: the sweep is earlier then.
+        assert any(push.sweep_stale for push in switch.pushes)
         assert last.completes_generation
+        assert strange not in switch.table.entries
 
 
 async def test_a_greater_epoch_is_outdone(house: House) -> None:

@@ -163,7 +163,7 @@ async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
         first, last = switch.pushes[0], switch.pushes[-1]
         assert first.mode == PushMode.FULL_SYNC
         assert not first.sweep_stale or not len(first.sets)
-        # On a busy machine the fabric may be planned before the job comes: the sweep is earlier then.
+        # Where the fabric was planned before the job came, the sweep was earlier.
         assert any(push.sweep_stale for push in switch.pushes)
         assert last.completes_generation
         assert strange not in switch.table.entries

@@ -6,6 +6,7 @@ knows OR-Tools.
 
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve
+from heddle_controller.solve.proof import prove
 from heddle_controller.solve.repair import Repairer
 
-__all__ = ["Options", "Repairer", "solve"]
+__all__ = ["Options", "Repairer", "prove", "solve"]

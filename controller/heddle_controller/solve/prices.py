@@ -44,11 +44,15 @@ def unrestricted_bounds(
 
     Nothing is proven (0) where looking at all paths would be too much work.
     """
-    ends = len(np.unique(commodities.destination))
-    if ends * network.arc_count > MOST_WORK:
+    if not can_look_everywhere(network, commodities.destination):
         return np.zeros(len(network.fabric.structure.tiers)), 0.0
     distances = _Distances(network, commodities, relaxation)
     return _by_tier(network, commodities, relaxation, distances.cheapest)
+
+
+def can_look_everywhere(network: Network, destinations: Ints) -> bool:
+    """Whether looking at all paths to terminals is not too much work."""
+    return len(np.unique(destinations)) * network.arc_count <= MOST_WORK
 
 
 def _by_tier(

@@ -40,7 +40,7 @@ from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.server import ServerTerms, Tls
 from heddle_controller.settings import ENV_PREFIX, Settings, load_settings, split_address
-from heddle_controller.solve import Options, Repairer, solve
+from heddle_controller.solve import Options, Repairer, prove, solve
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.logs import configure_logs
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
@@ -51,6 +51,9 @@ log = structlog.stdlib.get_logger(__name__)
 
 REFUSED = 2
 """Exit status where a setting, a port or the store cannot be used as it is."""
+
+PROOF_SECONDS = 10.0
+"""Of looking for a better bound: what keeps a stop from waiting longer than that."""
 
 
 class SystemClock:
@@ -76,6 +79,7 @@ def planning_engine(solve_seconds: float | None) -> Engine:
         flows_of_job=flows_of_job,
         solve=partial(solve, options=options),
         repairer=partial(Repairer, options=options),
+        prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
         verify=verify_plan,
         entries_of=entries_of,
         changed_flows=changed_flows,

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from heddle_controller.model.fabric import State
+from heddle_controller.model.plan import Certificate, TierCertificate
 from heddle_controller.reconcile.errors import StaleEpoch, StaleGeneration
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import Committed, JobFacts, JobState, PlanFacts
@@ -13,6 +14,8 @@ from tests.contract.store_worlds import StoreWorld
 from tests.unit.store.samples import clos, job, plain, plan_of, program_of
 
 DEADLINE = 5.0
+
+BETTER = Certificate(1.0, 0.75, "lp", (TierCertificate("leaf-spine", 1.0, 0.75),))
 
 
 async def commit(store: Store, epoch: int, generation: int) -> Committed:
@@ -67,6 +70,7 @@ async def test_stale_epoch(led: Store) -> None:
     etag = (await led.get_job("f1", "j1")).etag
     for write in (
         commit(led, 1, 1),
+        led.certify("f1", epoch=1, generation=1, certificate=BETTER),
         led.record_programmed("f1", epoch=1, generation=1, switches=["l0"], time=7.0),
         led.record_jobs("f1", epoch=1, facts={"j1": JobFacts(etag, JobState.PLANNED)}),
     ):
@@ -132,6 +136,35 @@ async def test_commit_on_a_fabric_that_was_just_replaced(led: Store) -> None:
         facts=PlanFacts(),
     )
     assert plain(await led.committed("f1")) == plain(done)
+
+
+async def test_a_better_certificate(world: StoreWorld) -> None:
+    """The newest plan gets another certificate, for good, told as a fact; the rest stays."""
+    store = await world.open()
+    await store.put_fabric("f1", clos())
+    await store.acquire_leadership("c1")
+    done = await commit(store, 1, 1)
+    versions = await store.versions("f1")
+    assert await store.certify("f1", epoch=1, generation=1, certificate=BETTER)
+    expected = plain(replace(done, plan=replace(done.plan, certificate=BETTER)))
+    assert plain(await store.committed("f1")) == expected
+    assert await store.versions("f1") == replace(versions, facts=versions.facts + 1)
+    await store.close()
+    again = await world.open()
+    assert plain(await again.committed("f1")) == expected
+    await again.close()
+
+
+async def test_a_certificate_of_another_plan(led: Store) -> None:
+    """One that comes too late, or for a plan that is not there, changes nothing."""
+    assert not await led.certify("f1", epoch=1, generation=1, certificate=BETTER)
+    await commit(led, 1, 1)
+    second = await commit(led, 1, 2)
+    versions = await led.versions("f1")
+    for generation in (1, 3):
+        assert not await led.certify("f1", epoch=1, generation=generation, certificate=BETTER)
+    assert plain(await led.committed("f1")) == plain(second)
+    assert await led.versions("f1") == versions
 
 
 async def test_programmed_only_grows(led: Store) -> None:

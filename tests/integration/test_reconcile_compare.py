@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +13,17 @@ import pytest
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.records import LinkName
 from heddle_controller.reconcile.worker import World
 from heddle_controller.solve.repair import Repairer
-from tests.unit.reconcile.world import ENGINE, SETTINGS, House, ring, three_tiers
+from tests.unit.reconcile.world import DEADLINE, ENGINE, SETTINGS, House, ring, three_tiers
 
 JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 SOON = 0.05
+DOUBT = 0.1
+"""Part of the true bound that doubtful repairs know of."""
 SAID = 9.0
 """Worst utilisation that poor repairs say they have."""
 
@@ -38,14 +44,31 @@ class Poor:
         return False
 
 
+class Doubtful(Poor):
+    """Repairs that are as good as they say, of which less is proven than could be."""
+
+    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        """See the port."""
+        plan = self._repairer.repair(fabric, flows)
+        return replace(plan, certificate=doubted(plan.certificate))
+
+
+def doubted(certificate: Certificate) -> Certificate:
+    """A certificate that claims but a part of its bounds."""
+    tiers = [replace(tier, lower_bound=tier.lower_bound * DOUBT) for tier in certificate.tiers]
+    least = certificate.lower_bound * DOUBT
+    return replace(certificate, lower_bound=least, tiers=tuple(tiers))
+
+
 class Comparing(House):
     """A controller that compares soon, by a threshold."""
 
     worth_moving = 0.02
+    repairer: type[Poor] = Poor
 
     def world(self, store: Store, gateway: AgentGateway) -> World:
         """What the controller is given."""
-        engine = replace(ENGINE, repairer=Poor, verify=lambda _: None)
+        engine = replace(ENGINE, repairer=self.repairer, verify=lambda _: None)
         settings = replace(SETTINGS, compare_after=SOON, worth_moving=self.worth_moving)
         return replace(super().world(store, gateway), engine=engine, settings=settings)
 
@@ -108,3 +131,73 @@ async def test_what_wins_by_less_than_the_threshold_stays(house: Comparing) -> N
         done = await house.committed()
         assert done.generation == generation
         assert done.plan.certificate.max_utilization == SAID
+
+
+async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: Comparing) -> None:
+    """Some quiet after a repair its bound is proven: no new generation, no push, watchers told."""
+    house.repairer, house.worth_moving = Doubtful, 0.999
+    async with house.running():
+        generation = await lose_a_link(house)
+        await house.settled()
+        pushes, before = house.push_count(), await house.committed()
+
+        async def proven() -> bool:
+            certificate = (await house.committed()).plan.certificate
+            return certificate.proof == "lp"
+
+        watching = asyncio.create_task(_facts_until(house, proven))
+        await house.until(proven, "the late bound")
+        await asyncio.wait_for(watching, DEADLINE)
+        await house.settled()
+        done = await house.committed()
+        assert done.generation == generation
+        assert house.push_count() == pushes
+        assert done.program is before.program
+        assert done.plan.paths is before.plan.paths
+        true = ENGINE.solve(done.plan.fabric, done.plan.flows).certificate
+        assert done.plan.certificate.max_utilization == before.plan.certificate.max_utilization
+        assert done.plan.certificate.lower_bound <= true.max_utilization
+        assert house.figures.values[Metric.LOWER_BOUND] == [done.plan.certificate.lower_bound]
+
+
+async def _facts_until(house: Comparing, reached: Callable[[], Awaitable[bool]]) -> None:
+    """Follow changes of facts, as watchers of a plan do, until one comes upon something."""
+    async for _ in house.store.changes(facts=True):
+        if await reached():
+            return
+
+
+async def test_a_bound_that_comes_after_the_next_plan_is_dropped(house: Comparing) -> None:
+    """A proof that takes until another plan stands is of no use to that one."""
+    house.repairer, house.worth_moving = Doubtful, 0.999
+    begun, go_on = threading.Event(), threading.Event()
+    proofs: list[Certificate] = []
+
+    def slow(plan: Plan) -> Certificate:
+        begun.set()
+        assert go_on.wait(DEADLINE)
+        proofs.append(replace(plan.certificate, proof=f"proof {len(proofs)}"))
+        return proofs[-1]
+
+    real = house.world
+    house.world = lambda *ports: replace(  # type: ignore[method-assign]
+        real(*ports), engine=replace(real(*ports).engine, prove=slow)
+    )
+    async with house.running():
+        generation = await lose_a_link(house)
+        await house.until(begun.is_set, "a proof under way")
+        await house.store.set_link_state("f1", LinkName("l0.1", "s0.1"), State.DRAINED)
+
+        async def repaired() -> bool:
+            return (await house.committed()).generation > generation
+
+        await house.until(repaired, "the next plan")
+        assert not proofs
+        go_on.set()
+
+        async def proven() -> bool:
+            return (await house.committed()).plan.certificate.proof.startswith("proof")
+
+        await house.until(proven, "the proof of the next plan")
+        done = await house.committed()
+        assert (done.generation, done.plan.certificate) == (generation + 1, proofs[1])

@@ -13,7 +13,7 @@ from typing import Protocol
 from heddle_controller.model.fabric import Fabric, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
 
 
@@ -39,6 +39,8 @@ class Engine:
     """``solve.planner.solve``."""
     repairer: Callable[[Plan], Repair]
     """``solve.repair.Repairer``."""
+    prove: Callable[[Plan], Certificate]
+    """``solve.proof.prove``."""
     verify: Callable[[Plan], None]
     """``plan.verify.verify_plan``."""
     entries_of: Callable[[Plan], Entries]

@@ -10,7 +10,8 @@ Pure but for the time it takes, and run in a thread. What is planned how:
   anew is better by enough to be worth moving flows. After a loss nothing more moves
   than repair moves, at first.
 - *Compared* once things are quiet: a plan off its bound with one made anew for the same
-  input, which takes its place if it wins by more than a set threshold.
+  input, which takes its place if it wins by more than a set threshold. If it does not,
+  a better bound is looked for, and the plan keeps all but its certificate.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, concatenate
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.engine import Engine, Repair
 from heddle_controller.reconcile.records import Intent
@@ -137,6 +138,19 @@ def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | No
     if not _wins(fresh, plan, worth_moving):
         return None
     return Planned(fresh, engine.entries_of(fresh), len(engine.changed_flows(plan, fresh)))
+
+
+def afterthought(plan: Plan, engine: Engine, worth_moving: float) -> Planned | Certificate | None:
+    """What there is to say of a plan in peace: a better one, or else a better bound for it.
+
+    Raises:
+        Exception: whatever solving anew or proving failed with.
+    """
+    planned = better_anew(plan, engine, worth_moving)
+    if planned is not None:
+        return planned
+    certificate = engine.prove(plan)
+    return certificate if certificate != plan.certificate else None
 
 
 def _wins(fresh: Plan, plan: Plan, worth_moving: float) -> bool:

@@ -30,7 +30,7 @@ from typing import Protocol
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.records import (
@@ -228,6 +228,19 @@ class PlanStore(Protocol):
             NotFound: there is no such fabric.
             StaleEpoch: the epoch is not the newest.
             StaleGeneration: the newest plan is not ``expected_generation`` (0: none).
+        """
+        ...
+
+    async def certify(
+        self, fabric: str, *, epoch: int, generation: int, certificate: Certificate
+    ) -> bool:
+        """Give the newest plan a better certificate; nothing else of it changes.
+
+        Whether that was done: not if a plan of another generation is the newest.
+
+        Raises:
+            NotFound: there is no such fabric.
+            StaleEpoch: the epoch is not the newest.
         """
         ...
 

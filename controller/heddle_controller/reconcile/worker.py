@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.engine import Engine, Repair
 from heddle_controller.reconcile.errors import PortError, StaleEpoch
@@ -19,7 +20,7 @@ from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.planning import (
     Planned,
     Wanted,
-    better_anew,
+    afterthought,
     make_plan,
     same_input,
     wanted_of,
@@ -83,6 +84,7 @@ class Worker:
         self._delay = world.settings.retry_first
         self._retry_at: float | None = None
         self._comparison: asyncio.Task[None] | None = None
+        self._thinking: asyncio.Task[Planned | Certificate | None] | None = None
         self._offer: Offer | None = None
 
     def wake(self) -> None:
@@ -181,6 +183,8 @@ class Worker:
         self._account = _account(self._committed.generation, intent, wanted)
         self._version = intent.version
         self._rollout.aim(Target(self._committed, self._account))
+        if self._comparison is None:  # it is of an earlier leader, who may not have come to it
+            self._compare_later(intent, wanted)
 
     async def _commit(
         self, intent: Intent, wanted: Wanted, planned: Planned, seconds: float
@@ -212,16 +216,36 @@ class Worker:
         await clock.sleep(settings.compare_after)
         start = clock.monotonic()
         try:
-            planned = await asyncio.to_thread(
-                better_anew, committed.plan, self._world.engine, settings.worth_moving
-            )
+            found = await self._think(committed.plan)
+            if isinstance(found, Certificate):
+                await self._certify(committed.generation, found)
         except Exception as error:  # noqa: BLE001 - the plan that stands is sound
             log.warning("no comparison", fabric=self._fabric, why=str(error))
             return
-        if planned is not None:
+        if isinstance(found, Planned):
             seconds = clock.monotonic() - start
-            self._offer = Offer(committed.generation, intent, wanted, planned, seconds)
+            self._offer = Offer(committed.generation, intent, wanted, found, seconds)
             self._wake.set()
+
+    async def _think(self, plan: Plan) -> Planned | Certificate | None:
+        """One thread at a time: the last one cannot be ended, only waited for."""
+        if self._thinking is not None:
+            await asyncio.wait([self._thinking])
+        world = self._world
+        self._thinking = asyncio.create_task(
+            asyncio.to_thread(afterthought, plan, world.engine, world.settings.worth_moving)
+        )
+        return await asyncio.shield(self._thinking)
+
+    async def _certify(self, generation: int, certificate: Certificate) -> None:
+        """Give the plan its late bound, if it is the newest still; nothing is pushed for that."""
+        done = await self._world.store.certify(
+            self._fabric, epoch=self._epoch, generation=generation, certificate=certificate
+        )
+        if done:
+            bound = certificate.lower_bound
+            self._world.metrics.set(Metric.LOWER_BOUND, self._fabric, bound)
+            log.info("bound proven", fabric=self._fabric, generation=generation, bound=bound)
 
     async def _take_offer(self) -> None:
         """Migrate to the better plan, if the one it was compared with still stands."""
@@ -231,6 +255,7 @@ class Worker:
         now = (self._committed.generation, self._version)
         if now == (offer.generation, offer.intent.version):
             await self._commit(offer.intent, offer.wanted, offer.planned, offer.seconds)
+            self._compare_later(offer.intent, offer.wanted)  # for its bound
 
     async def _prepare(self, committed: Committed) -> None:
         """Have the repair of this plan ready before it is needed."""

@@ -12,7 +12,7 @@ import sqlite3
 from dataclasses import dataclass, replace
 
 from heddle_controller.model.fabric import Structure
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.errors import StaleGeneration
 from heddle_controller.reconcile.records import Committed, PlanFacts, Programmed
@@ -61,7 +61,7 @@ class _Stored:
 
 
 class PlanTables(Part):
-    """``commit`` and ``committed`` of ``PlanStore``."""
+    """``commit``, ``certify`` and ``committed`` of ``PlanStore``."""
 
     async def commit(
         self,
@@ -110,6 +110,34 @@ class PlanTables(Part):
         drop_unused_structures(connection, self._shared.structures)
         programmed = _programmed(connection, commit.fabric)
         return Committed(commit.plan, commit.program, facts, programmed)
+
+    async def certify(
+        self, fabric: str, *, epoch: int, generation: int, certificate: Certificate
+    ) -> bool:
+        """See ``PlanStore``."""
+        committed = await self.committed(fabric)
+        if committed is None or committed.generation != generation:
+            await self._read(lambda c: check_epoch(c, epoch))
+            return False
+        plan, program = replace(committed.plan, certificate=certificate), committed.program
+        body = await asyncio.to_thread(pack_plan, plan, program)
+
+        def work(connection: sqlite3.Connection) -> bool:
+            check_epoch(connection, epoch)
+            if newest_generation(connection, fabric) != generation:
+                return False
+            connection.execute(
+                "UPDATE plans SET body = ? WHERE fabric = ? AND generation = ?",
+                (body, fabric, generation),
+            )
+            bump_facts(connection, fabric)
+            return True
+
+        done = await self._write(fabric, work, facts=True)
+        known = self._shared.newest.get(fabric)
+        if done and known is not None and known[1].generation == generation:
+            self._shared.newest[fabric] = (plan, program)
+        return done
 
     def _digest(
         self, connection: sqlite3.Connection, structure: Structure, packed: PackedStructure | None

@@ -27,6 +27,7 @@ from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import World
 from heddle_controller.solve.planner import solve
+from heddle_controller.solve.proof import prove
 from heddle_controller.solve.repair import Repairer
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
@@ -39,6 +40,7 @@ ENGINE = Engine(
     flows_of_job=flows_of_job,
     solve=solve,
     repairer=Repairer,
+    prove=prove,
     verify=verify_plan,
     entries_of=entries_of,
     changed_flows=changed_flows,

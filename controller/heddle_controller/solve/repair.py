@@ -29,10 +29,11 @@ from heddle_controller.solve.greedy import place_greedily
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planes import Planes, coloured_paths
-from heddle_controller.solve.planner import finished_plan
+from heddle_controller.solve.planner import finished_plan, solve
 from heddle_controller.solve.search import Search, Target
 from heddle_controller.solve.standing import Standing
 from heddle_controller.solve.stranded import stay_put, stranded_flows
+from heddle_controller.solve.ties import short_of_ports
 
 MANY = 64
 """Flows without a path that are worth a colouring of their own."""
@@ -55,7 +56,8 @@ class Repairer:
             mended = standing.mend(fabric, flows, self.options)
         if mended is None:
             self._standing, self._known = None, (standing.network, standing.planes)
-            mended = self._replanned(fabric, flows)
+            tied = short_of_ports(flows).any()  # what is tied moves together, or not at all
+            mended = solve(fabric, flows, self.options) if tied else self._replanned(fabric, flows)
         else:
             self._standing = standing
         self.plan = mended
@@ -66,7 +68,9 @@ class Repairer:
         return self.plan is plan and self._standing is not None
 
     def _indexed(self) -> Standing:
-        return Standing(self.plan, *self._network(self.plan.fabric))
+        standing = Standing(self.plan, *self._network(self.plan.fabric))
+        standing.rehearse(self.options)
+        return standing
 
     def _network(self, fabric: Fabric) -> tuple[Network, Planes | None]:
         """Network and planes, those of last time where no link changed."""

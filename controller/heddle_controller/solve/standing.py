@@ -34,6 +34,7 @@ from heddle_controller.solve.search import Search, Target
 from heddle_controller.solve.spare_ways import MANY as MANY_BACKUPS
 from heddle_controller.solve.spare_ways import SpareWays, backups_for, bare_flows
 from heddle_controller.solve.splice import spliced
+from heddle_controller.solve.ties import short_of_ports
 from heddle_controller.solve.unrouted import reason_unrouted
 
 HASTE = Limits(effort=2000, spare=200, patience=4)
@@ -72,9 +73,23 @@ class Standing:
         used = np.concatenate([paths.arcs, plan.backups.arcs])
         tables = plan.fabric.structure.nodes.table_size
         self._sound = bool(
-            network.usable[used].all() and self._routed.any() and (tables == NONE).all()
+            network.usable[used].all()
+            and self._routed.any()
+            and (tables == NONE).all()
+            and not short_of_ports(plan.flows).any()
         )
         self._worst_fixed = self._worst_by_tier(self._fixed)
+
+    def rehearse(self, options: Options) -> None:
+        """Mends what is whole, so that the first loss finds every index built and in memory.
+
+        The plan stays the one it was.
+        """
+        plan = self.plan
+        if self._sound:
+            _ = plan.fabric.structure.out
+            self.mend(plan.fabric, plan.flows, options)
+            self.plan = plan
 
     def can_mend(self, fabric: Fabric, flows: Flows) -> bool:
         """Whether this can cope with what changed, and no table may fill up."""
@@ -90,7 +105,10 @@ class Standing:
     def _may_follow(self, flows: Flows) -> bool:
         """Whether flows are those known, and perhaps more behind them."""
         known = self.plan.flows
-        return flows.same_as(known) or (flows.begins_with(known) and may_follow(len(known), flows))
+        if flows.same_as(known):
+            return True
+        follows = flows.begins_with(known) and may_follow(len(known), flows)
+        return follows and not short_of_ports(flows).any()
 
     def mend(self, fabric: Fabric, flows: Flows, options: Options) -> Plan | None:
         """The plan with as little changed as the new states and flows allow.

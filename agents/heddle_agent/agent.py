@@ -23,7 +23,15 @@ from importlib.metadata import version
 from heddle_agent.backdoor import TICK_SECONDS, BackDoor, Doorway, LinkView
 from heddle_agent.fib import Fib, Link
 from heddle_agent.session import Address, Channels, Identity, Session, SessionOptions
-from heddle_agent.table import NO_FENCE, Fence, Forwarding, Held, LinkObservation, keep_in_memory
+from heddle_agent.table import (
+    NO_FENCE,
+    Fence,
+    Forwarding,
+    Held,
+    LinkObservation,
+    Turns,
+    keep_in_memory,
+)
 from heddle_agent.watch import LinkWatch
 
 _VERSION = version("heddle-agent")
@@ -65,15 +73,15 @@ class Agent:
             fence=fence,
             remember=remember,
         )
+        self._turns = Turns(self.forwarding)
         self.links = links
         self._channels = Channels() if channels is None else channels
         self._owns_channels = channels is None
         self._doorway = doorway
         self.back_door = self._open(fabric, doorway) if doorway else None
-        reached = doorway.network.address if doorway and doorway.asks else ""
         self.session = Session(
-            Identity(fabric, switch, secrets.token_hex(8), _VERSION, reached),
-            self.forwarding,
+            _identity(fabric, switch, doorway),
+            self._turns,
             links.current,
             introduced=self._introduced,
             controllers=[Address.parse(text) for text in controllers],
@@ -115,6 +123,7 @@ class Agent:
         finally:
             if self._owns_channels:
                 await self._channels.close()
+            await self._turns.idle()
             self.forwarding.fib.close()
             self._stopped.set()
 
@@ -182,4 +191,10 @@ class Agent:
         """Bring what the backend refused into it, once it can."""
         while True:
             await asyncio.sleep(_MEND_SECONDS)
-            self.forwarding.mend()
+            await self._turns.mend()
+
+
+def _identity(fabric: str, switch: str, doorway: Doorway | None) -> Identity:
+    """This start of the agent, and where its peers reach it if the controller is to tell them."""
+    reached = doorway.network.address if doorway and doorway.asks else ""
+    return Identity(fabric, switch, secrets.token_hex(8), _VERSION, reached)

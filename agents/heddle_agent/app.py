@@ -25,6 +25,10 @@ from heddle_agent.watch import KernelLinks, LinkWatch, ManualLinks, Patience, fi
 
 _log = structlog.get_logger()
 
+_SWITCH_SECONDS = 0.0005
+"""A thread that programs gives way to the loop after so long: a notice has to take its turn with it
+a few times. At Python's own 5 ms, a repair that meets a long batch takes thrice as long."""
+
 
 def next_hops(settings: Settings) -> list[NextHop]:
     """The links that the settings name; SettingsError if one is none, or there twice."""
@@ -184,5 +188,6 @@ def configure_logs(level: str, style: str) -> None:
 def run(settings: Settings) -> None:
     """Run one agent in this process; SettingsError if it cannot start."""
     configure_logs(settings.log_level, settings.log_format)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     gc.freeze()  # what is imported stays: to look through it takes longer than a repair may
     asyncio.run(serve(settings))

@@ -3,7 +3,7 @@
 from heddle_agent.fib.hashing import flow_hash, flow_hashes, name_hash
 from heddle_agent.fib.memory import MemoryFib
 from heddle_agent.fib.names import Names, Packets
-from heddle_agent.fib.port import Fib
+from heddle_agent.fib.port import Avoiding, Fib
 from heddle_agent.fib.underlay import DROPPED, DirectUnderlay, Underlay
 from heddle_agent.fib.values import (
     ANY_PORT,
@@ -24,6 +24,7 @@ from heddle_agent.fib.values import (
 __all__ = [
     "ANY_PORT",
     "DROPPED",
+    "Avoiding",
     "Batch",
     "Capability",
     "Choice",

@@ -1,14 +1,18 @@
 """The port to whatever forwards packets: hardware, a kernel, or memory.
 
-Calls are synchronous and made from one thread. A backend is handed differences only, already
-fenced, de-duplicated and checked against the local links, so that it holds no policy. ``steer`` is
-the fast path of local repair: its work may grow with the groups at risk, never with the entries.
+Calls are synchronous and made by one thread at a time. A backend is handed differences only,
+already fenced, de-duplicated and checked against the local links, so that it holds no policy.
+``steer`` is the fast path of local repair: its work may grow with the groups at risk, never with
+the entries.
+
+A device that takes its time over a batch should not make repair wait for it: a backend that can
+``avoid`` is handed batches in a thread of their own, and told what to avoid in the meantime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from heddle_agent.fib.values import Batch, Capability, Count, Failure, Group, Match, Steering
 
@@ -48,3 +52,18 @@ class Fib(Protocol):
 
     def close(self) -> None:
         """Let go of sockets and handles; entries stay (fail-static)."""
+
+
+@runtime_checkable
+class Avoiding(Protocol):
+    """What a backend can besides, whose other methods may then be called from another thread.
+
+    Only ``counters`` may be called while anything but ``avoid`` is.
+    """
+
+    def avoid(self, hops: Collection[tuple[str, str]]) -> None:
+        """At once, let nothing leave by these next hops (neighbour, key), until ``steer``.
+
+        Takes effect while another thread is in any other method, and for what that is about to
+        program. Entries fall to their backups, or to the underlay.
+        """

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 import grpc
@@ -21,7 +22,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Link
 from heddle_agent.session import encode
 from heddle_agent.session.decode import MalformedPushError, decode_push
-from heddle_agent.table import Forwarding, LinkObservation, Receipt, Status
+from heddle_agent.table import LinkObservation, Receipt, Status, Turns
 
 _log = structlog.get_logger()
 
@@ -41,14 +42,16 @@ class Conversation:
     def __init__(
         self,
         call: Call,
-        forwarding: Forwarding,
+        turns: Turns,
+        *,
         links: Callable[[], Sequence[LinkObservation]],
         answered: Counter[Status],
         introduced: Introduced,
     ) -> None:
         """``links`` gives all links as they are; ``answered`` counts pushes by their status."""
         self._call = call
-        self._forwarding = forwarding
+        self._forwarding = turns.forwarding
+        self._turns = turns
         self._links = links
         self._answered = answered
         self._introduced = introduced
@@ -58,6 +61,7 @@ class Conversation:
 
     async def introduce(self, identity: encode.Identity) -> pb.SessionAccepted:
         """Say who we are and what we hold, wait to be accepted, report all links."""
+        await self._turns.digest()  # remembered: what follows is of one moment
         await self._call.write(encode.parameters(identity, self._forwarding))
         answer = await self._call.read()
         if not isinstance(answer, pb.ControllerMessage):
@@ -95,16 +99,16 @@ class Conversation:
 
     async def _answer(self, message: pb.Push) -> None:
         try:
-            push = decode_push(message)
+            push = await self._turns.away(lambda: decode_push(message))
         except MalformedPushError as error:
             receipt = Receipt(Status.INVALID, message=str(error))
             await self._write(self._result(message, receipt))
             return
-        receipt = self._forwarding.receive(push)
         try:
+            receipt = await self._turns.receive(push)
             await self._write(self._result(message, receipt))
         finally:  # what is in the table goes into the backend, whether or not the stream lives
-            failures = self._forwarding.program(push)
+            failures = await self._turns.program(push)
         if receipt.status is Status.APPLIED:
             done = receipt._replace(failures=(*receipt.failures, *failures))
             await self._write(self._result(message, done, pb.PUSH_STAGE_FIB))
@@ -130,8 +134,9 @@ class Conversation:
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
             except TimeoutError:
-                counters = encode.counter_report(self._forwarding.counters(), time.time())
-                await self._write(counters)
+                counted = await self._turns.counters()
+                report = partial(encode.counter_report, counted, time.time())
+                await self._write(await self._turns.away(report))
                 due = loop.time() + counter_interval
             else:
                 self._wake.clear()

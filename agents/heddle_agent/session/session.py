@@ -29,7 +29,7 @@ from heddle_agent.session.conversation import (
 )
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.refusal import SessionEnd
-from heddle_agent.table import Forwarding, LinkObservation, Status
+from heddle_agent.table import LinkObservation, Status, Turns
 
 _log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ class Session:
     def __init__(
         self,
         identity: Identity,
-        forwarding: Forwarding,
+        turns: Turns,
         links: Callable[[], Sequence[LinkObservation]],
         *,
         controllers: Sequence[Address],
@@ -76,7 +76,7 @@ class Session:
         self.sessions = 0  # accepted since the start
         self.answered: Counter[Status] = Counter()
         self._identity = identity
-        self._forwarding = forwarding
+        self._turns = turns
         self._links = links
         self._introduced = introduced
         self._random = random.SystemRandom()
@@ -85,7 +85,7 @@ class Session:
         self._options = options
         self._accepted = False
         self._conversation: Conversation | None = None  # not yet accepted, it collects reports
-        self._withdrawal: asyncio.TimerHandle | None = None
+        self._withdrawal: asyncio.Task[None] | None = None
         self._logged: dict[Address, tuple[SessionEnd, float]] = {}
         self._log = _log.bind(switch=identity.switch)
 
@@ -124,7 +124,11 @@ class Session:
         stub = agent_pb2_grpc.AgentServiceStub(self._channels.get(address))
         call = stub.Session()
         conversation = Conversation(
-            call, self._forwarding, self._links, self.answered, self._introduced
+            call,
+            self._turns,
+            links=self._links,
+            answered=self.answered,
+            introduced=self._introduced,
         )
         self._conversation = conversation
         ttl = 0.0
@@ -158,12 +162,12 @@ class Session:
         self._accepted = False
         self._conversation = None
         if ttl > 0:
-            loop = asyncio.get_running_loop()
-            self._withdrawal = loop.call_later(ttl, self._withdraw, ttl)
+            self._withdrawal = asyncio.create_task(self._withdraw(ttl))
 
-    def _withdraw(self, ttl: float) -> None:
-        held = self._forwarding.held.entries
-        self._forwarding.withdraw()
+    async def _withdraw(self, ttl: float) -> None:
+        await asyncio.sleep(ttl)
+        held = self._turns.forwarding.held.entries
+        await self._turns.withdraw()
         self._log.warning("no controller: entries withdrawn", entries=held, after_seconds=ttl)
 
     def _tell(self, address: Address, end: SessionEnd, delay: float, *, met: bool) -> None:

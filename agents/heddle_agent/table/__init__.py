@@ -16,6 +16,7 @@ from heddle_agent.table.push import (
     Receipt,
     Status,
 )
+from heddle_agent.table.turns import Turns
 
 __all__ = [
     "DELETE",
@@ -32,6 +33,7 @@ __all__ = [
     "Push",
     "Receipt",
     "Status",
+    "Turns",
     "keep_in_memory",
     "table_digest",
 ]

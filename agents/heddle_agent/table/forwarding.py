@@ -1,7 +1,14 @@
 """The one place where a table meets its backend: pure functions decide, the backend acts.
 
-All methods are synchronous, so that no other task sees a table that differs from the backend in
-anything but its dirty matches.
+All methods are synchronous and one thread's, so that no other task sees a table that differs from
+the backend in anything but its dirty matches.
+
+Meanwhile the backend may be lent to another thread, which brings a long batch into it. Links may
+change then too: the table follows at once, and so does ``avoid``, by which no packet leaves towards
+a lost link any more, whether its entry is old or part of that batch. Once the backend is given back
+it is steered by all that has changed, which also ends what was avoided. So a repair waits for no
+batch; what it costs is that flows which only share a next hop with those at risk are on their
+backups until the batch is through.
 """
 
 from __future__ import annotations
@@ -11,7 +18,17 @@ from dataclasses import dataclass
 
 import structlog
 
-from heddle_agent.fib import Count, Failure, Fib, Group, Link, Match, Steering
+from heddle_agent.fib import (
+    Avoiding,
+    Choice,
+    Count,
+    Failure,
+    Fib,
+    Group,
+    Link,
+    Match,
+    Steering,
+)
 from heddle_agent.table import digest
 from heddle_agent.table.groups import Groups
 from heddle_agent.table.program import adopt, confirm, pending, withdraw
@@ -73,7 +90,10 @@ class Forwarding:
         fib.steer(steering)
         self.mend()
         self.flips = 0  # groups moved by local repair since the start
-        self._remember = remember
+        self.remember = remember
+        self._avoiding = fib if isinstance(fib, Avoiding) else None
+        self._lent = False
+        self._owed: dict[Group, Choice] | None = None  # steering that waits for the backend
         self._digest: tuple[Mapping[Match, Group], bytes] = ({}, b"")
 
     @property
@@ -90,15 +110,25 @@ class Forwarding:
 
     def receive(self, push: Push) -> Receipt:
         """Take a push into the table; ``program`` then brings it into the backend."""
-        before = self.table.fence
-        self.table, receipt = receive(self.table, push)
-        if self.table.fence > before:
-            self._remember(self.table.fence)
+        taken, receipt = receive(self.table, push)
+        if taken.fence > self.table.fence:
+            self.remember(taken.fence)
+        self.table = taken
         return receipt
+
+    def follow(self, taken: Table) -> None:
+        """Have a table that was worked out from ours, of whose links some changed meanwhile."""
+        before, now = taken.down, self.table.down
+        changes = {link: link not in now for link in before ^ now}
+        self.table, _ = links_changed(taken, changes)
 
     def program(self, push: Push) -> list[OperationFailure]:
         """Bring everything that is dirty into the backend; return the push's own failures."""
-        failures = self._apply()
+        return self.blamed(push, self._apply())
+
+    @staticmethod
+    def blamed(push: Push, failures: Sequence[Failure]) -> list[OperationFailure]:
+        """Which of a backend's failures are a push's own; others are logged."""
         if not failures:
             return []
         rows = {match: row for row, match in enumerate(push.operations.matches)}
@@ -119,13 +149,41 @@ class Forwarding:
         self.table, steering = links_changed(self.table, changes)
         if steering is None:
             return 0
-        self.fib.steer(steering)
+        if self._lent:
+            self._owed = {**(self._owed or {}), **steering.choices}
+        else:
+            self.fib.steer(steering)
         self.flips += len(steering.choices)
         return len(steering.choices)
 
+    @property
+    def lends(self) -> bool:
+        """Whether the backend can be told what to avoid while another thread is at it."""
+        return self._avoiding is not None
+
+    def lend(self) -> Table:
+        """Leave the backend to another thread; the table that it is to work from."""
+        self._lent = True
+        return self.table
+
+    def take_back(self, table: Table) -> None:
+        """The backend is free, and holds what this table says: bring it up to date with links."""
+        self._lent = False
+        self.follow(table)
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            self.fib.steer(Steering(owed, self.table.down))
+
     def _leave(self, lost: set[Link]) -> None:
-        """Links of this switch are left at once, before anybody thinks about single groups."""
-        if any(self.table.groups.switch in link[:2] for link in lost - self.table.down):
+        """Links of this switch are left at once, before anybody thinks about single groups.
+
+        While the backend is lent, so are all next hops from which a lost link would be met.
+        """
+        groups, fresh = self.table.groups, lost - self.table.down
+        if self._lent and self._avoiding is not None:
+            if fresh:
+                self._avoiding.avoid(groups.leading_over(fresh))
+        elif any(groups.switch in link[:2] for link in fresh):
             self.fib.steer(Steering({}, self.table.down | lost))
 
     def withdraw(self) -> None:

@@ -8,7 +8,7 @@ a rare sweep.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from heddle_agent.fib import Choice, Group, Link, NextHop
@@ -44,6 +44,21 @@ class Groups:
     def touched(self, links: Iterable[Link]) -> set[Group]:
         """The groups to which any of these links matters."""
         return {group for link in links for group in self.by_link.get(link, ())}
+
+    def leading_over(self, links: Collection[Link]) -> set[tuple[str, str]]:
+        """Next hops, as neighbour and key, from which any group comes to one of these links."""
+        found = {
+            (link.target if link.source == self.switch else link.source, link.key)
+            for link in links
+            if self.switch in link[:2]
+        }
+        for link in links:
+            for group in self.by_link.get(link, ()):
+                if link in group.risks:
+                    found.add(group.primary.port)
+                if group.backup is not None and link in group.backup_risks:
+                    found.add(group.backup.port)
+        return found
 
 
 def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group], list[Group]]:

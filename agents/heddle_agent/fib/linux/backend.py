@@ -9,6 +9,9 @@ then everything is read anew from the kernel, which is right by definition, the 
 and reported, and the rest is sent again. A group that has lost its last entry goes with the next
 batch, not with this one: a packet may just be between the two maps.
 
+The kernel takes one transaction after the other, and a long one takes it a tenth of a second. What
+cannot wait for that is a matter of routes alone, which have another lock there: ``avoid``.
+
 Nothing is flushed at the start and nothing removed at the end: what is there is taken over, and
 ``cleaning.clean`` removes it when asked to.
 """
@@ -28,7 +31,7 @@ from heddle_agent.fib.linux.elements import Told
 from heddle_agent.fib.linux.entries import NO_CHANGE, Entries, shapes_of
 from heddle_agent.fib.linux.hops import Cable, Hops, Port
 from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, open_socket
-from heddle_agent.fib.linux.netlink import Opener
+from heddle_agent.fib.linux.netlink import Netlink, Opener
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.notes import Kind, Notes
@@ -74,7 +77,7 @@ class LinuxFib:
         self._nics = Nics()
         self._ways = Ways()
         self._entries = Entries()
-        self._hops = Hops(self._kernel.routes, cables)
+        self._hops = Hops(self._kernel.routes, self._kernel.urgent, cables)
         self._lost: frozenset[Link] = frozenset()
         self._down: frozenset[Port] = frozenset()  # those of them that are this switch's
         self._rules: set[schema.Shape] = set()
@@ -123,15 +126,22 @@ class LinuxFib:
             if self._switch in (link.source, link.target)
         )
         with _told("links and groups not moved; they will be tried again"):
+            avoidances = self._hops.avoidances
             self._hops.steer(self._down)
-            self._flip(steering.choices)
+            self._flip(steering.choices, avoidances)
+
+    def avoid(self, hops: Collection[Port]) -> None:
+        """Take routes over next hops away, even while another thread is in here."""
+        with _told("next hops not avoided before links and groups move"):
+            self._hops.avoid(hops)
 
     def refresh(self) -> None:
         """Put back what somebody else has changed in what is ours."""
         with _told("the kernel was not looked through"):
+            avoidances = self._hops.avoidances
             if nft.ask_generation(self._kernel.nft) != self._generation:
                 self._recover()
-            self._flip({})
+            self._flip({}, avoidances)
             self._hops.refresh()
 
     def read_back(self) -> Mapping[Match, Group]:
@@ -141,10 +151,10 @@ class LinuxFib:
 
     def counters(self) -> Mapping[Match, Count]:
         """What entries have carried since this agent first saw them."""
-        return self._entries.counters(self._read())
+        return self._entries.counters(self._read(self._kernel.reader))
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Let go of the sockets; nobody may be in here."""
         self._kernel.close()
 
     def _attempt(self, batch: Batch, blamed: list[Failure]) -> list[Failure]:
@@ -251,8 +261,8 @@ class LinuxFib:
         out = {failure.match for failure in blamed}
         return [Failure(match, reason, words) for match in batch.sets if match not in out]
 
-    def _flip(self, choices: Mapping[Group, Choice]) -> None:
-        """Flip groups, then fill the tables of links that are up."""
+    def _flip(self, choices: Mapping[Group, Choice], avoidances: int) -> None:
+        """Flip groups, then fill the tables of links that are up and were avoided until now."""
         transaction = Transaction()
         empty = self._hops.slots_of(self._down)
         self._ways.steer(choices, self._lost, empty, transaction)
@@ -262,7 +272,7 @@ class LinuxFib:
             _log.error("groups not moved; they will be tried again", why=str(refused))
             self._load()
         else:
-            self._hops.restore(self._down)
+            self._hops.restore(self._down, avoidances)
 
     def _commit(self, transaction: Transaction) -> list[bytes]:
         if not transaction:
@@ -289,7 +299,7 @@ class LinuxFib:
         self._notes.load(nft.ask_elements(kernel, schema.NOTES))
         self._nics.load(self._notes.of(Kind.NIC))
         self._hops.load(self._notes.of(Kind.HOP), self._notes.of(Kind.INTERFACE))
-        read = self._read()
+        read = self._read(kernel)
         numbers = {number for told in read for number in np.unique(told.values).tolist()}
         transaction = Transaction()
         self._ways.load(
@@ -304,10 +314,11 @@ class LinuxFib:
         schema.write_rules(transaction, self._rules)
         self._commit(transaction)
 
-    def _read(self) -> list[Told]:
+    @staticmethod
+    def _read(kernel: Netlink) -> list[Told]:
         """All entries, as the kernel tells them."""
         return [
-            elements.told(layout, nft.ask_elements(self._kernel.nft, layout.name))
+            elements.told(layout, nft.ask_elements(kernel, layout.name))
             for layout in schema.LAYOUTS
         ]
 

@@ -3,12 +3,17 @@
 The route is there while the link is held to be up, so losing a link, whoever noticed, is one route
 deleted, for all groups and entries that leave by it. Slots are remembered by the caller (a slot is
 part of marks that outlive this process); tables and rules are made when a next hop is first used.
+
+``avoid`` may come from another thread at any time. Whoever adds or removes routes holds the lock
+until the kernel has answered, so no route is added that was to be avoided when it was asked for;
+that is a matter of a few requests, while a dump may take long and is done without.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
@@ -44,13 +49,19 @@ class UnresolvedError(Exception):
 class Hops:
     """The next hops of one switch."""
 
-    def __init__(self, kernel: Netlink, cables: Mapping[Port, Cable]) -> None:
+    def __init__(self, kernel: Netlink, urgent: Netlink, cables: Mapping[Port, Cable]) -> None:
+        """``urgent`` is for whoever calls ``avoid``, ``kernel`` for all else."""
         self._kernel = kernel
+        self._urgent = urgent
+        self._lock = threading.Lock()  # what is below, except for what is replaced as a whole
         self._cables = dict(cables)
         self.slots: dict[Port, int] = {}
         self.changed_interfaces: dict[int, str] = {}
         """Interfaces whose ignore_routes_with_linkdown we have set."""
         self._down: frozenset[Port] = frozenset()
+        self._avoided: frozenset[Port] = frozenset()
+        self.avoidances = 0
+        """How often there was something to avoid: tells whether there has been since."""
         self._routes: dict[int, tuple[int, str]] = {}  # interface and gateway by slot
         self._routed: set[int] = set()
         self._ruled: set[int] = set()
@@ -61,10 +72,8 @@ class Hops:
 
     def load(self, slots: Mapping[int, str], interfaces: Mapping[int, str]) -> None:
         """Take over what was noted."""
-        self.slots = {}
-        for slot, note in slots.items():
-            node, key = json.loads(note)
-            self.slots[node, key] = slot
+        noted = ((slot, json.loads(note)) for slot, note in slots.items())
+        self.slots = {(node, key): slot for slot, (node, key) in noted}
         self.changed_interfaces = dict(interfaces)
 
     def adopt(self, hops: Iterable[NextHop]) -> None:
@@ -94,20 +103,38 @@ class Hops:
 
     def steer(self, down: Collection[Port]) -> None:
         """These links of the switch are held to be down: at once no route over them."""
-        fresh = [self.slots[port] for port in frozenset(down) - self._down if port in self.slots]
-        self._down = frozenset(down) | self._down
-        self._ask({slot: rtnetlink.delete_route(slot) for slot in fresh})
-        self._routed.difference_update(fresh)
+        with self._lock:
+            fresh = self.slots_of(frozenset(down) - self._down)
+            self._down = frozenset(down) | self._down
+            self._empty(self._kernel, fresh)
 
-    def restore(self, down: Collection[Port]) -> None:
-        """All links but these are held to be up: routes over them again."""
-        self._down = frozenset(down)
+    def avoid(self, ports: Collection[Port]) -> None:
+        """At once no route over these either, whatever another thread is about to add."""
+        with self._lock:
+            fresh = self.slots_of(frozenset(ports) - self._avoided)
+            self._avoided = frozenset(ports) | self._avoided
+            self.avoidances += 1
+            self._empty(self._urgent, fresh)
+
+    def restore(self, down: Collection[Port], avoidances: int) -> None:
+        """All links but these are held to be up: routes over them again.
+
+        ``avoidances`` is as many as there had been when the caller began: if there has been another
+        since, nothing that is avoided is his to bring back.
+        """
+        with self._lock:
+            self._down = frozenset(down)
+            if self.avoidances == avoidances:
+                self._avoided = frozenset()
         self._establish()
 
     def refresh(self) -> None:
         """Put back routes and rules that are no longer there, whoever took them."""
         if self._routes:
-            self._routed = set(rtnetlink.our_routes(self._kernel))
+            before = frozenset(self._routed)
+            gone = before.difference(rtnetlink.our_routes(self._kernel))
+            with self._lock:
+                self._routed -= gone
             rules = set(rtnetlink.our_rules(self._kernel))
             self._ruled = {s for s in self._ruled if rules.issuperset(rtnetlink.slot_rules(s))}
             if not rules.issuperset(rtnetlink.SHARED_RULES):
@@ -130,10 +157,11 @@ class Hops:
             )
         route = interface.number, _gateway(hop, cable, interface)
         slot = self._slot(hop) or self._free()
-        self.slots[hop.port] = slot
+        self.slots = {**self.slots, hop.port: slot}
         if self._routes.get(slot) != route:
-            self._routes[slot] = route
-            self._routed.discard(slot)
+            with self._lock:
+                self._routes[slot] = route
+                self._routed.discard(slot)
         if not interface.ignores_linkdown:
             self._ignore_linkdown(interface)
 
@@ -164,10 +192,12 @@ class Hops:
         for slot in self._routes.keys() - self._ruled:
             shared = () if self._ruled or rules else rtnetlink.SHARED_RULES
             rules += map(rtnetlink.change_rule, (*shared, *rtnetlink.slot_rules(slot)))
-        wanted = self._routes.keys() - self._routed - self.slots_of(self._down)
-        routes = {slot: rtnetlink.add_route(slot, *self._routes[slot]) for slot in wanted}
-        failed = self._ask(routes)
-        self._routed |= wanted - failed.keys()
+        with self._lock:
+            barred = self.slots_of(self._down | self._avoided)
+            wanted = self._routes.keys() - self._routed - barred
+            routes = {slot: rtnetlink.add_route(slot, *self._routes[slot]) for slot in wanted}
+            failed = self._ask(self._kernel, routes)
+            self._routed |= wanted - failed.keys()
         for error in rtnetlink.ask(self._kernel, rules):
             if error is not None and error.errno != errno.EEXIST:
                 reason = f"no rule for it: {error.strerror}"
@@ -180,9 +210,14 @@ class Hops:
             if error.errno != errno.ENETDOWN
         }
 
-    def _ask(self, requests: Mapping[int, Request]) -> dict[int, KernelError]:
+    def _empty(self, kernel: Netlink, slots: Collection[int]) -> None:
+        self._ask(kernel, {slot: rtnetlink.delete_route(slot) for slot in slots})
+        self._routed.difference_update(slots)
+
+    @staticmethod
+    def _ask(kernel: Netlink, requests: Mapping[int, Request]) -> dict[int, KernelError]:
         """Send requests about slots; those that failed. What is gone already was deleted."""
-        answers = zip(requests, rtnetlink.ask(self._kernel, list(requests.values())), strict=True)
+        answers = zip(requests, rtnetlink.ask(kernel, list(requests.values())), strict=True)
         return {slot: e for slot, e in answers if e is not None and e.errno != errno.ESRCH}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import ExitStack, closing
 
 from heddle_agent.fib.linux import nft, schema
 from heddle_agent.fib.linux.netlink import ROUTE, KernelError, Netlink, Opener
@@ -33,23 +34,31 @@ def open_socket(protocol: int) -> socket.socket:
 
 
 class Kernel:
-    """Both ends of the kernel that the backend speaks to."""
+    """Both ends of the kernel that the backend speaks to, and each once more.
+
+    A socket is one thread's at a time. ``urgent`` takes routes away while another thread waits for
+    the kernel to answer on the others, ``reader`` looks through entries for as long as it takes.
+    """
 
     def __init__(self, opener: Opener = open_socket) -> None:
-        try:
-            self.routes = Netlink(ROUTE, opener)
-        except (OSError, AttributeError) as error:
-            raise UnavailableError(f"the linux backend needs a Linux kernel: {error}") from error
-        try:
-            self.nft = nft.open_nft(opener)
-        except OSError as error:
-            self.routes.close()
-            raise UnavailableError(_NO_NFTABLES) from error
+        with ExitStack() as opened:
+            try:
+                self.routes = opened.enter_context(closing(Netlink(ROUTE, opener)))
+                self.urgent = opened.enter_context(closing(Netlink(ROUTE, opener)))
+            except (OSError, AttributeError) as error:
+                raise UnavailableError(
+                    f"the linux backend needs a Linux kernel: {error}"
+                ) from error
+            try:
+                self.nft = opened.enter_context(closing(nft.open_nft(opener)))
+                self.reader = opened.enter_context(closing(nft.open_nft(opener)))
+            except OSError as error:
+                raise UnavailableError(_NO_NFTABLES) from error
+            self._sockets = opened.pop_all()
 
     def close(self) -> None:
-        """Let go of both sockets."""
-        self.routes.close()
-        self.nft.close()
+        """Let go of all sockets."""
+        self._sockets.close()
 
     def has_table(self) -> bool:
         """Whether our table is there. UnavailableError if the kernel has no nf_tables."""

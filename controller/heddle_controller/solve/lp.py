@@ -10,7 +10,8 @@ Loads far from those that links carry are told in a unit of their own, the power
 next to the greatest proven least. PDLP would take long over them, and its dual, which
 counts by ratio alone, needs no telling back.
 
-PDLP (a first-order method, OR-Tools) solves it as far as asked. Its answer is
+PDLP (a first-order method, OR-Tools) solves it as far as asked, by that of its interfaces
+which lets other threads run meanwhile. Its answer is
 never trusted as a bound; ``prices`` turns its dual into one that holds whatever
 the solver's accuracy, because any prices of arcs prove a bound.
 """
@@ -22,9 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from ortools.pdlp import solvers_pb2
-from ortools.pdlp.python import pdlp
-from scipy.sparse import csc_matrix
+from ortools.linear_solver.python import model_builder_helper as helper
+from scipy.sparse import csr_matrix
 
 from heddle_controller.model.fabric import Floats
 from heddle_controller.solve.commodities import Commodities
@@ -32,6 +32,10 @@ from heddle_controller.solve.network import Network
 
 ACCURACY = 1e-4
 """Relative optimality asked of PDLP: a hundredth of what counts as met."""
+
+PARAMETERS = f"""termination_criteria {{ simple_optimality_criteria {{
+    eps_optimal_relative: {ACCURACY} eps_optimal_absolute: {ACCURACY / 100}
+}} }}"""
 
 FAR = 1000.0
 """Factor from a link's speed beyond which loads get a unit of their own."""
@@ -93,19 +97,24 @@ class _Programme:
         commodities = self.commodities
         counts = (commodities.path_count, len(self.job_arcs), len(self.scale))
         rows = (commodities.count, len(self.arcs), len(self.phase_arcs))
-        programme: Any = pdlp.QuadraticProgram()
-        programme.resize_and_initialize(sum(counts), sum(rows))
-        programme.constraint_matrix = self._matrix(counts, rows)
-        programme.objective_vector = np.concatenate([np.zeros(sum(counts[:2])), 1 / self.scale])
-        programme.variable_lower_bounds = np.zeros(sum(counts))
-        programme.variable_upper_bounds = np.full(sum(counts), np.inf)
         ones, rest = np.ones(rows[0]), sum(rows[1:])
-        programme.constraint_lower_bounds = np.concatenate([ones, np.full(rest, -np.inf)])
-        programme.constraint_upper_bounds = np.concatenate([ones, np.zeros(rest)])
-        result: Any = pdlp.primal_dual_hybrid_gradient(programme, _parameters(seconds))
-        return self._read(np.array(result.primal_solution), np.array(result.dual_solution))
+        programme: Any = helper.ModelBuilderHelper()
+        programme.fill_model_from_sparse_data(
+            np.zeros(sum(counts)),
+            np.full(sum(counts), np.inf),
+            np.concatenate([np.zeros(sum(counts[:2])), 1 / self.scale]),
+            np.concatenate([ones, np.full(rest, -np.inf)]),
+            np.concatenate([ones, np.zeros(rest)]),
+            self._matrix(counts, rows),
+        )
+        solver: Any = helper.ModelSolverHelper("PDLP")
+        solver.set_solver_specific_parameters(PARAMETERS)
+        if seconds is not None:
+            solver.set_time_limit_in_seconds(max(seconds, 1e-3))
+        solver.solve(programme)
+        return self._read(np.array(solver.variable_values()), np.array(solver.dual_values()))
 
-    def _matrix(self, counts: tuple[int, int, int], rows: tuple[int, int, int]) -> csc_matrix:
+    def _matrix(self, counts: tuple[int, int, int], rows: tuple[int, int, int]) -> csr_matrix:
         commodities = self.commodities
         paths, jobs, _ = counts
         commodity, arc, _ = rows
@@ -131,7 +140,7 @@ class _Programme:
             ),
         ]
         row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
-        return csc_matrix((value, (row, column)), shape=(sum(rows), sum(counts)))
+        return csr_matrix((value, (row, column)), shape=(sum(rows), sum(counts)))
 
     def _read(self, primal: Floats, dual: Floats) -> Relaxation:
         commodities, network = self.commodities, self.network
@@ -164,13 +173,3 @@ def two_to(size: float) -> float:
     """
     fraction, exponent = math.frexp(size)
     return math.ldexp(1.0, exponent - (fraction == 0.5)) if size > 0 else 1.0  # noqa: PLR2004
-
-
-def _parameters(seconds: float | None) -> Any:  # noqa: ANN401 - a message without usable stubs
-    parameters: Any = solvers_pb2.PrimalDualHybridGradientParams()
-    criteria = parameters.termination_criteria
-    criteria.simple_optimality_criteria.eps_optimal_relative = ACCURACY
-    criteria.simple_optimality_criteria.eps_optimal_absolute = ACCURACY / 100
-    if seconds is not None:
-        criteria.time_sec_limit = max(seconds, 1e-3)
-    return parameters

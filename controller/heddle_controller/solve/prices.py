@@ -21,6 +21,9 @@ from heddle_controller.solve.network import Network
 MOST_WORK = 20_000_000
 """Destinations times arcs beyond which no distances are looked for."""
 
+AT_ONCE = 200_000
+"""Destinations times arcs looked at in one go: numpy lets no other thread run meanwhile."""
+
 
 def price_bounds(
     network: Network, commodities: Commodities, relaxation: Relaxation
@@ -89,6 +92,7 @@ class _Distances:
         usable = np.flatnonzero(network.usable)
         leaves_nic = is_nic[network.tail[usable]]
         self._inner, self._first = usable[~leaves_nic], usable[leaves_nic]
+        self._at_once = max(1, AT_ONCE // max(1, network.arc_count))
 
     def cheapest(self, counted: Bools) -> Floats:
         """Least cost of a path of each commodity; prices of arcs not counted are 0."""
@@ -96,8 +100,15 @@ class _Distances:
         for group in np.unique(self._commodities.group).tolist():
             rows = np.flatnonzero(self._commodities.group == group)
             price = np.where(counted, self._prices_of(group), 0.0)
-            cost = self._costs(price, np.unique(self._column[rows]))
-            result[rows] = cost[self._commodities.source[rows], self._column[rows]]
+            order = rows[np.argsort(self._column[rows], kind="stable")]
+            columns, first = np.unique(self._column[order], return_index=True)
+            for low in range(0, len(columns), self._at_once):
+                high = low + self._at_once
+                end = first[high] if high < len(columns) else len(order)
+                own = order[first[low] : end]
+                place = np.searchsorted(columns[low:high], self._column[own])
+                cost = self._costs(price, columns[low:high])
+                result[own] = cost[self._commodities.source[own], place]
         return result
 
     def _prices_of(self, group: int) -> Floats:
@@ -115,21 +126,19 @@ class _Distances:
         return prices * per_gbps
 
     def _costs(self, price: Floats, columns: Ints) -> Floats:
-        """Cost from every node to some of the ends (Bellman-Ford), shape (nodes, ends)."""
+        """Cost from every node to some of the ends (Bellman-Ford), shape (nodes, columns)."""
         network = self._network
-        cost = np.full((network.fabric.node_count, len(self._ends)), np.inf)
-        cost[self._ends[columns], columns] = 0.0
-        while self._relax(cost, price, self._inner, columns):
+        cost = np.full((network.fabric.node_count, len(columns)), np.inf)
+        cost[self._ends[columns], np.arange(len(columns))] = 0.0
+        while self._relax(cost, price, self._inner):
             pass
         # No path passes through a NIC: what leaves one is looked at last, and once.
-        self._relax(cost, price, self._first, columns)
+        self._relax(cost, price, self._first)
         return cost
 
-    def _relax(self, cost: Floats, price: Floats, arcs: Ints, columns: Ints) -> bool:
+    def _relax(self, cost: Floats, price: Floats, arcs: Ints) -> bool:
         network = self._network
-        through = cost[network.head[arcs]][:, columns] + price[arcs][:, None]
-        better = cost[:, columns]
-        np.minimum.at(better, network.tail[arcs], through)
-        changed = not np.array_equal(better, cost[:, columns])
-        cost[:, columns] = better
-        return changed
+        through = cost[network.head[arcs]] + price[arcs][:, None]
+        before = cost.copy()
+        np.minimum.at(cost, network.tail[arcs], through)
+        return not np.array_equal(before, cost)

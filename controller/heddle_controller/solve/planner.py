@@ -8,8 +8,9 @@
    relaxation also proves a better bound. The better of the two plans stays.
 3. Where links stay overloaded, flows exchange QPs until the slowest is as fast as
    equal loads allow (``fairness``).
-4. Where tables have no room for flows to part, those are tied (``ties``) and planned
-   again; what still exceeds a table then is given up (``tables``).
+4. Where tables have no room for flows to part, or switches cannot tell them apart,
+   those are tied (``ties``) and planned again; what still exceeds a table then is
+   given up (``tables``).
 5. Each path gets a backup, and the plan its certificate.
 """
 
@@ -20,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Fabric
-from heddle_controller.model.flows import Flows
+from heddle_controller.model.flows import SOURCE_PORT_COUNT, Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.assignment import Assignment
@@ -44,7 +45,7 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planes import Planes
 from heddle_controller.solve.tables import fit_tables, too_parted
-from heddle_controller.solve.ties import Ties, tie
+from heddle_controller.solve.ties import Ties, kept_together, short_of_ports, tie
 from heddle_controller.solve.unrouted import Reasons
 
 MOST_ROUNDS = 8
@@ -94,19 +95,32 @@ def _solved(
         return problem, paths
 
     pair = pairs_of(flows)
-    ties = tie(flows, pair, np.zeros(len(flows), dtype=np.bool_))
+    short = short_of_ports(flows)
+    parted = np.zeros_like(short)
+    ties = tie(flows, kept_together(flows, pair, parted), short)
     problem, paths = planned(ties)
     for _ in range(MOST_ROUNDS):
-        parted = too_parted(network, flows, paths, pair)
-        if not parted.any() or deadline.passed():
+        more = too_parted(network, flows, paths, pair)
+        if not more.any() or deadline.passed():
             break
-        ties = tie(flows, pair, ties.tied | parted)
+        parted |= more
+        ties = tie(flows, kept_together(flows, pair, parted), short | parted)
         problem, paths = planned(ties)
     if ties.tied.any():
         problem.flows, problem.routed = flows, problem.routed[ties.stands]
         problem.bound = cut_bound(network, flows, problem.routed)
-        problem.notes = (f"{ties.tied.sum()} flows are not split, to fit the tables",)
+        problem.notes = _notes(short & ~parted, parted)
     return finished_plan(problem, paths)
+
+
+def _notes(short: Bools, parted: Bools) -> tuple[str, ...]:
+    notes = []
+    if parted.any():
+        notes.append(f"{parted.sum()} flows are not split, to fit the tables")
+    if short.any():
+        why = f"their NICs have more than {SOURCE_PORT_COUNT} QPs between them"
+        notes.append(f"{short.sum()} flows share UDP source ports and so paths: {why}")
+    return tuple(notes)
 
 
 def _assign(problem: Problem, options: Options) -> Assignment:

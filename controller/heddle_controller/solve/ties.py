@@ -1,9 +1,11 @@
 """Flows that must keep together, planned as one.
 
 Where tables have no room for the QPs of a pair of NICs to part, all flows of the
-pair are *tied*: one path for all of them is one entry at a switch. For the planner
-they are then a single flow of a single QP, so that search and colouring need know
-nothing of tables; afterwards each flow of the pair gets the path that was found.
+pair are *tied*: one path for all of them is one entry at a switch. So are those of a
+pair with more QPs than there are source ports, as far as a switch cannot tell them
+apart: flows of one QP by port, others all. For the planner tied flows are a single flow
+of a single QP, so that search and colouring need know nothing of tables and ports;
+afterwards each flow gets the path that was found.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints
-from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.flows import ANY_PHASE, SOURCE_PORT_COUNT, Flows
 from heddle_controller.model.plan import Paths, starts
+from heddle_controller.solve.needs import pairs_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +48,36 @@ class Ties:
         return replace(every, flow=flow, last_qp=last_qp)
 
 
-def tie(flows: Flows, pair: Ints, tied: Bools) -> Ties:
-    """Ties the flows marked, those of one pair together. ``pair`` is by flow.
+def short_of_ports(flows: Flows) -> Bools:
+    """Which flows share ports with others of their pair of NICs, shape (flows,)."""
+    result = np.zeros(len(flows), dtype=np.bool_)
+    sent = np.bincount(flows.source, weights=flows.qps)
+    if sent.max(initial=0) > SOURCE_PORT_COUNT:  # a pair has no more than its sender
+        rows = np.flatnonzero(sent[flows.source] > SOURCE_PORT_COUNT)
+        pair = pairs_of(flows.take(rows))
+        crowded = np.bincount(pair, weights=flows.qps[rows]) > SOURCE_PORT_COUNT
+        result[rows] = (crowded & (np.bincount(pair) > 1))[pair]
+    return result
+
+
+def kept_together(flows: Flows, pair: Ints, whole: Bools) -> Ints:
+    """Number of what each flow must keep together with, were it tied; ``pair`` is by flow.
+
+    The whole pair, or of pairs that are short of ports and have flows of one QP alone,
+    those of the same port. ``whole`` marks flows of pairs that need the former anyway.
+    """
+    if not short_of_ports(flows).any():
+        return pair
+    most = np.zeros(int(pair.max()) + 1, dtype=np.int64)
+    np.maximum.at(most, pair, flows.qps)
+    port = np.where(whole | (most[pair] > 1), 0, flows.source_ports())
+    codes = pair * (int(port.max(initial=0)) + 1) + port
+    group: Ints = np.unique(codes, return_inverse=True)[1]
+    return group
+
+
+def tie(flows: Flows, together: Ints, tied: Bools) -> Ties:
+    """Ties the flows marked, those of one number in ``together`` with each other.
 
     A tied flow has the sum of its flows' rates, which may be more than they ever need
     at once where their phases differ; it takes shortest paths if any of them must.
@@ -54,7 +85,7 @@ def tie(flows: Flows, pair: Ints, tied: Bools) -> Ties:
     everyone = np.arange(len(flows), dtype=np.int64)
     if not tied.any():
         return Ties(flows, everyone, everyone, tied, flows.qps)
-    group = np.where(tied, pair, len(flows) + everyone)
+    group = np.where(tied, together, len(flows) + everyone)
     _, leader, inverse = np.unique(group, return_index=True, return_inverse=True)
     order = np.argsort(leader)
     place = np.empty_like(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -62,11 +63,11 @@ def test_no_packet_meets_a_lost_link_while_the_kernel_is_busy(seed: int) -> None
 
         async def play() -> None:
             backend = LinuxFib(SWITCH, CABLES, opener=opener)
-            forwarding = Forwarding(SWITCH, backend, [hop.port for hop in SPINES])
-            gate = Gate()
-            for made in opened:
-                made.gate = gate
-            await Play(seed, forwarding, gate, where).run(5)
-            backend.close()
+            with closing(backend):
+                forwarding = Forwarding(SWITCH, backend, [hop.port for hop in SPINES])
+                gate = Gate()
+                for made in opened:
+                    made.gate = gate
+                await Play(seed, forwarding, gate, where).run(5)
 
         asyncio.run(play())

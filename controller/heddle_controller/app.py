@@ -52,6 +52,9 @@ log = structlog.stdlib.get_logger(__name__)
 REFUSED = 2
 """Exit status where a setting, a port or the store cannot be used as it is."""
 
+SWITCH_SECONDS = 0.0005
+"""For which a thread may keep the interpreter from others; a tenth of what is usual."""
+
 PROOF_SECONDS = 10.0
 """Of looking for a better bound: what keeps a stop from waiting longer than that."""
 
@@ -114,6 +117,8 @@ async def run(settings: Settings) -> None:
         # Modules and wiring stay for good: to look through them for garbage would stop all
         # answers for tens of milliseconds each time.
         gc.freeze()
+        # While a plan is made the loop waits for the interpreter several times for each answer.
+        sys.setswitchinterval(SWITCH_SECONDS)
         api.set_serving(serving=True)
         stack.callback(api.set_serving, serving=False)
         _tell(settings, api.port, metrics.port)

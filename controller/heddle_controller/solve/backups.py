@@ -58,12 +58,20 @@ def backups_of(
     bare = (lengths == 0) & (source != destination) & (source != NONE) & (destination != NONE)
     if bare.any():
         aftermath = _so_far(network, flows, paths, backup, bare)
+        idle = np.zeros(network.arc_count + 1)
+        only: dict[tuple[int, bytes], Ints] = {}
         for row in np.flatnonzero(bare).tolist():
             taken = paths.of(row)
             links = _risk(network, taken)
-            used = aftermath.utilization(links, row)
             choice = candidates.between(int(source[row]), int(destination[row]))
-            pieces[row] = least_shared(network, choice, taken, used)
+            if len(choice) == 1:  # no choice, however full links are: the same for every such path
+                key = int(source[row]), links.tobytes()
+                if key not in only:
+                    only[key] = least_shared(network, choice, taken, idle)
+                pieces[row] = only[key]
+            else:
+                used = aftermath.utilization(links, row)
+                pieces[row] = least_shared(network, choice, taken, used)
             lengths[row] = len(pieces[row])
             aftermath.note(links, row, pieces[row])
     flat = np.concatenate([*pieces, np.empty(0, dtype=np.int64)])

@@ -61,7 +61,8 @@ def test_a_bad_leaf_costs_others_only_what_they_send_it(
 
     That is what it exchanges with the bad leaf, over the spines which that one has
     left, and else one: what it would have if the bad leaf were not there. Flows that
-    are split may leave a QP more behind.
+    are split may leave a QP more behind, and once in some hundred fabrics two: half of the
+    collision that would be hidden otherwise.
     """
     fabric, bad = one_bad_leaf(leaves, nics, left)
     flows = permutations(fabric, seed, 1, qps)
@@ -69,5 +70,5 @@ def test_a_bad_leaf_costs_others_only_what_they_send_it(
     to_bad = [(ends[1 - way] == bad) & (ends[way] != bad) for way in (0, 1)]
     exchanged = [np.bincount(ends[way, to_bad[way]], minlength=fabric.node_count) for way in (0, 1)]
     must = np.maximum(np.ceil(np.array(exchanged) / left), 1.0)
-    slack = 0.0 if qps == 1 else 1 / qps
+    slack = 0.0 if qps == 1 else 2 / qps
     assert (elsewhere(fabric, flows, bad) <= must + slack + 1e-9).all()

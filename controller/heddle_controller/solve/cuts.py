@@ -48,8 +48,9 @@ class Cuts:
 
     def change(self, arcs: Ints, *, usable: bool) -> None:
         """Gives or takes capacity: arcs between switches that changed their state."""
-        for family in self._families:
-            family.change(arcs, usable=usable)
+        if len(arcs):
+            for family in self._families:
+                family.change(arcs, usable=usable)
 
     def prepare(self) -> None:
         """Gets ready for changes: then they are quick from the first on."""

@@ -190,9 +190,12 @@ class Standing:
 
         ``known`` is how many were there before.
         """
-        rows = np.arange(len(flows), dtype=np.int64)
         if self.network.terminal is self._terminal:
             rows = np.flatnonzero(~self._routed)
+            if not len(rows):
+                return [], []
+        else:
+            rows = np.arange(len(flows), dtype=np.int64)
         self._terminal = self.network.terminal
         near = attached(self.network, flows, rows)
         cut_off = rows[~near & (self._routed[rows] | (rows >= known))]

@@ -59,13 +59,14 @@ def backups_of(
     if bare.any():
         aftermath = _so_far(network, flows, paths, backup, bare)
         idle = np.zeros(network.arc_count + 1)
-        only: dict[tuple[int, bytes], Ints] = {}
+        only: dict[tuple[int, int, bytes], Ints] = {}
         for row in np.flatnonzero(bare).tolist():
             taken = paths.of(row)
             links = _risk(network, taken)
-            choice = candidates.between(int(source[row]), int(destination[row]))
+            ends = int(source[row]), int(destination[row])
+            choice = candidates.between(*ends)
             if len(choice) == 1:  # no choice, however full links are: the same for every such path
-                key = int(source[row]), links.tobytes()
+                key = *ends, links.tobytes()
                 if key not in only:
                     only[key] = least_shared(network, choice, taken, idle)
                 pieces[row] = only[key]

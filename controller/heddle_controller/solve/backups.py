@@ -193,7 +193,7 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
 
 
 def least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> Ints:
-    """The candidate with the fewest links, then switches, in common with a path.
+    """The candidate with the fewest links between switches, links, switches in common with a path.
 
     Among equals the least full; ``used`` is by arc and padding. Where every candidate
     has something in common a way round, if there is one; none if all are the path.
@@ -205,8 +205,12 @@ def least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> I
     switches = network.head[taken[:-1]]
     switches = switches[(switches != ends[0]) & (switches != ends[1])]
     links_shared, switches_shared = _shared(choice >> 1, taken >> 1), _shared(heads, switches)
+    # No switch can repair the loss of a NIC's own link: those between switches come first.
+    between = links_shared
+    if (network.level[list(ends)] == NodeKind.NIC).any():
+        between = _shared(choice >> 1, _risk(network, taken))
     worst = used[choice].max(axis=1, initial=0.0)
-    best = int(np.lexsort((worst, switches_shared, links_shared))[0])
+    best = int(np.lexsort((worst, switches_shared, links_shared, between))[0])
     if switches_shared[best] and not network.tiered:
         apart = ~np.isin(network.tail, switches) & ~np.isin(network.head, switches)
         if len(detour := _detour(network, ends, taken, apart)):

@@ -175,8 +175,9 @@ class Switch(RuleBasedStateMachine):
         alive = [hop for hop in SPINES if Link.between(SWITCH, hop.node) not in self.down]
         return [*alive] or [None]
 
-    def teardown(self) -> None:
-        """In the end, the digest tells these entries from others, and not what led to them."""
+    @invariant()
+    def digests_are_equal_just_when_entries_are(self) -> None:
+        """The digest tells these entries from others, and not the ways that led to them."""
         assert self.switch.digest() == rebuilt(self.held).digest()
         if self.held:
             other = dict(self.held)

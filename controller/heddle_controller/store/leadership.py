@@ -9,11 +9,12 @@ from __future__ import annotations
 import sqlite3
 
 from heddle_controller.reconcile.errors import StaleEpoch, Unavailable
+from heddle_controller.reconcile.replicas import Leader
 from heddle_controller.store.part import Part
 
 
 class LeadershipTable(Part):
-    """``Leadership``."""
+    """``Leadership``, ``Succession`` and ``Freshness``."""
 
     async def acquire_leadership(self, holder: str, *, above: int = 0) -> int:
         """See ``Leadership``."""
@@ -39,6 +40,19 @@ class LeadershipTable(Part):
                 turn.leader = 0
                 turn.changed.notify_all()
 
+    def leads(self, epoch: int) -> bool:
+        """See ``Succession``."""
+        turn = self._shared.turn
+        return turn.leader == epoch and not turn.closed
+
+    async def leader(self) -> Leader:
+        """See ``Succession``."""
+        return await self._read(_newest)
+
+    def stale_for(self) -> float:
+        """See ``Freshness``: the file is here, or nothing is."""
+        return 0.0
+
 
 def _next(connection: sqlite3.Connection, holder: str, above: int) -> int:
     row = connection.execute(
@@ -46,6 +60,10 @@ def _next(connection: sqlite3.Connection, holder: str, above: int) -> int:
         (above, holder),
     ).fetchone()
     return int(row[0])
+
+
+def _newest(connection: sqlite3.Connection) -> Leader:
+    return Leader(*connection.execute("SELECT epoch, holder FROM leadership").fetchone())
 
 
 def check_epoch(connection: sqlite3.Connection, epoch: int) -> None:

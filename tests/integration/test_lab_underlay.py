@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -38,6 +39,17 @@ def test_nothing_appears_among_the_machine_s_own_interfaces(lab: Lab) -> None:
     own = tools.run(["ip", "-oneline", "link"])
     for port in (port for cable in lab.layout.cables for port in cable.ends):
         assert f" {port.name}@" not in own
+
+
+def test_the_ends_of_a_cable_have_unlike_indexes(lab: Lab) -> None:
+    """As the kernel has them: a pair whose ends share one would tell of a lost carrier late."""
+    for switch in lab.layout.switches:
+        told = tools.run(
+            ["ip", "-json", "-netns", lab.spaces[switch], "link", "show", "type", "veth"]
+        )
+        ends = [(link["ifindex"], link["link_index"]) for link in json.loads(told)]
+        assert len(ends) == len(lab.layout.ports[switch]) + 1  # management
+        assert all(own != other for own, other in ends)
 
 
 def test_packets_spread_over_both_spines_and_each_flow_keeps_to_one(lab: Lab) -> None:

@@ -2,7 +2,10 @@
 
 Cables are veth pairs made in their namespaces from the start, so that nothing appears
 among the machine's own interfaces. Settings that interfaces inherit (forwarding, the
-hash, what to do without carrier) are written before any interface is there.
+hash, what to do without carrier) are written before any interface is there. Every end
+has an index that no other end of the lab has: where both ends of a pair bear the same
+one, the kernel takes the pair for a device without a lower one, whose lost carrier can
+wait, and tells of it up to a second late.
 
 A cable of limited speed is shaped where it is left, at both ends. What is marked CS6
 (BGP, BFD and the agents' own hellos) goes first, as on a real switch: a full cable
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from itertools import count
 
 from heddle_emulator.netns.layout import MANAGEMENT, MGMT, MGMT_PORT, Cable, Layout, Port
 
@@ -20,6 +24,8 @@ BRIDGE = "br0"
 CONTROL_TOS = 0xC0
 """CS6, the whole byte."""
 QUEUE_PACKETS = 100
+FIRST_INDEX = 1000
+"""Of interfaces; those that the kernel numbers by itself stay below."""
 FIRST_NIC_TABLE = 100
 """Routing table of a host's first NIC."""
 EVERYWHERE = {
@@ -63,19 +69,25 @@ def hash_seed(switch: str, seed: int) -> int:
 
 def cables_script(layout: Layout, spaces: dict[str, str]) -> str:
     """For ``ip -batch``: every veth pair; ``spaces`` is the namespace of each node."""
-    lines = []
-    for cable in layout.cables:
-        a, b = cable.ends
-        lines.append(_veth(a.name, spaces[a.namespace], b.name, spaces[b.namespace]))
-    lines += [
-        _veth(MGMT_PORT, spaces[switch], f"m{place}", spaces[MGMT])
+    pairs = [
+        ((a.name, spaces[a.namespace]), (b.name, spaces[b.namespace]))
+        for a, b in (cable.ends for cable in layout.cables)
+    ]
+    pairs += [
+        ((MGMT_PORT, spaces[switch]), (f"m{place}", spaces[MGMT]))
         for place, switch in enumerate(layout.switches)
     ]
+    lines = map(_veth, pairs, count(FIRST_INDEX, 2))
     return "\n".join(lines) + "\n"
 
 
-def _veth(name: str, space: str, peer: str, peer_space: str) -> str:
-    return f"link add name {name} netns {space} type veth peer name {peer} netns {peer_space}"
+def _veth(ends: tuple[tuple[str, str], tuple[str, str]], index: int) -> str:
+    """A pair of interfaces, each with its name and namespace, by this index and the next."""
+    near, far = (
+        f"name {name} index {index + place} netns {space}"
+        for place, (name, space) in enumerate(ends)
+    )
+    return f"link add {near} type veth peer {far}"
 
 
 def switch_script(layout: Layout, switch: str) -> str:

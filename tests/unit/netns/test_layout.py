@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from ipaddress import ip_address
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -158,6 +159,15 @@ def test_shaping_is_in_proportion_and_lets_control_through_first() -> None:
     assert "rate 20000000bit" in script
     assert "rate 10000000bit" in script
     assert script.count("match ip dsfield 0xc0 0xff flowid 1:10") == 2
+
+
+def test_no_two_interfaces_have_an_index_in_common() -> None:
+    """Ends of one index tell of a lost carrier late; so do ends in the management network."""
+    layout = lay_out(clos(leaves=2, spines=2, nics_per_leaf=2, parallel=2))
+    script = plumbing.cables_script(layout, {node: node for node in layout.namespaces})
+    words = script.split()
+    indexes = [number for word, number in pairwise(words) if word == "index"]
+    assert len(indexes) == len(set(indexes)) == 2 * (len(layout.cables) + len(layout.switches))
 
 
 def test_hash_seeds_differ_by_switch_and_by_seed() -> None:

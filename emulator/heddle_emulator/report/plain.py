@@ -1,0 +1,122 @@
+"""Dataclasses as JSON and back, by their own annotations.
+
+Fields are keys, enums their values, tuples lists, and numbers that are not finite null: read
+again they are None where the field allows it, else infinite. A key that is not known is passed
+over, so that files of a newer version can be read; a field with no default that is missing, or
+has another type, is refused with the place where it stands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Json = Any
+
+
+class PlainError(ValueError):
+    """A value that has not the form it should; ``place`` says where, like ``stories[0].title``."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place or 'the whole'}: {reason}")
+        self.place, self.reason = place, reason
+
+
+def to_plain(value: object) -> Json:
+    """What ``json.dumps`` takes."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def from_plain(form: type[T], value: Json) -> T:
+    """A dataclass from what ``json.loads`` gave.
+
+    Raises:
+        PlainError: the value has not the form of the class.
+    """
+    return cast("T", _read(form, value, ""))
+
+
+def _read(form: Any, value: Json, place: str) -> Any:  # noqa: ANN401 - any annotation
+    origin = get_origin(form)
+    if origin in {Union, types.UnionType}:
+        return _either(get_args(form), value, place)
+    if origin is tuple:
+        inner = get_args(form)[0]
+        items = _expect(list, value, place)
+        return tuple(_read(inner, item, f"{place}[{i}]") for i, item in enumerate(items))
+    if origin is dict:
+        inner = get_args(form)[1]
+        items = _expect(dict, value, place)
+        return {str(key): _read(inner, item, f"{place}.{key}") for key, item in items.items()}
+    if isinstance(form, type) and issubclass(form, Enum):
+        return _word(form, value, place)
+    if dataclasses.is_dataclass(form):
+        return _record(cast("type", form), value, place)
+    return _scalar(form, value, place)
+
+
+def _either(forms: tuple[Any, ...], value: Json, place: str) -> Json:
+    if value is None and types.NoneType in forms:
+        return None
+    (form,) = (one for one in forms if one is not types.NoneType)
+    return _read(form, value, place)
+
+
+def _word(form: type[Enum], value: Json, place: str) -> Enum:
+    words = [str(one.value) for one in form]
+    if value not in words:
+        raise PlainError(place, f"{value!r} is none of {', '.join(words)}")
+    return form(value)
+
+
+@cache
+def _hints(form: type) -> dict[str, Any]:
+    return get_type_hints(form)
+
+
+def _record(form: type, value: Json, place: str) -> object:
+    items, hints = _expect(dict, value, place), _hints(form)
+    told: dict[str, Any] = {}
+    for field in dataclasses.fields(form):
+        inner = f"{place}.{field.name}" if place else field.name
+        if field.name in items:
+            told[field.name] = _read(hints[field.name], items[field.name], inner)
+        elif field.default is dataclasses.MISSING:
+            raise PlainError(inner, "is missing")
+    return form(**told)
+
+
+def _scalar(form: type, value: Json, place: str) -> Json:
+    if form is float and (value is None or type(value) is int):
+        return math.inf if value is None else float(value)
+    return _expect(form, value, place)
+
+
+def _expect(form: type, value: Json, place: str) -> Any:  # noqa: ANN401 - as it came
+    if type(value) is not form:
+        raise PlainError(place, f"is {_named(type(value))}, not {_named(form)}")
+    return value
+
+
+def _named(form: type) -> str:
+    words = {dict: "an object", list: "a list", str: "text", float: "a number", int: "a number"}
+    words |= {bool: "true or false", types.NoneType: "null"}
+    return words.get(form, form.__name__)

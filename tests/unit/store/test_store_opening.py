@@ -12,7 +12,7 @@ import pytest
 
 from heddle_controller.reconcile.errors import Unavailable, Unusable
 from heddle_controller.store.embedded import open_embedded
-from heddle_controller.store.schema import VERSION
+from heddle_controller.store.embedded.schema import VERSION
 from tests.unit.store.samples import clos, job
 
 HOLD = """

@@ -19,9 +19,9 @@ import orjson
 
 from heddle_controller.model.fabric import Fabric, Ints, State, Structure
 from heddle_controller.reconcile.records import LinkReport
-from heddle_controller.store.part import Part
-from heddle_controller.store.reporters import LinkEnds, Reporter
-from heddle_controller.store.rows import FabricRow, fabric_row, save_states
+from heddle_controller.store.embedded.part import Part
+from heddle_controller.store.embedded.reporters import LinkEnds, Reporter
+from heddle_controller.store.embedded.rows import FabricRow, fabric_row, save_states
 
 
 def observed_states(structure: Structure, reporters: Mapping[str, Reporter]) -> Ints:

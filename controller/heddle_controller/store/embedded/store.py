@@ -13,16 +13,16 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from heddle_controller.store.changes import Changes, Watcher
-from heddle_controller.store.database import Database
-from heddle_controller.store.demands import DemandTables
-from heddle_controller.store.fabrics import FabricTables
-from heddle_controller.store.facts import FactTables
-from heddle_controller.store.jobs import JobTables
-from heddle_controller.store.leadership import LeadershipTable
-from heddle_controller.store.observed import ObservedTables
-from heddle_controller.store.part import Shared
-from heddle_controller.store.plans import PlanTables
-from heddle_controller.store.states import StateTables
+from heddle_controller.store.embedded.database import Database
+from heddle_controller.store.embedded.demands import DemandTables
+from heddle_controller.store.embedded.fabrics import FabricTables
+from heddle_controller.store.embedded.facts import FactTables
+from heddle_controller.store.embedded.jobs import JobTables
+from heddle_controller.store.embedded.leadership import LeadershipTable
+from heddle_controller.store.embedded.observed import ObservedTables
+from heddle_controller.store.embedded.part import Shared
+from heddle_controller.store.embedded.plans import PlanTables
+from heddle_controller.store.embedded.states import StateTables
 
 
 class EmbeddedStore(

@@ -14,10 +14,10 @@ from heddle_controller.reconcile.errors import Conflict, StaleIntent
 from heddle_controller.reconcile.records import FabricRecord, FabricSummary, Request
 from heddle_controller.store.codec.container import pack, unpack
 from heddle_controller.store.codec.structure import PackedStructure, pack_structure
-from heddle_controller.store.observed import observed_states
-from heddle_controller.store.part import NOBODY, Part, new_etag
-from heddle_controller.store.requests import fingerprint, once
-from heddle_controller.store.rows import (
+from heddle_controller.store.embedded.observed import observed_states
+from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
+from heddle_controller.store.embedded.requests import fingerprint, once
+from heddle_controller.store.embedded.rows import (
     FabricRow,
     States,
     drop_unused_structures,

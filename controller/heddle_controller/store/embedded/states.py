@@ -13,9 +13,15 @@ import orjson
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.records import LinkName, LinkRecord, Request, SwitchRecord
-from heddle_controller.store.part import NOBODY, Part, new_etag
-from heddle_controller.store.requests import fingerprint, nothing, once
-from heddle_controller.store.rows import FabricRow, States, changed, fabric_row, save_states
+from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
+from heddle_controller.store.embedded.requests import fingerprint, nothing, once
+from heddle_controller.store.embedded.rows import (
+    FabricRow,
+    States,
+    changed,
+    fabric_row,
+    save_states,
+)
 
 
 class StateTables(Part):

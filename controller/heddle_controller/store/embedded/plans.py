@@ -18,9 +18,9 @@ from heddle_controller.reconcile.errors import StaleGeneration
 from heddle_controller.reconcile.records import Committed, PlanFacts, Programmed
 from heddle_controller.store.codec.plans import pack_plan, unpack_plan
 from heddle_controller.store.codec.structure import PackedStructure, pack_structure
-from heddle_controller.store.leadership import check_epoch
-from heddle_controller.store.part import Part
-from heddle_controller.store.rows import (
+from heddle_controller.store.embedded.leadership import check_epoch
+from heddle_controller.store.embedded.part import Part
+from heddle_controller.store.embedded.rows import (
     bump_facts,
     drop_unused_structures,
     load_structure,

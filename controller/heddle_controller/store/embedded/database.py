@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from heddle_controller.reconcile.errors import Unavailable, Unusable
 from heddle_controller.store.codec.container import DamagedError
-from heddle_controller.store.lock import FileLock
-from heddle_controller.store.schema import open_database
+from heddle_controller.store.embedded.lock import FileLock
+from heddle_controller.store.embedded.schema import open_database
 
 Answer = TypeVar("Answer")
 Work = Callable[[sqlite3.Connection], Answer]

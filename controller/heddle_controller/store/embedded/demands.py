@@ -11,9 +11,9 @@ from heddle_controller.model.demand import Demands
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.records import DemandRecord, Request
 from heddle_controller.store.codec.demands import pack_demands, unpack_demands
-from heddle_controller.store.part import NOBODY, Part, new_etag
-from heddle_controller.store.requests import fingerprint, nothing, once
-from heddle_controller.store.rows import bump_intent, check_revision
+from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
+from heddle_controller.store.embedded.requests import fingerprint, nothing, once
+from heddle_controller.store.embedded.rows import bump_intent, check_revision
 
 
 class DemandTables(Part):

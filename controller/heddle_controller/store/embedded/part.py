@@ -13,8 +13,8 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.records import Request
 from heddle_controller.store.changes import Changes
-from heddle_controller.store.database import Database, Work
-from heddle_controller.store.reporters import Observations
+from heddle_controller.store.embedded.database import Database, Work
+from heddle_controller.store.embedded.reporters import Observations
 
 Answer = TypeVar("Answer")
 

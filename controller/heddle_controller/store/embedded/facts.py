@@ -6,11 +6,16 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from heddle_controller.reconcile.records import Intent, JobFacts, Versions
-from heddle_controller.store.demands import demands_of
-from heddle_controller.store.jobs import jobs_of
-from heddle_controller.store.leadership import check_epoch
-from heddle_controller.store.part import Part
-from heddle_controller.store.rows import bump_facts, fabric_row, newest_generation, revision_of
+from heddle_controller.store.embedded.demands import demands_of
+from heddle_controller.store.embedded.jobs import jobs_of
+from heddle_controller.store.embedded.leadership import check_epoch
+from heddle_controller.store.embedded.part import Part
+from heddle_controller.store.embedded.rows import (
+    bump_facts,
+    fabric_row,
+    newest_generation,
+    revision_of,
+)
 
 
 class FactTables(Part):

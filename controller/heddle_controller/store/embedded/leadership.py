@@ -10,7 +10,7 @@ import sqlite3
 
 from heddle_controller.reconcile.errors import StaleEpoch, Unavailable
 from heddle_controller.reconcile.replicas import Leader
-from heddle_controller.store.part import Part
+from heddle_controller.store.embedded.part import Part
 
 
 class LeadershipTable(Part):

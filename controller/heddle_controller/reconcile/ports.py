@@ -12,7 +12,7 @@ and a Redis form behind the one port, so nothing here assumes one process:
 - *Writes of intent* take a ``Request``. Where its id has been seen for the same
   request, the first answer comes back and nothing is written; the memory of ids
   is written in the transaction of the write itself. The same id with a different
-  request raises ``RequestReused``.
+  request raises ``RequestReused``. So is the record of who changed what.
 - Checks that need more than the store can do by itself (does a job fit a fabric)
   are made by ``reconcile.intake`` against a revision or version that the write
   then names; a write whose ground has moved raises ``StaleIntent``.
@@ -32,6 +32,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
+from heddle_controller.reconcile.audit import AuditStore
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.records import (
     Committed,
@@ -49,6 +50,7 @@ from heddle_controller.reconcile.records import (
     SwitchRecord,
     Versions,
 )
+from heddle_controller.reconcile.replicas import Freshness, Succession
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport, SessionEvent
 
 
@@ -102,6 +104,16 @@ class FabricStore(Protocol):
         self, fabric: str, node: str, state: State, *, request: Request = ...
     ) -> SwitchRecord:
         """Set the administrative state. Raises ``NotFound`` for a fabric, an id, or a NIC's id."""
+        ...
+
+    async def set_overlay(
+        self, fabric: str, *, withdrawn: bool, request: Request = ...
+    ) -> FabricSummary:
+        """Put the whole fabric on the underlay, or back on its entries.
+
+        Kept when the fabric is put again. Asking for what is there already writes
+        nothing. Raises ``NotFound``.
+        """
         ...
 
     async def report_links(self, fabric: str, report: LinkReport) -> bool:
@@ -294,7 +306,9 @@ class Leadership(Protocol):
         ...
 
 
-class Store(FabricStore, WorkStore, PlanStore, Leadership, Protocol):
+class Store(
+    FabricStore, WorkStore, PlanStore, AuditStore, Leadership, Succession, Freshness, Protocol
+):
     """All that must survive the controller."""
 
     async def versions(self, fabric: str) -> Versions:

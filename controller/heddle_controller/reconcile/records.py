@@ -30,7 +30,9 @@ class Request:
     id: str = ""
     """At most 64 bytes. The same id with the same request answers as the first did."""
     actor: str = ""
-    """For the record of who changed what; empty where callers are not told apart."""
+    """Who, for the audit trail: role and identity; empty where callers are not told apart."""
+    call: str = ""
+    """Id of the call in the logs, for the audit trail where there is no id of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,16 @@ class SwitchRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlay:
+    """Whether a fabric's switches follow their entries, or the underlay alone."""
+
+    withdrawn: bool = False
+    """Entries stay in the tables, up to date, but no packet is matched against them."""
+    time: float = 0.0
+    """When that last changed; 0 for never."""
+
+
+@dataclass(frozen=True, slots=True)
 class FabricSummary:
     """A fabric without its nodes and links."""
 
@@ -77,6 +89,7 @@ class FabricSummary:
     update_time: float
     node_count: int
     link_count: int
+    overlay: Overlay = Overlay()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +109,8 @@ class FabricRecord:
     """Observed ``State`` of each link, UP or DOWN, shape (links,)."""
     state_time: Floats
     """When either state of each link last changed, 0 for never, shape (links,)."""
+    overlay: Overlay = Overlay()
+    """What the operator wants of the whole fabric."""
 
     def merged(self) -> Fabric:
         """The fabric with both states: a link that is down for anyone is DOWN."""
@@ -122,6 +137,7 @@ class FabricRecord:
             self.update_time,
             self.fabric.node_count,
             self.fabric.link_count,
+            self.overlay,
         )
 
 
@@ -224,6 +240,7 @@ class Intent:
     """By name."""
     demands: tuple[DemandRecord, ...]
     """By name."""
+    overlay: Overlay = Overlay()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from heddle_controller.reconcile.audit import verify
 from heddle_controller.reconcile.errors import Unavailable, Unusable
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.embedded.schema import VERSION
@@ -68,7 +70,7 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (newer, "written by a newer Heddle .schema 2, this one knows 1.; run that one"),
+        (newer, "written by a newer Heddle .schema 3, this one knows 2.; run that one"),
         (foreign, "belongs to another program; give a file of its own"),
         (garbage, "cannot be read .* restore it from a backup"),
         (torn, "cannot be read .* restore it from a backup"),
@@ -167,4 +169,37 @@ async def test_bounded_growth(tmp_path: Path) -> None:
     count = "SELECT count(*) FROM structures"
     assert await store._read(lambda c: c.execute(count).fetchone()[0]) == 1
     assert len(store._shared.structures) == 1
+    await store.close()
+
+
+async def test_a_file_of_the_first_schema(tmp_path: Path) -> None:
+    """It is brought up when opened: what was kept is there, and changes are recorded from now."""
+    path = tmp_path / "store.db"
+    store = await open_embedded(path)
+    await store.put_fabric("f1", clos())
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "DROP TABLE audit; DROP TABLE audit_marks;"
+            "ALTER TABLE fabrics DROP COLUMN overlay_withdrawn;"
+            "ALTER TABLE fabrics DROP COLUMN overlay_time; PRAGMA user_version = 1;"
+        )
+    store = await open_embedded(path)
+    kept = await store.get_fabric("f1")
+    assert not kept.overlay.withdrawn
+    await store.set_overlay("f1", withdrawn=True)
+    assert [record.entry.action for record in (await store.audit()).records] == ["set_overlay"]
+    await store.close()
+
+
+async def test_the_oldest_records_go(tmp_path: Path) -> None:
+    """The audit trail keeps so many records; what is left verifies against the anchor."""
+    store = await open_embedded(tmp_path / "store.db", audit_kept=3)
+    await store.put_fabric("f1", clos())
+    for withdrawn in (True, False) * 4:
+        await store.set_overlay("f1", withdrawn=withdrawn)
+    page = await store.audit()
+    assert (page.anchor.number, page.head.number) == (6, 9)
+    assert [record.number for record in page.records] == [7, 8, 9]
+    assert verify(page.anchor, page.records) == page.head
     await store.close()

@@ -10,6 +10,7 @@ import orjson
 from heddle_controller.model.demand import Demands
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.records import DemandRecord, Request
+from heddle_controller.store.codec.audit import Change, demands_text
 from heddle_controller.store.codec.demands import pack_demands, unpack_demands
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
 from heddle_controller.store.embedded.requests import fingerprint, nothing, once
@@ -34,12 +35,16 @@ class DemandTables(Part):
 
         def put(connection: sqlite3.Connection) -> DemandRecord:
             check_revision(connection, fabric, checked_revision)
+            old = _body(connection, fabric, name)
             now = self._shared.now()
             etag = new_etag(bump_intent(connection, fabric, now))
             connection.execute(
                 "INSERT OR REPLACE INTO demands VALUES (?, ?, ?, ?, ?)",
                 (fabric, name, body, etag, now),
             )
+            before = demands_text(old) if old else ""
+            change = Change("put_demands", _name(fabric, name), before, demands_text(body))
+            self._note(connection, request, change)
             return DemandRecord(name, demands, etag, now)
 
         codec = (_answer, lambda answer: DemandRecord(name, demands, *orjson.loads(answer)))
@@ -54,9 +59,13 @@ class DemandTables(Part):
         print_ = fingerprint("delete_demands", fabric, name)
 
         def delete(connection: sqlite3.Connection) -> None:
-            _demands_named(connection, fabric, name)
+            old = _body(connection, fabric, name)
+            if old is None:
+                raise NotFound(_name(fabric, name))
             connection.execute("DELETE FROM demands WHERE fabric = ? AND name = ?", (fabric, name))
             bump_intent(connection, fabric, self._shared.now())
+            change = Change("delete_demands", _name(fabric, name), before=demands_text(old))
+            self._note(connection, request, change)
 
         codec = (nothing, lambda _: None)
         await self._write(fabric, lambda c: once(c, request, print_, lambda: delete(c), codec))
@@ -77,8 +86,20 @@ def _demands_named(connection: sqlite3.Connection, fabric: str, name: str) -> De
         (fabric, name),
     ).fetchone()
     if row is None:
-        raise NotFound(f"fabrics/{fabric}/demands/{name}")
+        raise NotFound(_name(fabric, name))
     return DemandRecord(name, unpack_demands(row[0]), row[1], row[2])
+
+
+def _body(connection: sqlite3.Connection, fabric: str, name: str) -> bytes | None:
+    """A set as it is stored; None if there is none."""
+    row = connection.execute(
+        "SELECT body FROM demands WHERE fabric = ? AND name = ?", (fabric, name)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def _name(fabric: str, name: str) -> str:
+    return f"fabrics/{fabric}/demands/{name}"
 
 
 def _answer(record: DemandRecord) -> bytes:

@@ -11,7 +11,8 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Floats, Structure
 from heddle_controller.reconcile.errors import Conflict, StaleIntent
-from heddle_controller.reconcile.records import FabricRecord, FabricSummary, Request
+from heddle_controller.reconcile.records import FabricRecord, FabricSummary, Overlay, Request
+from heddle_controller.store.codec.audit import Change, fabric_text
 from heddle_controller.store.codec.container import pack, unpack
 from heddle_controller.store.codec.structure import PackedStructure, pack_structure
 from heddle_controller.store.embedded.observed import observed_states
@@ -78,11 +79,13 @@ class FabricTables(Part):
         def work(connection: sqlite3.Connection) -> FabricRecord:
             codec = (put.encode, put.decode)
             print_ = put.fingerprint()
-            return once(connection, request, print_, lambda: self._put(connection, put), codec)
+            return once(
+                connection, request, print_, lambda: self._put(connection, put, request), codec
+            )
 
         return await self._write(name, work)
 
-    def _put(self, connection: sqlite3.Connection, put: _Put) -> FabricRecord:
+    def _put(self, connection: sqlite3.Connection, put: _Put, request: Request) -> FabricRecord:
         structures = self._shared.structures
         old = find_fabric(connection, put.name, structures)
         version = old.version if old else 0
@@ -94,6 +97,8 @@ class FabricTables(Part):
         row = self._row(connection, put, old, structure)
         _upsert(connection, row, put.packed.body)
         drop_unused_structures(connection, structures)
+        change = Change("put_fabric", f"fabrics/{put.name}", _text(old), _text(row))
+        self._note(connection, request, change)
         return row.record()
 
     def _row(
@@ -123,6 +128,7 @@ class FabricTables(Part):
             revision=revision if old and old.digest == put.packed.digest else revision + 1,
             version=version,
             change_time=now,
+            overlay=old.overlay if old else Overlay(),
         )
 
     async def get_fabric(self, name: str) -> FabricRecord:
@@ -144,10 +150,15 @@ class FabricTables(Part):
         return await self._read(work)
 
 
+def _text(row: FabricRow | None) -> str:
+    return fabric_text(row.title, row.digest, row.record().fabric) if row else ""
+
+
 def _upsert(connection: sqlite3.Connection, row: FabricRow, body: bytes) -> None:
     connection.execute("INSERT OR IGNORE INTO structures VALUES (?, ?)", (row.digest, body))
     connection.execute(
-        "INSERT INTO fabrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0) "
+        "INSERT INTO fabrics (name, title, structure, states, etag, update_time, revision, "
+        "version, change_time, facts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0) "
         "ON CONFLICT (name) DO UPDATE SET title = excluded.title, "
         "structure = excluded.structure, states = excluded.states, etag = excluded.etag, "
         "update_time = excluded.update_time, revision = excluded.revision, "

@@ -34,6 +34,7 @@ class FactTables(Part):
                 fabric=row.record().merged(),
                 jobs=tuple(jobs_of(connection, fabric)),
                 demands=tuple(demands_of(connection, fabric)),
+                overlay=row.overlay,
             )
 
         return await self._read(work)

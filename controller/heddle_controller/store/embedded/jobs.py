@@ -23,6 +23,7 @@ from heddle_controller.reconcile.records import (
     JobState,
     Request,
 )
+from heddle_controller.store.codec.audit import Change, job_text
 from heddle_controller.store.codec.jobs import job_json, parse_job, parse_record, record_json
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
 from heddle_controller.store.embedded.requests import fingerprint, nothing, once
@@ -47,7 +48,7 @@ class JobTables(Part):
             check_revision(connection, fabric, checked_revision)
             if find_job(connection, fabric, job.name) is not None:
                 raise AlreadyExists(_name(fabric, job.name))
-            return self._save(connection, fabric, job, None)
+            return self._save(connection, fabric, job, None, request)
 
         print_ = fingerprint("submit_job", fabric, job_json(job))
         return await self._record_once(fabric, request, print_, submit)
@@ -66,7 +67,7 @@ class JobTables(Part):
         def update(connection: sqlite3.Connection) -> JobRecord:
             check_revision(connection, fabric, checked_revision)
             old = _job_with(connection, fabric, job.name, etag)
-            return self._save(connection, fabric, job, old)
+            return self._save(connection, fabric, job, old, request)
 
         print_ = fingerprint("update_job", fabric, job_json(job), etag)
         return await self._record_once(fabric, request, print_, update)
@@ -82,7 +83,12 @@ class JobTables(Part):
         return await self._write(fabric, lambda c: once(c, request, print_, lambda: do(c), codec))
 
     def _save(
-        self, connection: sqlite3.Connection, fabric: str, job: Job, old: JobRecord | None
+        self,
+        connection: sqlite3.Connection,
+        fabric: str,
+        job: Job,
+        old: JobRecord | None,
+        request: Request,
     ) -> JobRecord:
         """Write a specification, ACCEPTED; its hosts, if no other job has them."""
         now = self._shared.now()
@@ -97,6 +103,9 @@ class JobTables(Part):
             (fabric, job.name, job_json(job), etag, record.create_time, int(facts.state), now),
         )
         _take_hosts(connection, fabric, job)
+        action, before = ("update_job", job_text(old.job)) if old else ("submit_job", "")
+        change = Change(action, _name(fabric, job.name), before, job_text(job))
+        self._note(connection, request, change)
         return record
 
     async def get_job(self, fabric: str, job: str) -> JobRecord:
@@ -121,9 +130,11 @@ class JobTables(Part):
         print_ = fingerprint("delete_job", fabric, job, etag)
 
         def delete(connection: sqlite3.Connection) -> None:
-            _job_with(connection, fabric, job, etag)
+            old = _job_with(connection, fabric, job, etag)
             connection.execute("DELETE FROM jobs WHERE fabric = ? AND name = ?", (fabric, job))
             bump_intent(connection, fabric, self._shared.now())
+            change = Change("delete_job", _name(fabric, job), before=job_text(old.job))
+            self._note(connection, request, change)
 
         codec = (nothing, lambda _: None)
         await self._write(fabric, lambda c: once(c, request, print_, lambda: delete(c), codec))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -13,6 +14,8 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.records import Request
 from heddle_controller.store.changes import Changes
+from heddle_controller.store.codec.audit import Change
+from heddle_controller.store.embedded.audit_rows import KEPT, note
 from heddle_controller.store.embedded.database import Database, Work
 from heddle_controller.store.embedded.reporters import Observations
 
@@ -48,6 +51,8 @@ class Shared:
     newest: dict[str, tuple[Plan, Program]] = field(default_factory=dict)
     """The newest plan read or committed, by fabric."""
     turn: Turn = field(default_factory=Turn)
+    audit_kept: int = KEPT
+    """Records of the audit trail, oldest dropped first."""
     structures: dict[str, Structure] = field(default_factory=dict)
     """By digest, so that plans and fabrics share them; touched in the store's thread only."""
 
@@ -69,6 +74,10 @@ class Part:
             loop.call_soon_threadsafe(self._tell, fabric, facts)
 
         return await self._shared.database.run(work, after)
+
+    def _note(self, connection: sqlite3.Connection, request: Request, change: Change) -> None:
+        """Add to the audit trail, in the transaction of the change."""
+        note(connection, request, change, self._shared.now(), self._shared.audit_kept)
 
     def _tell(self, fabric: str, facts: bool) -> None:  # noqa: FBT001 - a callback's argument
         self._shared.changes.tell(fabric, facts=facts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from heddle_controller.model.fabric import Fabric, Floats, Ints, Structure
 from heddle_controller.reconcile.errors import NotFound, StaleIntent
-from heddle_controller.reconcile.records import FabricRecord
+from heddle_controller.reconcile.records import FabricRecord, Overlay
 from heddle_controller.store.codec.container import DamagedError, pack, unpack
 from heddle_controller.store.codec.structure import unpack_structure
 
@@ -58,6 +58,7 @@ class FabricRow:
     revision: int
     version: int
     change_time: float
+    overlay: Overlay
 
     def record(self) -> FabricRecord:
         """As the port tells it."""
@@ -70,6 +71,7 @@ class FabricRow:
             fabric=Fabric(self.structure, self.states.link_admin, self.states.node_admin),
             observed=self.states.observed,
             state_time=self.states.time,
+            overlay=self.overlay,
         )
 
 
@@ -78,15 +80,26 @@ def find_fabric(
 ) -> FabricRow | None:
     """The row of a fabric, None if there is none."""
     row = connection.execute(
-        "SELECT title, structure, states, etag, update_time, revision, version, change_time "
-        "FROM fabrics WHERE name = ?",
+        "SELECT overlay_withdrawn, overlay_time, title, structure, states, etag, update_time, "
+        "revision, version, change_time FROM fabrics WHERE name = ?",
         (name,),
     ).fetchone()
     if row is None:
         return None
-    title, digest, states, *rest = row
-    structure = load_structure(connection, digest, structures)
-    return FabricRow(name, title, digest, structure, unpack_states(states), *rest)
+    title, digest, states, etag, update_time, revision, version, change_time = row[2:]
+    return FabricRow(
+        name=name,
+        title=title,
+        digest=digest,
+        structure=load_structure(connection, digest, structures),
+        states=unpack_states(states),
+        etag=etag,
+        update_time=update_time,
+        revision=revision,
+        version=version,
+        change_time=change_time,
+        overlay=Overlay(withdrawn=bool(row[0]), time=row[1]),
+    )
 
 
 def fabric_row(connection: sqlite3.Connection, name: str, structures: Structures) -> FabricRow:

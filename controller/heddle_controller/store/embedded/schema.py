@@ -1,8 +1,8 @@
 """The tables of the embedded store, and what is checked before they are trusted.
 
 The schema has a number in the file. A file of an older number would be brought up
-step by step (there is none yet); one of a newer number is refused, because
-guessing at what a newer Heddle meant loses data.
+step by step; one of a newer number is refused, because guessing at what a newer
+Heddle meant loses data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heddle_controller.reconcile.errors import Unusable
 APPLICATION_ID = 0x4844_4C31
 """Tells a file of Heddle from any other SQLite file."""
 
-VERSION = 1
+VERSION = 2
 
 _TABLES = """
 CREATE TABLE leadership (
@@ -101,6 +101,31 @@ CREATE TABLE requests (
 """
 
 
+_STEPS = {
+    2: """
+ALTER TABLE fabrics ADD COLUMN overlay_withdrawn INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE fabrics ADD COLUMN overlay_time REAL NOT NULL DEFAULT 0.0;
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY,
+    hash BLOB NOT NULL,
+    time REAL NOT NULL,
+    actor TEXT NOT NULL,
+    request TEXT NOT NULL,
+    action TEXT NOT NULL,
+    name TEXT NOT NULL,
+    before TEXT NOT NULL,
+    after TEXT NOT NULL
+) STRICT;
+CREATE TABLE audit_marks (
+    which TEXT PRIMARY KEY,       -- head, anchor
+    number INTEGER NOT NULL,
+    hash BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+""",
+}
+"""What brings a file to each number from the one before."""
+
+
 def open_database(path: Path) -> sqlite3.Connection:
     """A connection to a sound file of this schema, made new where there is none.
 
@@ -145,11 +170,13 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    if _pragma(connection, "user_version") == VERSION:
+    version = _pragma(connection, "user_version")
+    if version == VERSION:
         return
+    steps = "".join(text for number, text in sorted(_STEPS.items()) if number > version)
     connection.executescript(
-        f"BEGIN IMMEDIATE;{_TABLES}PRAGMA application_id = {APPLICATION_ID};"
-        f"PRAGMA user_version = {VERSION};COMMIT;"
+        f"BEGIN IMMEDIATE;{_TABLES if version == 0 else ''}{steps}"
+        f"PRAGMA application_id = {APPLICATION_ID};PRAGMA user_version = {VERSION};COMMIT;"
     )
 
 

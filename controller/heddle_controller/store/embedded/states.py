@@ -13,6 +13,7 @@ import orjson
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.records import LinkName, LinkRecord, Request, SwitchRecord
+from heddle_controller.store.codec.audit import Change, state_text
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
 from heddle_controller.store.embedded.requests import fingerprint, nothing, once
 from heddle_controller.store.embedded.rows import (
@@ -35,13 +36,18 @@ class StateTables(Part):
 
         def work(connection: sqlite3.Connection) -> LinkRecord:
             codec = (_link_json, _parse_link)
-            set_ = lambda: self._set_link(connection, fabric, link, state)  # noqa: E731 - a thunk
+            set_ = lambda: self._set_link(connection, fabric, link, state, request)  # noqa: E731
             return once(connection, request, print_, set_, codec)
 
         return await self._write(fabric, work)
 
     def _set_link(
-        self, connection: sqlite3.Connection, fabric: str, link: LinkName, state: State
+        self,
+        connection: sqlite3.Connection,
+        fabric: str,
+        link: LinkName,
+        state: State,
+        request: Request,
     ) -> LinkRecord:
         row = fabric_row(connection, fabric, self._shared.structures)
         at = row.record().fabric.find_links(link.source, link.target, link.key)
@@ -54,6 +60,10 @@ class StateTables(Part):
             times[at[0]] = now
             admin = changed(states.link_admin, at[0], state)
             row = _save(connection, row, replace(states, link_admin=admin, time=times), now)
+            name = f"fabrics/{fabric}/links/{row.record().link(at[0]).link}"
+            before = state_text(State(int(states.link_admin[at[0]])))
+            change = Change("set_link_state", name, before, state_text(state))
+            self._note(connection, request, change)
         return row.record().link(at[0])
 
     async def set_switch_state(
@@ -65,7 +75,7 @@ class StateTables(Part):
 
         def work(connection: sqlite3.Connection) -> SwitchRecord:
             def set_() -> SwitchRecord:
-                self._set_switch(connection, fabric, node, state)
+                self._set_switch(connection, fabric, node, state, request)
                 return answer
 
             return once(connection, request, print_, set_, (nothing, lambda _: answer))
@@ -73,7 +83,12 @@ class StateTables(Part):
         return await self._write(fabric, work)
 
     def _set_switch(
-        self, connection: sqlite3.Connection, fabric: str, node: str, state: State
+        self,
+        connection: sqlite3.Connection,
+        fabric: str,
+        node: str,
+        state: State,
+        request: Request,
     ) -> None:
         row = fabric_row(connection, fabric, self._shared.structures)
         at = row.structure.index.get(node)
@@ -82,6 +97,10 @@ class StateTables(Part):
         if row.states.node_admin[at] != state:
             nodes = changed(row.states.node_admin, at, state)
             _save(connection, row, replace(row.states, node_admin=nodes), self._shared.now())
+            before = state_text(State(int(row.states.node_admin[at])))
+            name = f"fabrics/{fabric}/switches/{node}"
+            change = Change("set_switch_state", name, before, state_text(state))
+            self._note(connection, request, change)
 
 
 def _save(connection: sqlite3.Connection, row: FabricRow, states: States, now: float) -> FabricRow:

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from heddle_controller.store.changes import Changes, Watcher
+from heddle_controller.store.embedded.audit import AuditTable
+from heddle_controller.store.embedded.audit_rows import KEPT
 from heddle_controller.store.embedded.database import Database
 from heddle_controller.store.embedded.demands import DemandTables
 from heddle_controller.store.embedded.fabrics import FabricTables
@@ -20,6 +22,7 @@ from heddle_controller.store.embedded.facts import FactTables
 from heddle_controller.store.embedded.jobs import JobTables
 from heddle_controller.store.embedded.leadership import LeadershipTable
 from heddle_controller.store.embedded.observed import ObservedTables
+from heddle_controller.store.embedded.overlay import OverlayColumns
 from heddle_controller.store.embedded.part import Shared
 from heddle_controller.store.embedded.plans import PlanTables
 from heddle_controller.store.embedded.states import StateTables
@@ -28,12 +31,14 @@ from heddle_controller.store.embedded.states import StateTables
 class EmbeddedStore(
     FabricTables,
     StateTables,
+    OverlayColumns,
     ObservedTables,
     JobTables,
     DemandTables,
     PlanTables,
     FactTables,
     LeadershipTable,
+    AuditTable,
 ):
     """``Store`` on one file; made by ``open_embedded``."""
 
@@ -57,12 +62,16 @@ class EmbeddedStore(
         await self._shared.database.close()
 
 
-async def open_embedded(path: Path, now: Callable[[], float] = time.time) -> EmbeddedStore:
+async def open_embedded(
+    path: Path, now: Callable[[], float] = time.time, *, audit_kept: int = KEPT
+) -> EmbeddedStore:
     """The store in the file at ``path``, made new where there is none.
+
+    Of the audit trail the newest ``audit_kept`` records stay.
 
     Raises:
         Unusable: another controller has it open, it is damaged, of a newer Heddle,
             not Heddle's at all, or cannot be written; the text names the cure.
     """
     database = await asyncio.to_thread(Database, path)
-    return EmbeddedStore(Shared(database, Changes(), now))
+    return EmbeddedStore(Shared(database, Changes(), now, audit_kept=audit_kept))

@@ -1,0 +1,165 @@
+"""The audit trail: who changed what, in a chain that shows whether anybody changed it since.
+
+Every change of intent that a client makes adds one record, in the transaction of the
+change itself: neither is ever there without the other. What agents observe and what the
+leader finds out is no intent and is not here.
+
+Each record's hash covers the one before, so a record that is altered, taken out, put in
+or moved breaks the chain from there on. What a chain cannot show by itself is that its
+end was cut off, or that somebody with the whole store in hand made it anew: for that a
+``Mark`` (number and hash, one short word) is noted elsewhere, and compared later.
+
+A record's *content* is hashed first, by itself, and then linked:
+
+    content = SHA-256 over its seven texts, each behind its length in bytes (8, big-endian):
+              time with six decimals, actor, request, action, name, before, after
+    hash    = SHA-256 over the previous hash (32 bytes), the number (8, big-endian), content
+
+so that whoever gives out numbers, a script inside a database too, hashes 72 bytes.
+Growth is bounded: the oldest records are dropped, and the mark of the last one dropped
+stays as the anchor that the rest is verified against.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+GENESIS = bytes(32)
+"""The hash before the first record."""
+
+_MARK = re.compile(r"(\d{1,18}):([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """What happened, before it has a number."""
+
+    time: float
+    """Unix seconds; microseconds count."""
+    actor: str
+    """Who: role and identity, "operator spiffe://heddle/operator/ann"."""
+    request: str
+    """Id that the client gave the request, or else that of the call in the logs."""
+    action: str
+    """Method of the port: "submit_job"."""
+    name: str
+    """What was changed: "fabrics/f1/jobs/j1"."""
+    before: str
+    """JSON; empty where there was nothing."""
+    after: str
+    """JSON; empty where there is nothing any more."""
+
+    def content(self) -> bytes:
+        """The 32 bytes that stand for all of it."""
+        digest = hashlib.sha256()
+        texts = (self.actor, self.request, self.action, self.name, self.before, self.after)
+        for text in (f"{self.time:.6f}", *texts):
+            raw = text.encode("utf-8", "surrogatepass")
+            digest.update(len(raw).to_bytes(8, "big") + raw)
+        return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in the chain: how many records, and the hash of the last of them."""
+
+    number: int = 0
+    hash: bytes = GENESIS
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hash.hex()}"
+
+    def follow(self, content: bytes) -> Mark:
+        """The mark after one more record."""
+        number = self.number + 1
+        linked = hashlib.sha256(self.hash + number.to_bytes(8, "big") + content)
+        return Mark(number, linked.digest())
+
+
+def parse_mark(text: str) -> Mark:
+    """The mark that ``str`` wrote.
+
+    Raises:
+        ValueError: the text has another form; says which is meant.
+    """
+    found = _MARK.fullmatch(text.strip())
+    if found is None:
+        msg = f"{text!r} is not a mark: give NUMBER:HASH as 'heddle audit list' prints it"
+        raise ValueError(msg)
+    return Mark(int(found[1]), bytes.fromhex(found[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """An entry in its place."""
+
+    number: int
+    """Counted from 1 over the whole store, without gaps."""
+    hash: bytes
+    entry: AuditEntry
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """Part of the trail, and what it is verified against."""
+
+    anchor: Mark
+    """Of the last record dropped; that before the first where none was."""
+    head: Mark
+    """Of the newest record."""
+    records: tuple[AuditRecord, ...]
+    """By number."""
+
+
+class AuditStore(Protocol):
+    """Who changed what.
+
+    Every method that takes a ``Request`` and changes something adds one record, in the
+    transaction of the change; a replay, a refusal and a request for what is there
+    already add none. One chain for the whole store.
+    """
+
+    async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
+        """Records numbered above ``after`` that are still kept, at most ``limit`` (0: all)."""
+        ...
+
+
+class AuditBroken(Exception):  # noqa: N818 - a finding, not a fault of the program
+    """The chain does not hold; ``number`` is the first record that does not fit."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(f"record {number}: {reason}")
+        self.number = number
+
+
+def verify(start: Mark, records: Iterable[AuditRecord], known: Mark | None = None) -> Mark:
+    """The mark after the records, which follow ``start`` without gaps.
+
+    Args:
+        start: What comes before the first: the anchor, or the end of a part verified.
+        records: In their order.
+        known: A mark noted earlier that the chain has to pass through, if it lies
+            between ``start`` and the end.
+
+    Raises:
+        AuditBroken: at the first record that does not fit.
+    """
+    here = start
+    _compare(here, known)
+    for record in records:
+        here = here.follow(record.entry.content())
+        if record.number != here.number:
+            raise AuditBroken(here.number, f"is missing: {record.number} comes in its place")
+        if record.hash != here.hash:
+            raise AuditBroken(here.number, "was altered, or one before it was")
+        _compare(here, known)
+    return here
+
+
+def _compare(here: Mark, known: Mark | None) -> None:
+    if known is not None and here.number == known.number and here.hash != known.hash:
+        raise AuditBroken(here.number, f"is not the one that was noted as {known}")

@@ -1,0 +1,109 @@
+"""What the audit trail tells of a thing before and after a change: JSON, small and enough.
+
+A job, a state: all of it. What is large (a fabric, a demand set, a job of thousands of
+hosts) is told by its digest and what a person wants to know first, so that a record
+never takes more than ``MOST`` bytes. Etags and versions are left out: they are the
+store's, and no part of what somebody wanted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.job import Job
+from heddle_controller.reconcile.audit import AuditEntry
+from heddle_controller.reconcile.records import Request
+from heddle_controller.store.codec.jobs import job_json
+
+MOST = 4096
+"""Bytes of one side."""
+_NAMED = 20
+"""Links or switches told by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a write did, in the words of ``AuditEntry``."""
+
+    action: str
+    name: str
+    before: str = ""
+    after: str = ""
+
+    def entry(self, request: Request, now: float) -> AuditEntry:
+        """The entry to be written with it."""
+        by = (request.actor, request.id or request.call)
+        return AuditEntry(now, *by, self.action, self.name, self.before, self.after)
+
+
+def job_text(job: Job) -> str:
+    """A job whole, or its digest, size and where its hosts begin."""
+    content = job_json(job)
+    if len(content) <= MOST:
+        return content.decode()
+    some = {"host_count": len(job.hosts), "gpus_per_host": job.gpus_per_host}
+    return _text({"name": job.name[:256], **some, **digest_of(content)})
+
+
+def fabric_text(title: str, structure: str, fabric: Fabric) -> str:
+    """A fabric by the digest of its structure, and what of it the operator took out."""
+    content, ids = fabric.structure, fabric.structure.nodes.ids
+    links = np.flatnonzero(fabric.link_state != State.UP).tolist()
+    nodes = np.flatnonzero(fabric.node_state != State.UP).tolist()
+    ends = [
+        f"{ids[int(content.links.a[row])]}-{ids[int(content.links.b[row])]}"
+        f"#{content.links.key[row]}"
+        for row in links[:_NAMED]
+    ]
+    return _text(
+        {
+            "title": title[:256],
+            "structure": structure,
+            "node_count": fabric.node_count,
+            "link_count": fabric.link_count,
+            "links_not_up": len(links),
+            "links": {
+                name[:64]: _word(int(fabric.link_state[row]))
+                for name, row in zip(ends, links, strict=False)
+            },
+            "switches_not_up": len(nodes),
+            "switches": {
+                ids[row][:64]: _word(int(fabric.node_state[row])) for row in nodes[:_NAMED]
+            },
+        }
+    )
+
+
+def demands_text(packed: bytes) -> str:
+    """A demand set by the digest of its packed form."""
+    return _text(digest_of(packed))
+
+
+def state_text(state: State) -> str:
+    """An administrative state."""
+    return _text({"admin_state": state.name})
+
+
+def overlay_text(*, withdrawn: bool) -> str:
+    """Whether the overlay is withdrawn."""
+    return _text({"overlay": "withdrawn" if withdrawn else "active"})
+
+
+def digest_of(content: bytes) -> dict[str, Any]:
+    """What stands for content that is too large to be told."""
+    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def _word(state: int) -> str:
+    return State(state).name
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    return orjson.dumps(fields).decode()

@@ -63,6 +63,15 @@ def load_jobs(path: Path) -> tuple[Job, ...]:
     return tuple(jobs)
 
 
+def read_job(path: Path, row: int, record: object) -> tuple[list[Job], list[Problem]]:
+    """A job that stands in another file, at a place of its list, and what is wrong with it.
+
+    One job, or none where it cannot be one. ``trace:`` names a file beside ``path``.
+    """
+    reader = _Reader(path)
+    return list(reader.job(row, record)), reader.problems
+
+
 class _Reader:
     """Reads the jobs of one file; gathers problems, keeps traces that several jobs name."""
 

@@ -11,7 +11,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from heddle_controller.model.errors import refuse
 from heddle_emulator.cli.interrupt import interrupted
 from heddle_emulator.client import ClientError
 from heddle_emulator.drill.lab_world import play
@@ -19,6 +18,7 @@ from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.report import COLUMNS, table, write
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.drill.verdict import Verdict, judge
+from heddle_emulator.drill.worlds import fit
 from heddle_emulator.netns import needs
 from heddle_emulator.netns.errors import LabError
 
@@ -46,7 +46,9 @@ def drill(*, scenarios: tuple[Path, ...], world: str, runs: int | None, report: 
     All files are read, and refused if need be, before anything runs. Ctrl-C ends the
     drill under way, removes what it built and writes the report of those before it.
     """
-    loaded = [_for_world(load_scenario(path), world) for path in scenarios]
+    loaded = [load_scenario(path) for path in scenarios]
+    for scenario in loaded:
+        fit(scenario, world)
     needs.check()
     signal.signal(signal.SIGTERM, interrupted)
     screen, verdicts = _screen(), list[Verdict]()
@@ -66,13 +68,6 @@ def _screen() -> Console:
     """As wide as the terminal; in files and pipes wide enough for every column."""
     screen = Console()
     return screen if screen.is_terminal else Console(width=FILE_COLUMNS)
-
-
-def _for_world(scenario: Scenario, world: str) -> Scenario:
-    if world not in scenario.worlds:
-        known = ", ".join(sorted(scenario.worlds))
-        raise refuse(scenario.path, f"drill {scenario.name}", f"is for {known}, not for {world}")
-    return scenario
 
 
 def _played(scenario: Scenario, runs: int, world: str) -> Verdict:

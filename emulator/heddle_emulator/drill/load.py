@@ -22,38 +22,33 @@
 A demand's ends may also be hosts or leaves: then every NIC of one sends to every NIC of the
 other, or only the first few of each, where ``nics`` says how many.
 ``variants`` (a list of name and demands) runs the same under different demands.
+``jobs`` and ``control`` are told of in ``load_jobs``, steps in ``load_steps``, expectations in
+``load_expect``. With ``race: true`` steps of one moment come in any order, drawn from the seed.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.records import short
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record, load_yaml
-from heddle_emulator import topology
 from heddle_emulator.drill.checks import check
 from heddle_emulator.drill.durations import CURE, seconds
 from heddle_emulator.drill.load_demands import read_demands
 from heddle_emulator.drill.load_expect import read_expectations
-from heddle_emulator.drill.load_steps import read_probes, read_steps
+from heddle_emulator.drill.load_fabric import read_fabric
+from heddle_emulator.drill.load_jobs import read_control, read_drill_jobs
+from heddle_emulator.drill.load_probes import read_probes
+from heddle_emulator.drill.load_steps import read_steps
 from heddle_emulator.drill.scenario import LabSpec, Scenario, Variant
 
 WORLDS = ("fluid", "netns")
-_KEYS = ("drill", "proves", "worlds", "fabric", "lab", "seed", "runs", "settle")
-_LISTS = ("demands", "variants", "probes", "setup", "timeline", "expect")
-_BUILDERS = {
-    "clos": topology.clos,
-    "three_tier": topology.three_tier,
-    "rail": topology.rail_optimised,
-    "random_regular": topology.random_regular,
-    "dragonfly": topology.dragonfly,
-}
+_KEYS = ("drill", "proves", "worlds", "fabric", "lab", "control", "race", "seed", "runs", "settle")
+_LISTS = ("jobs", "demands", "variants", "probes", "setup", "timeline", "expect")
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -68,14 +63,15 @@ def load_scenario(path: Path) -> Scenario:
     problems: list[Problem] = []
     fields = Fields(document, f"line {document.line}", problems)
     fields.only(*_KEYS, *_LISTS)
-    fabric = _fabric(path, fields)
+    fabric = read_fabric(path, fields)
     if fabric is None:
         raise InputError(str(path), *problems[:MAX_PROBLEMS])
+    worlds = _worlds(fields)
     scenario = Scenario(
         name=fields.text("drill", "name the drill"),
         proves=fields.text("proves", "say in a sentence what it shows"),
         path=str(path),
-        worlds=_worlds(fields),
+        worlds=frozenset(worlds),
         fabric=fabric,
         variants=_variants(fields, fabric),
         probes=read_probes(fields),
@@ -86,6 +82,10 @@ def load_scenario(path: Path) -> Scenario:
         settle=_settle(fields),
         seed=fields.integer("seed", 0, least=0),
         lab=_lab(fields),
+        jobs=read_drill_jobs(fields, path, fabric),
+        control=read_control(fields),
+        race=_race(fields),
+        world=worlds[0],
     )
     problems += check(scenario) if not problems else []
     if problems:
@@ -93,40 +93,20 @@ def load_scenario(path: Path) -> Scenario:
     return scenario
 
 
-def _fabric(path: Path, fields: Fields) -> Fabric | None:
-    value = fields.record.get("fabric")
-    if isinstance(value, str):
-        return load_fabric_file(path.parent / value)
-    shapes = ", ".join(_BUILDERS)
-    if not isinstance(value, Record) or len(value) != 1 or next(iter(value)) not in _BUILDERS:
-        fields.fault(f"fabric is {short(value)}; give a file's name, or one of {shapes}: {{...}}")
-        return None
-    ((shape, options),) = value.items()
-    if not isinstance(options, Record):
-        fields.fault(f"fabric {shape} is {short(options)}; give its counts")
-        return None
-    builder: Any = _BUILDERS[shape]
-    try:
-        built: Fabric = builder(**options)
-    except TypeError as error:
-        reason = str(error).partition(") ")[2] or str(error)
-        fields.problems.append(Problem(f"fabric (line {options.line})", f"{shape} {reason}"))
-    except InputError as error:
-        told = [
-            Problem(f"fabric (line {options.line}), {p.record}", p.reason) for p in error.problems
-        ]
-        fields.problems.extend(told)
-    else:
-        return built
-    return None
-
-
-def _worlds(fields: Fields) -> frozenset[str]:
+def _worlds(fields: Fields) -> tuple[str, ...]:
+    """Where it can be played, where it is at home first."""
     named = fields.entries("worlds") or list(WORLDS)
     for name in named:
         if name not in WORLDS:
             fields.fault(f"worlds has {short(name)}; there are {', '.join(WORLDS)}")
-    return frozenset(str(name) for name in named)
+    return tuple(str(name) for name in named)
+
+
+def _race(fields: Fields) -> bool:
+    value = fields.record.get("race", False)
+    if type(value) is not bool:
+        fields.fault(f"race is {short(value)}; give true or false")
+    return value is True
 
 
 def _variants(fields: Fields, fabric: Fabric) -> tuple[Variant, ...]:

@@ -1,4 +1,13 @@
-"""Expectations of a drill: ``{recovered: pinned, p99: {most: 10ms}}``."""
+"""Expectations of a drill: ``{recovered: pinned, p99: {most: 10ms}}``.
+
+A measure is of a probe or, in the fluid world, also of a job, of ``demands`` or of ``all``.
+Measures of the whole, such as ``utilization``, take any word. ``when: before | during | after``
+narrows those that change in the course of a run::
+
+    {slowest: all, when: after, least: 1.0}
+    {utilization: links, when: during, most: 1.2}
+    {iteration: big, when: after, most: 1.02}
+"""
 
 from __future__ import annotations
 
@@ -7,9 +16,10 @@ from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record
 from heddle_emulator.drill.durations import CURE, seconds
 from heddle_emulator.drill.measures import MEASURES, Measure
-from heddle_emulator.drill.scenario import Bound, Expectation, Statistic
+from heddle_emulator.drill.scenario import Bound, Expectation, Statistic, When
 
 _STATISTICS = {statistic.value: statistic for statistic in Statistic}
+_WHEN = {when.value: when for when in When}
 _BOUNDS = {bound.value: bound for bound in Bound}
 
 
@@ -28,14 +38,14 @@ def read_expectations(fields: Fields) -> tuple[Expectation, ...]:
 
 
 def _expectation(own: Fields, record: Record) -> Expectation | None:
-    own.only(*MEASURES, *_STATISTICS, *_BOUNDS, "variant", "over")
+    own.only(*MEASURES, *_STATISTICS, *_BOUNDS, "variant", "over", "when")
     words = [word for word in record if word in MEASURES]
     if len(words) != 1:
         own.fault(f"names {len(words)} measures; give one of {', '.join(MEASURES)}")
         return None
     measure, of = MEASURES[words[0]], record[words[0]]
     if measure.per_probe and not (isinstance(of, str) and of):
-        own.fault(f"{words[0]} is {short(of)}; name a probe")
+        own.fault(f"{words[0]} is {short(of)}; name a probe or a job")
         return None
     statistic, bounds = _statistic(own, record)
     over = str(record.get("over", ""))
@@ -44,7 +54,11 @@ def _expectation(own: Fields, record: Record) -> Expectation | None:
         return None
     variant = str(record.get("variant", ""))
     name = str(of) if measure.per_probe else ""
-    return Expectation(words[0], name, statistic, *told, variant, over, record.line)
+    when = own.choice("when", _WHEN) if "when" in record else None
+    if when and not measure.timed:
+        timed = ", ".join(word for word, known in MEASURES.items() if known.timed)
+        own.fault(f"{words[0]} is of a whole run; when goes with {timed}")
+    return Expectation(words[0], name, statistic, *told, variant, over, when, record.line)
 
 
 def _statistic(own: Fields, record: Record) -> tuple[Statistic, Record]:

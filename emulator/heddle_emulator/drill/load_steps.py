@@ -1,95 +1,189 @@
-"""Probes and steps of a drill."""
+"""Steps of a drill: ``{at: 100ms, cut: l0 to s1}`` and its like.
+
+::
+
+    {at: T, cut | mend: CABLES}             l0 to s1 [key K], hop N of PROBE, links of SWITCH,
+                                            uplinks of ZONE or SWITCH; a list; mend: all
+    {at: T, silence: CABLES, share: 0.2}    without a share, all packets
+    {at: T, degrade: CABLES, gbps: 100}
+    {at: T, flap: CABLES, period: 200ms, count: 5}
+    {at: T, crash | reboot: SWITCH}
+    {at: T, drain | undrain: SWITCH}
+    {at: T, kill: controller, point: commit}     intent, plan, commit, push, ack; without, at once
+    {at: T, kill | hang | resume: SWITCH or controller}        of a switch its agent is meant
+    {at: T, start: SWITCH or controller, empty: true}          empty: the agent finds no entries
+    {at: T, slow: SWITCH, by: 50ms}
+    {at: T, skew: SWITCH or controller, by: 1h}                -1h is slow by so much
+    {at: T, part | join: [controller, l0]}       the management network between two
+    {at: T, fail | restore: store}
+    {at: T, replace: HOST, with: HOST}           in the job that has it; it starts anew
+    {at: T, submit | finish: JOB}
+
+A flap is unrolled into cuts and mends here, so that no world has to know of it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 from heddle_controller.model.files.records import short
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record
 from heddle_emulator.drill.durations import CURE, seconds
-from heddle_emulator.drill.scenario import CableName, EachFlow, Hop, Kind, ProbeSpec, Step, Target
+from heddle_emulator.drill.scenario import Bundle, CableName, Hop, Kind, Point, Step, Target
 
-EACH = "demands"
 _HOP = re.compile(r"hop (\d+) of (\S+)")
+_BUNDLE = re.compile(r"(links|uplinks) of (\S+)")
 _CABLE = re.compile(r"(\S+) to (\S+?)(?: key (\S+))?")
-_PROTOCOLS = {"udp": "udp", "tcp": "tcp"}
 _KINDS = {kind.value: kind for kind in Kind}
-
-
-def read_probes(fields: Fields) -> tuple[ProbeSpec | EachFlow, ...]:
-    """The probes of a drill, in order of the file."""
-    records = _records(fields, "probes", "{probe: NAME, from, to, rate}")
-    return tuple(_each(own) if "each" in own.record else _probe(own) for own in records)
-
-
-def _probe(own: Fields) -> ProbeSpec:
-    own.only("probe", "from", "to", "rate", "mbit", "protocol", "beside", "port")
-    return ProbeSpec(
-        name=own.text("probe", "name it"),
-        source=own.text("from", "name a NIC"),
-        destination=own.text("to", "name a NIC"),
-        rate=own.positive("rate", 1.0) if "rate" in own.record else 0.0,
-        mbit=own.positive("mbit", 1.0) if "mbit" in own.record else 0.0,
-        protocol=own.choice("protocol", _PROTOCOLS, "udp"),
-        beside=str(own.record.get("beside", "")),
-        source_port=own.integer("port", 0, least=0),
-        line=_line(own),
-    )
-
-
-def _each(own: Fields) -> EachFlow:
-    own.only("probe", "each", "of", "rate", "mbit", "protocol")
-    if own.record["each"] != EACH:
-        own.fault(f"each is {short(own.record['each'])}; give {EACH}: a probe for every QP of them")
-    return EachFlow(
-        name=own.text("probe", "name it"),
-        variant=str(own.record.get("of", "")),
-        rate=own.positive("rate", 1.0) if "rate" in own.record else 0.0,
-        mbit=own.positive("mbit", 1.0) if "mbit" in own.record else 0.0,
-        protocol=own.choice("protocol", _PROTOCOLS, "udp"),
-        line=_line(own),
-    )
+_POINTS = {point.value: point for point in Point}
+MOST_FLAPS = 1000
+PAIR = 2
 
 
 def read_steps(fields: Fields, name: str) -> tuple[Step, ...]:
     """Steps in order of time; those of one time in order of the file."""
-    steps = [_step(own, timed=name == "timeline") for own in _records(fields, name, "a step")]
-    return tuple(sorted((step for step in steps if step), key=lambda step: step.at))
+    steps = [
+        step
+        for own in records_of(fields, name, "a step")
+        for step in _unrolled(_step(own, timed=name == "timeline"))
+    ]
+    return tuple(sorted(steps, key=lambda step: step.at))
+
+
+def _unrolled(step: Step | None) -> Iterator[Step]:
+    """The step itself, or the cuts and mends that a flap is made of."""
+    if step is None:
+        return
+    if step.kind is not Kind.FLAP:
+        yield step
+        return
+    for turn in range(step.count):
+        at = step.at + turn * step.period
+        yield replace(step, kind=Kind.CUT, at=at)
+        yield replace(step, kind=Kind.MEND, at=at + step.period / 2)
 
 
 def _step(own: Fields, *, timed: bool) -> Step | None:
-    own.only("at", *_KINDS)
     words = [word for word in own.record if word in _KINDS]
     if len(words) != 1:
+        own.only("at", *_KINDS, *_OPTIONS)
         own.fault(f"does {len(words)} things; give one of {', '.join(_KINDS)}")
         return None
+    kind, value = _KINDS[words[0]], own.record[words[0]]
+    known = _OPTIONS_OF.get(kind, ())
+    own.only("at", words[0], *known)
     at = seconds(own.record.get("at", 0))
     if at is None or (timed and "at" not in own.record):
         own.fault(f"at is {short(own.record.get('at'))}; {CURE}")
         at = 0.0
-    kind, value = _KINDS[words[0]], own.record[words[0]]
     targets = [_target(own, kind, text) for text in (value if isinstance(value, list) else [value])]
-    return Step(at, kind, tuple(t for t in targets if t is not None), _line(own))
+    found = tuple(target for target in targets if target is not None)
+    if kind in {Kind.PART, Kind.JOIN} and len(found) != PAIR:
+        own.fault(f"{kind.value} names {len(found)}; name two, as [controller, l0]")
+    told: dict[str, Any] = {}
+    for word in known:
+        if word in own.record or word in _NEEDED:
+            field, read = _OPTIONS[word]
+            told[field] = read(own, word)
+    return Step(at, kind, found, line_of(own), **told)
+
+
+def _share(own: Fields, word: str) -> float:
+    value = own.record.get(word)
+    if isinstance(value, int | float) and value is not True and 0 < value <= 1:
+        return float(value)
+    own.fault(f"{word} is {short(value)}; give a part of all packets, above 0 and at most 1")
+    return 1.0
+
+
+def _time(own: Fields, word: str) -> float:
+    value = seconds(own.record.get(word))
+    if value is not None and value > 0:
+        return value
+    own.fault(f"{word} is {short(own.record.get(word))}; {CURE}")
+    return 1.0
+
+
+def _wrong_by(own: Fields, word: str) -> float:
+    value = own.record.get(word)
+    back = isinstance(value, str) and value.startswith("-")
+    found = seconds(value[1:] if back and isinstance(value, str) else value)
+    if found is None:
+        own.fault(f"{word} is {short(value)}; {CURE}")
+        return 0.0
+    return -found if back else found
+
+
+def _count(own: Fields, word: str) -> int:
+    count = own.integer(word, 1)
+    if count > MOST_FLAPS:
+        own.fault(f"{word} is {count:,}; give at most {MOST_FLAPS:,}")
+        return 1
+    return count
+
+
+def _gbps(own: Fields, word: str) -> float:
+    if word not in own.record:
+        own.fault("has no gbps; say what the cable carries from then on")
+        return 1.0
+    return own.positive(word, 1.0)
+
+
+def _truth(own: Fields, word: str) -> bool:
+    value = own.record.get(word)
+    if type(value) is not bool:
+        own.fault(f"{word} is {short(value)}; give true or false")
+    return value is True
+
+
+_Read = Callable[[Fields, str], Any]
+_OPTIONS: dict[str, tuple[str, _Read]] = {
+    "share": ("share", _share),
+    "gbps": ("gbps", _gbps),
+    "period": ("period", _time),
+    "count": ("count", _count),
+    "point": ("point", lambda own, word: own.choice(word, _POINTS)),
+    "by": ("by", _wrong_by),
+    "empty": ("empty", _truth),
+    "with": ("other", lambda own, word: own.text(word, "name the host that takes its place")),
+}
+"""Field of a step and reader, by word."""
+_NEEDED = frozenset({"gbps", "period", "by", "with"})
+_OPTIONS_OF = {
+    Kind.SILENCE: ("share",),
+    Kind.DEGRADE: ("gbps",),
+    Kind.FLAP: ("period", "count"),
+    Kind.KILL: ("point",),
+    Kind.START: ("empty",),
+    Kind.SLOW: ("by",),
+    Kind.SKEW: ("by",),
+    Kind.REPLACE: ("with",),
+}
 
 
 def _target(own: Fields, kind: Kind, text: object) -> Target | None:
     if isinstance(text, str) and text:
         if match := _HOP.fullmatch(text):
             return Hop(match[2], int(match[1]))
+        if match := _BUNDLE.fullmatch(text):
+            return Bundle(match[1] == "uplinks", match[2])
         if match := _CABLE.fullmatch(text):
             return CableName(match[1], match[2], match[3])
         if " " not in text:
             return text
     own.fault(
         f"{kind.value} is {short(text)}; name a cable as 'l0 to s1' or 'hop 2 of PROBE',"
-        " or one node"
+        " several as 'links of l0' or 'uplinks of z0', or one node"
     )
     return None
 
 
-def _records(fields: Fields, name: str, form: str) -> Iterator[Fields]:
+def records_of(fields: Fields, name: str, form: str) -> Iterator[Fields]:
+    """The records of a list, each under its place and line."""
     for row, record in enumerate(fields.entries(name)):
         if isinstance(record, Record):
             yield Fields(record, f"{name}[{row}] (line {record.line})", fields.problems)
@@ -97,5 +191,6 @@ def _records(fields: Fields, name: str, form: str) -> Iterator[Fields]:
             fields.fault(f"{name}[{row}] is {short(record)}; give {form}")
 
 
-def _line(own: Fields) -> int:
+def line_of(own: Fields) -> int:
+    """The line that a record starts on."""
     return own.record.line if isinstance(own.record, Record) else 0

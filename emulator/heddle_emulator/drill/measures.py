@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FLUID, NETNS = frozenset({"fluid"}), frozenset({"netns"})
+BOTH = FLUID | NETNS
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -11,8 +14,12 @@ class Measure:
 
     about: str
     unit: str
-    """"s", "packets", "share", "flows"; how a value in a file is read and shown."""
+    """"s", "packets", "share", "flows", "Gbit"; how a value in a file is read and shown."""
     per_probe: bool = True
+    """Whether it is of something: a probe, a job, "demands" or "all"."""
+    timed: bool = False
+    """Whether ``when`` may say which part of the run it is of."""
+    worlds: frozenset[str] = BOTH
 
     def show(self, value: float) -> str:
         """A value as people write it."""
@@ -23,18 +30,49 @@ class Measure:
 
 MEASURES = {
     "lost": Measure("packets lost", "packets"),
+    "lost_gbit": Measure("Gbit sent into black holes", "Gbit", worlds=FLUID),
     "recovered": Measure("from the fault to the first packet after the last that was lost", "s"),
-    "stranded": Measure("probes that still lose packets at the end", "flows"),
+    "stranded": Measure("flows that still lose packets at the end", "flows"),
     "looped": Measure("packets that passed a switch twice", "packets"),
     "delivered": Measure("what came over what was sent", "share"),
-    "slowest": Measure("least rate of any of the probes over its offer", "share"),
-    "carried": Measure("rate of all the probes together over their offer", "share"),
-    "up": Measure("from nothing to a lab with BGP converged and agents", "s", per_probe=False),
+    "slowest": Measure("least rate of any of the flows over its offer", "share", timed=True),
+    "carried": Measure("rate of all the flows together over their offer", "share", timed=True),
+    "utilization": Measure(
+        "load over capacity of the fullest link", "share", per_probe=False, timed=True, worlds=FLUID
+    ),
+    "gap": Measure(
+        "worst utilisation of the plan over its proven bound, less 1",
+        "share",
+        per_probe=False,
+        timed=True,
+        worlds=FLUID,
+    ),
+    "unrouted": Measure(
+        "flows that the plan has no path for", "flows", per_probe=False, timed=True, worlds=FLUID
+    ),
+    "iteration": Measure(
+        "time of the job's iterations over that of the first ones",
+        "share",
+        timed=True,
+        worlds=FLUID,
+    ),
+    "makespan": Measure("from the start of the job until its last iteration", "s", worlds=FLUID),
+    "up": Measure(
+        "from nothing to a lab with BGP converged and agents", "s", per_probe=False, worlds=NETNS
+    ),
     "entries": Measure("entries of the plan over all switches", "flows", per_probe=False),
     "moved": Measure("flows that the plan moved", "flows", per_probe=False),
     "detected": Measure("from the fault until an agent saw it", "s", per_probe=False),
     "notified": Measure("until the controller had the report", "s", per_probe=False),
     "solved": Measure("until the new plan was committed", "s", per_probe=False),
     "acked": Measure("until every agent had acknowledged it", "s", per_probe=False),
+    "converged": Measure(
+        "from the last step until nothing is left to push", "s", per_probe=False, worlds=FLUID
+    ),
 }
 """By the word that files use."""
+
+
+def measure_of(key: str) -> Measure:
+    """The measure of a key such as "slowest after"."""
+    return MEASURES[key.partition(" ")[0]]

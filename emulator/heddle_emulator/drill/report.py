@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from heddle_emulator.drill.measures import MEASURES
+from heddle_emulator.drill.measures import measure_of
 from heddle_emulator.drill.scenario import Statistic
 from heddle_emulator.drill.verdict import Finding, Verdict, statistic
 
@@ -19,7 +19,7 @@ COLUMNS = (Statistic.MEDIAN, Statistic.P99, Statistic.MIN, Statistic.MAX)
 def table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
     """Rows of what was measured: measure, probe, variant, runs, then each of ``COLUMNS``."""
     for (variant, measure, probe), series in verdict.values.items():
-        show = MEASURES[measure].show
+        show = measure_of(measure).show
         numbers = tuple(show(statistic(series, which)) for which in COLUMNS)
         yield (measure, probe, variant, str(len(series)), *numbers)
 
@@ -40,7 +40,7 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
         "measured": [
             {
                 "measure": measure,
-                "unit": MEASURES[measure].unit,
+                "unit": measure_of(measure).unit,
                 "probe": probe,
                 "variant": variant,
                 "runs": [_number(value) for value in series],

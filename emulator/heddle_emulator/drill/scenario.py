@@ -12,6 +12,7 @@ from enum import Enum
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.job import Job
 
 
 class Kind(Enum):
@@ -30,12 +31,62 @@ class Kind(Enum):
     DRAIN = "drain"
     """A switch takes no new paths; said to the controller."""
     UNDRAIN = "undrain"
+    DEGRADE = "degrade"
+    """A cable carries less, ``gbps`` each way, and keeps its carrier."""
+    FLAP = "flap"
+    """A cable is cut and mended ``count`` times, once in each ``period``."""
+    CRASH = "crash"
+    """A switch loses power: its agent and its table are gone, all its cables are dark."""
+    REBOOT = "reboot"
+    """A switch that has crashed comes back with an empty table."""
+    HANG = "hang"
+    """The controller, or an agent, does nothing any more and does not end."""
+    RESUME = "resume"
+    """What hung goes on where it was."""
+    SLOW = "slow"
+    """An agent needs ``by`` more for whatever it is sent; 0s ends that."""
+    PART = "part"
+    """Two cannot reach each other by the management network any more."""
+    JOIN = "join"
+    """Two can again."""
+    FAIL = "fail"
+    """The store cannot be reached or written."""
+    RESTORE = "restore"
+    """The store is back."""
+    SKEW = "skew"
+    """The clock of the controller, or of a switch, is ``by`` wrong from now on."""
+    REPLACE = "replace"
+    """A host is gone: the job that has it starts anew with the host of ``with`` in its place."""
+    SUBMIT = "submit"
+    """A job starts that did not run from the beginning."""
+    FINISH = "finish"
+    """A job ends, whatever it still had to do."""
 
 
-CABLES = frozenset({Kind.CUT, Kind.SILENCE, Kind.MEND})
-FAULTS = frozenset({Kind.CUT, Kind.SILENCE})
+CABLES = frozenset({Kind.CUT, Kind.SILENCE, Kind.MEND, Kind.DEGRADE, Kind.FLAP})
+FAULTS = frozenset({Kind.CUT, Kind.SILENCE, Kind.DEGRADE, Kind.CRASH})
+"""What takes something from packets that are on their way."""
+PROGRAMS = frozenset({Kind.KILL, Kind.START, Kind.HANG, Kind.RESUME, Kind.SKEW})
+"""What befalls the controller or the agent of a switch."""
+JOBS = frozenset({Kind.SUBMIT, Kind.FINISH})
 CONTROLLER = "controller"
+STORE = "store"
 ALL = "all"
+
+
+class Point(Enum):
+    """Where in its work a controller dies; the value is its word in a file."""
+
+    INTENT = "intent"
+    """It has read what is wanted."""
+    PLAN = "plan"
+    """It has a plan, and has not committed it."""
+    COMMIT = "commit"
+    """The plan is committed, and nobody told of it."""
+    PUSH = "push"
+    """A push is under way."""
+    ACK = "ack"
+    """Switches have acknowledged, and the store does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +113,20 @@ class CableName:
         return f"{self.a} to {self.b}" + (f" key {self.key}" if self.key else "")
 
 
-Target = Hop | CableName | str
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Several cables by what they have in common."""
+
+    upwards: bool
+    """Only those to a higher tier: of a zone, those to the cores."""
+    of: str
+    """A switch or a zone."""
+
+    def __str__(self) -> str:
+        return f"{'uplinks' if self.upwards else 'links'} of {self.of}"
+
+
+Target = Hop | CableName | Bundle | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +138,22 @@ class Step:
     kind: Kind
     targets: tuple[Target, ...]
     line: int = 0
+    share: float = 1.0
+    """Of packets that a silent cable loses."""
+    gbps: float = 0.0
+    """Each way of a degraded cable."""
+    period: float = 0.0
+    """Seconds from one cut of a flapping cable to the next."""
+    count: int = 1
+    """Cuts of a flapping cable."""
+    point: Point | None = None
+    """Where a controller dies; None: at once."""
+    by: float = 0.0
+    """Seconds."""
+    empty: bool = False
+    """Whether an agent finds no entries when it starts."""
+    other: str = ""
+    """The host that takes another's place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +198,17 @@ class Variant:
     """What is told to the controller; empty leaves all to the underlay."""
 
 
+class When(Enum):
+    """The part of a run that a value is of; the value is its word in a file."""
+
+    BEFORE = "before"
+    """As the first step found it."""
+    DURING = "during"
+    """From the first step on, whatever was worst."""
+    AFTER = "after"
+    """As the run ended."""
+
+
 class Bound(Enum):
     """Which side of a value is good."""
 
@@ -149,6 +240,8 @@ class Expectation:
     """Only in this variant; empty: in each."""
     over: str = ""
     """A variant that the statistic is divided by: then it is a ratio."""
+    when: When | None = None
+    """Which part of the run; None: all of it."""
     line: int = 0
 
 
@@ -165,6 +258,43 @@ class LabSpec:
     """Seconds for which agents remember a lost cable: short, as a drill loses one often."""
     programs: bool = True
     """Whether there are a controller and agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """How long control takes in a world of virtual time; all in seconds.
+
+    What is told is what it takes there, whatever this machine needs: so a verdict is the same on
+    each. Where ``measured``, planning and pushes take as long as they really did.
+    """
+
+    detect: float = 0.001
+    """From a lost carrier until the agents at both ends know."""
+    silent: float = 0.3
+    """From the first packet lost on a silent cable until they know."""
+    notice: float = 0.0005
+    """A notice from one agent to the next."""
+    report: float = 0.001
+    """An agent's report to the controller."""
+    plan: float = 0.02
+    """From the report to the plan being committed."""
+    push: float = 0.005
+    """A stage of it, from the controller into the tables and back."""
+    bgp: float = 0.1
+    """From a change until the underlay of every switch knows."""
+    measured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job that sends while the drill runs."""
+
+    job: Job
+    compute: float = 0.0
+    """Seconds of an iteration in which nothing is sent."""
+    iterations: int = 0
+    """0: until the run ends."""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,3 +319,9 @@ class Scenario:
     """Seconds that are watched after the last step."""
     seed: int = 0
     lab: LabSpec = field(default_factory=LabSpec)
+    jobs: tuple[JobSpec, ...] = ()
+    control: Control = field(default_factory=Control)
+    race: bool = False
+    """Whether steps of one moment come in an order drawn from the seed, another in each run."""
+    world: str = ""
+    """Where it is played unless told otherwise: the first that its file names."""

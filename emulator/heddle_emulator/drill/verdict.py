@@ -11,7 +11,10 @@ from heddle_emulator.drill.measures import MEASURES
 from heddle_emulator.drill.scenario import Bound, Expectation, Scenario, Statistic
 
 Key = tuple[str, str, str]
-"""Variant, measure and probe ("" for measures of the whole)."""
+"""Variant, measure and probe ("" for measures of the whole).
+
+Of one part of a run the measure is "slowest after" and its like.
+"""
 Values = Mapping[Key, Sequence[float]]
 """A value for each run, in their order."""
 
@@ -35,6 +38,7 @@ class Finding:
             part
             for part in (
                 told.measure,
+                told.when.value if told.when else "",
                 f"of {told.of}" if told.of else "",
                 f"under {self.variant}" if self.variant else "",
                 f"over {told.over}" if ratio else "",
@@ -92,7 +96,8 @@ def _ratio(above: float, below: float) -> float:
 
 
 def _found(told: Expectation, variant: str, values: Values) -> float | None:
-    series = values.get((variant, told.measure, told.of), ())
+    measure = f"{told.measure} {told.when.value}" if told.when else told.measure
+    series = values.get((variant, measure, told.of), ())
     return statistic(series, told.statistic) if series else None
 
 

@@ -1,0 +1,87 @@
+"""Which steps and measures each world has; a scenario that needs others is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import InputError, Problem
+from heddle_emulator.drill.measures import MEASURES
+from heddle_emulator.drill.scenario import ALL, CONTROLLER, EachFlow, Kind, Scenario, Step
+
+FLUID, NETNS = "fluid", "netns"
+_IN_LAB = frozenset(
+    {Kind.CUT, Kind.SILENCE, Kind.MEND, Kind.KILL, Kind.START, Kind.DRAIN, Kind.UNDRAIN}
+)
+_KINDS = {FLUID: frozenset(Kind) - {Kind.FLAP}, NETNS: _IN_LAB}
+"""Flaps are unrolled before a world sees them."""
+
+
+def fit(scenario: Scenario, world: str) -> None:
+    """Go on only if a world can play all of a scenario.
+
+    Raises:
+        InputError: with a problem for each thing that it cannot, its line and a cure.
+    """
+    problems = list(_problems(scenario, world))
+    if problems:
+        raise InputError(scenario.path, *problems[:MAX_PROBLEMS])
+
+
+def _problems(scenario: Scenario, world: str) -> Iterator[Problem]:
+    if world not in scenario.worlds:
+        known = ", ".join(sorted(scenario.worlds))
+        yield Problem(f"drill {scenario.name}", f"is for {known}, not for {world}")
+        return
+    for where, steps in (("setup", scenario.setup), ("timeline", scenario.timeline)):
+        for step in steps:
+            reason = _unable(step, world)
+            if reason:
+                yield Problem(f"{where} (line {step.line})", reason)
+    for told in scenario.expectations:
+        worlds = MEASURES[told.measure].worlds
+        at = f"expect (line {told.line})"
+        if world not in worlds:
+            yield Problem(at, f"{world} cannot measure {told.measure}; {_only(worlds)} can")
+        elif world == NETNS and (told.when or told.of == ALL):
+            yield Problem(at, "netns measures whole runs, of probes; leave when and all out")
+    yield from (_in_lab if world == NETNS else _in_fluid)(scenario)
+
+
+def _unable(step: Step, world: str) -> str:
+    """Why a world cannot do a step; "" if it can."""
+    word = step.kind.value
+    if step.kind not in _KINDS[world]:
+        able = [name for name, kinds in _KINDS.items() if step.kind in kinds]
+        return f"{world} cannot {word}; leave it out, or play it in {_only(able)}"
+    if world == NETNS and step.point is not None:
+        return f"{world} kills at once; leave point out, or play it in {FLUID}"
+    if world == NETNS and step.kind is Kind.SILENCE and step.share < 1:
+        return f"{world} silences cables wholly; leave share out, or play it in {FLUID}"
+    return ""
+
+
+def _in_lab(scenario: Scenario) -> Iterator[Problem]:
+    for spec in scenario.jobs:
+        yield Problem(
+            f"job {spec.job.name} (line {spec.line})", f"{NETNS} has no jobs; probe flows"
+        )
+    if not scenario.probes:
+        yield Problem("probes", f"there are none; {NETNS} sees nothing else, so give one or more")
+
+
+def _in_fluid(scenario: Scenario) -> Iterator[Problem]:
+    for probe in scenario.probes:
+        at = f"probe {probe.name} (line {probe.line})"
+        if not isinstance(probe, EachFlow) and probe.beside:
+            yield Problem(at, f"{FLUID} has nothing beside a demand; leave beside out")
+        if probe.protocol == "tcp":
+            yield Problem(at, f"{FLUID} knows no protocols; leave protocol out")
+    for step in scenario.setup:
+        if step.kind is Kind.KILL and step.point is not None:
+            at = f"setup (line {step.line})"
+            yield Problem(at, f"the {CONTROLLER} dies at a point of its work; put it in timeline")
+
+
+def _only(worlds: Iterable[str]) -> str:
+    return " or ".join(sorted(worlds))

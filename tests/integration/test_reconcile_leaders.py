@@ -88,6 +88,42 @@ async def test_the_second_waits_and_takes_over(house: House) -> None:
             )
 
 
+async def test_a_new_leader_fences_all_and_moves_nothing(house: House) -> None:
+    """Every switch follows the new epoch as soon as it is known; none is sent an entry.
+
+    Sessions that go on from the leader before say what they began with, which was an empty
+    table: the new leader asks instead.
+    """
+    async with house.running():
+        await furnish(house)
+        pushes = house.push_count()
+        assert house.reconciler is not None
+        async with another(house) as second:
+            await house.store.release_leadership(house.reconciler.epoch)
+            await asyncio.wait_for(second.known.wait(), 5)
+            tables = [switch.table for switch in house.gateway.switches.values()]
+            await house.until(
+                lambda: all(table.fence[0] == second.epoch for table in tables), "all fenced"
+            )
+            await house.settled()
+            assert house.push_count() == pushes
+
+
+async def test_what_an_older_leader_did_at_last_is_found(house: House) -> None:
+    """An old push that arrives after all was well is in the answer to the new leader's question."""
+    async with house.running():
+        await furnish(house)
+        assert house.reconciler is not None
+        victim = next(s for s in house.gateway.switches.values() if s.table.entries)
+        held = dict(victim.table.entries)
+        async with another(house) as second:
+            victim.table.entries.clear()
+            await house.store.release_leadership(house.reconciler.epoch)
+            await asyncio.wait_for(second.known.wait(), 5)
+            await house.until(lambda: victim.table.entries == held, "put right")
+            await house.settled()
+
+
 async def reach(house: House, moody: Moody, calls: int) -> None:
     """Wait until so many calls have failed."""
     await house.until(lambda: moody.failed >= calls, f"{calls} failed calls")

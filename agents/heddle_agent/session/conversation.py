@@ -111,19 +111,25 @@ class Conversation:
             failures = await self._turns.program(push)
         if receipt.status is Status.APPLIED:
             done = receipt._replace(failures=(*receipt.failures, *failures))
-            await self._write(self._result(message, done, pb.PUSH_STAGE_FIB))
+            table = None
+            if message.tell_table:
+                await self._turns.digest()
+                table = encode.table_state(self._forwarding)
+            await self._write(self._result(message, done, pb.PUSH_STAGE_FIB, table))
 
     def _result(
         self,
         push: pb.Push,
         receipt: Receipt,
         stage: pb.PushStage.ValueType = pb.PUSH_STAGE_RIB,
+        table: pb.TableState | None = None,
     ) -> pb.AgentMessage:
         if stage == pb.PUSH_STAGE_RIB:
             self._answered[receipt.status] += 1
             if receipt.status is not Status.APPLIED:
                 _log.warning("push refused", status=receipt.status.name, why=receipt.message)
-        return encode.push_result(push, stage, receipt, self._forwarding.table.fence.epoch)
+        epoch = self._forwarding.table.fence.epoch
+        return encode.push_result(push, stage, receipt, epoch, table)
 
     async def _reports(self, counter_interval: float) -> None:
         """Send link changes when they come and counters when they are due; 0 is never."""

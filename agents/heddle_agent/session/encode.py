@@ -57,8 +57,9 @@ def push_result(
     stage: pb.PushStage.ValueType,
     receipt: Receipt,
     highest_epoch: int,
+    table: pb.TableState | None = None,
 ) -> pb.AgentMessage:
-    """The answer to one stage of one push."""
+    """The answer to one stage of one push; ``table`` where it asked for that."""
     return pb.AgentMessage(
         push_result=pb.PushResult(
             nonce=push.nonce,
@@ -76,8 +77,14 @@ def push_result(
             ],
             highest_epoch=highest_epoch,
             message=receipt.message,
+            table=table,
         )
     )
+
+
+def table_state(forwarding: Forwarding) -> pb.TableState:
+    """What the switch holds."""
+    return pb.TableState(generation=forwarding.held.generation, digest=forwarding.digest())
 
 
 def link_report(observations: Iterable[LinkObservation], *, full: bool) -> pb.AgentMessage:
@@ -90,8 +97,9 @@ def link_report(observations: Iterable[LinkObservation], *, full: bool) -> pb.Ag
             sequence=sequence,
             reason=reason,
             loss_ratio=loss,
+            rate_ratio=rate,
         )
-        for link, up, time, sequence, reason, loss in observations
+        for link, up, time, sequence, reason, loss, rate in observations
     ]
     return pb.AgentMessage(link_state=pb.LinkStateReport(links=links, full=full))
 

@@ -62,11 +62,14 @@ class Reconciler:
         self._epoch = epoch
         self.known.set()
         log.info("leading", epoch=epoch)
+        gateway = self._world.gateway
+        gateway.lead(epoch)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow_changes(epoch, tasks))
                 tasks.create_task(self._mind_the_end(epoch))
         finally:
+            gateway.retire(epoch)
             await store.release_leadership(epoch)
 
     async def _follow_changes(self, epoch: int, tasks: asyncio.TaskGroup) -> None:

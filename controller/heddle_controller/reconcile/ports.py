@@ -346,6 +346,14 @@ class AgentGateway(Protocol):
         """
         ...
 
+    def lead(self, epoch: int) -> None:
+        """We lead: gather the sessions of all replicas, and let nothing older through."""
+        ...
+
+    def retire(self, epoch: int) -> None:
+        """We do not lead any more."""
+        ...
+
     def events(self) -> AsyncIterator[SessionEvent]:
         """Sessions that begin and end from now on, for all fabrics, bounded and coalesced.
 

@@ -12,6 +12,9 @@ from enum import IntEnum
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.program import Entries
 
+UNKNOWN_DIGEST = bytes(32)
+"""Stands for a table that nothing is known of; no table has it."""
+
 
 class Capability(IntEnum):
     """What an agent's FIB can do; numbers are those of agent.proto."""
@@ -48,6 +51,8 @@ class AgentSession:
     """SHA-256 of what it holds, by the rule in agent.proto; empty for nothing."""
     back_door: str = ""
     """Where other agents reach it, IP address and UDP port; empty for nowhere."""
+    pushed: bool = False
+    """Whether anything was pushed since: then generation and digest are over."""
 
 
 class SessionChange(IntEnum):
@@ -87,6 +92,13 @@ class Push:
     """To remove, by their match columns alone; all of one switch."""
     sweep_stale: bool = False
     completes_generation: bool = False
+    tell_table: bool = False
+    """Whether the answer shall say what the table then holds."""
+
+    @property
+    def operation_count(self) -> int:
+        """Entries set and deleted."""
+        return len(self.sets) + len(self.deletes)
 
 
 class PushStatus(IntEnum):
@@ -129,6 +141,16 @@ class StageResult:
 
 
 @dataclass(frozen=True, slots=True)
+class TableState:
+    """What a switch holds."""
+
+    generation: int
+    """Held whole; 0 for none."""
+    digest: bytes
+    """As ``AgentSession.table_digest``."""
+
+
+@dataclass(frozen=True, slots=True)
 class PushReport:
     """The answers to one push. A push refused whole has no FIB stage."""
 
@@ -136,6 +158,8 @@ class PushReport:
     fib: StageResult | None
     highest_epoch: int
     """Highest epoch the agent has seen."""
+    table: TableState | None = None
+    """What the table holds, where the push asked and the agent told."""
 
     @property
     def status(self) -> PushStatus:

@@ -26,25 +26,25 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from heddle.v1 import common_pb2 as heddle_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15heddle/v1/agent.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\"\xe3\x01\n\x0c\x41gentMessage\x12:\n\x12session_parameters\x18\x01 \x01(\x0b\x32\x1c.heddle.v1.SessionParametersH\x00\x12,\n\x0bpush_result\x18\x02 \x01(\x0b\x32\x15.heddle.v1.PushResultH\x00\x12\x30\n\nlink_state\x18\x03 \x01(\x0b\x32\x1a.heddle.v1.LinkStateReportH\x00\x12,\n\x08\x63ounters\x18\x04 \x01(\x0b\x32\x18.heddle.v1.CounterReportH\x00\x42\t\n\x07message\"\xa1\x01\n\x11\x43ontrollerMessage\x12\x36\n\x10session_accepted\x18\x01 \x01(\x0b\x32\x1a.heddle.v1.SessionAcceptedH\x00\x12\x1f\n\x04push\x18\x02 \x01(\x0b\x32\x0f.heddle.v1.PushH\x00\x12(\n\tback_door\x18\x03 \x01(\x0b\x32\x13.heddle.v1.BackDoorH\x00\x42\t\n\x07message\"\xff\x01\n\x11SessionParameters\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12\x0e\n\x06switch\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x18\n\x10software_version\x18\x04 \x01(\t\x12+\n\x0c\x63\x61pabilities\x18\x05 \x03(\x0e\x32\x15.heddle.v1.Capability\x12\x12\n\ntable_size\x18\x06 \x01(\r\x12\x15\n\rhighest_epoch\x18\x07 \x01(\x04\x12\x12\n\ngeneration\x18\x08 \x01(\x04\x12\x14\n\x0ctable_digest\x18\t \x01(\x0c\x12\x19\n\x11\x62\x61\x63k_door_address\x18\n \x01(\t\"t\n\x0fSessionAccepted\x12\x15\n\rcontroller_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12 \n\x18\x63ounter_interval_seconds\x18\x03 \x01(\x01\x12\x19\n\x11\x65ntry_ttl_seconds\x18\x04 \x01(\x01\"@\n\x08\x42\x61\x63kDoor\x12&\n\x05peers\x18\x01 \x03(\x0b\x32\x17.heddle.v1.BackDoorPeer\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\"/\n\x0c\x42\x61\x63kDoorPeer\x12\x0e\n\x06switch\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xbd\x01\n\x04Push\x12!\n\x04mode\x18\x01 \x01(\x0e\x32\x13.heddle.v1.PushMode\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\r\n\x05nonce\x18\x04 \x01(\x04\x12-\n\noperations\x18\x05 \x01(\x0b\x32\x19.heddle.v1.OperationBatch\x12\x13\n\x0bsweep_stale\x18\x06 \x01(\x08\x12\x1c\n\x14\x63ompletes_generation\x18\x07 \x01(\x08\"\xfc\x02\n\x0eOperationBatch\x12\'\n\x05kinds\x18\x01 \x03(\x0e\x32\x18.heddle.v1.OperationKind\x12&\n\tendpoints\x18\x02 \x03(\x0b\x32\x13.heddle.v1.Endpoint\x12%\n\tnext_hops\x18\x03 \x03(\x0b\x32\x12.heddle.v1.NextHop\x12&\n\nrisk_links\x18\x04 \x03(\x0b\x32\x12.heddle.v1.LinkRef\x12)\n\x0brisk_groups\x18\x05 \x03(\x0b\x32\x14.heddle.v1.RiskGroup\x12\x0f\n\x07sources\x18\x06 \x03(\r\x12\x14\n\x0c\x64\x65stinations\x18\x07 \x03(\r\x12\x14\n\x0csource_ports\x18\x08 \x03(\r\x12\x19\n\x11\x64\x65stination_ports\x18\t \x03(\r\x12\x11\n\tprimaries\x18\n \x03(\r\x12\x0f\n\x07\x62\x61\x63kups\x18\x0b \x03(\r\x12\r\n\x05risks\x18\x0c \x03(\r\x12\x14\n\x0c\x62\x61\x63kup_risks\x18\r \x03(\r\"(\n\x08\x45ndpoint\x12\x0b\n\x03nic\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"5\n\x07NextHop\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\x1a\n\tRiskGroup\x12\r\n\x05links\x18\x01 \x03(\r\"\xe1\x01\n\nPushResult\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12#\n\x05stage\x18\x04 \x01(\x0e\x32\x14.heddle.v1.PushStage\x12%\n\x06status\x18\x05 \x01(\x0e\x32\x15.heddle.v1.PushStatus\x12-\n\x08\x66\x61ilures\x18\x06 \x03(\x0b\x32\x1b.heddle.v1.OperationFailure\x12\x15\n\rhighest_epoch\x18\x07 \x01(\x04\x12\x0f\n\x07message\x18\x08 \x01(\t\"`\n\x10OperationFailure\x12\x11\n\toperation\x18\x01 \x01(\r\x12(\n\x06reason\x18\x02 \x01(\x0e\x32\x18.heddle.v1.FailureReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"J\n\x0fLinkStateReport\x12)\n\x05links\x18\x01 \x03(\x0b\x32\x1a.heddle.v1.LinkObservation\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\"\xb4\x01\n\x0fLinkObservation\x12 \n\x04link\x18\x01 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12\x1f\n\x05state\x18\x02 \x01(\x0e\x32\x10.heddle.v1.State\x12(\n\x04time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\nloss_ratio\x18\x06 \x01(\x01\"\xbe\x01\n\rCounterReport\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\tendpoints\x18\x02 \x03(\x0b\x32\x13.heddle.v1.Endpoint\x12\x0f\n\x07sources\x18\x03 \x03(\r\x12\x14\n\x0c\x64\x65stinations\x18\x04 \x03(\r\x12\x14\n\x0csource_ports\x18\x05 \x03(\r\x12\x0f\n\x07packets\x18\x06 \x03(\x04\x12\r\n\x05\x62ytes\x18\x07 \x03(\x04*\xac\x01\n\nCapability\x12\x1a\n\x16\x43\x41PABILITY_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43\x41PABILITY_MATCH_PORTS\x10\x01\x12\x19\n\x15\x43\x41PABILITY_MATCH_PAIR\x10\x02\x12\x15\n\x11\x43\x41PABILITY_BACKUP\x10\x03\x12\x17\n\x13\x43\x41PABILITY_COUNTERS\x10\x04\x12\x1b\n\x17\x43\x41PABILITY_ATOMIC_BATCH\x10\x05*Y\n\x08PushMode\x12\x19\n\x15PUSH_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13PUSH_MODE_FULL_SYNC\x10\x01\x12\x19\n\x15PUSH_MODE_INCREMENTAL\x10\x02*b\n\rOperationKind\x12\x1e\n\x1aOPERATION_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12OPERATION_KIND_SET\x10\x01\x12\x19\n\x15OPERATION_KIND_DELETE\x10\x02*O\n\tPushStage\x12\x1a\n\x16PUSH_STAGE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePUSH_STAGE_RIB\x10\x01\x12\x12\n\x0ePUSH_STAGE_FIB\x10\x02*x\n\nPushStatus\x12\x1b\n\x17PUSH_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13PUSH_STATUS_APPLIED\x10\x01\x12\x1b\n\x17PUSH_STATUS_STALE_EPOCH\x10\x02\x12\x17\n\x13PUSH_STATUS_INVALID\x10\x03*\xb5\x01\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x46\x41ILURE_REASON_TABLE_FULL\x10\x01\x12#\n\x1f\x46\x41ILURE_REASON_UNKNOWN_NEXT_HOP\x10\x02\x12$\n FAILURE_REASON_UNSUPPORTED_MATCH\x10\x03\x12\x1a\n\x16\x46\x41ILURE_REASON_BACKEND\x10\x04\x32T\n\x0c\x41gentService\x12\x44\n\x07Session\x12\x17.heddle.v1.AgentMessage\x1a\x1c.heddle.v1.ControllerMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15heddle/v1/agent.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\"\xe3\x01\n\x0c\x41gentMessage\x12:\n\x12session_parameters\x18\x01 \x01(\x0b\x32\x1c.heddle.v1.SessionParametersH\x00\x12,\n\x0bpush_result\x18\x02 \x01(\x0b\x32\x15.heddle.v1.PushResultH\x00\x12\x30\n\nlink_state\x18\x03 \x01(\x0b\x32\x1a.heddle.v1.LinkStateReportH\x00\x12,\n\x08\x63ounters\x18\x04 \x01(\x0b\x32\x18.heddle.v1.CounterReportH\x00\x42\t\n\x07message\"\xa1\x01\n\x11\x43ontrollerMessage\x12\x36\n\x10session_accepted\x18\x01 \x01(\x0b\x32\x1a.heddle.v1.SessionAcceptedH\x00\x12\x1f\n\x04push\x18\x02 \x01(\x0b\x32\x0f.heddle.v1.PushH\x00\x12(\n\tback_door\x18\x03 \x01(\x0b\x32\x13.heddle.v1.BackDoorH\x00\x42\t\n\x07message\"\xff\x01\n\x11SessionParameters\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12\x0e\n\x06switch\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x18\n\x10software_version\x18\x04 \x01(\t\x12+\n\x0c\x63\x61pabilities\x18\x05 \x03(\x0e\x32\x15.heddle.v1.Capability\x12\x12\n\ntable_size\x18\x06 \x01(\r\x12\x15\n\rhighest_epoch\x18\x07 \x01(\x04\x12\x12\n\ngeneration\x18\x08 \x01(\x04\x12\x14\n\x0ctable_digest\x18\t \x01(\x0c\x12\x19\n\x11\x62\x61\x63k_door_address\x18\n \x01(\t\"t\n\x0fSessionAccepted\x12\x15\n\rcontroller_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12 \n\x18\x63ounter_interval_seconds\x18\x03 \x01(\x01\x12\x19\n\x11\x65ntry_ttl_seconds\x18\x04 \x01(\x01\"@\n\x08\x42\x61\x63kDoor\x12&\n\x05peers\x18\x01 \x03(\x0b\x32\x17.heddle.v1.BackDoorPeer\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\"/\n\x0c\x42\x61\x63kDoorPeer\x12\x0e\n\x06switch\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xd1\x01\n\x04Push\x12!\n\x04mode\x18\x01 \x01(\x0e\x32\x13.heddle.v1.PushMode\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\r\n\x05nonce\x18\x04 \x01(\x04\x12-\n\noperations\x18\x05 \x01(\x0b\x32\x19.heddle.v1.OperationBatch\x12\x13\n\x0bsweep_stale\x18\x06 \x01(\x08\x12\x1c\n\x14\x63ompletes_generation\x18\x07 \x01(\x08\x12\x12\n\ntell_table\x18\x08 \x01(\x08\"\xfc\x02\n\x0eOperationBatch\x12\'\n\x05kinds\x18\x01 \x03(\x0e\x32\x18.heddle.v1.OperationKind\x12&\n\tendpoints\x18\x02 \x03(\x0b\x32\x13.heddle.v1.Endpoint\x12%\n\tnext_hops\x18\x03 \x03(\x0b\x32\x12.heddle.v1.NextHop\x12&\n\nrisk_links\x18\x04 \x03(\x0b\x32\x12.heddle.v1.LinkRef\x12)\n\x0brisk_groups\x18\x05 \x03(\x0b\x32\x14.heddle.v1.RiskGroup\x12\x0f\n\x07sources\x18\x06 \x03(\r\x12\x14\n\x0c\x64\x65stinations\x18\x07 \x03(\r\x12\x14\n\x0csource_ports\x18\x08 \x03(\r\x12\x19\n\x11\x64\x65stination_ports\x18\t \x03(\r\x12\x11\n\tprimaries\x18\n \x03(\r\x12\x0f\n\x07\x62\x61\x63kups\x18\x0b \x03(\r\x12\r\n\x05risks\x18\x0c \x03(\r\x12\x14\n\x0c\x62\x61\x63kup_risks\x18\r \x03(\r\"(\n\x08\x45ndpoint\x12\x0b\n\x03nic\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"5\n\x07NextHop\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\x1a\n\tRiskGroup\x12\r\n\x05links\x18\x01 \x03(\r\"\x87\x02\n\nPushResult\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12#\n\x05stage\x18\x04 \x01(\x0e\x32\x14.heddle.v1.PushStage\x12%\n\x06status\x18\x05 \x01(\x0e\x32\x15.heddle.v1.PushStatus\x12-\n\x08\x66\x61ilures\x18\x06 \x03(\x0b\x32\x1b.heddle.v1.OperationFailure\x12\x15\n\rhighest_epoch\x18\x07 \x01(\x04\x12\x0f\n\x07message\x18\x08 \x01(\t\x12$\n\x05table\x18\t \x01(\x0b\x32\x15.heddle.v1.TableState\"0\n\nTableState\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"`\n\x10OperationFailure\x12\x11\n\toperation\x18\x01 \x01(\r\x12(\n\x06reason\x18\x02 \x01(\x0e\x32\x18.heddle.v1.FailureReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"J\n\x0fLinkStateReport\x12)\n\x05links\x18\x01 \x03(\x0b\x32\x1a.heddle.v1.LinkObservation\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\"\xc8\x01\n\x0fLinkObservation\x12 \n\x04link\x18\x01 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12\x1f\n\x05state\x18\x02 \x01(\x0e\x32\x10.heddle.v1.State\x12(\n\x04time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\nloss_ratio\x18\x06 \x01(\x01\x12\x12\n\nrate_ratio\x18\x07 \x01(\x01\"\xbe\x01\n\rCounterReport\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\tendpoints\x18\x02 \x03(\x0b\x32\x13.heddle.v1.Endpoint\x12\x0f\n\x07sources\x18\x03 \x03(\r\x12\x14\n\x0c\x64\x65stinations\x18\x04 \x03(\r\x12\x14\n\x0csource_ports\x18\x05 \x03(\r\x12\x0f\n\x07packets\x18\x06 \x03(\x04\x12\r\n\x05\x62ytes\x18\x07 \x03(\x04*\xac\x01\n\nCapability\x12\x1a\n\x16\x43\x41PABILITY_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43\x41PABILITY_MATCH_PORTS\x10\x01\x12\x19\n\x15\x43\x41PABILITY_MATCH_PAIR\x10\x02\x12\x15\n\x11\x43\x41PABILITY_BACKUP\x10\x03\x12\x17\n\x13\x43\x41PABILITY_COUNTERS\x10\x04\x12\x1b\n\x17\x43\x41PABILITY_ATOMIC_BATCH\x10\x05*Y\n\x08PushMode\x12\x19\n\x15PUSH_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13PUSH_MODE_FULL_SYNC\x10\x01\x12\x19\n\x15PUSH_MODE_INCREMENTAL\x10\x02*b\n\rOperationKind\x12\x1e\n\x1aOPERATION_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12OPERATION_KIND_SET\x10\x01\x12\x19\n\x15OPERATION_KIND_DELETE\x10\x02*O\n\tPushStage\x12\x1a\n\x16PUSH_STAGE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePUSH_STAGE_RIB\x10\x01\x12\x12\n\x0ePUSH_STAGE_FIB\x10\x02*x\n\nPushStatus\x12\x1b\n\x17PUSH_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13PUSH_STATUS_APPLIED\x10\x01\x12\x1b\n\x17PUSH_STATUS_STALE_EPOCH\x10\x02\x12\x17\n\x13PUSH_STATUS_INVALID\x10\x03*\xb5\x01\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x46\x41ILURE_REASON_TABLE_FULL\x10\x01\x12#\n\x1f\x46\x41ILURE_REASON_UNKNOWN_NEXT_HOP\x10\x02\x12$\n FAILURE_REASON_UNSUPPORTED_MATCH\x10\x03\x12\x1a\n\x16\x46\x41ILURE_REASON_BACKEND\x10\x04\x32T\n\x0c\x41gentService\x12\x44\n\x07Session\x12\x17.heddle.v1.AgentMessage\x1a\x1c.heddle.v1.ControllerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'heddle.v1.agent_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CAPABILITY']._serialized_start=2457
-  _globals['_CAPABILITY']._serialized_end=2629
-  _globals['_PUSHMODE']._serialized_start=2631
-  _globals['_PUSHMODE']._serialized_end=2720
-  _globals['_OPERATIONKIND']._serialized_start=2722
-  _globals['_OPERATIONKIND']._serialized_end=2820
-  _globals['_PUSHSTAGE']._serialized_start=2822
-  _globals['_PUSHSTAGE']._serialized_end=2901
-  _globals['_PUSHSTATUS']._serialized_start=2903
-  _globals['_PUSHSTATUS']._serialized_end=3023
-  _globals['_FAILUREREASON']._serialized_start=3026
-  _globals['_FAILUREREASON']._serialized_end=3207
+  _globals['_CAPABILITY']._serialized_start=2585
+  _globals['_CAPABILITY']._serialized_end=2757
+  _globals['_PUSHMODE']._serialized_start=2759
+  _globals['_PUSHMODE']._serialized_end=2848
+  _globals['_OPERATIONKIND']._serialized_start=2850
+  _globals['_OPERATIONKIND']._serialized_end=2948
+  _globals['_PUSHSTAGE']._serialized_start=2950
+  _globals['_PUSHSTAGE']._serialized_end=3029
+  _globals['_PUSHSTATUS']._serialized_start=3031
+  _globals['_PUSHSTATUS']._serialized_end=3151
+  _globals['_FAILUREREASON']._serialized_start=3154
+  _globals['_FAILUREREASON']._serialized_end=3335
   _globals['_AGENTMESSAGE']._serialized_start=94
   _globals['_AGENTMESSAGE']._serialized_end=321
   _globals['_CONTROLLERMESSAGE']._serialized_start=324
@@ -58,25 +58,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BACKDOORPEER']._serialized_start=929
   _globals['_BACKDOORPEER']._serialized_end=976
   _globals['_PUSH']._serialized_start=979
-  _globals['_PUSH']._serialized_end=1168
-  _globals['_OPERATIONBATCH']._serialized_start=1171
-  _globals['_OPERATIONBATCH']._serialized_end=1551
-  _globals['_ENDPOINT']._serialized_start=1553
-  _globals['_ENDPOINT']._serialized_end=1593
-  _globals['_NEXTHOP']._serialized_start=1595
-  _globals['_NEXTHOP']._serialized_end=1648
-  _globals['_RISKGROUP']._serialized_start=1650
-  _globals['_RISKGROUP']._serialized_end=1676
-  _globals['_PUSHRESULT']._serialized_start=1679
-  _globals['_PUSHRESULT']._serialized_end=1904
-  _globals['_OPERATIONFAILURE']._serialized_start=1906
-  _globals['_OPERATIONFAILURE']._serialized_end=2002
-  _globals['_LINKSTATEREPORT']._serialized_start=2004
-  _globals['_LINKSTATEREPORT']._serialized_end=2078
-  _globals['_LINKOBSERVATION']._serialized_start=2081
-  _globals['_LINKOBSERVATION']._serialized_end=2261
-  _globals['_COUNTERREPORT']._serialized_start=2264
-  _globals['_COUNTERREPORT']._serialized_end=2454
-  _globals['_AGENTSERVICE']._serialized_start=3209
-  _globals['_AGENTSERVICE']._serialized_end=3293
+  _globals['_PUSH']._serialized_end=1188
+  _globals['_OPERATIONBATCH']._serialized_start=1191
+  _globals['_OPERATIONBATCH']._serialized_end=1571
+  _globals['_ENDPOINT']._serialized_start=1573
+  _globals['_ENDPOINT']._serialized_end=1613
+  _globals['_NEXTHOP']._serialized_start=1615
+  _globals['_NEXTHOP']._serialized_end=1668
+  _globals['_RISKGROUP']._serialized_start=1670
+  _globals['_RISKGROUP']._serialized_end=1696
+  _globals['_PUSHRESULT']._serialized_start=1699
+  _globals['_PUSHRESULT']._serialized_end=1962
+  _globals['_TABLESTATE']._serialized_start=1964
+  _globals['_TABLESTATE']._serialized_end=2012
+  _globals['_OPERATIONFAILURE']._serialized_start=2014
+  _globals['_OPERATIONFAILURE']._serialized_end=2110
+  _globals['_LINKSTATEREPORT']._serialized_start=2112
+  _globals['_LINKSTATEREPORT']._serialized_end=2186
+  _globals['_LINKOBSERVATION']._serialized_start=2189
+  _globals['_LINKOBSERVATION']._serialized_end=2389
+  _globals['_COUNTERREPORT']._serialized_start=2392
+  _globals['_COUNTERREPORT']._serialized_end=2582
+  _globals['_AGENTSERVICE']._serialized_start=3337
+  _globals['_AGENTSERVICE']._serialized_end=3421
 # @@protoc_insertion_point(module_scope)

@@ -408,6 +408,7 @@ class Push(_message.Message):
     OPERATIONS_FIELD_NUMBER: _builtins.int
     SWEEP_STALE_FIELD_NUMBER: _builtins.int
     COMPLETES_GENERATION_FIELD_NUMBER: _builtins.int
+    TELL_TABLE_FIELD_NUMBER: _builtins.int
     mode: Global___PushMode.ValueType
     epoch: _builtins.int
     """Which leader wrote it."""
@@ -419,6 +420,11 @@ class Push(_message.Message):
     """Remove every stale entry once the operations are in the FIB."""
     completes_generation: _builtins.bool
     """With this push applied, the switch holds the generation whole."""
+    tell_table: _builtins.bool
+    """Tell in the FIB answer what the table then holds. A new leader asks so, with
+    no operations: what the session began with may be another leader's doing,
+    and nothing older than this push can come after the answer.
+    """
     @_builtins.property
     def operations(self) -> Global___OperationBatch: ...
     def __init__(
@@ -431,10 +437,11 @@ class Push(_message.Message):
         operations: Global___OperationBatch | None = ...,
         sweep_stale: _builtins.bool = ...,
         completes_generation: _builtins.bool = ...,
+        tell_table: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completes_generation", b"completes_generation", "epoch", b"epoch", "generation", b"generation", "mode", b"mode", "nonce", b"nonce", "operations", b"operations", "sweep_stale", b"sweep_stale"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completes_generation", b"completes_generation", "epoch", b"epoch", "generation", b"generation", "mode", b"mode", "nonce", b"nonce", "operations", b"operations", "sweep_stale", b"sweep_stale", "tell_table", b"tell_table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -634,6 +641,7 @@ class PushResult(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     HIGHEST_EPOCH_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
     nonce: _builtins.int
     epoch: _builtins.int
     """Of the push."""
@@ -649,6 +657,10 @@ class PushResult(_message.Message):
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationFailure]:
         """Operations that did not succeed; empty where all did."""
 
+    @_builtins.property
+    def table(self) -> Global___TableState:
+        """What the table holds, where the push asked for it: of its FIB answer only."""
+
     def __init__(
         self,
         *,
@@ -660,14 +672,39 @@ class PushResult(_message.Message):
         failures: _abc.Iterable[Global___OperationFailure] | None = ...,
         highest_epoch: _builtins.int = ...,
         message: _builtins.str = ...,
+        table: Global___TableState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failures", b"failures", "generation", b"generation", "highest_epoch", b"highest_epoch", "message", b"message", "nonce", b"nonce", "stage", b"stage", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "failures", b"failures", "generation", b"generation", "highest_epoch", b"highest_epoch", "message", b"message", "nonce", b"nonce", "stage", b"stage", "status", b"status", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushResult: _TypeAlias = PushResult  # noqa: Y015
+
+@_typing.final
+class TableState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Generation it holds whole; 0 for none."""
+    digest: _builtins.bytes
+    """As SessionParameters.table_digest."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableState: _TypeAlias = TableState  # noqa: Y015
 
 @_typing.final
 class OperationFailure(_message.Message):
@@ -732,6 +769,7 @@ class LinkObservation(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     LOSS_RATIO_FIELD_NUMBER: _builtins.int
+    RATE_RATIO_FIELD_NUMBER: _builtins.int
     state: _common_pb2.State.ValueType
     """UP or DOWN."""
     sequence: _builtins.int
@@ -739,10 +777,16 @@ class LinkObservation(_message.Message):
     reason: _builtins.str
     """Why, for example "carrier", "probe"; "flap-damped" for a link that is kept
     down because it came back too often, "grey" for one that is up and loses
-    some of what it carries.
+    some of what it carries, "slow" for one that is up and has less to offer
+    than it is meant for.
     """
     loss_ratio: _builtins.float
     """Share of probes or packets lost lately by a grey link, 0 to 1."""
+    rate_ratio: _builtins.float
+    """Share of its rate that a link has to offer, 0 to 1: what it sends while
+    packets wait for it, or what its ends have agreed on; 0 where nothing is
+    known to be wrong. A grey link may be slow as well.
+    """
     @_builtins.property
     def link(self) -> _common_pb2.LinkRef: ...
     @_builtins.property
@@ -758,10 +802,11 @@ class LinkObservation(_message.Message):
         sequence: _builtins.int = ...,
         reason: _builtins.str = ...,
         loss_ratio: _builtins.float = ...,
+        rate_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "loss_ratio", b"loss_ratio", "reason", b"reason", "sequence", b"sequence", "state", b"state", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "loss_ratio", b"loss_ratio", "rate_ratio", b"rate_ratio", "reason", b"reason", "sequence", b"sequence", "state", b"state", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.reconcile.errors import SessionLost
@@ -19,6 +19,7 @@ from heddle_controller.reconcile.southbound import (
     SessionChange,
     SessionEvent,
     StageResult,
+    TableState,
 )
 from tests.unit.reconcile.switches import Match, SwitchTable, match_of
 
@@ -37,7 +38,9 @@ class Switch:
     refuses_whole: str = ""
     """Why it finds every push malformed."""
     pushes: list[Push] = field(default_factory=list)
-    """All that it took, oldest first."""
+    """All that it took, oldest first, but for questions."""
+    questions: list[Push] = field(default_factory=list)
+    """What asked what it holds, and changed nothing."""
 
     def __post_init__(self) -> None:
         self.answers.set()
@@ -90,7 +93,8 @@ class MemoryGateway:
 
     async def push(self, session: AgentSession, push: Push) -> PushReport:
         """See the port."""
-        if self._sessions.get(session.switch) != session:
+        known = self._sessions.get(session.switch)
+        if known is None or known.id != session.id:
             raise SessionLost(session.switch)
         switch, lost = self.switches[session.switch], self._lost[session.id]
         waits = [asyncio.create_task(e.wait()) for e in (switch.answers, lost)]
@@ -101,7 +105,14 @@ class MemoryGateway:
                 wait.cancel()
         if lost.is_set():
             raise SessionLost(session.switch)
+        self._sessions[session.switch] = replace(session, pushed=True)
         return self._take(switch, push)
+
+    def lead(self, epoch: int) -> None:
+        """See the port."""
+
+    def retire(self, epoch: int) -> None:
+        """See the port."""
 
     def _take(self, switch: Switch, push: Push) -> PushReport:
         if switch.refuses_whole:
@@ -110,7 +121,7 @@ class MemoryGateway:
         status = switch.table.refuses(push)
         if status != PushStatus.APPLIED:
             return PushReport(StageResult(status), None, switch.table.fence[0])
-        switch.pushes.append(push)
+        (switch.questions if push.tell_table else switch.pushes).append(push)
         failures = dict.fromkeys(switch.table.crowded(push), FailureReason.TABLE_FULL)
         for row in range(len(push.sets)):
             match = match_of(push.fabric, push.sets, row)
@@ -120,7 +131,8 @@ class MemoryGateway:
             self.watch()
         told = tuple(OperationFailure(row, why, "no") for row, why in sorted(failures.items()))
         done = StageResult(PushStatus.APPLIED, told)
-        return PushReport(StageResult(PushStatus.APPLIED), done, switch.table.fence[0])
+        held = TableState(switch.table.whole, switch.table.digest()) if push.tell_table else None
+        return PushReport(StageResult(PushStatus.APPLIED), done, switch.table.fence[0], held)
 
     async def events(self) -> AsyncIterator[SessionEvent]:
         """See the port."""

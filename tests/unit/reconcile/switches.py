@@ -83,7 +83,8 @@ class SwitchTable:
         sets, deletes, fabric = push.sets, push.deletes, push.fabric
         if push.mode == PushMode.FULL_SYNC:
             self.stale = set(self.entries)
-        self.whole = 0
+        if push.operation_count or push.mode == PushMode.FULL_SYNC:
+            self.whole = 0
         for row in range(len(sets)):
             match = match_of(fabric, sets, row)
             self.stale.discard(match)

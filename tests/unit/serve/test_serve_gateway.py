@@ -11,6 +11,7 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.errors import SessionLost
 from heddle_controller.reconcile.southbound import (
+    UNKNOWN_DIGEST,
     AgentSession,
     FailureReason,
     Push,
@@ -19,7 +20,6 @@ from heddle_controller.reconcile.southbound import (
     SessionChange,
 )
 from heddle_controller.serve.agents.gateway import Gateway
-from heddle_controller.serve.agents.stream import UNKNOWN_DIGEST
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.unit.store.samples import clos, plan_of, program_of

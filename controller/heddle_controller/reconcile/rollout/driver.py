@@ -18,12 +18,18 @@ from heddle_controller.reconcile.rollout.answers import Answer, acknowledged, un
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.presence import Presence
 from heddle_controller.reconcile.rollout.progress import job_progress
-from heddle_controller.reconcile.rollout.pushes import EPOCH_LIMIT, Outrun, Sent
+from heddle_controller.reconcile.rollout.pushes import (
+    EPOCH_LIMIT,
+    Outrun,
+    Sent,
+    asked_of,
+    question,
+)
 from heddle_controller.reconcile.rollout.report import Reporter
 from heddle_controller.reconcile.rollout.sessions import introduced
 from heddle_controller.reconcile.rollout.steps import Agenda, Step, Switches, agenda, steps_of
 from heddle_controller.reconcile.rollout.target import RolloutSettings, Target
-from heddle_controller.reconcile.southbound import Push
+from heddle_controller.reconcile.southbound import AgentSession, Push
 from heddle_controller.reconcile.waiting import pause
 
 STORE_RETRY = 1.0
@@ -107,10 +113,10 @@ class Rollout:
         elif ledger.generation != committed.generation:
             ledger = self._collect(ledger)
             sent = [sent for sent in self._presence.sent.values() if not sent.obsolete]
-            steps = [one.step for one in sent]
+            steps = [one.step for one in sent if one.step is not None]
             ledger = await asyncio.to_thread(next_ledger, ledger, committed, steps)
             for one in sent:
-                one.obsolete = True
+                one.obsolete = one.step is not None
             self._reporter.begin(ledger, target)
             self._retry_at, self._retry_delay = None, self._settings.retry_first
         self._ledger, self._target = ledger, target
@@ -131,18 +137,28 @@ class Rollout:
         """Take in the answers that have come."""
         answers: list[Answer] = []
         lost: list[Step] = []
+        told: list[AgentSession] = []
         for sent in self._presence.answered():
             failures = sent.failures()
             if failures is not None:
                 self._measure(sent, len(failures))
             if sent.obsolete:
                 continue
-            if failures is None:
+            if sent.step is None:
+                told += [sent.told()] if failures is not None else []
+            elif failures is None:
                 lost.append(sent.step)
             else:
                 answers.append((sent.step, failures))
         ledger = acknowledged(ledger, answers) if answers else ledger
-        return unanswered(ledger, lost) if lost else ledger
+        ledger = unanswered(ledger, lost) if lost else ledger
+        return self._introduced(ledger, told)
+
+    def _introduced(self, ledger: Ledger, sessions: Sequence[AgentSession]) -> Ledger:
+        """Take in what switches say that they hold."""
+        index = ledger.fabric.structure.index
+        known = [(index[one.switch], one) for one in sessions if one.switch in index]
+        return introduced(ledger, known) if known else ledger
 
     def _meet(self, ledger: Ledger, now: float) -> Ledger:
         """Take in who has come and gone."""
@@ -153,11 +169,13 @@ class Rollout:
         for session in new:
             if session.highest_epoch > self._epoch:
                 raise Outrun(session.switch, session.highest_epoch)
-        orphans = [sent.step for sent in self._presence.orphaned() if not sent.obsolete]
+        gone = [sent.step for sent in self._presence.orphaned() if not sent.obsolete]
+        orphans = [step for step in gone if step is not None]
         ledger = unanswered(ledger, orphans) if orphans else ledger
-        if not new:
-            return ledger
-        return introduced(ledger, [(structure.index[s.switch], s) for s in new])
+        for session in new:
+            if asked_of(session, self._epoch):
+                self._push(session, None, question(ledger, self._epoch), now)
+        return self._introduced(ledger, [s for s in new if not asked_of(s, self._epoch)])
 
     def _tried_again(self, ledger: Ledger, now: float) -> Ledger:
         """Forget failures once the time has come, later each time."""
@@ -185,6 +203,9 @@ class Rollout:
             completes_generation=step.completes,
         )
         session = self._presence.sessions[ledger.fabric.structure.nodes.ids[step.switch]]
+        self._push(session, step, push, now)
+
+    def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
         task = asyncio.ensure_future(self._gateway.push(session, push))
         task.add_done_callback(lambda _: self._wake.set())
         self._presence.sent[session.switch] = Sent(session, step, push, now, task)

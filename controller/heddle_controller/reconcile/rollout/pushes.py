@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.errors import PortError, SessionLost
+from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.southbound import (
+    UNKNOWN_DIGEST,
     AgentSession,
     FailureReason,
     OperationFailure,
     Push,
+    PushMode,
     PushReport,
     PushStatus,
 )
@@ -33,7 +37,8 @@ class Sent:
     """A push under way."""
 
     session: AgentSession
-    step: Step
+    step: Step | None
+    """What it means for the ledger; None for a question, which only asks what is held."""
     push: Push
     time: float
     """When it was sent, by the monotonic clock."""
@@ -44,13 +49,14 @@ class Sent:
     @property
     def operations(self) -> int:
         """Entries set and deleted."""
-        return len(self.push.sets) + len(self.push.deletes)
+        return self.push.operation_count
 
     def failures(self) -> tuple[OperationFailure, ...] | None:
         """What did not succeed of a push that is done; None if its session was lost.
 
         Raises:
             Outrun: the agent refused it as too old.
+            StaleEpoch: it was kept back here, for the epoch is over.
         """
         try:
             report = self.task.result()
@@ -67,3 +73,37 @@ class Sent:
             OperationFailure(operation, FailureReason.BACKEND, text)
             for operation in range(self.operations)
         )
+
+    def told(self) -> AgentSession:
+        """The session, with what the answer to a question says that its switch holds."""
+        table = self.task.result().table
+        if table is None:
+            return replace(self.session, generation=0, table_digest=UNKNOWN_DIGEST)
+        return replace(self.session, generation=table.generation, table_digest=table.digest)
+
+
+def question(ledger: Ledger, epoch: int) -> Push:
+    """Changes nothing, raises the agent's fence to ours, and asks what its table holds.
+
+    What came before from an older leader is in the answer, and nothing of it can come
+    after.
+    """
+    none = no_entries()
+    return Push(
+        mode=PushMode.INCREMENTAL,
+        epoch=epoch,
+        generation=ledger.generation,
+        fabric=ledger.fabric,
+        sets=none,
+        deletes=none,
+        tell_table=True,
+    )
+
+
+def asked_of(session: AgentSession, epoch: int) -> bool:
+    """Whether a session has to be asked, as its introduction need not hold (any more).
+
+    It does where nothing was pushed since, and its agent follows us already: then no
+    older leader can have come in between.
+    """
+    return session.pushed or session.highest_epoch < epoch

@@ -1,14 +1,16 @@
-"""The agents that are connected to this replica, behind reconcile's gateway port.
+"""The agents that are connected, behind reconcile's gateway port.
 
 A switch has one session: a second one of the same switch replaces the first,
 because an agent that lost its connection comes back before the old stream is known
-to be dead.
+to be dead. While we lead, sessions that agents have with other replicas are here as
+well (``remote``), and the one that began last counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
@@ -23,6 +25,7 @@ from heddle_controller.reconcile.southbound import (
     SessionEvent,
 )
 from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.errors import aborted
 from heddle_controller.serve.watch import shutting_down
 
@@ -42,10 +45,29 @@ class AgentMeter(Protocol):
         """So many packets and bytes went by exact-match entries since the last report."""
 
 
-class Gateway:
-    """Implements ``AgentGateway`` for the sessions of this process."""
+class Replicas(Protocol):
+    """What tells other replicas of our sessions, and us of theirs."""
 
-    def __init__(self, meter: AgentMeter, queue_limit: int) -> None:
+    def lead(self, epoch: int) -> None:
+        """We lead now: have the sessions of all replicas opened here."""
+
+    def retire(self, epoch: int) -> None:
+        """We do not any more: close those of others."""
+
+    def opened(self, stream: AgentStream) -> None:
+        """An agent has begun a session with us."""
+
+    def closed(self, stream: AgentStream) -> None:
+        """It is over."""
+
+
+class Gateway:
+    """Implements ``AgentGateway``; alone, for the sessions of this process."""
+
+    def __init__(self, meter: AgentMeter, queue_limit: int, tenure: Tenure | None = None) -> None:
+        self.tenure = tenure or Tenure()
+        self.replicas: Replicas | None = None
+        """Set by the wiring where there may be others."""
         self._meter = meter
         self._limit = queue_limit
         self._ids = itertools.count(1)
@@ -61,6 +83,26 @@ class Gateway:
         """The present session of each connected switch, by switch id."""
         of_fabric = self._sessions.get(fabric, {})
         return {switch: session.about for switch, session in of_fabric.items()}
+
+    def lead(self, epoch: int) -> None:
+        """See the port."""
+        self.tenure.heard(epoch)
+        if self.replicas is not None:
+            self.replicas.lead(epoch)
+
+    def retire(self, epoch: int) -> None:
+        """See the port."""
+        if self.replicas is not None:
+            self.replicas.retire(epoch)
+
+    def local(self) -> list[AgentStream]:
+        """Sessions that agents have with this replica."""
+        return [
+            stream
+            for of_fabric in self._sessions.values()
+            for stream in of_fabric.values()
+            if not stream.remote
+        ]
 
     async def push(self, session: AgentSession, push: Push) -> PushReport:
         """Send a batch and wait for its last answer; cancelling stops only the waiting."""
@@ -94,30 +136,51 @@ class Gateway:
 
     def open(self, about: AgentSession) -> AgentStream:
         """Begin a session; an older one of the same switch ends with ABORTED."""
+        stream = AgentStream(about, self._limit, self.tenure, opened=time.time())
+        self._begin(stream)
+        if self.replicas is not None:
+            self.replicas.opened(stream)
+        return stream
+
+    def open_remote(self, about: AgentSession, opened: float) -> AgentStream | None:
+        """Begin one that is another replica's; None where a later one is here."""
+        older = self._sessions.get(about.fabric, {}).get(about.switch)
+        if older is not None and older.opened > opened:
+            return None
+        stream = AgentStream(about, self._limit, self.tenure, opened=opened, remote=True)
+        self._begin(stream)
+        return stream
+
+    def _begin(self, session: AgentStream) -> None:
         if self._closed:
             raise shutting_down()
+        about = session.about
         of_fabric = self._sessions.setdefault(about.fabric, {})
-        session = AgentStream(about, self._limit)
         older = of_fabric.get(about.switch)
         of_fabric[about.switch] = session
         if older is not None:
             message = f"another session of switch {about.switch} has taken its place"
             older.end(aborted("SESSION_REPLACED", message, instance=about.instance))
-        self._meter.agents_connected(about.fabric, len(of_fabric))
+        self._count(about.fabric)
         self._tell(SessionChange.CONNECTED, about)
-        return session
 
     def close_session(self, session: AgentStream) -> bool:
         """Forget a session whose stream is over; False if another has taken its place."""
         session.end()
         about = session.about
+        if self.replicas is not None and not session.remote:
+            self.replicas.closed(session)
         of_fabric = self._sessions.get(about.fabric, {})
         if of_fabric.get(about.switch) is not session:
             return False
         del of_fabric[about.switch]
-        self._meter.agents_connected(about.fabric, len(of_fabric))
+        self._count(about.fabric)
         self._tell(SessionChange.DISCONNECTED, about)
         return True
+
+    def _count(self, fabric: str) -> None:
+        streams = self._sessions[fabric].values()
+        self._meter.agents_connected(fabric, sum(not stream.remote for stream in streams))
 
     def close(self) -> None:
         """End every session with UNAVAILABLE and take no new ones."""

@@ -1,57 +1,171 @@
 """One agent's stream: pushes that wait to be sent, and pushes that wait for answers.
 
 reconcile -> submit -> ``_unsent`` -> outgoing (the stream's writer) -> the agent
-the agent -> the stream's reader -> answered -> the future that submit gave
+the leader, from another replica -> carry -> likewise
+the agent -> the stream's reader -> answered -> the future that submit gave, or the leader
 
 The number of unanswered pushes is bounded. When an agent is so slow that the bound
 is reached, what has not been sent is dropped and the session begins anew under a
 new id, as one of which nothing is known: the loop then sends a FULL_SYNC in place
 of the increments. The stream itself goes on, so nothing on the switch is disturbed.
+
+The leader has such a stream for agents of other replicas too, at whose far end is that
+replica (``remote``): bounds, answers and new beginnings are the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.reconcile.errors import SessionLost
+from heddle_controller.reconcile.errors import SessionLost, StaleEpoch
 from heddle_controller.reconcile.southbound import (
+    UNKNOWN_DIGEST,
     AgentSession,
     Push,
     PushReport,
     PushStatus,
     StageResult,
 )
+from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.codec import entries
 
-UNKNOWN_DIGEST = bytes(32)
-"""Stands for a table that nothing is known of; no table has it."""
 LARGE_PUSH = 4096
 """Operations from which a push is encoded in a thread, not to hold up the other streams."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """A push that has not been answered whole."""
+    """A push of ours that has not been answered whole."""
 
     push: Push
     answer: asyncio.Future[PushReport]
     rib: StageResult | None = field(default=None)
 
+    def may_go(self, tenure: Tenure) -> bool:
+        """Whether it may still be sent."""
+        return tenure.is_ours(self.push.epoch)
+
+    def hold_back(self, newest: int) -> None:
+        """It was not sent: the epoch is over."""
+        self._fail(StaleEpoch(self.push.epoch, max(newest, self.push.epoch + 1)))
+
+    def lose(self, switch: str) -> None:
+        """Nobody will answer."""
+        self._fail(SessionLost(switch))
+
+    def _fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()  # taken here: who waited may have given up
+
+    async def encoded(self, nonce: int) -> pb.Push:
+        """For the wire."""
+        if self.push.operation_count < LARGE_PUSH:
+            return entries.push_to_pb(self.push, nonce)
+        return await asyncio.to_thread(entries.push_to_pb, self.push, nonce)
+
+    def take(self, result: pb.PushResult, now: float) -> bool:
+        """Take in one stage's result; whether it was the last."""
+        stage = codec.stage_from_pb(result, self.push, now)
+        if result.stage == pb.PUSH_STAGE_RIB:
+            if stage.status is PushStatus.APPLIED:
+                self.rib = stage
+                return False
+            report = PushReport(stage, None, result.highest_epoch)
+        else:
+            # A FIB ack says that the RIB stage was passed, should its own ack be lost.
+            rib = self.rib or StageResult(PushStatus.APPLIED, time=stage.time)
+            table = codec.table_from_pb(result)
+            report = PushReport(rib, stage, result.highest_epoch, table)
+        if not self.answer.done():
+            self.answer.set_result(report)
+        return True
+
+
+@dataclass(slots=True)
+class Carried:
+    """A push of the leader, who is another replica; answers go there as they are."""
+
+    push: pb.Push
+    reply: Callable[[pb.PushResult], None]
+
+    @property
+    def epoch(self) -> int:
+        """Of the push."""
+        return self.push.epoch
+
+    @property
+    def generation(self) -> int:
+        """Of the push."""
+        return self.push.generation
+
+    @property
+    def operation_count(self) -> int:
+        """Entries set and deleted."""
+        return len(self.push.operations.kinds)
+
+    def may_go(self, tenure: Tenure) -> bool:
+        """Whether it may still be sent."""
+        return tenure.holds(self.push.epoch)
+
+    def hold_back(self, newest: int) -> None:
+        """It was not sent: the epoch is over."""
+        self.reply(
+            pb.PushResult(
+                nonce=self.push.nonce,
+                epoch=self.push.epoch,
+                generation=self.push.generation,
+                stage=pb.PUSH_STAGE_RIB,
+                status=pb.PUSH_STATUS_STALE_EPOCH,
+                highest_epoch=newest,
+            )
+        )
+
+    def lose(self, switch: str) -> None:
+        """Nobody will answer: the leader hears that the session is over."""
+
+    async def encoded(self, nonce: int) -> pb.Push:
+        """For the wire, under this stream's nonce."""
+        message = pb.Push()
+        message.CopyFrom(self.push)
+        message.nonce = nonce
+        return message
+
+    def take(self, result: pb.PushResult, now: float) -> bool:
+        """Pass one stage's result on; whether it was the last."""
+        stage = codec.stage_from_pb(result, self, now)
+        result.nonce = self.push.nonce
+        self.reply(result)
+        return result.stage == pb.PUSH_STAGE_FIB or stage.status is not PushStatus.APPLIED
+
 
 class AgentStream:
     """State of one stream; all methods run in the event loop."""
 
-    def __init__(self, about: AgentSession, limit: int) -> None:
+    def __init__(
+        self,
+        about: AgentSession,
+        limit: int,
+        tenure: Tenure | None = None,
+        *,
+        opened: float = 0.0,
+        remote: bool = False,
+    ) -> None:
         self.about = about
+        self.opened = opened
+        """Unix seconds, by the clock of the replica that has the session."""
+        self.remote = remote
+        """Whether that is another replica."""
         self._limit = limit
+        self._tenure = tenure or Tenure()
         self._nonce = 0
         self._unsent: deque[int] = deque()
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, Pending | Carried] = {}
         self._introduction: pb.BackDoor | None = None
         self._wake = asyncio.Event()
         self._ended = False
@@ -70,14 +184,25 @@ class AgentStream:
     def submit(self, push: Push) -> asyncio.Future[PushReport]:
         """Queue a push behind those before it; the future is done with its last answer."""
         answer: asyncio.Future[PushReport] = asyncio.get_running_loop().create_future()
+        pending = Pending(push, answer)
         if self._ended:
-            answer.set_exception(SessionLost(self.about.switch))
-            return answer
+            pending.lose(self.about.switch)
+        else:
+            self._queue(pending)
+        return answer
+
+    def carry(self, push: pb.Push, reply: Callable[[pb.PushResult], None]) -> None:
+        """Queue a push of another replica likewise; ``reply`` is told of each stage."""
+        if not self._ended:
+            self._queue(Carried(push, reply))
+
+    def _queue(self, pending: Pending | Carried) -> None:
+        if not self.about.pushed:
+            self.about = replace(self.about, pushed=True)
         self._nonce += 1
-        self._pending[self._nonce] = Pending(push, answer)
+        self._pending[self._nonce] = pending
         self._unsent.append(self._nonce)
         self._wake.set()
-        return answer
 
     def introduce(self, peers: pb.BackDoor) -> None:
         """Tell the agent of its peers, ahead of pushes that wait; only the newest is told."""
@@ -101,9 +226,7 @@ class AgentStream:
         pending, self._pending = self._pending, {}
         self._unsent.clear()
         for lost in pending.values():
-            if not lost.answer.done():
-                lost.answer.set_exception(SessionLost(self.about.switch))
-                lost.answer.exception()  # taken here: who waited may have given up
+            lost.lose(self.about.switch)
 
     async def outgoing(self) -> AsyncGenerator[pb.ControllerMessage, None]:
         """Pushes in order and introductions, until the session ends.
@@ -121,15 +244,15 @@ class AgentStream:
                 await self._wake.wait()
                 continue
             nonce = self._unsent.popleft()
-            yield pb.ControllerMessage(push=await self._encoded(nonce))
+            pending = self._pending[nonce]
+            message = await pending.encoded(nonce)
+            if pending.may_go(self._tenure):  # asked last, as encoding takes its time
+                yield pb.ControllerMessage(push=message)
+            else:
+                self._pending.pop(nonce, None)
+                pending.hold_back(self._tenure.newest)
         if self._reason is not None:
             raise self._reason
-
-    async def _encoded(self, nonce: int) -> pb.Push:
-        push = self._pending[nonce].push
-        if len(push.sets) + len(push.deletes) < LARGE_PUSH:
-            return entries.push_to_pb(push, nonce)
-        return await asyncio.to_thread(entries.push_to_pb, push, nonce)
 
     def answered(self, result: pb.PushResult, now: float) -> None:
         """Take in one stage's result; answers to pushes that are over are ignored.
@@ -137,25 +260,7 @@ class AgentStream:
         Raises:
             InputError: the result is malformed or contradicts its push.
         """
-        pending = self._pending.get(result.nonce)
-        if pending is None:
-            return
-        stage = codec.stage_from_pb(result, pending.push, now)
-        if result.stage == pb.PUSH_STAGE_RIB and stage.status is PushStatus.APPLIED:
-            pending.rib = stage
-            return
-        self._answer(result.nonce, pending, stage, result)
-
-    def _answer(
-        self, nonce: int, pending: Pending, stage: StageResult, result: pb.PushResult
-    ) -> None:
-        """The last answer to a push: its FIB result, or a RIB result that refuses it."""
-        del self._pending[nonce]
-        if result.stage == pb.PUSH_STAGE_RIB:
-            report = PushReport(stage, None, result.highest_epoch)
-        else:
-            # A FIB ack says that the RIB stage was passed, should its own ack be lost.
-            rib = pending.rib or StageResult(PushStatus.APPLIED, time=stage.time)
-            report = PushReport(rib, stage, result.highest_epoch)
-        if not pending.answer.done():
-            pending.answer.set_result(report)
+        nonce = result.nonce
+        pending = self._pending.get(nonce)
+        if pending is not None and pending.take(result, now):
+            del self._pending[nonce]

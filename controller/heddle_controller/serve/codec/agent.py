@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Protocol
 
 import numpy as np
 
@@ -16,9 +17,9 @@ from heddle_controller.reconcile.southbound import (
     Capability,
     FailureReason,
     OperationFailure,
-    Push,
     PushStatus,
     StageResult,
+    TableState,
 )
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec.fabric import link_name_from_pb
@@ -88,7 +89,23 @@ def check_number(value: int, field: str) -> None:
         raise refuse(SOURCE, field, f"{value} is beyond 2^63 - 1: no controller gave that")
 
 
-def stage_from_pb(result: pb.PushResult, push: Push, now: float) -> StageResult:
+class Batch(Protocol):
+    """What an answer is compared with: a push, or one that is carried for another replica."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the push."""
+
+    @property
+    def generation(self) -> int:
+        """Of the push."""
+
+    @property
+    def operation_count(self) -> int:
+        """Entries set and deleted."""
+
+
+def stage_from_pb(result: pb.PushResult, push: Batch, now: float) -> StageResult:
     """How one stage of a push went.
 
     Raises:
@@ -107,13 +124,25 @@ def stage_from_pb(result: pb.PushResult, push: Push, now: float) -> StageResult:
     if not pb.PUSH_STATUS_APPLIED <= result.status <= pb.PUSH_STATUS_INVALID:
         raise refuse(SOURCE, "push_result.status", "it is not known: say how the push went")
     check_number(result.highest_epoch, "push_result.highest_epoch")
-    count = len(push.sets) + len(push.deletes)
+    count = push.operation_count
     return StageResult(
         status=PushStatus(result.status),
         failures=tuple(_failure(failure, count) for failure in result.failures),
         message=result.message[:MAX_TEXT],
         time=now,
     )
+
+
+def table_from_pb(result: pb.PushResult) -> TableState | None:
+    """What the table holds, if the agent told.
+
+    Raises:
+        InputError: a generation out of range.
+    """
+    if not result.HasField("table"):
+        return None
+    check_number(result.table.generation, "push_result.table.generation")
+    return TableState(result.table.generation, result.table.digest)
 
 
 def _failure(failure: pb.OperationFailure, count: int) -> OperationFailure:

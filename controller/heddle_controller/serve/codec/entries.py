@@ -26,6 +26,7 @@ def push_to_pb(push: Push, nonce: int) -> pb.Push:
         operations=batch(push.fabric, push.sets, push.deletes),
         sweep_stale=push.sweep_stale,
         completes_generation=push.completes_generation,
+        tell_table=push.tell_table,
     )
 
 

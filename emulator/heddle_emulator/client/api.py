@@ -151,6 +151,12 @@ class Client:
                     return plan
         raise ClientError(f"the controller at {self.address} ended the watch of plans")
 
+    async def plan(self) -> plan_pb2.Plan:
+        """The newest plan, whoever holds it yet."""
+        request = plan_pb2.GetPlanRequest(name=f"{self.fabric}/plan")
+        async with self._told("get the plan"):
+            return await self._plans.GetPlan(request, timeout=CALL_SECONDS)
+
     async def watch_plan(self, report: Callable[[plan_pb2.Plan], None]) -> None:
         """Report plans as they are committed and programmed, until cancelled."""
         request = plan_pb2.WatchPlanRequest(name=f"{self.fabric}/plan")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -86,6 +86,11 @@ class Fleet:
     def world(self) -> Fabric:
         """The fabric with its links as they are."""
         return self.switches.world
+
+    @property
+    def running(self) -> Collection[int]:
+        """Switches, by row, whose agent runs."""
+        return self._running.keys()
 
     async def __aenter__(self) -> Self:
         for row in self.agents:

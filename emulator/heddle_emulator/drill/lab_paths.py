@@ -42,9 +42,10 @@ class Pathfinder:
             inside(space, partial(_send, [flow for flow in flows if flow.source_space == space]))
         time.sleep(ARRIVE_SECONDS)
         seen = witness.hear(self.lab).since(before)
-        return [self._follow(flow, seen) for flow in flows]
+        return [self.follow(flow, seen) for flow in flows]
 
-    def _follow(self, flow: ProbeFlow, seen: witness.Testimony) -> Way:
+    def follow(self, flow: ProbeFlow, seen: witness.Testimony) -> Way:
+        """The cables that a stream took, by what the switches have counted of it."""
         first = next(
             (link, port)
             for link, port in self._behind.values()

@@ -34,6 +34,7 @@ from tests.bench.loading import measure as loading
 from tests.bench.opensm import OpensmError
 from tests.bench.repair import measure as repair
 from tests.bench.rows import DEFAULT, FULL, QUICK, Row, Scale
+from tests.bench.same_world import measure as same_world
 from tests.bench.screen import Screen
 
 FAILED, INTERRUPTED = 1, 130
@@ -50,6 +51,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "fluid": fluid,
     "collectives": collectives,
     "dataplane": dataplane,
+    "same-world": same_world,
 }
 """In the order of the table."""
 

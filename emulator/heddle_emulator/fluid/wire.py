@@ -38,3 +38,8 @@ ROCE = Wire(
     hop_seconds=6e-7,
 )
 """RoCEv2 with packets of 4096 bytes; a few microseconds for a message to start, as NCCL needs."""
+TCP_SEGMENTS = Wire(payload_bytes=1448, header_bytes=66)
+"""TCP with time stamps in Ethernet frames of 1500 bytes, as a kernel's shaper counts them: Ethernet
+14, IPv4 20, TCP 32."""
+TCP_ACKNOWLEDGED = 66 / (2 * (1448 + 66))
+"""Bytes of acknowledgements, one for two segments, for each byte of segments."""

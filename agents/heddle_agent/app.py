@@ -21,7 +21,14 @@ from heddle_agent.fib.linux import Cable, LinuxFib
 from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
 from heddle_agent.settings import Settings, SettingsError
 from heddle_agent.table import NO_FENCE, Fence, FenceFile, keep_in_memory
-from heddle_agent.watch import KernelLinks, LinkWatch, ManualLinks, Patience, find_ports
+from heddle_agent.watch import (
+    KernelLinks,
+    LinkWatch,
+    ManualLinks,
+    Patience,
+    Port,
+    find_ports,
+)
 
 _log = structlog.get_logger()
 
@@ -59,10 +66,16 @@ def link_watch(settings: Settings) -> LinkWatch:
 def backend(settings: Settings, links: LinkWatch) -> Fib:
     """The backend of that name, over these links; ValueError if this machine has none such."""
     if settings.fib == "linux" and isinstance(links, KernelLinks):
-        cables = {port.hop.port: Cable(port.interface, port.hop.address) for port in links.ports}
-        return LinuxFib(settings.switch, cables, table_size=settings.table_size)
+        cables = {port.hop.port: _cable(port) for port in links.ports}
+        fib = LinuxFib(settings.switch, cables, table_size=settings.table_size)
+        links.on_moved = lambda port: fib.plug(port.hop.port, _cable(port))
+        return fib
     seed = name_hash(settings.switch) if settings.hash_seed is None else settings.hash_seed
     return MemoryFib(settings.switch, links.next_hops, seed=seed, table_size=settings.table_size)
+
+
+def _cable(port: Port) -> Cable:
+    return Cable(port.interface, port.hop.address)
 
 
 def doorway(settings: Settings) -> Doorway | None:

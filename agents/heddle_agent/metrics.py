@@ -67,7 +67,7 @@ class AgentCollector(Collector):
     def _links(self) -> Metric:
         family = GaugeMetricFamily(
             "heddle_agent_links",
-            "Links of the switch by state; flap-damped ones are down, grey ones up.",
+            "Links of the switch by state; flap-damped ones are down, grey and slow ones up.",
             labels=["switch", "state"],
         )
         for agent in self._agents:
@@ -75,8 +75,8 @@ class AgentCollector(Collector):
             family.add_metric([agent.switch, "up"], states.count(True))
             family.add_metric([agent.switch, "down"], states.count(False))
             reasons = [seen.reason for seen in agent.links.current()]
-            family.add_metric([agent.switch, "flap-damped"], reasons.count("flap-damped"))
-            family.add_metric([agent.switch, "grey"], reasons.count("grey"))
+            for reason in ("flap-damped", "grey", "slow"):
+                family.add_metric([agent.switch, reason], reasons.count(reason))
         return family
 
     def _back_door(self) -> Iterable[Metric]:

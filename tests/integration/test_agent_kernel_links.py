@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,21 +36,35 @@ class Pair:
         for space in (self.near, self.far):
             run("ip", "netns", "add", space)
         for number in range(2):
-            names = (f"up{number}", f"down{number}")
-            run(
-                *("ip", "link", "add", names[0], "netns", self.near, "type", "veth"),
-                *("peer", "name", names[1], "netns", self.far),
-            )
-            for space, name, last in ((self.near, names[0], 0), (self.far, names[1], 1)):
-                address = f"198.18.0.{2 * number + last}/31"
-                run("ip", "-n", space, "address", "add", address, "dev", name)
-                alias = f"spine{number},0" if space == self.near else f"leaf0,{number}"
-                run("ip", "-n", space, "link", "set", name, "alias", alias, "up")
+            self.plug(number, f"up{number}")
+
+    def plug(self, number: int, name: str) -> None:
+        """A cable, whose near end has this name."""
+        names = (name, f"down{number}")
+        run(
+            *("ip", "link", "add", names[0], "netns", self.near, "type", "veth"),
+            *("peer", "name", names[1], "netns", self.far),
+        )
+        for space, end, last in ((self.near, names[0], 0), (self.far, names[1], 1)):
+            address = f"198.18.0.{2 * number + last}/31"
+            run("ip", "-n", space, "address", "add", address, "dev", end)
+            alias = f"spine{number},0" if space == self.near else f"leaf0,{number}"
+            run("ip", "-n", space, "link", "set", end, "alias", alias, "up")
 
     def remove(self) -> None:
         """Remove both, and all that is in them."""
         for space in (self.near, self.far):
             subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
+
+    def unplug(self, number: int) -> None:
+        """Take both ends of a cable away, as a driver does that is loaded anew."""
+        run("ip", "-n", self.near, "link", "delete", f"up{number}")
+
+    def limit(self, number: int, rate: str) -> None:
+        """Let the near end send no faster than this."""
+        where = ("dev", f"up{number}", "root")
+        limits = ("tbf", "rate", rate, "burst", "5kb", "limit", "100kb")
+        run("ip", "netns", "exec", self.near, "tc", "qdisc", "add", *where, *limits)
 
     def carrier(self, number: int, *, up: bool) -> None:
         """Pull a cable at the far end, or put it back."""
@@ -104,7 +118,7 @@ class Running:
         return [
             (str(line["event"]), str(line["reason"]))
             for line in self.lines
-            if line.get("link") == name
+            if line.get("link") == name and "reason" in line
         ]
 
     def events(self) -> list[str]:
@@ -141,6 +155,24 @@ async def agent(pair: Pair, *options: str) -> AsyncIterator[Running]:
             process.kill()
         await running.reading
         await process.wait()
+
+
+@contextmanager
+def flood(pair: Pair, number: int) -> Iterator[None]:
+    """Send more over a cable than any of these carries, 40 Mbit/s, without regard to answers."""
+    script = (
+        "import socket, time\n"
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "while True:\n"
+        f"    [s.sendto(bytes(1400), ('198.18.0.{2 * number + 1}', 9)) for _ in range(18)]\n"
+        "    time.sleep(0.005)\n"
+    )
+    command = ["ip", "netns", "exec", pair.near, sys.executable, "-c", script]
+    with subprocess.Popen(command) as sender:
+        try:
+            yield
+        finally:
+            sender.kill()
 
 
 async def test_carriers_lost_at_once_are_both_seen(pair: Pair) -> None:
@@ -191,6 +223,50 @@ async def test_a_link_that_loses_some_is_grey(pair: Pair) -> None:
         assert isinstance(line["loss_ratio"], float)
         assert 0 < line["loss_ratio"] < 1
         assert one.links(0) == []
+
+
+@pytest.mark.parametrize("name", ["up0", "swp7s0"])
+async def test_an_interface_made_anew_is_taken_up(pair: Pair, name: str) -> None:
+    """A driver loaded anew, a port broken out: by its name or its alias it is the same link."""
+    async with agent(pair, "--interfaces=alias") as one:
+        await asyncio.sleep(0.2)
+        pair.unplug(0)
+        await one.says(0, "link down", "carrier")
+        pair.plug(0, name)
+        await until(lambda: "link taken up on a new interface" in one.events(), "the new one")
+        await until(lambda: one.links(0)[-1:] == [("link up", "carrier")], "its return")
+        pair.lose(0, DROP_ALL)
+        await one.says(0, "link down", "probe")
+        pair.heal()
+        assert one.links(1) == []
+
+
+async def test_an_interface_may_get_another_name(pair: Pair) -> None:
+    """It is the same one: nothing is lost, and its carrier is still watched."""
+    async with agent(pair, "--interfaces=alias") as one:
+        run("ip", "-n", pair.near, "link", "set", "up0", "down")
+        await one.says(0, "link down", "carrier")
+        run("ip", "-n", pair.near, "link", "set", "up0", "name", "swp1", "up")
+        await one.says(0, "link up", "carrier")
+        pair.carrier(0, up=False)
+        await one.says(0, "link down", "carrier")
+
+
+async def test_a_link_slower_than_it_should_be_is_told(pair: Pair) -> None:
+    """Packets wait while it sends a quarter of its rate: slow. Idle or at its rate: well."""
+    for number in range(2):
+        alias = f"spine{number},0,0.02"  # 20 Mbit/s
+        run("ip", "-n", pair.near, "link", "set", f"up{number}", "alias", alias)
+    pair.limit(0, "5mbit")
+    pair.limit(1, "20mbit")
+    probes = "--probe-milliseconds=0"  # they would wait and be lost like all else
+    async with agent(pair, "--interfaces=alias", probes) as one:
+        with flood(pair, 0), flood(pair, 1):
+            await one.says(0, "link is slower than it should be", "slow")
+        (line,) = [line for line in one.lines if line.get("reason") == "slow"]
+        assert isinstance(line["rate_ratio"], float)
+        assert 0.1 < line["rate_ratio"] < 0.4
+        assert one.links(1) == []
 
 
 async def test_links_may_stand_in_a_file(pair: Pair, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ class LinkObservation(NamedTuple):
     sequence: int
     """Grows with every change that this agent instance sees; 0 is how it found the link."""
     reason: str
-    """Why, for example "carrier", "probe", "flap-damped", "grey"."""
+    """Why, for example "carrier", "probe", "flap-damped", "grey", "slow"."""
     loss: float = 0.0
     """Share of probes or packets that a grey link loses, 0 to 1."""
+    rate: float = 0.0
+    """Share of its rate that a slow link has to offer, below 1; 0 for others."""

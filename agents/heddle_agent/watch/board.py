@@ -41,10 +41,12 @@ class Board:
         """How a link was found at the start: no change."""
         self._states[link] = LinkObservation(link, up, self._clock(), 0, reason)
 
-    def put(self, link: Link, *, up: bool, reason: str, loss: float = 0.0) -> None:
+    def put(
+        self, link: Link, *, up: bool, reason: str, loss: float = 0.0, rate: float = 0.0
+    ) -> None:
         """A link was seen otherwise than before."""
         self._sequence += 1
-        observation = LinkObservation(link, up, self._clock(), self._sequence, reason, loss)
+        observation = LinkObservation(link, up, self._clock(), self._sequence, reason, loss, rate)
         self._states[link] = self._waiting[link] = observation
         self._settled.clear()
         self._more.set()

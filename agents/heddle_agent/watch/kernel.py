@@ -7,15 +7,20 @@
 The kernel may tell of a lost carrier late, so carriers are also asked for (``carrier``). A link is
 seen up when it has carrier and its neighbour answers. Down is passed on at once; up once the link
 has held (``damping``). Some probes lost, but not all, or packets received in error (``errors``), is
-a grey link: it stays up, since only a plan can say whether the fabric can spare it, and the
-controller is told.
+a grey link, and one that carries less than it is meant for while packets wait (``rates``), or whose
+ends have agreed on less, is a slow one: both stay up, since only a plan can say whether the fabric
+can spare them, and the controller is told.
+
+An interface may go, and another be made in its place, under its name or with its alias: a driver
+that is loaded anew, a port that is broken out. That is a lost carrier and a new one on the same
+link; whoever forwards over it is told where it is now (``on_moved``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -25,51 +30,15 @@ from heddle_agent.watch import rtnetlink
 from heddle_agent.watch.board import Board
 from heddle_agent.watch.carrier import Carriers
 from heddle_agent.watch.damping import Damper, Patience
-from heddle_agent.watch.errors import LOOK_SECONDS, ErrorShare
-from heddle_agent.watch.ports import Port
+from heddle_agent.watch.errors import LOOK_SECONDS
+from heddle_agent.watch.line import FLAPPING, GREY, SLOW, Line, Opinion
+from heddle_agent.watch.ports import Port, alias_of
 from heddle_agent.watch.probe import Prober, Target, open_socket
 
 _log = structlog.get_logger()
 
 _ASK_SECONDS = 0.004
-CARRIER, PROBE, FLAPPING, GREY = "carrier", "probe", "flap-damped", "grey"
-
-
-@dataclass(slots=True)
-class _Line:
-    """One link and what is known of it."""
-
-    link: Link
-    interface: str
-    carries: bool
-    damper: Damper
-    answers: bool = True
-    grey: bool = False
-    loss: float = 0.0
-    """Share of probes lost, where it is grey."""
-    errors: float = 0.0
-    """Share of packets received in error, where that is worth a word."""
-    history: ErrorShare = field(default_factory=ErrorShare)
-    why: str = CARRIER
-    """It is down, until it is believed up again."""
-    told: tuple[bool, str] = field(default=(True, "start"))
-    timer: asyncio.TimerHandle | None = None
-
-    @property
-    def state(self) -> tuple[bool, str]:
-        """Up or down, and why."""
-        if self.damper.up:
-            return True, GREY if self.grey or self.errors else CARRIER
-        return False, self.why
-
-    def judge(self, now: float) -> None:
-        """Form an opinion from what is known."""
-        before = self.damper.up
-        self.damper.seen(up=self.carries and self.answers, now=now)
-        if before and not self.damper.up:
-            self.why = PROBE if self.carries else CARRIER
-        if self.damper.flapping:
-            self.why = FLAPPING
+_GONE = 0  # the index of no interface
 
 
 class KernelLinks:
@@ -88,47 +57,41 @@ class KernelLinks:
         ValueError if probes are wanted and this process may not send them.
         """
         self.next_hops: Sequence[NextHop] = [port.hop for port in ports]
-        self.ports = ports
+        self.ports = list(ports)
+        self.on_moved: Callable[[Port], None] = _unheard
+        """Told of each port whose interface is another than before."""
         self._switch = switch
         patience = patience or Patience()
-        self._lines = {
-            port.index: _Line(
+        self._lines = [
+            Line(
                 Link.between(switch, port.hop.node, port.hop.key),
                 port.interface,
+                port.index,
                 port.carries,
                 Damper(patience, up=port.carries),
+                port.gbps,
             )
             for port in ports
-        }
-        self._board = Board(line.link for line in self._lines.values())
-        for line in self._lines.values():
-            line.told = line.state
+        ]
+        self._at = {port.index: row for row, port in enumerate(ports)}
+        self._board = Board(line.link for line in self._lines)
+        for line in self._lines:
+            line.told = line.opinion
             self._board.found(line.link, up=line.carries)
         self._probed = {
-            port.index: Target(port.index, port.hop.address)
-            for port in ports
+            row: Target(port.index, port.hop.address)
+            for row, port in enumerate(ports)
             if port.probe and probe_seconds > 0
         }
         self._interval = probe_seconds
         self._raw = open_socket() if self._probed else None
         self._prober: Prober | None = None
         self._carriers: Carriers | None = None
-        self._asking: asyncio.TimerHandle | None = None
-        self._counting: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def current(self) -> Sequence[LinkObservation]:
         """All links as they are believed to be now."""
         return self._board.current()
-
-    @property
-    def held_down(self) -> int:
-        """Links that are kept down because they flap."""
-        return sum(line.damper.flapping for line in self._lines.values())
-
-    @property
-    def grey(self) -> int:
-        """Links that lose some of what they carry."""
-        return sum(line.grey for line in self._lines.values())
 
     async def changes(self) -> AsyncGenerator[Sequence[LinkObservation], None]:
         """Changes as they come; the kernel is watched while somebody asks."""
@@ -152,8 +115,7 @@ class KernelLinks:
             if self._prober is not None:
                 self._prober.close()
             self._carriers.close()
-            timers = [self._asking, self._counting, *(line.timer for line in self._lines.values())]
-            for timer in timers:
+            for timer in (*self._timers.values(), *(line.timer for line in self._lines)):
                 if timer is not None:
                     timer.cancel()
 
@@ -167,19 +129,61 @@ class KernelLinks:
 
     def _look(self) -> None:
         """Take all interfaces as they are; one that is missing carries nothing."""
-        found = {interface.number: interface for interface in rtnetlink.interfaces()}
-        for index in self._lines:
-            self._seen(found.get(index) or rtnetlink.Interface(index, "", "", carries=False))
+        found = rtnetlink.interfaces()
+        present = {interface.number for interface in found}
+        for index in self._at.keys() - present:
+            self._seen(rtnetlink.Interface(index, "", "", carries=False, gone=True))
+        for interface in found:
+            self._seen(interface)
 
     def _seen(self, interface: rtnetlink.Interface) -> None:
-        line = self._lines.get(interface.number)
-        if line is not None and line.carries != interface.carries:
-            self._carrier(interface.number, line, carries=interface.carries)
+        row = self._at.get(interface.number)
+        if row is None and not interface.gone:
+            row = self._missing(interface)
+        if row is None:
+            return
+        line = self._lines[row]
+        if interface.gone:
+            del self._at[interface.number]
+            line.index = _GONE
+        elif (line.index, line.interface) != (interface.number, interface.name):
+            self._move(row, interface)
+        if line.carries != interface.carries:
+            self._carrier(row, line, carries=interface.carries)
 
-    def _carrier(self, index: int, line: _Line, *, carries: bool) -> None:
+    def _missing(self, interface: rtnetlink.Interface) -> int | None:
+        """The link whose interface is gone and whose place this new one takes."""
+        gone = [row for row, line in enumerate(self._lines) if line.index == _GONE]
+        alias = alias_of(interface)
+        if any(alias == port.hop.port for port in self.ports):
+            rows = [row for row in gone if self.ports[row].hop.port == alias]
+        else:
+            rows = [row for row in gone if self.ports[row].interface == interface.name]
+        return rows[0] if rows else None
+
+    def _move(self, row: int, interface: rtnetlink.Interface) -> None:
+        """A link is on another interface now, or on one of another name."""
+        line = self._lines[row]
+        line.index, line.interface = interface.number, interface.name
+        self._at[interface.number] = row
+        port = replace(self.ports[row], index=interface.number, interface=interface.name)
+        self.ports[row] = port
+        if row in self._probed:
+            self._probed[row] = Target(interface.number, port.hop.address)
+            if self._prober is not None:
+                self._prober.aim(row, self._probed[row])
+        _log.info(
+            "link taken up on a new interface",
+            switch=self._switch,
+            link=str(line.link),
+            interface=interface.name,
+        )
+        self.on_moved(port)
+
+    def _carrier(self, row: int, line: Line, *, carries: bool) -> None:
         line.carries = carries
-        if not carries and self._prober is not None and index in self._prober.links:
-            liveness = self._prober.links[index]
+        if not carries and self._prober is not None and row in self._prober.links:
+            liveness = self._prober.links[row]
             liveness.cut()
             line.answers, line.grey = liveness.alive, liveness.grey
         self._update(line)
@@ -187,30 +191,40 @@ class KernelLinks:
     def _ask(self) -> None:
         """Find losses that the kernel has not told of yet."""
         assert self._carriers is not None
-        self._asking = asyncio.get_running_loop().call_later(_ASK_SECONDS, self._ask)
-        for index, line in self._lines.items():
+        self._later("ask", _ASK_SECONDS, self._ask)
+        for row, line in enumerate(self._lines):
             if line.carries and self._carriers.carries(line.interface) is False:
-                self._carrier(index, line, carries=False)
+                self._carrier(row, line, carries=False)
 
     def _judged(self) -> None:
         assert self._prober is not None
-        for index, liveness in self._prober.links.items():
-            line = self._lines[index]
+        for row, liveness in self._prober.links.items():
+            line = self._lines[row]
             if (line.answers, line.grey) != (liveness.alive, liveness.grey):
                 line.answers, line.grey = liveness.alive, liveness.grey
                 line.loss = liveness.loss if liveness.grey else 0.0
                 self._update(line)
 
     def _count(self) -> None:
-        """Look for packets received in error."""
-        self._counting = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._count)
-        counts = rtnetlink.received()
-        for index, line in self._lines.items():
-            before, line.errors = line.errors, line.history.look(*counts.get(index, (0, 0)))
-            if (before > 0) != (line.errors > 0):
+        """Look for packets received in error, and for links that are slower than they should be."""
+        assert self._carriers is not None
+        self._later("count", LOOK_SECONDS, self._count)
+        rated = any(line.gbps for line in self._lines)
+        counts, waiting = rtnetlink.counts(), rtnetlink.waiting() if rated else set()
+        now = asyncio.get_running_loop().time()
+        for line in self._lines:
+            packets, errors, sent = counts.get(line.index, (0, 0, 0))
+            line.errors = line.history.look(packets, errors)
+            line.rate = line.sending.look(now, sent, waiting=line.index in waiting)
+            agreed = self._carriers.gbps(line.interface) if line.gbps and line.carries else 0.0
+            line.agreed = agreed / line.gbps if 0 < agreed < line.gbps else 0.0
+            if line.opinion != line.told:
                 self._update(line)
 
-    def _update(self, line: _Line) -> None:
+    def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+    def _update(self, line: Line) -> None:
         """Form an opinion of a link, and pass it on if it is a new one."""
         loop = asyncio.get_running_loop()
         line.judge(loop.time())
@@ -219,19 +233,25 @@ class KernelLinks:
             line.timer = None
         if not line.damper.up and line.carries and line.answers:
             line.timer = loop.call_at(line.damper.until, self._update, line)
-        if line.state != line.told:
-            line.told = line.state
-            up, reason = line.state
-            loss = max(line.loss, line.errors) if reason == GREY else 0.0
-            self._board.put(line.link, up=up, reason=reason, loss=loss)
-            self._tell(line, up, reason, loss)
+        if line.opinion != line.told:
+            line.told = line.opinion
+            self._put(line, line.told)
 
-    def _tell(self, line: _Line, up: bool, reason: str, loss: float) -> None:  # noqa: FBT001
-        log = _log.bind(switch=self._switch, link=str(line.link), reason=reason)
-        if reason == FLAPPING:
+    def _put(self, line: Line, told: Opinion) -> None:
+        loss = line.lost if told.loses else 0.0
+        rate = line.rate_share if told.slow else 0.0
+        self._board.put(line.link, up=told.up, reason=told.reason, loss=loss, rate=rate)
+        log = _log.bind(switch=self._switch, link=str(line.link), reason=told.reason)
+        if told.reason == FLAPPING:
             pause = line.damper.until - asyncio.get_running_loop().time()
             log.warning("link flaps: it is kept down", seconds=round(pause, 1))
-        elif reason == GREY:
+        elif told.reason == GREY:
             log.warning("link loses packets", loss_ratio=round(loss, 4))
+        elif told.reason == SLOW:
+            log.warning("link is slower than it should be", rate_ratio=round(rate, 4))
         else:
-            log.info("link up" if up else "link down")
+            log.info("link up" if told.up else "link down")
+
+
+def _unheard(_: Port) -> None:
+    """Whom a watch tells of moved links that nobody listens to."""

@@ -1,12 +1,16 @@
 """Which interface is which link of the fabric.
 
-By the alias of the interface, ``NEIGHBOUR,KEY`` (``ip link set eth1 alias spine0,0``), or by a file
-where aliases have other uses::
+By the alias of the interface, ``NEIGHBOUR,KEY`` or ``NEIGHBOUR,KEY,GBPS`` (``ip link set eth1 alias
+spine0,0,400``), or by a file where aliases have other uses::
 
-    {"eth1": {"neighbour": "spine0", "key": "0", "address": "198.18.0.1", "probe": true}}
+    {"eth1": {"neighbour": "spine0", "key": "0", "gbps": 400, "address": "198.18.0.1"}}
 
-``key`` is "0" by default; ``address`` is the neighbour's on the link, which an interface with a /31
-or /30 tells by itself; ``probe: false`` leaves a link to its carrier alone.
+``key`` is "0" by default; ``gbps`` is the speed that the link is meant for, without which nobody
+minds how slow it is; ``address`` is the neighbour's on the link, which an interface with a /31 or
+/30 tells by itself; ``"probe": false`` leaves a link to its carrier alone.
+
+Interfaces may go and be made anew while the agent runs: what bears the name or the alias of one
+that is gone takes its place.
 """
 
 from __future__ import annotations
@@ -22,8 +26,15 @@ from heddle_agent.fib import NextHop
 from heddle_agent.watch import rtnetlink
 
 ALIAS = "alias"
-_FORM = re.compile(r"([^\s,]+),([^\s,]+)")
-_FIELDS = {"neighbour": str, "key": str, "address": str, "probe": bool}
+_FORM = re.compile(r"([^\s,]+),([^\s,]+)(?:,([0-9.]+))?")
+_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "neighbour": (str,),
+    "key": (str,),
+    "address": (str,),
+    "gbps": (float, int),
+    "probe": (bool,),
+}
+_MOST_GBPS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,8 @@ class Port:
     carries: bool
     """As it was found."""
     probe: bool = True
+    gbps: float = 0.0
+    """The speed that the link is meant for; 0 where nobody has said."""
 
 
 def find_ports(where: str, switch: str) -> list[Port]:
@@ -62,7 +75,8 @@ def find_ports(where: str, switch: str) -> list[Port]:
                 " give parallel links keys of their own"
             )
         probe = bool(fields.get("probe", True)) and bool(address)
-        ports.append(Port(hop, name, interface.number, interface.carries, probe))
+        speed = _speed(where, name, fields.get("gbps", 0.0))
+        ports.append(Port(hop, name, interface.number, interface.carries, probe, speed))
     if not ports:
         raise ValueError(
             f"--interfaces {where}: no interface is a link of {switch}; mark each, for example"
@@ -76,8 +90,25 @@ def _by_alias(found: Iterable[rtnetlink.Interface]) -> dict[str, Mapping[str, ob
     for interface in found:
         match = _FORM.fullmatch(interface.alias)
         if match:
-            told[interface.name] = {"neighbour": match[1], "key": match[2]}
+            speed = match[3] or 0.0
+            told[interface.name] = {"neighbour": match[1], "key": match[2], "gbps": speed}
     return told
+
+
+def alias_of(interface: rtnetlink.Interface) -> tuple[str, str] | None:
+    """The neighbour and the key that an interface's alias names; None if it names none."""
+    match = _FORM.fullmatch(interface.alias)
+    return (match[1], match[2]) if match else None
+
+
+def _speed(where: str, name: str, told: object) -> float:
+    try:
+        gbps = float(str(told))
+    except ValueError:
+        gbps = -1.0
+    if not 0 <= gbps < _MOST_GBPS:
+        raise ValueError(f"--interfaces {where}: {name} has speed {told}: give it in Gbit/s")
+    return gbps
 
 
 def _by_file(path: Path) -> dict[str, Mapping[str, object]]:
@@ -99,11 +130,11 @@ def _check(path: Path, name: str, fields: object) -> None:
     if not isinstance(fields, dict) or "neighbour" not in fields:
         raise ValueError(f'{at}: give {{"neighbour": NODE}}')
     for field, value in fields.items():
-        kind = _FIELDS.get(field)
-        if kind is None:
+        kinds = _FIELDS.get(field)
+        if kinds is None:
             raise ValueError(f"{at}: {field} is none of {', '.join(_FIELDS)}")
-        if not isinstance(value, kind) or value == "":
-            raise ValueError(f"{at}: {field} is {value!r}, not a {kind.__name__}")
+        if type(value) not in kinds or value == "":
+            raise ValueError(f"{at}: {field} is {value!r}, not a {kinds[0].__name__}")
     if "address" in fields:
         try:
             ipaddress.IPv4Address(fields["address"])

@@ -115,6 +115,10 @@ class Prober:
         self._due = self._loop.time()
         self._send()
 
+    def aim(self, number: int, target: Target) -> None:
+        """Probe a link at another place from now on."""
+        self._targets[number] = target
+
     def close(self) -> None:
         """Stop."""
         if self._timer is not None:

@@ -12,12 +12,16 @@ from typing import NamedTuple
 
 _NEW_LINK, _DELETED_LINK, _GET_LINK = 16, 17, 18
 _NEW_ADDRESS, _GET_ADDRESS = 20, 22
+_NEW_QUEUE, _GET_QUEUE = 36, 38
 _ERROR, _DONE = 2, 3
 _REQUEST, _DUMP = 0x1, 0x300
 _LINK_GROUP = 1
 _UP, _LOWER_UP = 0x1, 0x10000
 _NAME, _ALIAS, _STATISTICS = 3, 20, 23
-_COUNTS = struct.Struct("=Q24xQ")  # packets received, then those in error
+_COUNTS = struct.Struct("=Q16xQQ")  # packets received, bytes sent, packets received in error
+_QUEUE = struct.Struct("=BxHiIII")  # among others interface and parent
+_ROOT = 0xFFFFFFFF
+_QUEUE_STATISTICS, _LENGTH = 7, 3
 _ADDRESS, _LOCAL = 1, 2
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
@@ -84,16 +88,41 @@ def interfaces() -> list[Interface]:
     return [_interface(*message) for message in _dump(_GET_LINK, body) if _tells(*message)]
 
 
-def received() -> dict[int, tuple[int, int]]:
-    """Packets received, and received in error, since the interface is there; by its index."""
+class Counts(NamedTuple):
+    """What an interface has counted since it is there."""
+
+    packets: int
+    """Received, and not thrown away."""
+    errors: int
+    """Received in error."""
+    sent: int
+    """Bytes."""
+
+
+def counts() -> dict[int, Counts]:
+    """What interfaces have counted, by index."""
     found = {}
     for message in _dump(_GET_LINK, _LINK.pack(0, 0, 0, 0, 0)):
         if _tells(*message):
             _, body = message
-            counts = dict(_attributes(body[_LINK.size :])).get(_STATISTICS, b"")
-            if len(counts) >= _COUNTS.size:
-                packets, errors = _COUNTS.unpack_from(counts)
-                found[int(_LINK.unpack_from(body)[2])] = (packets, errors)
+            told = dict(_attributes(body[_LINK.size :])).get(_STATISTICS, b"")
+            if len(told) >= _COUNTS.size:
+                packets, sent, errors = _COUNTS.unpack_from(told)
+                found[int(_LINK.unpack_from(body)[2])] = Counts(packets, errors, sent)
+    return found
+
+
+def waiting() -> set[int]:
+    """Indexes of interfaces at which packets wait to be sent, as far as the kernel queues them."""
+    found = set()
+    for kind, body in _dump(_GET_QUEUE, _QUEUE.pack(0, 0, 0, 0, 0, 0)):
+        if kind != _NEW_QUEUE or len(body) < _QUEUE.size:
+            continue
+        _, _, index, _, parent, _ = _QUEUE.unpack_from(body)
+        told = dict(_attributes(body[_QUEUE.size :])).get(_QUEUE_STATISTICS, b"")
+        length = dict(_attributes(told)).get(_LENGTH, b"")
+        if parent == _ROOT and any(length[:4]):
+            found.add(index)
     return found
 
 

@@ -33,13 +33,14 @@ def test_packets_in_error_are_told_once_they_matter() -> None:
 def test_the_kernel_counts_what_comes_in() -> None:
     """Packets over loopback are counted, and none of them is in error."""
     (index,) = [one.number for one in rtnetlink.interfaces() if one.name == "lo"]
-    before, _ = rtnetlink.received()[index]
+    before = rtnetlink.counts()[index]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for _ in range(50):
             sender.sendto(b"x", ("127.0.0.1", 9))
-    after, errors = rtnetlink.received()[index]
-    assert after >= before + 50
-    assert errors == 0
+    after = rtnetlink.counts()[index]
+    assert after.packets >= before.packets + 50
+    assert after.sent >= before.sent + 50 * 29  # with their IP and UDP headers
+    assert after.errors == 0
 
 
 def test_a_file_names_interfaces(tmp_path: Path) -> None:
@@ -57,6 +58,15 @@ def test_a_file_names_interfaces(tmp_path: Path) -> None:
     assert (port.hop, port.probe) == (NextHop("spine0"), False)
 
 
+def test_a_file_may_say_how_fast_a_link_should_be(tmp_path: Path) -> None:
+    """In Gbit/s; of links without, nobody knows."""
+    file = tmp_path / "links.json"
+    for text, gbps in (('"gbps": 400', 400.0), ('"gbps": 0.02', 0.02), ('"key": "0"', 0.0)):
+        file.write_text(f'{{"lo": {{"neighbour": "spine0", {text}}}}}')
+        (port,) = find_ports(str(file), "leaf0")
+        assert port.gbps == gbps
+
+
 @pytest.mark.parametrize(
     ("links", "words"),
     [
@@ -66,6 +76,9 @@ def test_a_file_names_interfaces(tmp_path: Path) -> None:
         ('{"up7": {"neighbour": "spine0"}}', "has no interface up7"),
         ('{"lo": {"neighbour": "leaf0"}}', "lo leads to leaf0 itself"),
         ('{"lo": {"neighbour": "a", "speed": 4}}', "speed is none of neighbour, key, address"),
+        ('{"lo": {"neighbour": "a", "gbps": "4"}}', "gbps is '4', not a float"),
+        ('{"lo": {"neighbour": "a", "gbps": true}}', "gbps is True, not a float"),
+        ('{"lo": {"neighbour": "a", "gbps": -4}}', "lo has speed -4: give it in Gbit/s"),
         ('{"lo": {"neighbour": "a", "address": "b"}}', "'b' is no IPv4 address"),
         ('{"lo": {"neighbour": "a", "probe": 1}}', "probe is 1, not a bool"),
         ("{}", "no interface is a link of leaf0"),

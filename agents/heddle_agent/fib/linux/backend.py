@@ -135,6 +135,13 @@ class LinuxFib:
         with _told("next hops not avoided before links and groups move"):
             self._hops.avoid(hops)
 
+    def plug(self, port: Port, cable: Cable) -> None:
+        """A link is on another interface from now on; its route comes with the next ``steer``.
+
+        May be called while another thread is in here.
+        """
+        self._hops.plug(port, cable)
+
     def refresh(self) -> None:
         """Put back what somebody else has changed in what is ours."""
         with _told("the kernel was not looked through"):

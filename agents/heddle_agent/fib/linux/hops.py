@@ -55,6 +55,8 @@ class Hops:
         self._urgent = urgent
         self._lock = threading.Lock()  # what is below, except for what is replaced as a whole
         self._cables = dict(cables)
+        self._moved: set[Port] = set()  # links on another interface than their routes
+        self._known: dict[Port, NextHop] = {}
         self.slots: dict[Port, int] = {}
         self.changed_interfaces: dict[int, str] = {}
         """Interfaces whose ignore_routes_with_linkdown we have set."""
@@ -128,6 +130,12 @@ class Hops:
                 self._avoided = frozenset()
         self._establish()
 
+    def plug(self, port: Port, cable: Cable) -> None:
+        """A link is on this interface from now on; routes follow when they are next restored."""
+        with self._lock:
+            self._cables[port] = cable
+            self._moved.add(port)
+
     def refresh(self) -> None:
         """Put back routes and rules that are no longer there, whoever took them."""
         if self._routes:
@@ -135,6 +143,7 @@ class Hops:
             gone = before.difference(rtnetlink.our_routes(self._kernel))
             with self._lock:
                 self._routed -= gone
+                self._moved |= {port for port, slot in self.slots.items() if slot in gone}
             rules = set(rtnetlink.our_rules(self._kernel))
             self._ruled = {s for s in self._ruled if rules.issuperset(rtnetlink.slot_rules(s))}
             if not rules.issuperset(rtnetlink.SHARED_RULES):
@@ -158,12 +167,28 @@ class Hops:
         route = interface.number, _gateway(hop, cable, interface)
         slot = self._slot(hop) or self._free()
         self.slots = {**self.slots, hop.port: slot}
+        self._known[hop.port] = hop
         if self._routes.get(slot) != route:
             with self._lock:
                 self._routes[slot] = route
                 self._routed.discard(slot)
         if not interface.ignores_linkdown:
             self._ignore_linkdown(interface)
+
+    def _follow(self) -> None:
+        """Have routes of links that moved lead over the interfaces that these are on now."""
+        with self._lock:
+            moved, self._moved = self._moved, set()
+        hops = [self._known[port] for port in moved if port in self._known]
+        if not hops:
+            return
+        present = rtnetlink.interfaces(self._kernel)
+        for hop in hops:
+            try:
+                self._learn(hop, present)
+            except UnresolvedError as error:
+                self._moved.add(hop.port)
+                _log.warning("a link that moved leads nowhere yet", why=str(error))
 
     def _free(self) -> int:
         used = set(self.slots.values())
@@ -188,6 +213,7 @@ class Hops:
 
     def _establish(self) -> dict[int, str]:
         """Rules and routes that should be there and are not; slots that failed, and why."""
+        self._follow()
         rules: list[Request] = []
         for slot in self._routes.keys() - self._ruled:
             shared = () if self._ruled or rules else rtnetlink.SHARED_RULES

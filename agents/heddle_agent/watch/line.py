@@ -1,0 +1,83 @@
+"""One link and what is known of it; forms the opinion that is passed on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from heddle_agent.fib import Link
+from heddle_agent.watch.damping import Damper
+from heddle_agent.watch.errors import ErrorShare
+from heddle_agent.watch.rates import RateShare
+
+CARRIER, PROBE, FLAPPING, GREY, SLOW = "carrier", "probe", "flap-damped", "grey", "slow"
+
+
+class Opinion(NamedTuple):
+    """What is told of a link; a new one is passed on."""
+
+    up: bool
+    reason: str
+    loses: bool = False
+    slow: bool = False
+
+
+@dataclass(slots=True)
+class Line:
+    """One link."""
+
+    link: Link
+    interface: str
+    index: int
+    """Of the interface; 0 while it is not there."""
+    carries: bool
+    damper: Damper
+    gbps: float = 0.0
+    """What the link is meant for; 0 where nobody has said."""
+    answers: bool = True
+    grey: bool = False
+    loss: float = 0.0
+    """Share of probes lost, where it is grey."""
+    errors: float = 0.0
+    """Share of packets received in error, where that is worth a word."""
+    agreed: float = 0.0
+    """Share of its rate that its ends have agreed on, where that is less than all of it."""
+    rate: float = 0.0
+    """Share of its rate that it sends while packets wait, where it is slow."""
+    history: ErrorShare = field(default_factory=ErrorShare)
+    why: str = CARRIER
+    """It is down, until it is believed up again."""
+    told: Opinion = Opinion(up=True, reason="start")  # noqa: RUF009 - it cannot be changed
+    timer: asyncio.TimerHandle | None = None
+    sending: RateShare = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sending = RateShare(self.gbps)
+
+    @property
+    def lost(self) -> float:
+        """Share of packets lost, as far as anybody knows."""
+        return max(self.loss, self.errors)
+
+    @property
+    def rate_share(self) -> float:
+        """The least that is known of its rate as a share; 0 where nothing is wrong with it."""
+        return min((share for share in (self.agreed, self.rate) if share), default=0.0)
+
+    @property
+    def opinion(self) -> Opinion:
+        """Up or down, and why."""
+        if not self.damper.up:
+            return Opinion(up=False, reason=self.why)
+        loses, slow = bool(self.grey or self.errors), bool(self.rate_share)
+        return Opinion(True, GREY if loses else SLOW if slow else CARRIER, loses, slow)
+
+    def judge(self, now: float) -> None:
+        """Form an opinion from what is known."""
+        before = self.damper.up
+        self.damper.seen(up=self.carries and self.answers, now=now)
+        if before and not self.damper.up:
+            self.why = PROBE if self.carries else CARRIER
+        if self.damper.flapping:
+            self.why = FLAPPING

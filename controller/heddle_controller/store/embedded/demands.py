@@ -12,8 +12,9 @@ from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.records import DemandRecord, Request
 from heddle_controller.store.codec.audit import Change, demands_text
 from heddle_controller.store.codec.demands import pack_demands, unpack_demands
+from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
-from heddle_controller.store.embedded.requests import fingerprint, nothing, once
+from heddle_controller.store.embedded.requests import nothing, once
 from heddle_controller.store.embedded.rows import bump_intent, check_revision
 
 

@@ -9,18 +9,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats, Structure
+from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.reconcile.errors import Conflict, StaleIntent
 from heddle_controller.reconcile.records import FabricRecord, FabricSummary, Overlay, Request
 from heddle_controller.store.codec.audit import Change, fabric_text
 from heddle_controller.store.codec.container import pack, unpack
 from heddle_controller.store.codec.structure import PackedStructure, pack_structure
-from heddle_controller.store.embedded.observed import observed_states
+from heddle_controller.store.common.reporters import observed_states
+from heddle_controller.store.common.requests import fingerprint
+from heddle_controller.store.common.states import States, state_times
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
-from heddle_controller.store.embedded.requests import fingerprint, once
+from heddle_controller.store.embedded.requests import once
 from heddle_controller.store.embedded.rows import (
     FabricRow,
-    States,
     drop_unused_structures,
     fabric_row,
     find_fabric,
@@ -117,12 +118,13 @@ class FabricTables(Part):
             observed=observed_states(structure, self._shared.observations.of(connection, put.name)),
             time=np.zeros(len(structure.links.key)),
         )
+        before = (old.structure, old.states) if old else None
         return FabricRow(
             name=put.name,
             title=put.title,
             digest=put.packed.digest,
             structure=structure,
-            states=replace(states, time=_state_times(old, structure, states, now)),
+            states=replace(states, time=state_times(before, structure, states, now)),
             etag=new_etag(version),
             update_time=now,
             revision=revision if old and old.digest == put.packed.digest else revision + 1,
@@ -175,24 +177,3 @@ def _upsert(connection: sqlite3.Connection, row: FabricRow, body: bytes) -> None
             row.change_time,
         ),
     )
-
-
-def _state_times(old: FabricRow | None, structure: Structure, states: States, now: float) -> Floats:
-    """When each link's state last changed: carried over where the link stands as before."""
-    times = np.zeros(len(structure.links.key))
-    if old is None:
-        return times
-    before = {name: row for row, name in enumerate(_link_names(old.structure))}
-    was = np.array([before.get(name, -1) for name in _link_names(structure)], dtype=np.int64)
-    kept = was >= 0
-    same = (old.states.link_admin[was] == states.link_admin) & (
-        old.states.observed[was] == states.observed
-    )
-    times[kept] = np.where(same, old.states.time[was], now)[kept]
-    return times
-
-
-def _link_names(structure: Structure) -> list[tuple[str, str, str]]:
-    ids, links = structure.nodes.ids, structure.links
-    ends = zip(links.a.tolist(), links.b.tolist(), links.key, strict=True)
-    return [(*sorted((ids[a], ids[b])), str(key)) for a, b, key in ends]

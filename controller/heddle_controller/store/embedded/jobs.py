@@ -25,8 +25,9 @@ from heddle_controller.reconcile.records import (
 )
 from heddle_controller.store.codec.audit import Change, job_text
 from heddle_controller.store.codec.jobs import job_json, parse_job, parse_record, record_json
+from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
-from heddle_controller.store.embedded.requests import fingerprint, nothing, once
+from heddle_controller.store.embedded.requests import nothing, once
 from heddle_controller.store.embedded.rows import bump_intent, check_revision, revision_of
 
 MAX_PROBLEMS = 20

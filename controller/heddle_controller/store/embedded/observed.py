@@ -11,33 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
-import orjson
 
-from heddle_controller.model.fabric import Fabric, Ints, State, Structure
 from heddle_controller.reconcile.records import LinkReport
+from heddle_controller.store.common.reporters import (
+    LinkEnds,
+    Reporter,
+    known_links,
+    links_json,
+    restated,
+)
 from heddle_controller.store.embedded.part import Part
-from heddle_controller.store.embedded.reporters import LinkEnds, Reporter
 from heddle_controller.store.embedded.rows import FabricRow, fabric_row, save_states
-
-
-def observed_states(structure: Structure, reporters: Mapping[str, Reporter]) -> Ints:
-    """Observed state of each link: DOWN while the agent at either end says so."""
-    states = np.full(len(structure.links.key), State.UP, dtype=np.int64)
-    fabric = Fabric(structure, states, np.empty(0, dtype=np.int64))
-    for switch, reporter in reporters.items():
-        states[list(_rows(fabric, switch, reporter.down()))] = State.DOWN
-    return states
-
-
-def _rows(fabric: Fabric, switch: str, links: Iterable[LinkEnds]) -> Iterable[int]:
-    """Rows of those links that the fabric has and that end at the switch."""
-    for low, high, key in links:
-        if switch in (low, high):
-            yield from fabric.find_links(low, high, key)
 
 
 class ObservedTables(Part):
@@ -50,7 +37,7 @@ class ObservedTables(Part):
         def work(connection: sqlite3.Connection) -> tuple[Reporter, bool]:
             row = fabric_row(connection, fabric, self._shared.structures)
             before = self._shared.observations.of(connection, fabric).get(report.switch, Reporter())
-            now = before.after(_known(row, report))
+            now = before.after(known_links(row.record().fabric, report))
             if now.down() == before.down():
                 return now, False
             _save(connection, fabric, report.switch, now)
@@ -75,13 +62,7 @@ class ObservedTables(Part):
         """Write the observed states of links that turned for a reporter; whether any changed."""
         reporters = {**self._shared.observations.of(connection, row.name), switch: now}
         fabric = row.record().fabric
-        observed = row.states.observed.copy()
-        for low, high, key in turned:
-            down = any(
-                (low, high, key) in reporters.get(end, Reporter()).down() for end in (low, high)
-            )
-            at = fabric.find_links(low, high, key)
-            observed[list(at)] = State.DOWN if down else State.UP
+        observed = restated(fabric, row.states.observed, reporters, turned)
         changed = observed != row.states.observed
         if not changed.any():
             return False
@@ -93,25 +74,8 @@ class ObservedTables(Part):
         return True
 
 
-def _known(row: FabricRow, report: LinkReport) -> LinkReport:
-    """The report without links that the fabric lacks or that do not end at the switch."""
-    fabric = row.record().fabric
-    return replace(
-        report,
-        links=tuple(
-            seen
-            for seen in report.links
-            if report.switch in (seen.link.source, seen.link.target)
-            and fabric.find_links(seen.link.source, seen.link.target, seen.link.key)
-        ),
-    )
-
-
 def _save(connection: sqlite3.Connection, fabric: str, switch: str, reporter: Reporter) -> None:
-    body = orjson.dumps(
-        [[*link, seen.state, seen.sequence] for link, seen in reporter.links.items()]
-    )
     connection.execute(
         "INSERT OR REPLACE INTO observations VALUES (?, ?, ?, ?)",
-        (fabric, switch, reporter.instance, body),
+        (fabric, switch, reporter.instance, links_json(reporter)),
     )

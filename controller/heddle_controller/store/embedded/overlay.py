@@ -13,8 +13,9 @@ import orjson
 
 from heddle_controller.reconcile.records import FabricSummary, Overlay, Request
 from heddle_controller.store.codec.audit import Change, overlay_text
+from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
-from heddle_controller.store.embedded.requests import fingerprint, once
+from heddle_controller.store.embedded.requests import once
 from heddle_controller.store.embedded.rows import bump_intent, fabric_row
 
 

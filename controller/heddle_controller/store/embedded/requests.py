@@ -6,7 +6,6 @@ bounded by number; a client that repeats a request does so within seconds.
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,15 +17,6 @@ Answer = TypeVar("Answer")
 
 KEPT = 100_000
 """Answers remembered, newest first."""
-
-
-def fingerprint(*parts: str | bytes) -> str:
-    """A digest of what a request asks for; parts do not run into each other."""
-    digest = hashlib.sha256()
-    for part in parts:
-        content = part.encode() if isinstance(part, str) else part
-        digest.update(len(content).to_bytes(8, "big") + content)
-    return digest.hexdigest()
 
 
 def _answered(connection: sqlite3.Connection, request: Request, print_: str) -> bytes | None:

@@ -5,43 +5,13 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from heddle_controller.model.fabric import Fabric, Floats, Ints, Structure
+from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.reconcile.errors import NotFound, StaleIntent
 from heddle_controller.reconcile.records import FabricRecord, Overlay
-from heddle_controller.store.codec.container import DamagedError, pack, unpack
 from heddle_controller.store.codec.structure import unpack_structure
+from heddle_controller.store.common.states import States, unpack_states
 
 Structures = dict[str, Structure]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class States:
-    """How links and nodes stand: the columns that change without the structure."""
-
-    link_admin: Ints
-    node_admin: Ints
-    observed: Ints
-    time: Floats
-
-    def packed(self) -> bytes:
-        """As bytes."""
-        return pack(
-            {},
-            {
-                "link_admin": self.link_admin,
-                "node_admin": self.node_admin,
-                "observed": self.observed,
-                "time": self.time,
-            },
-        )
-
-
-def unpack_states(packed: bytes) -> States:
-    """Raises ``DamagedError`` for anything that ``States.packed`` did not make."""
-    try:
-        return States(**unpack(packed)[1])
-    except TypeError as error:
-        raise DamagedError(f"states: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,13 +146,6 @@ def save_states(connection: sqlite3.Connection, fabric: str, states: States, now
     """Write changed states as a change of intent: the new version."""
     connection.execute("UPDATE fabrics SET states = ? WHERE name = ?", (states.packed(), fabric))
     return bump_intent(connection, fabric, now)
-
-
-def changed(column: Ints, row: int, value: int) -> Ints:
-    """A column with one value in another state."""
-    result = column.copy()
-    result[row] = value
-    return result
 
 
 def newest_generation(connection: sqlite3.Connection, fabric: str) -> int:

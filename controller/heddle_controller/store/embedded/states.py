@@ -14,15 +14,11 @@ from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.records import LinkName, LinkRecord, Request, SwitchRecord
 from heddle_controller.store.codec.audit import Change, state_text
+from heddle_controller.store.common.requests import fingerprint
+from heddle_controller.store.common.states import States, changed
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
-from heddle_controller.store.embedded.requests import fingerprint, nothing, once
-from heddle_controller.store.embedded.rows import (
-    FabricRow,
-    States,
-    changed,
-    fabric_row,
-    save_states,
-)
+from heddle_controller.store.embedded.requests import nothing, once
+from heddle_controller.store.embedded.rows import FabricRow, fabric_row, save_states
 
 
 class StateTables(Part):

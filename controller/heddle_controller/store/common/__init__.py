@@ -1,0 +1,1 @@
+"""What every form of the store decides alike: pure functions on values, no database."""

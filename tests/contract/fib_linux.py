@@ -201,6 +201,18 @@ class World:
         )
         self.switch.ip(f"route add 10.9.0.0/16 {ways}")
 
+    def replug(self, number: int, name: str) -> None:
+        """Take an uplink away, and make it anew under this name at the switch."""
+        far, address = self.beyond.name, f"10.1.{number}"
+        own, other = f"02:00:00:00:02:0{number}", f"02:00:00:00:01:0{number}"
+        self.switch.ip(
+            f"link delete up{number}",
+            f"link add {name} index {30 + number} type veth peer name up{number} netns {far}",
+            self._end(name, f"{address}.0/31", own),
+            f"neigh add {address}.1 lladdr {other} dev {name}",
+        )
+        self.beyond.ip(self._end(f"up{number}", f"{address}.1/31", other))
+
     @staticmethod
     def _end(name: str, address: str, mac: str) -> str:
         return f"link set {name} address {mac} up\naddr add {address} dev {name}"

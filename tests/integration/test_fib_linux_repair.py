@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from heddle_agent.fib import Batch, Choice, Group, Link, Match, Packet, Steering
-from heddle_agent.fib.linux import LinuxFib
+from heddle_agent.fib.linux import Cable, LinuxFib
 from heddle_agent.table import Forwarding
 from tests.contract import fib_linux
 from tests.contract.fib_bench import ADDRESSES
@@ -98,6 +98,22 @@ def test_the_kernel_alone_moves_to_the_backup_when_a_carrier_goes(bench: LinuxBe
     bench.world.cable(2, up=False)
     assert bench.where(PACKET) in {SPINES[1], SPINES[3]}
     bench.world.cable(0, up=True)
+    assert bench.where(PACKET) == SPINES[0]
+
+
+@pytest.mark.parametrize("name", ["up0", "swp7"])
+def test_a_link_on_an_interface_made_anew_carries_again(bench: LinuxBench, name: str) -> None:
+    """Its flows are on their backup meanwhile; under its old name nobody need say so."""
+    bench.fib.apply(Batch({PAIR: Group(SPINES[0], SPINES[2])}, addresses=ADDRESSES))
+    assert bench.where(PACKET) == SPINES[0]
+    bench.world.replug(0, name)
+    assert bench.where(PACKET) == SPINES[2]
+    if name != "up0":
+        assert isinstance(bench.fib, LinuxFib)
+        bench.fib.plug(SPINES[0].port, Cable(name))
+        bench.fib.steer(Steering({}, frozenset()))
+    else:
+        bench.fib.refresh()
     assert bench.where(PACKET) == SPINES[0]
 
 

@@ -59,13 +59,13 @@ class Relay(Protocol):
     async def send(self, box: str, letter: bytes) -> int:
         """Hand a letter to all who read a box now; how many they are.
 
-        Letters of one sender to one box arrive in the order of the calls. Raises
-        ``Unavailable``: then it may have arrived or not.
+        Letters of one sender to boxes of one reader arrive in the order of the calls.
+        Raises ``Unavailable``: then it may have arrived or not.
         """
         ...
 
-    def letters(self, box: str) -> AsyncIterator[bytes | None]:
-        """Letters to a box from now on; None where some may have been lost, the first being one.
+    def letters(self, *boxes: str) -> AsyncIterator[bytes | None]:
+        """Letters to some boxes from now on; None first, and where some may have been lost.
 
         Ends when the store is closed. Where the store cannot be reached, it is tried
         again until it can, and then None comes.

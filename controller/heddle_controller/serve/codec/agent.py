@@ -59,6 +59,22 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
     )
 
 
+def session_to_pb(about: AgentSession) -> pb.SessionParameters:
+    """An introduction, to be passed on to another replica."""
+    return pb.SessionParameters(
+        fabric=names.fabric_name(about.fabric),
+        switch=about.switch,
+        instance_id=about.instance,
+        software_version=about.software_version,
+        capabilities=[pb.Capability.ValueType(c) for c in sorted(about.capabilities)],
+        table_size=about.table_size,
+        highest_epoch=about.highest_epoch,
+        generation=about.generation,
+        table_digest=about.table_digest,
+        back_door_address=about.back_door,
+    )
+
+
 def _udp_address(text: str) -> str:
     """An IP address and a port, as it is told to others.
 

@@ -57,8 +57,8 @@ def cli() -> None:
 @click.option(
     "--interfaces",
     metavar="alias|FILE",
-    help="Take the kernel's links instead: interfaces whose alias is NEIGHBOUR,KEY, or those in a"
-    " JSON file.",
+    help="Take the kernel's links instead: interfaces whose alias is NEIGHBOUR,KEY[,GBPS], or those"
+    " in a JSON file.",
 )
 @click.option(
     "--probe-milliseconds",

@@ -14,7 +14,7 @@ import pytest
 from grpc import aio
 
 from heddle.v1 import agent_pb2 as pb
-from heddle.v1 import common_pb2
+from heddle.v1 import common_pb2, fabric_pb2
 from heddle_agent.agent import Agent
 from heddle_agent.backdoor import Doorway, UdpNetwork
 from heddle_agent.fib import MemoryFib, NextHop
@@ -22,6 +22,7 @@ from heddle_agent.watch import ManualLinks
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.agents.introductions import KeySchedule, read_secret
 from heddle_controller.telemetry.metrics import Telemetry
+from tests.integration.operating import heddle
 from tests.integration.serving import Serving, serving, until, violations
 from tests.unit.store.samples import clos
 
@@ -56,14 +57,16 @@ class Session:
         """As last told."""
         return {peer.switch: peer.address for peer in self.told[-1].peers} if self.told else {}
 
-    async def report(self, reason: str, *, full: bool = False) -> None:
-        """Say how the link to s0 is."""
+    async def report(self, reason: str, *, full: bool = False, **ratios: float) -> None:
+        """Say how the link between l0 and s0 is."""
         report = pb.LinkStateReport(full=full)
         if reason:
+            well = reason in {"grey", "slow"}
             report.links.add(
                 link=common_pb2.LinkRef(source="l0", target="s0", key="0"),
-                state=common_pb2.STATE_UP if reason == "grey" else common_pb2.STATE_DOWN,
+                state=common_pb2.STATE_UP if well else common_pb2.STATE_DOWN,
                 reason=reason,
+                **ratios,
             )
         await self.call.write(pb.AgentMessage(link_state=report))
 
@@ -159,14 +162,10 @@ async def test_unwell_links_are_counted(tmp_path: Path) -> None:
         await s.put_fabric(FABRIC)
         session = Session(s, "l0", "")
         await session.begin()
-        steps = [
-            ("grey", {"grey": 1.0, "flap-damped": 0.0}),
-            ("flap-damped", {"grey": 0.0, "flap-damped": 1.0}),
-            ("carrier", {"grey": 0.0, "flap-damped": 0.0}),
-            ("grey", {"grey": 1.0, "flap-damped": 0.0}),
-        ]
-        for reason, expected in steps:
+        none = {"grey": 0.0, "slow": 0.0, "flap-damped": 0.0}
+        for reason in ("grey", "flap-damped", "slow", "carrier", "grey"):
             await session.report(reason)
+            expected = {**none, reason: 1.0} if reason in none else none
             await until(partial(_is, s.telemetry, expected))
         await session.report("", full=True)
         await until(lambda: unwell(s.telemetry)["grey"] == 0.0)
@@ -174,6 +173,32 @@ async def test_unwell_links_are_counted(tmp_path: Path) -> None:
         await until(lambda: unwell(s.telemetry)["grey"] == 1.0)
         session.call.cancel()
         await until(lambda: unwell(s.telemetry)["grey"] == 0.0)
+
+
+async def test_what_is_wrong_with_a_link_is_listed(tmp_path: Path) -> None:
+    """The worse of what both its ends tell; with links that are not up; gone with the sessions."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC)
+        sessions = [Session(s, switch, "") for switch in ("l0", "s0")]
+        for session in sessions:
+            await session.begin()
+        await sessions[0].report("grey", loss_ratio=0.02)
+        await sessions[1].report("slow", rate_ratio=0.25)
+        await until(partial(_is, s.telemetry, {"grey": 1.0, "slow": 1.0, "flap-damped": 0.0}))
+        request = fabric_pb2.ListLinksRequest(parent="fabrics/f1", not_up_only=True)
+        (link,) = (await s.fabrics.ListLinks(request)).links
+        assert {link.source, link.target} == {"l0", "s0"}
+        assert link.oper_state == common_pb2.STATE_UP
+        assert (link.condition, link.loss_ratio, link.rate_ratio) == ("grey", 0.02, 0.25)
+        every = (await s.fabrics.ListLinks(fabric_pb2.ListLinksRequest(parent="fabrics/f1"))).links
+        assert [one for one in every if one.condition] == [link]
+        words = ("--server", f"127.0.0.1:{s.api.port}", "fabric", "show")
+        shown = await asyncio.to_thread(heddle, *words)
+        assert "grey, loses 2.00%, 25% of its speed" in shown.out
+        for session in sessions:
+            session.call.cancel()
+        await until(partial(_is, s.telemetry, {"grey": 0.0, "slow": 0.0, "flap-damped": 0.0}))
+        assert not (await s.fabrics.ListLinks(request)).links
 
 
 def _is(telemetry: Telemetry, expected: dict[str, float]) -> bool:
@@ -186,7 +211,7 @@ def unwell(telemetry: Telemetry) -> dict[str, float | None]:
         reason: telemetry.registry.get_sample_value(
             "heddle_unwell_links", {"fabric": "f1", "reason": reason}
         )
-        for reason in ("grey", "flap-damped")
+        for reason in ("grey", "slow", "flap-damped")
     }
 
 

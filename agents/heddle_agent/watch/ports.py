@@ -26,7 +26,7 @@ from heddle_agent.fib import NextHop
 from heddle_agent.watch import rtnetlink
 
 ALIAS = "alias"
-_FORM = re.compile(r"([^\s,]+),([^\s,]+)(?:,([0-9.]+))?")
+_FORM = re.compile(r"([^\s,]+),([^\s,]+)(?:,([^\s,]+))?")
 _FIELDS: Mapping[str, tuple[type, ...]] = {
     "neighbour": (str,),
     "key": (str,),

@@ -101,10 +101,21 @@ def _echo_links(links: Sequence[pb.Link]) -> None:
             state_word(link.admin_state),
             state_word(link.oper_state),
             common.time_text(link.state_time),
+            _condition(link),
         )
         for link in links
     ]
-    echo_table(["link", "gbps", "wanted", "observed", "since"], rows)
+    echo_table(["link", "gbps", "wanted", "observed", "since", "condition"], rows)
+
+
+def _condition(link: pb.Link) -> str:
+    """What agents find wrong with a link, in words; empty where nothing is."""
+    words = [link.condition]
+    if link.loss_ratio:
+        words.append(f"loses {link.loss_ratio:.2%}")
+    if link.rate_ratio:
+        words.append(f"{link.rate_ratio:.0%} of its speed")
+    return ", ".join(word for word in words if word)
 
 
 @fabric.command("link")

@@ -68,11 +68,11 @@ class Api:
         self._rates = RateBook()
         indexes = FlowIndexes(store)
         counters = CounterBook(indexes, self._rates, rooms.meter)
-        fabric = FabricService(store, rooms.intake, self._changes)
+        links = LinkBook(rooms.meter)
+        fabric = FabricService(store, rooms.intake, self._changes, links.unwell)
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
         plan = PlanService(store, self._changes, indexes, rooms.engine)
-        links = LinkBook(rooms.meter)
         agent = AgentService(store, rooms.gateway, counters, sessions, rooms.epoch, links=links)
         self._introductions = agent.introductions
         services = [

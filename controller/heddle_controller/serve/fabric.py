@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -21,6 +21,7 @@ from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import FabricRecord, LinkName
+from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.serve.paging import page
@@ -33,7 +34,15 @@ Context = aio.ServicerContext[Any, Any]
 class FabricService(FabricServiceServicer):
     """Reads from the store, writes through the intake; see fabric.proto."""
 
-    def __init__(self, store: Store, intake: Intake, changes: Changes) -> None:
+    def __init__(
+        self,
+        store: Store,
+        intake: Intake,
+        changes: Changes,
+        unwell: Callable[[str], Mapping[Ends, Condition]],
+    ) -> None:
+        """``unwell`` tells which links of a fabric, by its id, agents find something wrong with."""
+        self._unwell = unwell
         self._store = store
         self._intake = intake
         self._changes = changes
@@ -78,12 +87,21 @@ class FabricService(FabricServiceServicer):
         collection = f"links/{name}/{request.not_up_only}"
         part = page(collection, request.page_size, request.page_token, default=1000, ceiling=10000)
         record = await self._store.get_fabric(name)
+        unwell = self._unwell(name)
+        found = record.fabric.find_links
+        bad = [row for source, target, key in unwell for row in found(source, target, key)]
         stamp = f"{record.etag}/{zlib.crc32(record.observed.tobytes()):x}"
+        rows = np.arange(record.fabric.link_count)
+        if request.not_up_only:
+            rows = np.union1d(_not_up_links(record), np.array(bad, dtype=np.int64))
+            stamp = f"{stamp}/{zlib.crc32(rows.tobytes()):x}"
         first = part.row(stamp)
-        rows = _not_up_links(record) if request.not_up_only else np.arange(record.fabric.link_count)
         last = first + part.size
+        links = codec.links_to_pb(record, rows[first:last].tolist())
+        for link in links if unwell else ():
+            _tell_condition(link, unwell)
         return pb.ListLinksResponse(
-            links=codec.links_to_pb(record, rows[first:last].tolist()),
+            links=links,
             next_page_token=part.token(last, stamp) if last < len(rows) else "",
         )
 
@@ -157,6 +175,15 @@ def _difference(before: FabricRecord | None, record: FabricRecord) -> list[pb.Fa
         nodes = np.flatnonzero(old.node_state != new.node_state)
     events += [pb.FabricEvent(link=link) for link in codec.links_to_pb(record, links.tolist())]
     return events + _switches(record, nodes)
+
+
+def _tell_condition(link: pb.Link, unwell: Mapping[Ends, Condition]) -> None:
+    """Say in a link's message what agents find wrong with it."""
+    source, target = sorted((link.source, link.target))
+    condition = unwell.get((source, target, link.key))
+    if condition is not None:
+        link.condition = condition.reason
+        link.loss_ratio, link.rate_ratio = condition.loss_ratio, condition.rate_ratio
 
 
 def _not_up_links(record: FabricRecord) -> Ints:

@@ -169,7 +169,8 @@ class AgentMeters:
         )
         self.unwell = Gauge(
             "heddle_unwell_links",
-            "Ends of links that agents keep down (flap-damped), or see lose packets (grey)",
+            "Ends of links that agents keep down (flap-damped), see lose packets (grey), or find"
+            " slower than they are meant to be (slow)",
             ["fabric", "reason"],
             registry=registry,
         )

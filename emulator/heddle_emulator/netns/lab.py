@@ -106,7 +106,7 @@ class Lab:
         if node == MGMT:
             script = plumbing.management_script(layout)
         elif node in layout.switches:
-            script = plumbing.switch_script(layout, node)
+            script = plumbing.switch_script(layout, node, self.mbit_per_gbps)
         else:
             script = plumbing.host_script(layout, node)
         tools.run_inside(self.spaces[node], ["ip", "-batch", "-"], script)

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from itertools import count
 
-from heddle_emulator.netns.layout import MANAGEMENT, MGMT, MGMT_PORT, Cable, Layout, Port
+from heddle_emulator.netns.layout import MANAGEMENT, MGMT, MGMT_PORT, Layout, Port
 
 BRIDGE = "br0"
 CONTROL_TOS = 0xC0
@@ -90,8 +90,12 @@ def _veth(ends: tuple[tuple[str, str], tuple[str, str]], index: int) -> str:
     return f"link add {near} type veth peer {far}"
 
 
-def switch_script(layout: Layout, switch: str) -> str:
-    """For ``ip -batch`` inside a switch: addresses, and ways to the NICs that hang on it."""
+def switch_script(layout: Layout, switch: str, mbit_per_gbps: float = 0.0) -> str:
+    """For ``ip -batch`` inside a switch: addresses, and ways to the NICs that hang on it.
+
+    Where speed is limited, aliases tell the agent what each cable is meant for in the lab.
+    """
+    gbps = speeds(layout, mbit_per_gbps / 1e3)
     lines = [
         "link set lo up",
         f"addr add {layout.address(switch)}/32 dev lo",
@@ -102,7 +106,8 @@ def switch_script(layout: Layout, switch: str) -> str:
         nic = port.peer in layout.nic_port
         if not nic:
             lines.append(f"addr add {port.address}/31 dev {port.name}")
-        lines.append(f"link set {port.name} alias {port.alias} up")
+        alias = f"{port.alias},{gbps[port]:g}" if mbit_per_gbps else port.alias
+        lines.append(f"link set {port.name} alias {alias} up")
         if nic:
             lines.append(f"route add {port.peer_address}/32 dev {port.name}")
     return "\n".join(lines) + "\n"
@@ -141,9 +146,14 @@ def management_script(layout: Layout) -> str:
 
 def shaping_script(layout: Layout, node: str, mbit_per_gbps: float) -> str:
     """For ``tc -batch`` inside a namespace: each cable at its speed, control traffic first."""
-    rate_of = {port: cable.gbps * mbit_per_gbps for cable in layout.cables for port in cable.ends}
+    rate_of = speeds(layout, mbit_per_gbps)
     lines = [line for port in layout.ports[node] for line in _shaped(port, rate_of[port])]
     return "\n".join(lines) + "\n"
+
+
+def speeds(layout: Layout, per_gbps: float) -> dict[Port, float]:
+    """Speed of the cable at each port, so much for each Gbit/s of the fabric."""
+    return {port: cable.gbps * per_gbps for cable in layout.cables for port in cable.ends}
 
 
 def _shaped(port: Port, mbit: float) -> Iterator[str]:
@@ -159,8 +169,3 @@ def _shaped(port: Port, mbit: float) -> Iterator[str]:
         f"filter add {on} parent 1: protocol ip prio 1 u32"
         f" match ip dsfield {CONTROL_TOS:#x} 0xff flowid 1:10"
     )
-
-
-def mbit_of(cable: Cable, mbit_per_gbps: float) -> float:
-    """Speed of a cable in the lab, in Mbit/s."""
-    return cable.gbps * mbit_per_gbps

@@ -133,6 +133,9 @@ class Link(_message.Message):
     ADMIN_STATE_FIELD_NUMBER: _builtins.int
     OPER_STATE_FIELD_NUMBER: _builtins.int
     STATE_TIME_FIELD_NUMBER: _builtins.int
+    CONDITION_FIELD_NUMBER: _builtins.int
+    LOSS_RATIO_FIELD_NUMBER: _builtins.int
+    RATE_RATIO_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Node id of one end."""
     target: _builtins.str
@@ -145,6 +148,16 @@ class Link(_message.Message):
     """What the operator wants."""
     oper_state: _common_pb2.State.ValueType
     """What agents report: UP or DOWN; UP until one reports otherwise."""
+    condition: _builtins.str
+    """In lists of links: what agents with a session here say is wrong with it,
+    "flap-damped", "grey" or "slow"; see LinkObservation. Empty where nothing is.
+    """
+    loss_ratio: _builtins.float
+    """Share of packets that it loses, 0 to 1, as far as agents tell."""
+    rate_ratio: _builtins.float
+    """Share of its speed that it has to offer, 0 to 1; 0 where nothing is known
+    to be wrong.
+    """
     @_builtins.property
     def state_time(self) -> _timestamp_pb2.Timestamp:
         """When the state last changed; unset if never."""
@@ -159,10 +172,13 @@ class Link(_message.Message):
         admin_state: _common_pb2.State.ValueType = ...,
         oper_state: _common_pb2.State.ValueType = ...,
         state_time: _timestamp_pb2.Timestamp | None = ...,
+        condition: _builtins.str = ...,
+        loss_ratio: _builtins.float = ...,
+        rate_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state_time", b"state_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_state", b"admin_state", "gbps", b"gbps", "key", b"key", "oper_state", b"oper_state", "source", b"source", "state_time", b"state_time", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_state", b"admin_state", "condition", b"condition", "gbps", b"gbps", "key", b"key", "loss_ratio", b"loss_ratio", "oper_state", b"oper_state", "rate_ratio", b"rate_ratio", "source", b"source", "state_time", b"state_time", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -329,7 +345,7 @@ class ListLinksRequest(_message.Message):
     page_token: _builtins.str
     """next_page_token of the answer before."""
     not_up_only: _builtins.bool
-    """Only links that are not up, by either state."""
+    """Only links that are not up, by either state, or that are in a condition."""
     def __init__(
         self,
         *,

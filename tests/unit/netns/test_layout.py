@@ -161,6 +161,13 @@ def test_shaping_is_in_proportion_and_lets_control_through_first() -> None:
     assert script.count("match ip dsfield 0xc0 0xff flowid 1:10") == 2
 
 
+def test_agents_are_told_what_their_cables_are_meant_for() -> None:
+    """In Gbit/s of the lab, where speed is limited; where it is not, nobody minds it."""
+    layout = lay_out(clos(leaves=1, spines=1, nics_per_leaf=1, nic_gbps=400, uplink_gbps=200))
+    assert "alias s0,0,0.01 up" in plumbing.switch_script(layout, "l0", 0.05)
+    assert "alias s0,0 up" in plumbing.switch_script(layout, "l0")
+
+
 def test_no_two_interfaces_have_an_index_in_common() -> None:
     """Ends of one index tell of a lost carrier late; so do ends in the management network."""
     layout = lay_out(clos(leaves=2, spines=2, nics_per_leaf=2, parallel=2))

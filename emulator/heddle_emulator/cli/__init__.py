@@ -18,6 +18,7 @@ from heddle_emulator.cli.drill import drill
 from heddle_emulator.cli.iterate import iterate_command
 from heddle_emulator.cli.lab import lab
 from heddle_emulator.cli.nccl import nccl
+from heddle_emulator.cli.report import report
 from heddle_emulator.cli.topology import topology
 from heddle_emulator.cli.traffic import traffic
 from heddle_emulator.netns.errors import LabError
@@ -39,6 +40,7 @@ cli.add_command(drill)
 cli.add_command(lab)
 cli.add_command(iterate_command)
 cli.add_command(nccl)
+cli.add_command(report)
 cli.add_command(topology)
 cli.add_command(traffic)
 

@@ -15,12 +15,13 @@ from heddle_emulator.cli.interrupt import interrupted
 from heddle_emulator.client import ClientError
 from heddle_emulator.drill.lab_world import play
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.report import COLUMNS, table, write
+from heddle_emulator.drill.report import COLUMNS, evidence, table
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.drill.verdict import Verdict, judge
 from heddle_emulator.drill.worlds import fit
 from heddle_emulator.netns import needs
 from heddle_emulator.netns.errors import LabError
+from heddle_emulator.report.folder import write
 
 FAILED = 1
 FILE_COLUMNS = 160
@@ -38,7 +39,7 @@ _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COL
 @click.option("--world", type=click.Choice(PLAYED), default=PLAYED[0], show_default=True)
 @click.option("--runs", type=click.IntRange(1), help="Runs of each, instead of the file's.")
 @click.option(
-    "--report", type=click.Path(path_type=Path, file_okay=False), help="Folder for JSON and JUnit."
+    "--report", type=click.Path(path_type=Path, file_okay=False), help="Folder for pages and JSON."
 )
 def drill(*, scenarios: tuple[Path, ...], world: str, runs: int | None, report: Path | None) -> int:
     """Play drills one after the other; exit code 0 only if every expectation held.
@@ -58,7 +59,7 @@ def drill(*, scenarios: tuple[Path, ...], world: str, runs: int | None, report: 
             _show(screen, verdicts[-1])
     finally:
         if report is not None:
-            write(report, verdicts)
+            write(report, [evidence(verdict) for verdict in verdicts])
     held = sum(verdict.held for verdict in verdicts)
     screen.print(f"{held} of {len(verdicts)} drills held", style="bold")
     return 0 if held == len(verdicts) else FAILED

@@ -1,19 +1,33 @@
-"""Verdicts as text, JSON and JUnit XML."""
+"""Verdicts as a table for terminals, and as the evidence that a report is made of."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Sequence
+import platform
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-from xml.sax.saxutils import quoteattr
 
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.drill.measures import measure_of
 from heddle_emulator.drill.scenario import Statistic
-from heddle_emulator.drill.verdict import Finding, Verdict, statistic
+from heddle_emulator.drill.verdict import Finding, Key, Values, Verdict, statistic
+from heddle_emulator.report.evidence import (
+    Convergence,
+    Evidence,
+    Fact,
+    Found,
+    Measured,
+    Stages,
+)
 
 COLUMNS = (Statistic.MEDIAN, Statistic.P99, Statistic.MIN, Statistic.MAX)
+MOMENTS = ("detected", "notified", "solved", "acked")
+"""Measures whose differences are the stages of a convergence."""
+STAGES = ("detect", "notify", "solve", "program")
+SHORT = ("detect, notify, solve", "program")
+"""Where agents did not say when they saw it."""
 
 
 def table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
@@ -24,82 +38,119 @@ def table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
         yield (measure, probe, variant, str(len(series)), *numbers)
 
 
-def as_json(verdict: Verdict) -> dict[str, Any]:
-    """All that is known of one drill, times in seconds; what is infinite is null."""
+def evidence(verdict: Verdict) -> Evidence:
+    """All that is known of one drill; reads the scenario's own text."""
     scenario = verdict.scenario
-    return {
-        "drill": scenario.name,
-        "proves": scenario.proves,
-        "file": scenario.path,
-        "world": verdict.world,
-        "seed": scenario.seed,
-        "held": verdict.held,
-        "fault": verdict.fault,
-        "seconds": round(verdict.seconds, 3),
-        "expectations": [_finding(finding) for finding in verdict.findings],
-        "measured": [
-            {
-                "measure": measure,
-                "unit": measure_of(measure).unit,
-                "probe": probe,
-                "variant": variant,
-                "runs": [_number(value) for value in series],
-                **{which.value: _number(statistic(series, which)) for which in COLUMNS},
-            }
-            for (variant, measure, probe), series in verdict.values.items()
-        ],
-    }
+    return Evidence(
+        drill=scenario.name,
+        proves=scenario.proves,
+        file=scenario.path,
+        world=verdict.world,
+        seed=scenario.seed,
+        held=verdict.held,
+        seconds=round(verdict.seconds, 3),
+        fault=verdict.fault,
+        expectations=tuple(_found(finding) for finding in verdict.findings),
+        measured=tuple(_measured(key, verdict.values) for key in verdict.values),
+        stories=verdict.stories,
+        convergence=_convergence(verdict.values),
+        facts=tuple(_facts(verdict)),
+        assumptions=verdict.assumptions,
+        command=_command(verdict),
+        scenario=_text(scenario.path),
+        notes=verdict.notes,
+    )
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _found(finding: Finding) -> Found:
     told = finding.expectation
-    return {
-        "line": told.line,
-        "measure": told.measure,
-        "probe": told.of,
-        "variant": finding.variant,
-        "over": told.over,
-        "statistic": told.statistic.value,
-        "bound": told.bound.value,
-        "value": told.value,
-        "found": None if finding.found is None else _number(finding.found),
-        "held": finding.held,
-        "text": str(finding),
-    }
+    return Found(
+        text=str(finding),
+        held=finding.held,
+        what=finding.what,
+        wanted=finding.wanted,
+        got=finding.got,
+        measure=told.measure,
+        probe=told.of,
+        variant=finding.variant,
+        over=told.over,
+        statistic=told.statistic.value,
+        bound=told.bound.value,
+        when=told.when.value if told.when else "",
+        value=told.value,
+        found=finding.found,
+        line=told.line,
+    )
 
 
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _measured(key: Key, values: Values) -> Measured:
+    variant, name, probe = key
+    measure, series = measure_of(name), [float(value) for value in values[key]]
+    numbers = {which.value: statistic(series, which) for which in COLUMNS}
+    return Measured(name, measure.about, measure.unit, probe, variant, tuple(series), **numbers)
 
 
-def as_junit(verdicts: Sequence[Verdict]) -> str:
-    """One test suite a drill, one case an expectation."""
-    suites = "\n".join(_suite(verdict) for verdict in verdicts)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n{suites}\n</testsuites>\n'
+def _convergence(values: Values) -> Convergence | None:
+    """Stages of every run of every variant, where all runs have them."""
+    variants = sorted({variant for variant, _, _ in values})
+    series = {v: [values.get((v, moment, ""), ()) for moment in MOMENTS] for v in variants}
+    timed = {v: told for v, told in series.items() if told[-1] and len(told[-2]) == len(told[-1])}
+    if not timed:
+        return None
+    whole = all(len(told[0]) == len(told[1]) == len(told[-1]) for told in timed.values())
+    stages = STAGES if whole else SHORT
+    runs = tuple(
+        Stages(f"{variant} run {number}".strip(), _differences(moments))
+        for variant, told in timed.items()
+        for number, moments in enumerate(zip(*told[-len(stages) :], strict=True), 1)
+    )
+    return Convergence(stages, runs)
 
 
-def _suite(verdict: Verdict) -> str:
-    name = quoteattr(verdict.scenario.name)
-    failed = sum(not finding.held for finding in verdict.findings)
-    errors = 1 if verdict.fault else 0
-    head = f'  <testsuite name={name} tests="{len(verdict.findings) + errors}"'
-    lines = [f'{head} failures="{failed}" errors="{errors}" time="{verdict.seconds:.3f}">']
-    if verdict.fault:
-        lines.append(f'    <testcase classname={name} name="runs"><error message=')
-        lines[-1] += f"{quoteattr(verdict.fault)}/></testcase>"
-    for finding in verdict.findings:
-        case = f"    <testcase classname={name} name={quoteattr(str(finding).partition(', ')[0])}"
-        if finding.held:
-            lines.append(f"{case}/>")
-        else:
-            lines.append(f"{case}><failure message={quoteattr(str(finding))}/></testcase>")
-    return "\n".join([*lines, "  </testsuite>"])
+def _differences(moments: tuple[float, ...]) -> tuple[float, ...]:
+    """Clocks of two programs may differ by a tick: no stage is less than nothing."""
+    before = (0.0, *moments[:-1])
+    return tuple(max(0.0, float(b - a)) for a, b in zip(before, moments, strict=True))
 
 
-def write(folder: Path, verdicts: Sequence[Verdict]) -> None:
-    """One JSON file a drill, and junit.xml for all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for verdict in verdicts:
-        path = folder / f"{verdict.scenario.name}.json"
-        path.write_text(json.dumps(as_json(verdict), indent=1) + "\n")
-    (folder / "junit.xml").write_text(as_junit(verdicts))
+def _facts(verdict: Verdict) -> Iterator[Fact]:
+    scenario = verdict.scenario
+    yield Fact("fabric", fabric_in_words(scenario.fabric))
+    flows = [f"{len(one.flows):,} {one.name}".strip() for one in scenario.variants]
+    if any(len(one.flows) for one in scenario.variants):
+        yield Fact("flows", ", ".join(flows))
+    yield Fact("runs", str(_runs(verdict)))
+    yield Fact("heddle-emulator", version("heddle-emulator"))
+    yield Fact("Python", platform.python_version())
+    yield Fact("kernel", platform.release())
+    yield Fact("played", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
+
+
+def fabric_in_words(fabric: Fabric) -> str:
+    """Its name and how many of each kind it has."""
+    kinds = fabric.structure.nodes.kind.tolist()
+    plural = {NodeKind.LEAF: "leaves", NodeKind.NIC: "NICs", NodeKind.SWITCH: "switches"}
+    counts = [
+        f"{kinds.count(kind):,} {plural.get(kind, kind.name.lower() + 's')}"
+        for kind in (NodeKind.LEAF, NodeKind.SPINE, NodeKind.CORE, NodeKind.SWITCH, NodeKind.NIC)
+        if kind in kinds
+    ]
+    return f"{fabric.name}: {', '.join(counts)}"
+
+
+def _runs(verdict: Verdict) -> int:
+    return max((len(series) for series in verdict.values.values()), default=0)
+
+
+def _command(verdict: Verdict) -> str:
+    scenario = verdict.scenario
+    words = ["heddle-emulator", "drill", scenario.path, "--world", verdict.world]
+    runs = _runs(verdict)
+    if runs and runs != scenario.runs:
+        words += ["--runs", str(runs)]
+    return shlex.join([*words, "--report", "report"])
+
+
+def _text(path: str) -> str:
+    file = Path(path)
+    return file.read_text(errors="replace") if file.is_file() else ""

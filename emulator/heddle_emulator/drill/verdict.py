@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from heddle_emulator.drill.measures import MEASURES
 from heddle_emulator.drill.scenario import Bound, Expectation, Scenario, Statistic
+from heddle_emulator.report.evidence import Story
 
 Key = tuple[str, str, str]
 """Variant, measure and probe ("" for measures of the whole).
@@ -29,24 +30,36 @@ class Finding:
     """None where nothing was measured."""
     held: bool
 
-    def __str__(self) -> str:
-        told, measure = self.expectation, MEASURES[self.expectation.measure]
-        ratio = bool(told.over)
-        show = (lambda value: f"{value:.2f}") if ratio else measure.show
-        found = "not measured" if self.found is None else show(self.found)
-        what = " ".join(
-            part
-            for part in (
-                told.measure,
-                told.when.value if told.when else "",
-                f"of {told.of}" if told.of else "",
-                f"under {self.variant}" if self.variant else "",
-                f"over {told.over}" if ratio else "",
-            )
-            if part
+    @property
+    def what(self) -> str:
+        """Measure, probe and variant."""
+        told = self.expectation
+        parts = (
+            told.measure,
+            told.when.value if told.when else "",
+            f"of {told.of}" if told.of else "",
+            f"under {self.variant}" if self.variant else "",
+            f"over {told.over}" if told.over else "",
         )
-        wanted = f"{told.statistic.value} at {told.bound.value} {show(told.value)}"
-        return f"{what}: {wanted}, found {found}"
+        return " ".join(part for part in parts if part)
+
+    @property
+    def wanted(self) -> str:
+        """Statistic and bound."""
+        told = self.expectation
+        return f"{told.statistic.value} at {told.bound.value} {self._show(told.value)}"
+
+    @property
+    def got(self) -> str:
+        """What was found, as people write it."""
+        return "not measured" if self.found is None else self._show(self.found)
+
+    def _show(self, value: float) -> str:
+        told = self.expectation
+        return f"{value:.2f}" if told.over else MEASURES[told.measure].show(value)
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.wanted}, found {self.got}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,11 @@ class Verdict:
     seconds: float = 0.0
     fault: str = ""
     """Why it could not be run to its end; then nothing holds."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    stories: tuple[Story, ...] = ()
+    """Runs that are told in full, as far as the world can."""
+    assumptions: tuple[str, ...] = ()
+    """What the world takes for granted."""
 
     @property
     def held(self) -> bool:

@@ -112,6 +112,8 @@ class HeatMap:
     """Node ids."""
     columns: tuple[str, ...]
     moments: tuple[Moment, ...]
+    from_columns: bool = True
+    """Whether a cell is the cable from its column to its row, or the other way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,8 @@ class Found:
     over: str = ""
     statistic: str = ""
     bound: str = ""
+    when: str = ""
+    """"before", "during", "after"; empty: all of the run."""
     value: Number = None
     found: Number = None
     line: int = 0

@@ -47,6 +47,7 @@ class _Part:
     row: Ints
     """Node row of the fabric that stands in a row of the map, for each arc."""
     column: Ints
+    from_columns: bool
 
 
 def heat_maps(fabric: Fabric, snapshots: Sequence[Snapshot]) -> tuple[HeatMap, ...]:
@@ -74,14 +75,14 @@ def _directions(fabric: Fabric, where: str, kinds: tuple[int, int], arcs: Ints) 
     tail, head = fabric.structure.tail[arcs], fabric.structure.head[arcs]
     below, above = (NodeKind(kind).name.lower() for kind in kinds)
     if below == above:
-        yield _Part(f"{where}{below} to {above}", below, above, arcs, tail, head)
+        yield _Part(f"{where}{below} to {above}", below, above, arcs, tail, head, False)
         return
     up = fabric.structure.nodes.kind[tail] == kinds[0]
     there, back = np.flatnonzero(up), np.flatnonzero(~up)
     title = f"{where}{below} to {above}"
-    yield _Part(title, above, below, arcs[there], head[there], tail[there])
+    yield _Part(title, above, below, arcs[there], head[there], tail[there], True)
     title = f"{where}{above} to {below}"
-    yield _Part(title, above, below, arcs[back], tail[back], head[back])
+    yield _Part(title, above, below, arcs[back], tail[back], head[back], False)
 
 
 def _map(fabric: Fabric, part: _Part, snapshots: Sequence[Snapshot]) -> HeatMap:
@@ -89,7 +90,9 @@ def _map(fabric: Fabric, part: _Part, snapshots: Sequence[Snapshot]) -> HeatMap:
     columns, column_of = _ordered(fabric, part.column)
     shape = len(rows), len(columns)
     moments = tuple(_moment(one, part.arcs, (row_of, column_of), shape) for one in snapshots)
-    return HeatMap(part.title, part.row_kind, part.column_kind, rows, columns, moments)
+    return HeatMap(
+        part.title, part.row_kind, part.column_kind, rows, columns, moments, part.from_columns
+    )
 
 
 def _ordered(fabric: Fabric, of_arc: Ints) -> tuple[tuple[str, ...], Ints]:

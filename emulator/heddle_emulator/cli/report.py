@@ -1,0 +1,22 @@
+"""`heddle-emulator report`: pages made again from the JSON of drills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from heddle_emulator.report.folder import render
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+def report(*, paths: tuple[Path, ...]) -> int:
+    """Make the pages of drills again, from their JSON files or folders of them.
+
+    A drill played with `--report FOLDER` leaves both there. Prints what was written.
+    """
+    for path in paths:
+        for page in render(path):
+            click.echo(page)
+    return 0

@@ -1,0 +1,157 @@
+"""Values over time, drawn as steps, with the run's events marked above them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from heddle_emulator.report import words
+from heddle_emulator.report.axis import Axis, Tick
+from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Number, Story
+from heddle_emulator.report.timeline import WORDS
+
+WIDTH, HEIGHT = 1000.0, 260.0
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 20.0, 24.0, 26.0
+MOST_LINES = 8
+"""As many as eyes tell apart; the rest are drawn alike."""
+HEADROOM = 1.06
+MARKED = (Mark.FAULT, Mark.REPAIR, Mark.ACK, Mark.MEND)
+NEAR = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line."""
+
+    name: str
+    path: str
+    hue: int
+    """Place among the theme's lines; beyond ``MOST_LINES`` all have the last."""
+    first: str
+    least: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An event over the chart."""
+
+    x: float
+    mark: Mark
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A chart, ready to be drawn."""
+
+    title: str
+    unit: str
+    note: str
+    about: str
+    curves: tuple[Curve, ...]
+    flags: tuple[Flag, ...]
+    marks: tuple[tuple[Mark, str], ...]
+    """Kinds of events in it, for the legend."""
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    ceiling: float | None
+    """Pixel of what could be reached."""
+    ceiling_text: str
+    left: float = LEFT
+    top: float = TOP
+    right: float = WIDTH - RIGHT
+    bottom: float = HEIGHT - BOTTOM
+    width: float = WIDTH
+    height: float = HEIGHT
+
+
+def plots(story: Story) -> tuple[Plot, ...]:
+    """All charts of a run that have a point to show."""
+    return tuple(_plot(chart, story) for chart in story.charts if any(_values(chart)))
+
+
+def _values(chart: Chart) -> list[float]:
+    return [value for line in chart.lines for value in line.values if value is not None]
+
+
+def _plot(chart: Chart, story: Story) -> Plot:
+    times = [time for line in chart.lines for time in line.times]
+    across = Axis(min(times), max(*times, story.seconds or 0.0), LEFT, WIDTH - RIGHT)
+    top = max(*_values(chart), chart.ceiling or 0.0) * HEADROOM
+    up = Axis(min(0.0, *_values(chart)), top, HEIGHT - BOTTOM, TOP)
+    flags = tuple(_flags(story.events, across))
+    curves = tuple(_curve(n, line, chart.unit, (across, up)) for n, line in enumerate(chart.lines))
+    return Plot(
+        title=chart.title,
+        unit="" if chart.unit == "share" else chart.unit,
+        note=chart.note,
+        about="; ".join(f"{one.name}: {one.first}, least {one.least}" for one in curves[:12]),
+        curves=curves,
+        flags=flags,
+        marks=tuple(
+            (mark, WORDS[mark]) for mark in MARKED if any(flag.mark is mark for flag in flags)
+        ),
+        x_ticks=across.ticks(8, words.tick),
+        y_ticks=up.ticks(5, lambda value: words.quantity(value, chart.unit)),
+        ceiling=None if chart.ceiling is None else up.at(chart.ceiling),
+        ceiling_text=words.with_unit(chart.ceiling, chart.unit),
+    )
+
+
+def _flags(events: Sequence[Event], axis: Axis) -> Iterator[Flag]:
+    """Faults first: what comes with them would hide them."""
+    taken: list[tuple[float, Mark]] = []
+    for event in sorted(events, key=lambda event: (MARKED.index(event.mark), event.at)
+                        if event.mark in MARKED else (len(MARKED), event.at)):  # fmt: skip
+        x = axis.at(event.at)
+        if event.mark not in MARKED or not axis.begin <= x <= axis.end:
+            continue
+        if all(abs(x - other) >= NEAR for other, _ in taken):
+            taken.append((x, event.mark))
+            yield Flag(x, event.mark, f"{words.seconds(event.at)}: {event.text}")
+
+
+def _curve(number: int, line: Line, unit: str, axes: tuple[Axis, Axis]) -> Curve:
+    known = [value for value in line.values if value is not None]
+    ends = (known[0], min(known), known[-1]) if known else (None, None, None)
+    first, least, last = (words.with_unit(value, unit) if known else words.NONE for value in ends)
+    return Curve(line.name, _steps(line, axes), min(number, MOST_LINES - 1), first, least, last)
+
+
+def _steps(line: Line, axes: tuple[Axis, Axis]) -> str:
+    """An SVG path; where many points fall on one pixel, the first, least, greatest and last."""
+    across, up = axes
+    parts, drawn = list[str](), False
+    for x, values in _by_pixel(line, across):
+        if values[0] is None:
+            drawn = False
+            continue
+        parts.append(f"H{x:g}" if drawn else f"M{x:g} {up.at(values[0]):g}")
+        parts.extend(f"V{up.at(value):g}" for value in values if value is not None)
+        drawn = True
+    return "".join(parts)
+
+
+def _by_pixel(line: Line, across: Axis) -> Iterator[tuple[float, list[Number]]]:
+    at, group = None, list[Number]()
+    for time, value in zip(line.times, line.values, strict=True):
+        x = across.at(time)
+        if x != at and group:
+            assert at is not None
+            yield at, _thinned(group)
+            group = []
+        at = x
+        group.append(value)
+    if at is not None:
+        yield at, _thinned(group)
+
+
+def _thinned(values: list[Number]) -> list[Number]:
+    """First, least, greatest, last; a gap only where it is the last word."""
+    known = [value for value in values if value is not None]
+    if values[-1] is None or not known:
+        return [None]
+    if len(known) <= 2:  # noqa: PLR2004 - nothing to leave out
+        return list(known)
+    return [known[0], min(known), max(known), known[-1]]

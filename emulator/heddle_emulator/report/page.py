@@ -1,0 +1,137 @@
+"""The page of one drill: one HTML file that needs nothing beside it.
+
+The order is that of a reader's questions: did it hold, what was expected and what came, what
+happened when, where did the traffic go, how long did each stage take, how can I see it myself.
+Templates escape all they are given; the scripts only add to what can be read without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from heddle_emulator.report import bars, heat, lines, palette, timeline, words
+from heddle_emulator.report.evidence import Certified, Evidence, Found, Measured, Story
+
+FEW_EVENTS = 14
+"""So many are listed without being asked for."""
+OPEN_MAPS = 2
+"""Maps that are open even if nothing in them stands out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A story with its drawings."""
+
+    story: Story
+    overview: timeline.Track | None
+    episodes: tuple[timeline.Track, ...]
+    plots: tuple[lines.Plot, ...]
+    heats: tuple[heat.Heat, ...]
+    shown: frozenset[str]
+    """Titles of the maps that are open."""
+    certificates: tuple[Certified, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The first thing that is read."""
+
+    word: str
+    claim: str
+    sentence: str
+
+
+def page(evidence: Evidence) -> str:
+    """HTML of a drill's report."""
+    return (
+        environment()
+        .get_template("drill.html")
+        .render(
+            evidence=evidence,
+            verdict=verdict(evidence),
+            stories=[_told(story) for story in evidence.stories],
+            bars=bars.bars(evidence.convergence),
+            measured=[(one, bars.strip(one)) for one in evidence.measured],
+        )
+    )
+
+
+def verdict(evidence: Evidence) -> Verdict:
+    """Whether it held, in a word, and what that rests on, in a sentence."""
+    failed = [one for one in evidence.expectations if not one.held]
+    if evidence.fault:
+        return Verdict("Not run", evidence.proves, f"It ended early: {evidence.fault}")
+    total = words.count(len(evidence.expectations), "expectation")
+    over = words.count(_runs(evidence), "run")
+    if evidence.held:
+        every = {1: "The one expectation", 2: "Both expectations"}
+        held = every.get(len(evidence.expectations), f"All {total}")
+        return Verdict("Held", evidence.proves, f"{held} held, over {over}.")
+    return Verdict("Failed", evidence.proves, f"{_failed(failed)} Of {total}, {_not(failed)}.")
+
+
+def _failed(failed: list[Found]) -> str:
+    if not failed:
+        return ""
+    first = failed[0]
+    return f"{_sentence(first.what)} was to be {first.wanted}, and was {first.got}."
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _not(failed: list[Found]) -> str:
+    return f"{len(failed)} did not hold"
+
+
+def _runs(evidence: Evidence) -> int:
+    return max((len(one.runs) for one in evidence.measured), default=0)
+
+
+def _told(story: Story) -> Told:
+    maps = heat.heats(story)
+    shown = {one.title for one in maps if one.told} or {one.title for one in maps[:OPEN_MAPS]}
+    return Told(
+        story=story,
+        overview=timeline.overview(story),
+        episodes=timeline.episodes(story),
+        plots=lines.plots(story),
+        heats=maps,
+        shown=frozenset(shown),
+        certificates=story.certificates,
+    )
+
+
+def _quantity(value: float | None, measured: Measured) -> str:
+    return words.quantity(value, measured.unit)
+
+
+@cache
+def environment() -> Environment:
+    """Templates, with what they all use."""
+    found = Environment(
+        loader=PackageLoader("heddle_emulator.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "seconds": words.seconds,
+        "percent": words.percent,
+        "shown": _quantity,
+    }
+    found.globals |= {
+        "bands": palette.BANDS,
+        "light": palette.LIGHT,
+        "dark": palette.DARK,
+        "count": words.count,
+        "event_words": timeline.WORDS,
+        "few_events": FEW_EVENTS,
+        "strip_width": bars.STRIP,
+    }
+    return found

@@ -1,0 +1,185 @@
+"""What happened when, drawn as lanes: one for each kind of event.
+
+Two things must be read off a drill's timeline: the order of faults in a run of seconds or hours,
+and a reaction that takes milliseconds. No single axis shows both. So there is one straight axis
+for the whole run, and for each episode, from a fault until all that it set off is over, one in
+decades from its first fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from heddle_emulator.report import words
+from heddle_emulator.report.axis import Axis, LogAxis, Tick
+from heddle_emulator.report.evidence import Event, Mark, Story
+
+WIDTH, LEFT, RIGHT = 1000.0, 92.0, 20.0
+TOP, LANE, BOTTOM = 8.0, 30.0, 26.0
+NEAR = 11.0
+"""Pixels within which marks of one lane are drawn as one."""
+LETTER = 6.4
+"""Pixels of a letter of a label, on average."""
+SHORTEST = 7
+"""Letters below which a label says nothing."""
+EPISODE_SECONDS = 1.0
+"""A fault so soon after the last, with no plan acknowledged between, is of the same episode."""
+MOST_EPISODES = 4
+TRIGGERS = frozenset({Mark.FAULT, Mark.MEND})
+WORDS = {
+    Mark.FAULT: "fault",
+    Mark.DETECTED: "detected",
+    Mark.NOTICE: "notice",
+    Mark.REPAIR: "local repair",
+    Mark.PLAN: "new plan",
+    Mark.ACK: "in all FIBs",
+    Mark.MEND: "mended",
+    Mark.OTHER: "other",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A mark, or several that are too close to be told apart."""
+
+    x: float
+    count: int
+    label: str
+    """Empty where there is no room."""
+    anchor: str
+    """"start": the label is to the right; "end": to the left."""
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """All marks of one kind."""
+
+    mark: Mark
+    word: str
+    y: float
+    dots: tuple[Dot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A drawing of lanes over one axis."""
+
+    title: str
+    about: str
+    """The same in words, for those who do not see it."""
+    lanes: tuple[Lane, ...]
+    ticks: tuple[Tick, ...]
+    height: float
+    width: float = WIDTH
+    left: float = LEFT
+    top: float = TOP
+
+
+Place = Callable[[Event], float]
+
+
+def overview(story: Story) -> Track | None:
+    """The whole run; None if nothing happened in it."""
+    if not story.events:
+        return None
+    latest = max(event.at for event in story.events)
+    end = max(story.seconds or 0.0, latest, 1e-6)
+    axis = Axis(min(0.0, *(event.at for event in story.events), 0.0), end, LEFT, WIDTH - RIGHT)
+    title = f"The whole run, {words.seconds(end)} of {story.clock} time"
+    return _track(title, story.events, lambda event: axis.at(event.at), axis.ticks(8, words.tick))
+
+
+def episodes(story: Story) -> tuple[Track, ...]:
+    """What each fault set off, on an axis of decades; the first few of them."""
+    found = [one for one in _episodes(story.events) if _is_told(one)]
+    return tuple(_zoomed(number, one) for number, one in enumerate(found[:MOST_EPISODES], 1))
+
+
+def _is_told(events: Sequence[Event]) -> bool:
+    return any(event.mark not in TRIGGERS and event.at > events[0].at for event in events)
+
+
+def _episodes(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """Events from a fault, or from a mend, until one that has nothing to do with it."""
+    under_way: list[Event] = []
+    for event in sorted(events, key=lambda event: event.at):
+        if event.mark in TRIGGERS and under_way and _is_over(under_way, event):
+            yield under_way
+            under_way = []
+        if under_way or event.mark in TRIGGERS:
+            under_way.append(event)
+    if under_way:
+        yield under_way
+
+
+def _is_over(events: Sequence[Event], following: Event) -> bool:
+    if following.at - events[0].at > EPISODE_SECONDS:
+        return True
+    return following.mark is Mark.MEND and events[0].mark is Mark.FAULT
+
+
+def _zoomed(number: int, events: Sequence[Event]) -> Track:
+    first = events[0].at
+    after = [event.at - first for event in events if event.at > first]
+    low = 10.0 ** max(-6, min(-3, _decade(min(after))))
+    axis = LogAxis(low, max(max(after) * 1.3, low * 10), LEFT, WIDTH - RIGHT)
+    start = Tick(LEFT, "0")
+    ticks = (start, *(tick for tick in axis.ticks(words.tick) if tick.place > LEFT + 30))
+    what = events[0].text
+    title = f"Episode {number}: after “{what}” at {words.seconds(first)}, by decades of time"
+    return _track(title, events, lambda event: axis.at(event.at - first), ticks)
+
+
+def _decade(value: float) -> int:
+    return math.floor(math.log10(value))
+
+
+def _track(title: str, events: Sequence[Event], place: Place, ticks: tuple[Tick, ...]) -> Track:
+    present = [mark for mark in Mark if any(event.mark is mark for event in events)]
+    lanes = tuple(
+        Lane(mark, WORDS[mark], TOP + LANE * (row + 0.5), _dots(events, mark, place))
+        for row, mark in enumerate(present)
+    )
+    ordered = sorted(events, key=lambda event: event.at)
+    told = "; ".join(f"{words.seconds(event.at)} {event.text}" for event in ordered[:12])
+    more = f"; and {len(ordered) - 12} more" if len(ordered) > 12 else ""  # noqa: PLR2004
+    return Track(title, f"{told}{more}", lanes, ticks, TOP + LANE * len(lanes) + BOTTOM)
+
+
+def _dots(events: Sequence[Event], mark: Mark, place: Place) -> tuple[Dot, ...]:
+    groups: list[tuple[float, list[Event]]] = []
+    for event in sorted((one for one in events if one.mark is mark), key=place):
+        x = place(event)
+        if groups and x - groups[-1][0] < NEAR:
+            groups[-1][1].append(event)
+        else:
+            groups.append((x, [event]))
+    edges = [*(x for x, _ in groups[1:]), WIDTH]
+    before = LEFT
+    found = list[Dot]()
+    for (x, same), edge in zip(groups, edges, strict=True):
+        label, anchor = _label(same, edge - x, x - before)
+        found.append(Dot(x, len(same), label, anchor, _title(same)))
+        before = x + (len(label) * LETTER if anchor == "start" else 0) + NEAR
+    return tuple(found)
+
+
+def _label(same: Sequence[Event], right: float, left: float) -> tuple[str, str]:
+    """To the right where it fits, or to the left, or cut short where there is more room."""
+    text = same[0].text if len(same) == 1 else f"{len(same)} × {same[0].text}"
+    need = len(text) * LETTER + 2 * NEAR
+    if need <= right:
+        return text, "start"
+    if need <= left:
+        return text, "end"
+    room, anchor = max((right, "start"), (left, "end"))
+    letters = int((room - 2 * NEAR) / LETTER)
+    return (f"{text[: letters - 1]}…" if letters >= SHORTEST else ""), anchor
+
+
+def _title(same: Sequence[Event]) -> str:
+    shown = [f"{words.seconds(event.at)}: {event.text}" for event in same[:10]]
+    return "\n".join([*shown, f"and {len(same) - 10} more"] if len(same) > 10 else shown)  # noqa: PLR2004

@@ -12,6 +12,7 @@ import sys
 import click
 
 from heddle_controller.model.errors import InputError
+from heddle_emulator.cli.campaign import campaign
 from heddle_emulator.cli.compare import compare
 from heddle_emulator.cli.demo import demo
 from heddle_emulator.cli.drill import drill
@@ -34,6 +35,7 @@ def cli() -> None:
     """Fabrics, agents and traffic on one machine, and a verdict of its own."""
 
 
+cli.add_command(campaign)
 cli.add_command(compare)
 cli.add_command(demo)
 cli.add_command(drill)

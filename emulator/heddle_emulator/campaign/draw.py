@@ -1,0 +1,90 @@
+"""Which parts break together in a trial: one after another, at random, or as often as published.
+
+``each``       every link between switches in its turn, and again from the first
+``random``     so many links between switches at once, any as likely as any other
+``published``  what breaks next by the published rates, and beside it what is still broken
+               by then: a Poisson number of lasting failures within the time to mend
+
+Only links between switches are drawn: a NIC that loses its one link has no way that
+anybody could find. A leaf that loses its power cuts its NICs off too, but what matters is
+what it does to all the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State
+from heddle_emulator.campaign.events import Event, Kind, Trial
+from heddle_emulator.campaign.rates import MEND_HOURS, expected
+
+
+class Draw(Enum):
+    """A way to draw; the value is its word."""
+
+    EACH = "each"
+    RANDOM = "random"
+    PUBLISHED = "published"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How trials are drawn."""
+
+    draw: Draw = Draw.RANDOM
+    at_once: int = 1
+    """Links that fail together, where they are drawn at random."""
+    mend_hours: float = MEND_HOURS
+    """How long what breaks stays broken, where rates are the published ones."""
+    seed: int = 0
+
+
+def between_switches(fabric: Fabric) -> Ints:
+    """Rows of links between two switches that are up."""
+    links, kind = fabric.structure.links, fabric.structure.nodes.kind
+    inner = (kind[links.a] != NodeKind.NIC) & (kind[links.b] != NodeKind.NIC)
+    return np.flatnonzero(inner & (fabric.effective == State.UP))
+
+
+def trials(fabric: Fabric, drawing: Drawing, count: int) -> list[Trial]:
+    """The first trials of a campaign.
+
+    Raises:
+        InputError: no link between switches is up, or fewer than shall fail at once.
+    """
+    links = between_switches(fabric)
+    if len(links) < drawing.at_once:
+        reason = f"there are {len(links)} that are up; {drawing.at_once} cannot fail at once"
+        raise refuse("campaign", "links between switches", reason)
+    return [Trial(number, _events(fabric, links, drawing, number)) for number in range(count)]
+
+
+def _events(fabric: Fabric, links: Ints, drawing: Drawing, number: int) -> tuple[Event, ...]:
+    if drawing.draw is Draw.EACH:
+        return (Event(Kind.LINK, int(links[number % len(links)])),)
+    random = np.random.default_rng([drawing.seed, number])
+    if drawing.draw is Draw.RANDOM:
+        drawn = random.choice(links, drawing.at_once, replace=False)
+        return tuple(Event(Kind.LINK, row) for row in drawn.tolist())
+    return _published(fabric, links, drawing.mend_hours, random)
+
+
+def _published(
+    fabric: Fabric, links: Ints, mend_hours: float, random: np.random.Generator
+) -> tuple[Event, ...]:
+    switches = np.flatnonzero(fabric.structure.nodes.kind != NodeKind.NIC)
+    hourly = expected(len(links), len(switches))
+    most = np.array([hourly.links, hourly.flaps, hourly.switches]) / hourly.total
+    first = Kind(random.choice([Kind.LINK.value, Kind.FLAP.value, Kind.SWITCH.value], p=most))
+    standing = int(random.poisson(hourly.lasting * mend_hours))
+    lasting = hourly.links / hourly.lasting
+    kinds = [Kind.LINK if random.random() < lasting else Kind.SWITCH for _ in range(standing)]
+    found: dict[tuple[bool, int], Event] = {}
+    for kind in [*kinds, first]:  # what stands already breaks first
+        row = int(random.choice(switches if kind is Kind.SWITCH else links))
+        found.setdefault((kind is Kind.SWITCH, row), Event(kind, row))
+    return tuple(found.values())

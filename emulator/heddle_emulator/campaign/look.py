@@ -1,0 +1,90 @@
+"""What a trial looks at: packets of all flows walked through the tables, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads, utilization
+from heddle_emulator.fluid.rates import flow_ratios
+from heddle_emulator.walk import Forwarding, Walk, walk
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """The flows at one moment."""
+
+    walk: Walk
+    joined: Bools
+    """Whether anything joins a flow's ends, shape (flows,)."""
+    worst: float
+    """Greatest utilisation of a link between switches."""
+    slowest: float
+    """Least max-min fair rate over demand of a flow whose ends are joined."""
+
+    @property
+    def stranded(self) -> int:
+        """QPs that get nowhere though their ends are joined."""
+        lost = self.walk.lost
+        return int(np.count_nonzero(self.joined[self.walk.flow[lost]]))
+
+    @property
+    def cut_off(self) -> int:
+        """Flows whose ends nothing joins."""
+        return int(np.count_nonzero(~self.joined))
+
+
+def look(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Look:
+    """Walk, and add up."""
+    walked = walk(fabric, flows, forwarding)
+    paths = walked.paths()
+    used = utilization(fabric, arc_loads(2 * fabric.link_count, flows, paths))
+    ratios = flow_ratios(fabric.structure.capacity, flows, paths)
+    joined = _joined(fabric, flows) if len(walked.lost) else np.ones(len(flows), dtype=np.bool_)
+    return Look(
+        walked,
+        joined,
+        float(used[_between_switches(fabric)].max(initial=0.0)),
+        float(ratios[joined].min(initial=1.0)),
+    )
+
+
+def crossing(seen: Walk, links: Sequence[int]) -> Ints:
+    """Rows of flows that had a QP on any of some links."""
+    over = np.isin(seen.arcs >> 1, list(links)) & (seen.arcs != NONE)
+    return np.unique(seen.flow[over.any(axis=1)])
+
+
+def moved(before: Walk, after: Walk) -> Ints:
+    """Rows of flows of which a QP goes another way in one walk than in the other."""
+    hops = max(before.arcs.shape[1], after.arcs.shape[1])
+    one, other = (_wide(seen.arcs, hops) for seen in (before, after))
+    return np.unique(before.flow[(one != other).any(axis=1)])
+
+
+def _wide(arcs: Ints, hops: int) -> Ints:
+    return np.pad(arcs, ((0, 0), (0, hops - arcs.shape[1])), constant_values=NONE)
+
+
+def _between_switches(fabric: Fabric) -> Bools:
+    structure = fabric.structure
+    nic = structure.nodes.kind == NodeKind.NIC
+    return np.asarray(~nic[structure.tail] & ~nic[structure.head])
+
+
+def _joined(fabric: Fabric, flows: Flows) -> Bools:
+    """By links that carry; a NIC hands nothing on."""
+    links = fabric.structure.links
+    alive = np.flatnonzero(fabric.carries[::2])
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(range(fabric.node_count))
+    graph.add_edges_from(zip(links.a[alive].tolist(), links.b[alive].tolist(), strict=True))
+    part = np.empty(fabric.node_count, dtype=np.int64)
+    for number, nodes in enumerate(nx.connected_components(graph)):
+        part[list(nodes)] = number
+    return np.asarray(part[flows.source] == part[flows.destination])

@@ -1,0 +1,71 @@
+"""A trial as a drill of its own, so that one can be looked at without the thousand around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_emulator.campaign.campaign import Campaign
+from heddle_emulator.campaign.events import Event, Kind
+from heddle_emulator.campaign.result import Result
+from heddle_emulator.campaign.summary import Summary
+
+FOLDER = "replays"
+STRIKES, SETTLE = "100ms", "2s"
+
+
+def write_replays(out: Path, campaign: Campaign, summary: Summary) -> list[Path]:
+    """A drill for each of the worst trials; their paths, worst first."""
+    if not summary.worst:
+        return []
+    folder = out / FOLDER
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"trial-{result.number}.yaml" for result in summary.worst]
+    for path, result in zip(paths, summary.worst, strict=True):
+        path.write_text(replay(campaign, result), encoding="utf-8")
+    return paths
+
+
+def replay(campaign: Campaign, result: Result) -> str:
+    """The text of a drill in which just this trial's events happen to a fabric that is whole."""
+    told = json.loads(json.dumps(campaign.told))  # plain mappings, whatever they were read as
+    steps = [_step(campaign.fabric, event) for event in result.trial().events]
+    record = {
+        "drill": f"trial-{result.number}",
+        "proves": f"Trial {result.number} of campaign {campaign.name} strands nothing:"
+        f" {result.words}",
+        "worlds": ["fluid"],
+        "fabric": told.get("fabric"),
+        "demands": told.get("demands") or _demands(campaign.fabric, campaign.flows),
+        "timeline": steps,
+        "settle": SETTLE,
+        "seed": campaign.drawing.seed,
+        "expect": [{"stranded": "demands", "most": result.cut_off}],
+    }
+    return yaml.safe_dump(record, sort_keys=False, default_flow_style=None, width=100)
+
+
+def _step(fabric: Fabric, event: Event) -> dict[str, Any]:
+    ids, links = fabric.structure.nodes.ids, fabric.structure.links
+    if event.kind is Kind.SWITCH:
+        return {"at": STRIKES, "crash": ids[event.row]}
+    a, b = ids[int(links.a[event.row])], ids[int(links.b[event.row])]
+    cable = f"{a} to {b} key {links.key[event.row]}"
+    if event.kind is Kind.FLAP:
+        return {"at": STRIKES, "flap": cable, "period": "20ms", "count": 3}
+    return {"at": STRIKES, "cut": cable}
+
+
+def _demands(fabric: Fabric, flows: Flows) -> list[dict[str, Any]]:
+    """Every flow by itself, as a flow file has no place in a drill; jobs and phases are lost."""
+    ids = fabric.structure.nodes.ids
+    columns = (flows.source, flows.destination, flows.gbps, flows.qps)
+    return [
+        {"from": ids[source], "to": ids[destination], "gbps": gbps, "qps": qps}
+        for source, destination, gbps, qps in zip(*(c.tolist() for c in columns), strict=True)
+    ]

@@ -1,0 +1,239 @@
+"""A fabric kept warm: a controller, an agent for every switch, a plan; failures come and go.
+
+A trial goes: strike -> agents repair on their own (look) -> BGP hears of it -> the controller's
+new plan is acknowledged by every switch (look) -> mend -> acknowledged again (look). The third
+look is the first of the next trial: failures follow one another on one fabric, as in life, so
+the way of a flow may differ from trial to trial, never how good the plan is.
+
+When is a trial's plan there? When the controller knows of just the links that are down, and the
+newest plan is of after that and held by every switch. Where several links change, a plan may
+have been made between two of the reports: then nothing newer must come for some time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
+from heddle_emulator.campaign.campaign import Campaign
+from heddle_emulator.campaign.events import Kind, Trial
+from heddle_emulator.campaign.look import Look, crossing, look, moved
+from heddle_emulator.campaign.result import NEEDLESS, Result, begun
+from heddle_emulator.campaign.told import ToldFleet
+from heddle_emulator.client import Client
+from heddle_emulator.fault import Fault
+from heddle_emulator.fleet import Controller, Fleet
+from heddle_emulator.fleet.logs import agent_logs
+
+FABRIC, DEMANDS = "fabrics/campaign", "flows"
+PATIENCE_SECONDS = 60.0
+POLL_SECONDS = 0.005
+QUIET_SECONDS = 0.1
+"""Longer than the controller waits for changes to come together, and than it plans."""
+ASK_SECONDS = 0.05
+FLAPS = 3
+FLAP_SECONDS = 0.01
+
+
+class Site:
+    """Use as ``async with``: entered when every switch holds the first plan."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self.campaign = campaign
+        self.fleet: Fleet
+        self._client: Client
+        self._stack = AsyncExitStack()
+        self._rows: dict[tuple[str, str, str], int] = {}
+        self._down: set[int] = set()
+        self._news = asyncio.Event()
+        self._seen: Look
+        self._first: Look
+        self._plan: plan_pb2.Plan
+        self._struck: list[Fault] = []
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _open(self) -> None:
+        enter, told = self._stack.enter_async_context, self.campaign
+        folder = Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="heddle-campaign-"))
+        )
+        self._stack.enter_context(agent_logs(folder))
+        controller = await enter(Controller(folder, "--counter-interval-seconds=0"))
+        self._client = client = await enter(Client(controller.api, FABRIC))
+        await client.put_fabric(told.fabric)
+        kind = Fleet if told.datagrams else ToldFleet
+        fleet = kind(told.fabric, [controller.api], name=FABRIC, notices=told.datagrams)
+        self.fleet = await enter(fleet)
+        await fleet.connected(PATIENCE_SECONDS)
+        await client.put_demands(DEMANDS, told.fabric, told.flows)
+        plan = await client.committed_plan(len(told.flows), PATIENCE_SECONDS)
+        self._plan = await client.programmed_plan(plan.generation - 1, PATIENCE_SECONDS)
+        self._watch_links()
+        self._first = self._seen = self._look()
+
+    def _watch_links(self) -> None:
+        """Follow what the controller knows of links."""
+        ids, links = self.campaign.fabric.structure.nodes.ids, self.campaign.fabric.structure.links
+        ends = zip(links.a.tolist(), links.b.tolist(), links.key, strict=True)
+        for row, (a, b, key) in enumerate(ends):
+            self._rows[ids[a], ids[b], str(key)] = self._rows[ids[b], ids[a], str(key)] = row
+        task = asyncio.create_task(self._client.watch_links(self._heard))
+        self._stack.callback(task.cancel)
+
+    def _heard(self, link: fabric_pb2.Link) -> None:
+        row = self._rows[link.source, link.target, link.key]
+        change = self._down.add if link.oper_state == common_pb2.STATE_DOWN else self._down.discard
+        change(row)
+        self._news.set()
+
+    async def run(self, trial: Trial) -> Result:
+        """Play one trial.
+
+        Raises:
+            ClientError, TimeoutError: the controller did not answer, or no plan was held in time;
+                how the site stands is not known then.
+        """
+        start = time.monotonic()
+        await self.fleet.connected(PATIENCE_SECONDS)
+        result = begun(trial, self.campaign.fabric)
+        for measure in (self._broken, self._mended):
+            result = await measure(trial, result)
+        return replace(result, seconds=time.monotonic() - start)
+
+    async def _broken(self, trial: Trial, result: Result) -> Result:
+        """From the failure to the plan that takes it into account."""
+        before, healthy = self._plan.generation, self._seen.walk
+        struck = time.time()
+        local = await self._strike(trial)
+        lost = np.flatnonzero(~self.fleet.world.carries[::2]).tolist()
+        flapped = [event.row for event in trial.events if event.kind is Kind.FLAP]
+        self.fleet.converge()
+        converged = self._look() if local.stranded else local
+        await self._settled(before, changed=bool(lost), several=len(trial.events) > 1 or not lost)
+        self._seen = seen = self._look()
+        certificate = self._plan.certificate
+        return replace(
+            result,
+            affected=len(crossing(healthy, [*lost, *flapped])),
+            cut_off=seen.cut_off,
+            stranded_local=local.stranded,
+            slowest_local=local.slowest,
+            stranded_bgp=converged.stranded,
+            stranded=seen.stranded,
+            worst=seen.worst,
+            slowest=seen.slowest,
+            gap=_gap(certificate),
+            moved=len(moved(healthy, seen.walk)),
+            acked_seconds=self._acked(struck),
+        )
+
+    async def _mended(self, trial: Trial, result: Result) -> Result:
+        """From the mending to the plan of the whole fabric."""
+        before, start = self._plan.generation, time.time()
+        lasting = [event for event in trial.events if event.kind is not Kind.FLAP]
+        for fault in reversed(self._struck):
+            await fault.mend(self.fleet)
+        self.fleet.converge()
+        await self.fleet.connected(PATIENCE_SECONDS)
+        await self._settled(before, changed=bool(lasting), several=len(lasting) > 1)
+        self._seen = seen = self._look()
+        fuller = seen.worst > self._first.worst * (1 + NEEDLESS)
+        return replace(
+            result,
+            mended_seconds=self._acked(start) if lasting else 0.0,
+            regained=not fuller and not seen.stranded,
+        )
+
+    async def _strike(self, trial: Trial) -> Look:
+        """Break everything; how things are once agents have done what they do on their own."""
+        self._struck = [event.fault() for event in trial.events if event.kind is not Kind.FLAP]
+        for fault in self._struck:
+            await fault.strike(self.fleet)
+        flaps = [event.row for event in trial.events if event.kind is Kind.FLAP]
+        if not flaps:
+            return self._look()
+        await self.fleet.set_links(flaps, up=False)
+        local = self._look()
+        for turn in range(2 * FLAPS - 1):
+            await asyncio.sleep(FLAP_SECONDS)
+            await self.fleet.set_links(flaps, up=turn % 2 == 0)
+        return local
+
+    async def _settled(self, before: int, *, changed: bool, several: bool) -> None:
+        """Wait for the plan of the fabric as it is to be held by every switch of it."""
+        least = before + 1 if changed else before
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                while not self._informed():
+                    self._news.clear()
+                    await self._news.wait()
+                self._plan = await self._programmed(least)
+                if not several:
+                    return
+                await asyncio.sleep(QUIET_SECONDS)
+                least = self._plan.generation
+                newest = await self._client.plan()
+                if newest.generation == least and self._informed():
+                    return
+
+    def _informed(self) -> bool:
+        """Whether the controller knows of just the links that are down, where anybody can tell."""
+        links, world = self.fleet.world.structure.links, self.fleet.world
+        down = np.flatnonzero(~world.carries[::2])
+        ends = zip(down.tolist(), links.a[down].tolist(), links.b[down].tolist(), strict=True)
+        running = self.fleet.running
+        return self._down == {row for row, a, b in ends if a in running or b in running}
+
+    async def _programmed(self, least: int) -> plan_pb2.Plan:
+        """The newest plan, once it is of that generation or later and switches hold it.
+
+        Agents are looked at first: to ask the controller costs both processes something.
+        """
+        asked = 0.0
+        while True:
+            pushed = any(agent.held.generation >= least for agent in self.fleet.agents.values())
+            if pushed or time.monotonic() - asked > ASK_SECONDS:
+                plan = await self._client.plan()
+                if plan.generation >= least and plan.HasField("programmed_time"):
+                    return plan
+                asked = time.monotonic()
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _acked(self, since: float) -> float:
+        """Seconds from a moment to the last FIB ack, by the clock of this machine."""
+        return max(self._plan.programmed_time.ToNanoseconds() / 1e9 - since, 0.0)
+
+    def _look(self) -> Look:
+        return look(self.fleet.world, self.campaign.flows, self.fleet.switches)
+
+
+def _gap(certificate: common_pb2.Certificate) -> float:
+    """Relative; 0 is proven optimal."""
+    if certificate.lower_bound <= 0:
+        return 0.0
+    gap = certificate.max_utilization / certificate.lower_bound - 1
+    return float(gap) if gap > NEEDLESS else 0.0

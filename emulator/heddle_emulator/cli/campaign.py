@@ -1,0 +1,194 @@
+"""`heddle-emulator campaign`: many failures on warm fabrics, and what they came to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_controller.model.files.flows_file import load_demands
+from heddle_emulator.campaign.campaign import Campaign
+from heddle_emulator.campaign.draw import Draw
+from heddle_emulator.campaign.executor import Executor, Processes
+from heddle_emulator.campaign.journal import Journal
+from heddle_emulator.campaign.load import DRAWS, changed, load_campaign
+from heddle_emulator.campaign.ray_executor import Ray
+from heddle_emulator.campaign.replay import write_replays
+from heddle_emulator.campaign.result import Result
+from heddle_emulator.campaign.run import Report, run
+from heddle_emulator.campaign.seat import CampaignError
+from heddle_emulator.campaign.summary import MEASURES, Summary, summed_up
+from heddle_emulator.cli.interrupt import interrupted
+
+FAILED = 1
+INTERRUPTED = 130
+SUMMARY = "summary.json"
+_HEAD = ("measure", "least", "median", "90 %", "99 %", "most")
+
+_existing = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command()
+@click.argument("file", required=False, type=_existing)
+@click.option("--fabric", type=_existing, help="Fabric file, instead of a campaign file's.")
+@click.option("--flows", type=_existing, help="Flow file, instead of a campaign file's.")
+@click.option("--failures", type=click.IntRange(1), help="Trials.  [default: 1000]")
+@click.option("--draw", type=click.Choice(list(DRAWS)), help="What fails.  [default: random]")
+@click.option("--at-once", type=click.IntRange(1), help="Links that fail together, at random.")
+@click.option("--seed", type=click.IntRange(0), help="With its number draws each trial.")
+@click.option("--datagrams", is_flag=True, default=None, help="Notices as on switches: slower.")
+@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: one a processor]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("campaign"),
+    show_default=True,
+    help="Folder for results, summary and replays.",
+)
+@click.option("--resume", is_flag=True, help="Go on with what the folder has.")
+@click.option("--ray", metavar="ADDRESS", help="Play on a Ray cluster instead.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
+def campaign(
+    *,
+    file: Path | None,
+    fabric: Path | None,
+    flows: Path | None,
+    workers: int | None,
+    out: Path,
+    resume: bool,
+    ray: str | None,
+    as_json: bool,
+    draw: str | None,
+    **given: object,
+) -> int:
+    """Let failures come and go on a fabric with a controller and all its agents.
+
+    \b
+    each       every link between switches, one after another
+    random     so many links at once
+    published  links, flaps and switches by published rates
+
+    Every result is a line in the folder; a campaign that was ended goes on with --resume.
+    Each trial that is bad, and the worst ones, become drills there, to be played alone.
+    Exit code 0 only if no trial was bad.
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    told = changed(_asked(file, fabric, flows), draw=Draw(draw) if draw else None, **given)
+    told.trials()  # refused now rather than when all is running
+    signal.signal(signal.SIGTERM, interrupted)
+    with Journal(out, told, resume=resume) as journal:
+        code = _played(told, _executor(ray, workers), journal)
+        summary = summed_up([*journal.results.values()], told.failures)
+    replays = write_replays(out, told, summary)
+    record = summary.record() | {"name": told.name, "seed": told.drawing.seed}
+    (out / SUMMARY).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(record))
+    else:
+        _show(told, summary, out, replays)
+    return code or (0 if summary.held else FAILED)
+
+
+def _asked(file: Path | None, fabric: Path | None, flows: Path | None) -> Campaign:
+    if file is not None:
+        if fabric or flows:
+            raise refuse(str(file), "", "has a fabric and demands; leave --fabric and --flows out")
+        return load_campaign(file)
+    if fabric is None or flows is None:
+        raise refuse("campaign", "", "needs a campaign file, or both --fabric and --flows")
+    loaded = load_fabric_file(fabric)
+    wanted = resolve(load_demands(flows), loaded, origin=str(flows))
+    return Campaign(fabric.stem, loaded, wanted, told={"fabric": str(fabric.resolve())})
+
+
+def _executor(ray: str | None, workers: int | None) -> Executor:
+    return Ray(ray, workers or 0) if ray else Processes(workers or os.cpu_count() or 1)
+
+
+def _played(told: Campaign, executor: Executor, journal: Journal) -> int:
+    """Play what is left; 0, or why not all of it was."""
+    try:
+        with _progress(told) as report:
+            run(told, executor, journal, report)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: {len(journal.results)} trials are kept, go on with --resume")
+        return INTERRUPTED
+    except CampaignError as error:
+        click.echo(f"error: {error}", err=True)
+        return FAILED
+    return 0
+
+
+@contextmanager
+def _progress(told: Campaign) -> Iterator[Report]:
+    """A bar with the time that is left; off a terminal a line for each tenth."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        with Progress(*columns, *times, console=console) as bar:
+            task = bar.add_task(told.name, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    before = -1
+
+    def line(done: int, total: int) -> None:
+        nonlocal before
+        if 10 * done // total != before:
+            before = 10 * done // total
+            click.echo(f"{told.name}: {done} of {total} trials", err=True)
+
+    yield line
+
+
+def _show(told: Campaign, summary: Summary, out: Path, replays: list[Path]) -> None:
+    console = Console(highlight=False)
+    rows = Table(box=None, pad_edge=False)
+    for place, column in enumerate(_HEAD):
+        rows.add_column(column, justify="right" if place else "left", no_wrap=True)
+    for name, spread in summary.spreads.items():
+        measure = MEASURES[name]
+        parts = (spread.least, spread.median, spread.p90, spread.p99, spread.most)
+        rows.add_row(measure.title, *(measure.show(value) for value in parts))
+    console.print(rows)
+    console.print("\nworst trials")
+    for result in summary.worst:
+        console.print(f"  {result.number:>5}  {result.words}: {_why(result)}", soft_wrap=True)
+    style = "bold green" if summary.held else "bold red"
+    console.print(
+        f"\n{summary.played} of {summary.asked} trials played, {summary.bad} bad;"
+        f" seed {told.drawing.seed}; results and {len(replays)} replays are in {out}",
+        style=style,
+        soft_wrap=True,
+    )
+
+
+def _why(result: Result) -> str:
+    """What there is to say of a trial."""
+    if result.fault:
+        return f"could not be played: {result.fault}"
+    parts = [
+        f"stranded {result.stranded_local} then {result.stranded} QPs",
+        f"slowest flow {result.slowest_local:.0%} then {result.slowest:.0%}",
+        f"gap {result.gap:.1%}",
+        f"{result.moved} of {result.affected} moved",
+        f"acknowledged after {result.acked_seconds * 1e3:.0f} ms",
+    ]
+    return ", ".join(parts + ([] if result.regained else ["not as before once mended"]))

@@ -1,0 +1,90 @@
+"""A campaign with a real controller and real agents, played by processes of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from heddle_emulator.campaign.events import Event, Kind, Trial
+from heddle_emulator.campaign.executor import Processes
+from heddle_emulator.campaign.journal import Journal
+from heddle_emulator.campaign.run import run
+from heddle_emulator.campaign.seat import CampaignError
+from heddle_emulator.campaign.site import Site
+from tests.unit.campaign.campaigns import FABRIC, small
+
+
+def _children() -> set[int]:
+    """Processes that we started, but for the one that Python keeps for all of its own."""
+    children = psutil.Process().children(recursive=True)
+    return {child.pid for child in children if "resource_tracker" not in str(child.cmdline())}
+
+
+def test_two_processes_play_what_one_was_kept_from(tmp_path: Path) -> None:
+    """Interrupted and resumed: every trial once, nothing stranded, no process left behind.
+
+    One lost link of a full leaf leaves three links for sixteen QPs: six on the fullest.
+    """
+    before = _children()
+    campaign = small(6)
+
+    def stop(done: int, _: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with Journal(tmp_path, campaign, resume=False) as journal, pytest.raises(KeyboardInterrupt):
+        run(campaign, Processes(1), journal, stop)
+    assert _children() <= before
+    with Journal(tmp_path, campaign, resume=True) as journal:
+        assert len(journal.results) == 2
+        results = run(campaign, Processes(2), journal, lambda *_: None)
+    assert _children() <= before
+    assert sorted(result.number for result in results) == list(range(6))
+    for result in results:
+        assert not result.bad, result
+        assert result.affected >= 1
+        assert result.worst == pytest.approx(1.5)
+        assert result.slowest == pytest.approx(4 / 6)
+        assert result.acked_seconds > 0
+
+
+def test_a_worker_that_cannot_begin_ends_the_campaign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no controller comes up it is said once, not for every trial."""
+    monkeypatch.setenv("HEDDLE_DEBOUNCE_SECONDS", "nonsense")
+    with Journal(tmp_path, small(), resume=False) as journal:
+        with pytest.raises(CampaignError, match="no fabric could be brought up"):
+            run(small(), Processes(1), journal, lambda *_: None)
+        assert not journal.results
+
+
+@pytest.mark.parametrize("datagrams", [False, True])
+async def test_switches_flaps_and_several_links(datagrams: bool) -> None:  # noqa: FBT001 - told
+    """Whatever breaks: agents leave nothing stranded before the controller speaks, nor later.
+
+    A flap moves nothing in the end; once all is mended, all is as before.
+    """
+    campaign = replace(small(), datagrams=datagrams)
+    index = FABRIC.structure.index
+    links = [FABRIC.find_links("l0", f"s{spine}")[0] for spine in range(3)]
+    breaks = {
+        "spine": (Event(Kind.SWITCH, index["s2"]),),
+        "flap": (Event(Kind.FLAP, links[0]),),
+        "two": (Event(Kind.LINK, links[0]), Event(Kind.LINK, links[1])),
+        "both": (Event(Kind.LINK, links[1]), Event(Kind.SWITCH, index["s1"])),
+    }
+    async with Site(campaign) as site:
+        found = {
+            name: await site.run(Trial(number, events))
+            for number, (name, events) in enumerate(breaks.items())
+        }
+    for name, result in found.items():
+        assert not result.bad, f"{name}: {result}"
+        assert result.cut_off == 0
+    assert found["spine"].worst == pytest.approx(1.5)
+    assert found["flap"].moved == 0
+    assert found["two"].worst == pytest.approx(2.0)

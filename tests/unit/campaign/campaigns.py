@@ -1,0 +1,46 @@
+"""A campaign small enough to be played in a test, and somebody who plays without any fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from heddle_emulator.campaign.campaign import Campaign
+from heddle_emulator.campaign.draw import Drawing
+from heddle_emulator.campaign.events import Trial
+from heddle_emulator.campaign.result import Result, begun
+from heddle_emulator.topology import clos
+from heddle_emulator.traffic import flows_between
+
+FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4)
+FLOWS = flows_between(FABRIC, "shift", qps=4)
+TOLD = {
+    "fabric": {"clos": {"leaves": 4, "spines": 4, "nics_per_leaf": 4}},
+    "demands": [{"pattern": "shift", "qps": 4}],
+}
+
+
+def small(failures: int = 12, drawing: Drawing | None = None) -> Campaign:
+    """Four leaves, four spines, sixteen NICs."""
+    return Campaign("small", FABRIC, FLOWS, drawing or Drawing(), failures, told=TOLD)
+
+
+@dataclass
+class Player:
+    """Answers every trial from what it is told, and notes which it was given."""
+
+    faults: frozenset[int] = frozenset()
+    """Numbers of trials that fail."""
+    ends_after: int = 1_000_000
+    """Results after which it is interrupted."""
+    given: list[int] = field(default_factory=list)
+
+    def results(self, campaign: Campaign, trials: Sequence[Trial]) -> Iterator[Result]:
+        """See ``Executor``; from the last to the first, as order is nobody's promise."""
+        for count, trial in enumerate(reversed(trials)):
+            if count == self.ends_after:
+                raise KeyboardInterrupt
+            self.given.append(trial.number)
+            result = begun(trial, campaign.fabric)
+            fault = "no plan was held in time" if trial.number in self.faults else ""
+            yield replace(result, slowest=1 / (1 + trial.number), fault=fault)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import NodeKind, State
+from heddle_emulator.campaign.draw import Draw, Drawing, between_switches, trials
+from heddle_emulator.campaign.events import Kind
+from heddle_emulator.campaign.rates import (
+    CABLE,
+    HOURS_A_MONTH,
+    INTERRUPTIONS,
+    SWITCH,
+    expected,
+)
+from heddle_emulator.topology import clos
+from tests.unit.campaign.campaigns import FABRIC
+
+
+def test_each_link_between_switches_fails_once() -> None:
+    """In as many trials as there are links each fails once, and then they begin again."""
+    links = between_switches(FABRIC)
+    drawn = trials(FABRIC, Drawing(Draw.EACH), len(links) + 1)
+    rows = [event.row for trial in drawn for event in trial.events]
+    assert sorted(rows[:-1]) == links.tolist()
+    assert rows[-1] == rows[0]
+
+
+def test_the_number_alone_draws_a_trial() -> None:
+    """The same seed draws the same, whatever the length of the campaign; another seed does not."""
+    drawing = Drawing(Draw.RANDOM, at_once=3, seed=5)
+    assert trials(FABRIC, drawing, 9)[:4] == trials(FABRIC, drawing, 4)
+    assert trials(FABRIC, drawing, 9) != trials(FABRIC, Drawing(Draw.RANDOM, at_once=3, seed=6), 9)
+
+
+def test_links_at_once_are_different_ones_between_switches() -> None:
+    """No link is drawn twice in a trial, and none of a NIC."""
+    links = set(between_switches(FABRIC).tolist())
+    for trial in trials(FABRIC, Drawing(Draw.RANDOM, at_once=4), 50):
+        rows = [event.row for event in trial.events]
+        assert len(set(rows)) == 4
+        assert set(rows) <= links
+
+
+def test_links_that_are_down_already_are_left_out() -> None:
+    """What is down from the start cannot fail."""
+    dead = int(between_switches(FABRIC)[0])
+    fabric = FABRIC.with_links({dead: State.DOWN})
+    drawn = trials(fabric, Drawing(Draw.RANDOM), 200)
+    assert dead not in {event.row for trial in drawn for event in trial.events}
+
+
+def test_more_links_than_there_are_cannot_fail() -> None:
+    """Refused before anything runs, with the number there is."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
+    with pytest.raises(InputError, match="there are 4 that are up; 5 cannot fail at once"):
+        trials(fabric, Drawing(Draw.RANDOM, at_once=5), 1)
+
+
+def test_published_rates_agree_with_what_a_large_job_met() -> None:
+    """Two links and a fifteenth of a switch a GPU come within half as much again of Llama 3's."""
+    per_gpu = 2 * CABLE + SWITCH / 15
+    assert 1.0 < per_gpu / INTERRUPTIONS < 1.5
+    assert pytest.approx(0.00119, rel=0.01) == INTERRUPTIONS * HOURS_A_MONTH
+
+
+def test_kinds_come_as_often_as_published() -> None:
+    """Over many trials each kind has its share, within three standard deviations. Seed 1."""
+    fabric = clos(leaves=16, spines=16, nics_per_leaf=16)
+    hourly = expected(
+        len(between_switches(fabric)),
+        int(np.count_nonzero(fabric.structure.nodes.kind != NodeKind.NIC)),
+    )
+    count = 4000
+    drawn = trials(fabric, Drawing(Draw.PUBLISHED, mend_hours=1e-9, seed=1), count)
+    assert all(len(trial.events) == 1 for trial in drawn)
+    kinds = Counter(trial.events[0].kind for trial in drawn)
+    shares = {Kind.LINK: hourly.links, Kind.FLAP: hourly.flaps, Kind.SWITCH: hourly.switches}
+    for kind, rate in shares.items():
+        share = rate / hourly.total
+        assert abs(kinds[kind] - share * count) < 3 * np.sqrt(count * share * (1 - share))
+
+
+def test_what_takes_long_to_mend_stands_beside_others() -> None:
+    """Beside the failure there are as many as break within the time to mend. Seed 2."""
+    count, hours = 2000, 24 * 30.0
+    switches = int(np.count_nonzero(FABRIC.structure.nodes.kind != NodeKind.NIC))
+    hourly = expected(len(between_switches(FABRIC)), switches)
+    drawn = trials(FABRIC, Drawing(Draw.PUBLISHED, mend_hours=hours, seed=2), count)
+    beside = sum(len(trial.events) - 1 for trial in drawn)
+    wanted = hourly.lasting * hours * count
+    assert beside == pytest.approx(wanted, abs=4 * np.sqrt(wanted))

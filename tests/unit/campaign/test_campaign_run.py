@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_emulator.campaign.draw import Drawing
+from heddle_emulator.campaign.journal import NAME, Journal
+from heddle_emulator.campaign.replay import write_replays
+from heddle_emulator.campaign.run import run
+from heddle_emulator.campaign.summary import summed_up
+from heddle_emulator.drill.load import load_scenario
+from tests.unit.campaign.campaigns import Player, small
+
+
+def nobody(done: int, total: int) -> None:
+    """Told how far it is, and does not care."""
+
+
+def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    """What was played before an interruption is not played again, and nothing is left out."""
+    first, second = Player(ends_after=5), Player()
+    with Journal(tmp_path, small(), resume=False) as journal, pytest.raises(KeyboardInterrupt):
+        run(small(), first, journal, nobody)
+    told: list[tuple[int, int]] = []
+    with Journal(tmp_path, small(), resume=True) as journal:
+        results = run(small(), second, journal, lambda *counts: told.append(counts))
+    assert sorted(first.given + second.given) == list(range(12))
+    assert sorted(result.number for result in results) == list(range(12))
+    assert told == [(done, 12) for done in range(5, 13)]
+
+
+def test_a_torn_last_line_is_played_again(tmp_path: Path) -> None:
+    """A crash in the middle of a line costs that trial and no other."""
+    with Journal(tmp_path, small(), resume=False) as journal:
+        run(small(), Player(ends_after=100), journal, nobody)
+    path = tmp_path / NAME
+    path.write_bytes(path.read_bytes()[:-20])
+    player = Player()
+    with Journal(tmp_path, small(), resume=True) as journal:
+        results = run(small(), player, journal, nobody)
+    assert len(player.given) == 1
+    assert len(results) == 12
+    with Journal(tmp_path, small(), resume=True) as journal:
+        assert len(journal.results) == 12
+
+
+def test_a_trial_that_failed_is_tried_again(tmp_path: Path) -> None:
+    """A fault is no result: resumed, its trial is played anew, and the new line counts."""
+    with Journal(tmp_path, small(), resume=False) as journal:
+        run(small(), Player(faults=frozenset({3})), journal, nobody)
+        assert summed_up([*journal.results.values()], 12).bad == 1
+    player = Player()
+    with Journal(tmp_path, small(), resume=True) as journal:
+        results = run(small(), player, journal, nobody)
+    assert player.given == [3]
+    assert summed_up(results, 12).bad == 0
+
+
+def test_a_longer_campaign_plays_only_what_is_more(tmp_path: Path) -> None:
+    """The number of trials may grow: those of before have not changed."""
+    with Journal(tmp_path, small(4), resume=False) as journal:
+        run(small(4), Player(), journal, nobody)
+    player = Player()
+    with Journal(tmp_path, small(6), resume=True) as journal:
+        run(small(6), player, journal, nobody)
+    assert sorted(player.given) == [4, 5]
+
+
+def test_results_of_another_campaign_are_not_mixed_in(tmp_path: Path) -> None:
+    """Another seed draws other trials: refused, with what to do."""
+    with Journal(tmp_path, small(), resume=False):
+        pass
+    other = small(drawing=Drawing(seed=9))
+    with pytest.raises(InputError, match="another drawing; give another --out"):
+        Journal(tmp_path, other, resume=True)
+    with pytest.raises(InputError, match="is there already"):
+        Journal(tmp_path, small(), resume=False)
+
+
+@pytest.mark.parametrize("line", ["nonsense", "{}", '{"number": 1}', "[]", '{"number": "x"}'])
+def test_a_file_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
+    """With its name and the line."""
+    with Journal(tmp_path, small(), resume=False):
+        pass
+    path = tmp_path / NAME
+    path.write_text(f"{path.read_text()}{line}\n")
+    with pytest.raises(InputError, match="line 2"):
+        Journal(tmp_path, small(), resume=True)
+
+
+def test_the_worst_trials_become_drills(tmp_path: Path) -> None:
+    """Worst first, and each can be read as a drill of just its events."""
+    with Journal(tmp_path, small(), resume=False) as journal:
+        results = run(small(), Player(faults=frozenset({2})), journal, nobody)
+    summary = summed_up(results, 12)
+    paths = write_replays(tmp_path, small(), summary)
+    assert [result.number for result in summary.worst[:2]] == [2, 11]
+    assert [path.stem for path in paths[:2]] == ["trial-2", "trial-11"]
+    for path, result in zip(paths, summary.worst, strict=True):
+        scenario = load_scenario(path)
+        (step,) = scenario.timeline
+        assert str(step.targets[0]).partition(" key")[0].replace(" to ", "-") in result.words
+
+
+def test_spreads_are_of_what_was_played(tmp_path: Path) -> None:
+    """Faulty trials are counted as bad and in no spread; part of a campaign does not hold."""
+    with Journal(tmp_path, small(), resume=False) as journal:
+        results = run(small(), Player(faults=frozenset({11})), journal, nobody)
+    summary = summed_up(results, 12)
+    assert summary.spreads["slowest"].least == pytest.approx(1 / 11)
+    assert summary.spreads["slowest"].most == 1.0
+    assert not summary.held
+    assert not summed_up(results[:0], 12).held

@@ -11,6 +11,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.nccl import Trial, script_of
 from heddle_emulator.play.play import Setting, play
+from heddle_emulator.play.same_way import same_way
 from heddle_emulator.play.stage import capacities, staged
 from heddle_emulator.strategy import choose
 from heddle_emulator.topology import clos, rail_optimised
@@ -66,6 +67,20 @@ def test_every_byte_crosses_its_nics(case: tuple[Fabric, Trial], name: str) -> N
         found = np.bincount(side, crossed[: len(side)], minlength=fabric.node_count)
         switch = structure.nodes.kind != 0
         assert found[~switch] == pytest.approx(expected[~switch])
+
+
+@settings(max_examples=40)
+@given(trials(), st.sampled_from(["e-ecmp:8", "e-ecmp:32", "spray"]))
+def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, Trial], name: str) -> None:
+    """A flow's paths over the same arcs are told together, and no others."""
+    fabric, trial = case
+    carried = choose(name, fabric, script_of(fabric, trial).flows, 1).carried
+    paths, first = carried.paths, dict[tuple[int, ...], int]()
+    expected = [
+        first.setdefault((int(paths.flow[path]), *paths.of(path).tolist()), path)
+        for path in range(len(paths))
+    ]
+    assert same_way(carried).tolist() == expected
 
 
 @settings(max_examples=40)

@@ -6,37 +6,27 @@ Whether it ended there is then looked up by the definition: a stream that stands
 still have a full arc on which none is faster, and no stream filled anew may be held
 by an arc on which one that stands is faster. Those that break it are filled anew too.
 A point that satisfies the definition is *the* max-min fair point, so this gives what
-filling everything would.
+filling everything would. Where a change reaches on and on, everything is filled as soon as
+looking on has cost as much.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
-from heddle_controller.model.plan import starts
 from heddle_emulator.fluid.fair import fair_rates
-from heddle_emulator.fluid.rows import places
 from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.users import Users
 
 SLACK = 1e-7
 """Relative; how far rounding may put an arc from full, or a level from another."""
 MANY = 0.4
 """Part of the active streams from which on filling everything is less work."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Nearby:
-    """What happens on some arcs: a row for each use there by an active stream."""
-
-    arcs: Ints
-    """The arcs, ascending."""
-    place: Ints
-    """Of each use: place among ``arcs``."""
-    stream: Ints
-    part: Floats
+DENSE = 64
+"""One in so many numbers from which on marking them is less work than sorting."""
+ROUNDS = 8
+"""Looks at every use by an active stream that filling everything is taken to cost."""
 
 
 class Shares:
@@ -51,88 +41,116 @@ class Shares:
         """Gbit/s on each arc."""
         self.active: Bools = np.zeros(len(streams), dtype=np.bool_)
         self._holder: Ints = np.full(len(streams), NONE, dtype=np.int64)
-        order = np.argsort(streams.arcs, kind="stable")
-        self._users = streams.owner()[order]
-        self._user_part = streams.part[order]
-        self._first_user = starts(np.bincount(streams.arcs, minlength=len(capacity)))
+        self._users = Users(streams, self.active, len(capacity))
 
     def change(self, joined: Ints, left: Ints) -> Ints:
         """Let streams start and others end; returns the active streams whose rate changed."""
-        before = self.rate.copy()
         self.active[left], self.active[joined] = False, True
+        self._users.change(joined, left)
         self.rate[left] = 0.0
-        self._settle(joined, self.streams.arcs[self.streams.uses_of(left)])
-        return np.flatnonzero(self.active & (self.rate != before))
+        return self._settle(joined, self.streams.arcs[self.streams.uses_of(left)])
 
     def resize(self, arcs: Ints, gbps: Floats) -> Ints:
         """Give arcs another capacity in Gbit/s; returns the streams whose rate changed."""
-        before = self.rate.copy()
         self.capacity[arcs] = gbps
-        near = self._near(_distinct(len(self.capacity), arcs))
-        self._settle(_distinct(len(self.streams), near.stream), arcs)
-        return np.flatnonzero(self.active & (self.rate != before))
+        _, users, _ = self._users.of(_distinct(len(self.capacity), arcs))
+        return self._settle(_distinct(len(self.streams), users), arcs)
 
-    def _settle(self, moving: Ints, touched: Ints) -> None:
-        """Fill ``moving`` anew, and whoever that reaches; ``touched`` are arcs that lost load."""
+    def _settle(self, moving: Ints, touched: Ints) -> Ints:
+        """Fill ``moving`` anew, and whoever that reaches; ``touched`` are arcs that lost load.
+
+        Returns those whose rate changed.
+        """
         active = int(np.count_nonzero(self.active))
-        while len(moving) <= MANY * active:
-            near = self._near(self._touched(moving, touched))
+        near = _Nearby(self._users, len(self.capacity))
+        near.look_at(touched)
+        before = self.rate[moving]
+        added, budget = moving, ROUNDS * self._users.uses
+        while len(moving) <= MANY * active and budget >= 0:
+            near.look_at(self.streams.arcs[self.streams.uses_of(added)])
             self._fill(moving, near)
-            reached = self._reached(moving, near)
-            if not len(reached):
-                return
-            moving = _distinct(len(self.streams), moving, reached)
+            budget -= len(near.stream)
+            added = self._reached(moving, near)
+            if not len(added):
+                changed: Ints = moving[self.rate[moving] != before]
+                return changed
+            before = np.concatenate([before, self.rate[added]])
+            moving = np.concatenate([moving, added])
+        return self._settle_all(moving, before)
+
+    def _settle_all(self, moving: Ints, before: Floats) -> Ints:
+        """Fill everything; some had those rates before."""
+        old = self.rate.copy()
+        old[moving] = before
         everyone = np.flatnonzero(self.active)
         some = self.streams.take(everyone)
-        self.rate[everyone], self._holder[everyone] = fair_rates(self.capacity, some)
-        self.load = self.streams.loads(np.where(self.active, self.rate, 0.0), len(self.capacity))
-
-    def _touched(self, moving: Ints, touched: Ints) -> Ints:
-        own = self.streams.arcs[self.streams.uses_of(moving)]
-        return _distinct(len(self.capacity), touched, own)
-
-    def _near(self, arcs: Ints) -> _Nearby:
-        users = places(self._first_user, arcs)
-        lengths = np.diff(self._first_user)[arcs]
-        place = np.repeat(np.arange(len(arcs), dtype=np.int64), lengths)
-        used = self.active[self._users[users]]
-        return _Nearby(arcs, place[used], self._users[users][used], self._user_part[users][used])
+        rate, self._holder[everyone] = fair_rates(self.capacity, some)
+        self.rate[everyone] = rate
+        self.load = some.loads(rate, len(self.capacity))
+        changed: Ints = everyone[rate != old[everyone]]
+        return changed
 
     def _fill(self, moving: Ints, near: _Nearby) -> None:
         """Rates of the moving streams in the room that the others leave, and loads."""
         self.rate[moving] = 0.0
-        room = self.capacity.copy()
-        room[near.arcs] -= self._loads(near)
         if len(moving):
+            room = self.capacity.copy()
+            room[near.arcs] -= near.loads(self.rate)
             rates, holders = fair_rates(room, self.streams.take(moving))
             self.rate[moving], self._holder[moving] = rates, holders
-        self.load[near.arcs] = self._loads(near)
-
-    def _loads(self, near: _Nearby) -> Floats:
-        weights = near.part * self.rate[near.stream]
-        return np.bincount(near.place, weights=weights, minlength=len(near.arcs)).astype(np.float64)
+        self.load[near.arcs] = near.loads(self.rate)
 
     def _reached(self, moving: Ints, near: _Nearby) -> Ints:
         """Standing streams that no longer are where the definition wants them."""
-        level = self.rate[near.stream] / self.streams.weight[near.stream]
+        stream, place = near.stream, near.place
+        level = self.rate[stream] / self.streams.weight[stream]
         is_moving = np.zeros(len(self.streams), dtype=np.bool_)
         is_moving[moving] = True
-        moves = is_moving[near.stream]
+        moves = is_moving[stream]
         highest = np.zeros(len(near.arcs))
-        np.maximum.at(highest, near.place, level)
+        np.maximum.at(highest, place, level)
         full = self.load[near.arcs] >= self.capacity[near.arcs] * (1 - SLACK)
-        holder = self._holder[near.stream] == near.arcs[near.place]
-        loose = holder & (~full[near.place] | (level < highest[near.place] * (1 - SLACK)))
+        holder = self._holder[stream] == near.arcs[place]
+        loose = holder & (~full[place] | (level < highest[place] * (1 - SLACK)))
         held = np.full(len(near.arcs), np.inf)
-        held[near.place[moves & holder]] = level[moves & holder]
-        faster = level > held[near.place] * (1 + SLACK)
-        reached: Ints = near.stream[~moves & (loose | faster)]
-        return reached
+        held[place[moves & holder]] = level[moves & holder]
+        faster = level > held[place] * (1 + SLACK)
+        return _distinct(len(self.streams), stream[~moves & (loose | faster)])
 
 
-def _distinct(count: int, *parts: Ints) -> Ints:
-    """All numbers below ``count`` that are in any of the parts, ascending, each once."""
+class _Nearby:
+    """What happens on some arcs, more and more of them: a row for each use by an active stream."""
+
+    def __init__(self, users: Users, arc_count: int) -> None:
+        self._users = users
+        self._seen = np.zeros(arc_count, dtype=np.bool_)
+        none = np.empty(0, dtype=np.int64)
+        self.arcs: Ints = none
+        self.place: Ints = none
+        """Of each use: place among ``arcs``."""
+        self.stream: Ints = none
+        self.part: Floats = np.empty(0)
+
+    def look_at(self, arcs: Ints) -> None:
+        """Look at more arcs; those that are seen already are not looked at again."""
+        new = _distinct(len(self._seen), arcs[~self._seen[arcs]])
+        self._seen[new] = True
+        place, stream, part = self._users.of(new)
+        self.place = np.concatenate([self.place, place + len(self.arcs)])
+        self.arcs = np.concatenate([self.arcs, new])
+        self.stream = np.concatenate([self.stream, stream])
+        self.part = np.concatenate([self.part, part])
+
+    def loads(self, rate: Floats) -> Floats:
+        """Gbit/s on each of the arcs at these rates of all streams."""
+        weights = self.part * rate[self.stream]
+        return np.bincount(self.place, weights=weights, minlength=len(self.arcs)).astype(np.float64)
+
+
+def _distinct(count: int, numbers: Ints) -> Ints:
+    """Numbers below ``count``, ascending, each once."""
+    if len(numbers) < count // DENSE:
+        return np.unique(numbers)
     there = np.zeros(count, dtype=np.bool_)
-    for part in parts:
-        there[part] = True
+    there[numbers] = True
     return np.flatnonzero(there)

@@ -20,6 +20,7 @@ from heddle_emulator.fluid.rows import places
 from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.streams import Streams, join_streams
 from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.play.same_way import same_way
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 
@@ -115,18 +116,22 @@ def _uses(arcs: int, script: Script, carried: Carried, wire: Wire) -> _Uses:
 
 
 def _messages(script: Script, carried: Carried, wire: Wire, moves: Ints) -> _Part:
-    """A stream for each path of each message, and one that never moves where there is none."""
+    """A stream for each way of each message, and one that never moves where there is none.
+
+    QPs of a message that go the same way all along are at the same rate, so they are one.
+    """
     flow = script.flow[moves]
     place, path = _paths_of(carried, flow)
-    lengths = np.diff(carried.paths.first)[path]
-    use = places(carried.paths.first, path)
-    gbit = script.gbit[moves[place]] * wire.swelling * _part_of_flow(carried, path)
+    same = same_way(carried)
+    own = np.flatnonzero(same[path] == path)
+    place, path = place[own], path[own]
+    paths = carried.paths
+    qps = np.bincount(same, weights=paths.qp_count, minlength=len(paths)).astype(np.float64)[path]
+    lengths = np.diff(paths.first)[path]
+    use = places(paths.first, path)
+    gbit = script.gbit[moves[place]] * wire.swelling * qps / carried.flows.qps[paths.flow[path]]
     streams = Streams(
-        carried.paths.qp_count[path].astype(np.float64),
-        np.full(len(path), np.inf),
-        starts(lengths),
-        carried.paths.arcs[use],
-        carried.parts[use],
+        qps, np.full(len(path), np.inf), starts(lengths), paths.arcs[use], carried.parts[use]
     )
     lost = moves[_qps_held(carried)[flow] < carried.flows.qps[flow]]
     none = np.zeros(0)

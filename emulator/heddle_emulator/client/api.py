@@ -34,6 +34,8 @@ CALL_SECONDS = 30.0
 PAGE = 5000
 MESSAGE_BYTES = 256 << 20
 """A fabric of 24,576 NICs is one message."""
+RECONNECT_MS = 1000
+"""A controller that was dead for minutes is called again as soon as one that just died."""
 
 
 class ClientError(RuntimeError):
@@ -49,6 +51,7 @@ class Client:
         options = [
             ("grpc.max_send_message_length", MESSAGE_BYTES),
             ("grpc.max_receive_message_length", MESSAGE_BYTES),
+            ("grpc.max_reconnect_backoff_ms", RECONNECT_MS),
         ]
         self._channel = grpc.aio.insecure_channel(address, options)
         self._fabrics = fabric_pb2_grpc.FabricServiceStub(self._channel)
@@ -80,7 +83,9 @@ class Client:
         """Set a set of demands; stored whole, or not at all."""
         messages = demands_to_pb(f"{self.fabric}/demands/{name}", str(uuid.uuid4()), fabric, flows)
         async with self._told("put the demands"):
-            await self._demands.PutDemands(iter(messages), timeout=CALL_SECONDS)
+            await self._demands.PutDemands(
+                iter(messages), timeout=CALL_SECONDS, wait_for_ready=True
+            )
 
     async def is_healthy(self) -> bool:
         """Whether the controller says that it serves."""

@@ -80,11 +80,24 @@ def script_of(fabric: Fabric, placed: Sequence[Placed], iterations: int = 1) -> 
     nics_of_ranks(fabric, [host for one in placed for host in one.hosts], 1)
     writer = Writer(fabric)
     for one in placed:
-        before = NOBODY
-        exchanges = _Exchanges(fabric, one, writer)
-        for _ in range(iterations):
-            before = _iteration(writer, one, exchanges, before)
+        write_iterations(fabric, writer, one, iterations, NOBODY)
     return writer.script()
+
+
+def write_iterations(
+    fabric: Fabric, writer: Writer, one: Placed, iterations: int, before: Ints
+) -> Ints:
+    """Write iterations of a job after ``before``; returns the activity that ends each.
+
+    Raises:
+        InputError: hosts that are not there, degrees that do not fit.
+    """
+    exchanges = _Exchanges(fabric, one, writer)
+    ends = []
+    for _ in range(iterations):
+        before = _iteration(writer, one, exchanges, before)
+        ends.append(before)
+    return np.concatenate([NOBODY, *ends])
 
 
 def iterate(

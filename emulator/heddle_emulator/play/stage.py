@@ -33,12 +33,19 @@ def capacities(fabric: Fabric, script: Script, nvlink_gbps: float = NVLINK_GBPS)
     return np.concatenate([fabric.structure.capacity, np.full(2 * script.gpus, nvlink_gbps)])
 
 
-def staged(fabric: Fabric, script: Script, carried: Carried, wire: Wire) -> Schedule:
-    """The script over the paths it was given. A flow without any never ends."""
+def staged(
+    fabric: Fabric, script: Script, carried: Carried, wire: Wire, *, apart: bool = False
+) -> Schedule:
+    """The script over the paths it was given. A flow without any never ends.
+
+    Kept ``apart``, each path of a message is a stream of its own, whatever ways they take.
+    """
     uses = _uses(2 * fabric.link_count, script, carried, wire)
     moves = np.bincount(script.activity, minlength=len(script))
     single = (moves == 1)[script.activity]
-    messages = _messages(script, carried, wire, np.flatnonzero(single & (script.flow != NONE)))
+    crossing = np.flatnonzero(single & (script.flow != NONE))
+    same = np.arange(len(carried.paths), dtype=np.int64) if apart else same_way(carried)
+    messages = _messages(script, carried, wire, crossing, same)
     stepwise = _stepwise(script, carried, uses, ~single | (script.flow == NONE), wire)
     streams = join_streams([messages.streams, stepwise.streams])
     hops = _hops(script, carried)
@@ -115,14 +122,13 @@ def _uses(arcs: int, script: Script, carried: Carried, wire: Wire) -> _Uses:
     )
 
 
-def _messages(script: Script, carried: Carried, wire: Wire, moves: Ints) -> _Part:
+def _messages(script: Script, carried: Carried, wire: Wire, moves: Ints, same: Ints) -> _Part:
     """A stream for each way of each message, and one that never moves where there is none.
 
-    QPs of a message that go the same way all along are at the same rate, so they are one.
+    QPs of a message that go the ``same`` way all along are at the same rate, so they are one.
     """
     flow = script.flow[moves]
     place, path = _paths_of(carried, flow)
-    same = same_way(carried)
     own = np.flatnonzero(same[path] == path)
     place, path = place[own], path[own]
     paths = carried.paths
@@ -185,9 +191,11 @@ def _stepwise(script: Script, carried: Carried, uses: _Uses, which: Bools, wire:
 
 
 def _hops(script: Script, carried: Carried) -> Floats:
-    """Links on the longest path of any move of each activity."""
+    """Links on the longest path of any move of each activity; sprayed packets' mean."""
+    paths = carried.paths
+    links = np.bincount(paths.owner(), weights=carried.parts, minlength=len(paths))
     longest = np.zeros(len(carried.flows))
-    np.maximum.at(longest, carried.paths.flow, np.diff(carried.paths.first).astype(np.float64))
+    np.maximum.at(longest, paths.flow, links)
     crossing = script.flow != NONE
     hops = np.zeros(len(script))
     np.maximum.at(hops, script.activity[crossing], longest[script.flow[crossing]])

@@ -21,13 +21,12 @@ from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
 from heddle_emulator.play.over_time import OverTime, drawn, over_time
-from heddle_emulator.strategy import choose, names_of
+from heddle_emulator.strategy.choose import DEFAULT, choose, names_of
 from heddle_emulator.traffic.asked import workload_of
 from heddle_emulator.traffic.workload import WORKLOADS, workload
 
 FAILED = 1
 MOST_STEPS = 10_000
-STRATEGIES = "ecmp,e-ecmp:32,greedy,te,spray,ideal"
 HEAD = ("job", "strategy", "iteration s", "computing s", "network")
 _KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.items())
 
@@ -58,7 +57,7 @@ _KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.
 @click.option("--iterations", type=click.IntRange(1, 100), default=1, show_default=True)
 @click.option("--pxn/--no-pxn", default=None, help="[default: where NICs carry rails]")
 @click.option("--packed", is_flag=True, help="Hosts in order, not drawn from the seed.")
-@click.option("--strategies", default=STRATEGIES, show_default=True)
+@click.option("--strategies", default=",".join(DEFAULT), show_default=True)
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws hosts and hashes."
 )

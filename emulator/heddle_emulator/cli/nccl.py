@@ -13,17 +13,17 @@ from rich.console import Console
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
-from heddle_emulator.cli.sizes import size_words, sizes_of
+from heddle_emulator.cli.sizes import sizes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.play.nccl import Line, Trial, table
-from heddle_emulator.strategy import names_of
+from heddle_emulator.strategy.choose import DEFAULT, names_of
 from heddle_emulator.traffic.collective import KINDS
 
 FAILED = 1
 MOST_QPS = 1024
-STRATEGIES = "ecmp,e-ecmp:32,greedy,te,spray,ideal"
-"""Static ways are left out: they are as good as the ranks happen to lie."""
+FLOAT_BYTES = 4
+"""Of an element: nccl-tests count floats unless told otherwise."""
 
 
 @click.command()
@@ -47,7 +47,7 @@ STRATEGIES = "ecmp,e-ecmp:32,greedy,te,spray,ideal"
 @click.option("--gpus", default=8, show_default=True, help="GPUs of a host.")
 @click.option("--qps", default=8, show_default=True, help="QPs of each flow.")
 @click.option("--pxn/--no-pxn", default=None, help="[default: where NICs carry rails]")
-@click.option("--strategies", default=STRATEGIES, show_default=True)
+@click.option("--strategies", default=",".join(DEFAULT), show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws hashes.")
 @down
 @setting
@@ -73,9 +73,9 @@ def nccl(
 ) -> int:
     """Time a collective by size, as nccl-tests do, over paths that each strategy chose.
 
-    Time is that of the slowest communicator; algbw is size over time, busbw what that
-    is for a NIC, in GB/s. The bound is what no plan of so many whole QPs can beat,
-    latency left out.
+    Columns are those of nccl-tests, elements being floats. Time is that of the slowest
+    communicator; algbw is size over time, busbw what that is for a NIC, in GB/s. The
+    bound is what no plan of so many whole QPs can beat, latency left out.
     """
     names, wanted = names_of(strategies), sizes_of(sizes, factor)
     loaded = without(named_fabric(fabric), down)
@@ -140,12 +140,28 @@ def _show(trial: Trial, found: Mapping[str, Sequence[Line]], fabric: Fabric, see
     algorithm = trial.algorithm or next(iter(KINDS[trial.op].algorithms))
     many = f", {len(trial.groups)} communicators" if len(trial.groups) > 1 else ""
     click.echo(f"# {trial.op} ({algorithm}), {trial.ranks} ranks{many}, {fabric.name}, seed {seed}")
-    click.echo(f"# {'size':>10} {'time':>12} {'algbw':>9} {'busbw':>9}")
-    click.echo(f"# {'(B)':>10} {'(us)':>12} {'(GB/s)':>9} {'(GB/s)':>9}")
     for name, lines in found.items():
-        click.echo(f"# {name}")
+        click.echo(f"#\n# {name}\n#{_HEAD}\n#{_UNITS}")
         for line in lines:
-            click.echo(
-                f"  {size_words(line.size):>10} {line.seconds * 1e6:>12.1f}"
-                f" {line.algbw:>9.2f} {line.busbw:>9.2f}"
-            )
+            click.echo(f" {_told(trial, line)}")
+        mean = sum(line.busbw for line in lines) / len(lines)
+        click.echo(f"# Avg bus bandwidth    : {mean:g}")
+
+
+_WIDTHS = (12, 14, 8, 8, 6, 12, 9, 9)
+
+
+def _columns(*words: object) -> str:
+    return "".join(f"{word:>{width}}" for word, width in zip(words, _WIDTHS, strict=True))
+
+
+_HEAD = _columns("size", "count", "type", "redop", "root", "time", "algbw", "busbw")
+_UNITS = _columns("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)")
+
+
+def _told(trial: Trial, line: Line) -> str:
+    """A line as nccl-tests have it."""
+    kind = KINDS[trial.op]
+    count = line.size // FLOAT_BYTES // (trial.ranks if kind.divided else 1)
+    times = f"{line.seconds * 1e6:.1f}", f"{line.algbw:.2f}", f"{line.busbw:.2f}"
+    return _columns(line.size, count, "float", kind.redop, kind.root, *times)

@@ -261,6 +261,12 @@ class Kind:
     """By name; the first is what is taken if none is named."""
     factor: Callable[[int], float]
     """Bus bandwidth over algorithm bandwidth, by the number of ranks."""
+    redop: str = "none"
+    """As nccl-tests print it."""
+    root: int = -1
+    """The rank that it starts from; -1 where there is none."""
+    divided: bool = False
+    """Whether the size is that of all ranks together, elements being counted for one."""
 
 
 def _over(ranks: int) -> float:
@@ -276,14 +282,19 @@ KINDS: dict[str, Kind] = {
             "mesh": mesh_all_reduce,
         },
         lambda ranks: 2 * _over(ranks),
+        redop="sum",
     ),
     "all_gather": Kind(
-        {"ring": ring_all_gather, "tree": tree_all_gather, "mesh": mesh_all_gather}, _over
+        {"ring": ring_all_gather, "tree": tree_all_gather, "mesh": mesh_all_gather},
+        _over,
+        divided=True,
     ),
-    "reduce_scatter": Kind({"ring": ring_all_gather, "mesh": mesh_all_gather}, _over),
-    "broadcast": Kind({"chain": chain_broadcast, "tree": tree_broadcast}, lambda _: 1.0),
-    "alltoall": Kind({"pairwise": all_to_all, "skewed": all_to_all_skewed}, _over),
-    "sendrecv": Kind({"ring": send_on}, lambda _: 1.0),
+    "reduce_scatter": Kind(
+        {"ring": ring_all_gather, "mesh": mesh_all_gather}, _over, redop="sum", divided=True
+    ),
+    "broadcast": Kind({"chain": chain_broadcast, "tree": tree_broadcast}, lambda _: 1.0, root=0),
+    "alltoall": Kind({"pairwise": all_to_all, "skewed": all_to_all_skewed}, _over, divided=True),
+    "sendrecv": Kind({"ring": send_on}, lambda _: 1.0, redop="sum"),
 }
 
 STAGES: dict[str, Algorithm] = {"handon": hand_on, "handround": hand_round}

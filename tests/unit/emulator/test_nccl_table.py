@@ -107,6 +107,40 @@ def test_what_cannot_be_run_is_refused() -> None:
             table(fabric, trial, [MIB], ["ideal"])
 
 
+def test_sprayed_packets_pass_as_many_links_as_others() -> None:
+    """A message of a byte takes the latency of its hops, over however many ways it may go."""
+    fabric = clos(leaves=2, spines=8, nics_per_leaf=1, nics_per_host=1)
+    wire = Wire(startup_seconds=0.0, hop_seconds=1e-6)
+    trial = Trial("sendrecv", (_hosts(fabric, 2),), 1)
+    found = table(fabric, trial, [1], ["ecmp", "spray"], setting=Setting(wire))
+    assert found["spray"][0].seconds == pytest.approx(found["ecmp"][0].seconds)
+    assert found["ecmp"][0].seconds == pytest.approx(4e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("op", "columns"),
+    [
+        ("all_reduce", "1048576 262144 float sum -1"),
+        ("all_gather", "1048576 32768 float none -1"),
+        ("reduce_scatter", "1048576 32768 float sum -1"),
+        ("broadcast", "1048576 262144 float none 0"),
+        ("alltoall", "1048576 32768 float none -1"),
+        ("sendrecv", "1048576 262144 float sum -1"),
+    ],
+)
+def test_lines_begin_as_those_of_nccl_tests(
+    op: str, columns: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Size in bytes, elements a rank, their type, what adds them up, who begins; 8 ranks."""
+    words = ["nccl", "--op", op, "--hosts", "2", "--gpus", "4", "--sizes", "1M"]
+    assert run([*words, "--strategies", "ideal"]) == 0
+    shown = capfd.readouterr().out
+    (line,) = [line.split() for line in shown.splitlines() if not line.startswith("#")]
+    assert line[:5] == columns.split()
+    assert len(line) == 8
+    assert f"# Avg bus bandwidth    : {float(line[7]):.2f}"[:28] in shown
+
+
 def test_the_table_people_know(capfd: pytest.CaptureFixture[str]) -> None:
     """Sizes ascend, columns are those of nccl-tests, and JSON says the same."""
     words = ["nccl", "--hosts", "4", "--sizes", "1M..64M", "--strategies", "ecmp,ideal"]

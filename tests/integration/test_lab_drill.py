@@ -55,6 +55,11 @@ def test_a_drill_is_played_judged_and_reported(
     assert document["held"] is False
     (lost,) = [row for row in document["measured"] if row["measure"] == "lost"]
     assert lost["median"] > 0
+    (story,) = document["stories"]
+    assert story["events"][0]["text"].startswith("cut l")
+    assert {event["mark"] for event in story["events"]} == {"fault", "recovered"}
+    assert min(value for value in story["charts"][0]["lines"][0]["values"]) < 1
+    assert "Packets of a cut flow are counted" in (report / "smallest.html").read_text()
     suite = ET.parse(report / "junit.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "1", "0")
     assert _labs() <= before

@@ -21,6 +21,7 @@ from heddle_emulator.drill.verdict import Verdict, judge
 from heddle_emulator.drill.worlds import fit
 from heddle_emulator.netns import needs
 from heddle_emulator.netns.errors import LabError
+from heddle_emulator.report.evidence import Story
 from heddle_emulator.report.folder import write
 
 FAILED = 1
@@ -72,15 +73,16 @@ def _screen() -> Console:
 
 
 def _played(scenario: Scenario, runs: int, world: str) -> Verdict:
-    verdict = Verdict(scenario, world, {}, ())
+    verdict, stories = Verdict(scenario, world, {}, ()), list[Story]()
     start = time.monotonic()
     try:
         with Console(stderr=True).status("") as shown:
-            values = play(scenario, runs, lambda step: shown.update(f"{scenario.name}: {step}"))
+            say = lambda step: shown.update(f"{scenario.name}: {step}")  # noqa: E731
+            values = play(scenario, runs, say, stories.append)
         verdict = replace(verdict, values=values, findings=judge(scenario, values))
     except (LabError, ClientError) as error:
         verdict = replace(verdict, fault=str(error))
-    return replace(verdict, seconds=time.monotonic() - start)
+    return replace(verdict, stories=tuple(stories), seconds=time.monotonic() - start)
 
 
 def _show(screen: Console, verdict: Verdict) -> None:

@@ -169,21 +169,33 @@ class Control:
         reports = [link for when, link in self.seen.links if when > fault]
         seen = detections(self._programs, fault)
         if seen and reports:
-            moments["detected"] = min(seen)
+            moments["detected"] = min(one.when for one in seen)
             moments["notified"] = reports[0].state_time.ToNanoseconds()
         found = {name: (moment - fault) / 1e9 for name, moment in moments.items()}
         changed = {plan.generation: plan.changed_count for plan in plans}
         return found | {"moved": float(sum(changed.values()))}
 
 
-def detections(programs: Programs, after: int) -> list[int]:
-    """When agents saw a cable go down, after a moment, in ns; from their own logs."""
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A cable that an agent saw go down."""
+
+    when: int
+    """Nanoseconds."""
+    switch: str
+    link: str
+
+
+def detections(programs: Programs, after: int) -> list[Sighting]:
+    """What agents saw after a moment, in ns; from their own logs."""
     found = []
     for switch in programs.lab.layout.switches:
         for line in programs.log_of(switch).read_text(errors="replace").splitlines():
             if DOWN not in line:
                 continue
             with contextlib.suppress(ValueError, KeyError):
-                told = datetime.fromisoformat(json.loads(line)["timestamp"])
-                found.append(round(told.timestamp() * 1e9))
-    return [when for when in found if when > after]
+                told = json.loads(line)
+                when = datetime.fromisoformat(told["timestamp"])
+                link = str(told.get("link", ""))
+                found.append(Sighting(round(when.timestamp() * 1e9), switch, link))
+    return [one for one in found if one.when > after]

@@ -12,13 +12,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from heddle_emulator.drill.lab_control import Control
+from heddle_emulator.drill.lab_control import Control, detections
 from heddle_emulator.drill.lab_faults import Faults
 from heddle_emulator.drill.lab_measure import Window, measured
 from heddle_emulator.drill.lab_paths import Pathfinder, Way
 from heddle_emulator.drill.lab_probes import Sending, sendings
+from heddle_emulator.drill.lab_story import Played, story
 from heddle_emulator.drill.scenario import FAULTS, Kind, LabSpec, Scenario, Step, Variant
 from heddle_emulator.drill.verdict import Key
 from heddle_emulator.netns import mark, witness
@@ -28,9 +29,11 @@ from heddle_emulator.netns.frr import Bfd
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import MGMT, lay_out
 from heddle_emulator.netns.probe.handle import Probe
+from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.scrape import wait_introduced, wait_links_up
 from heddle_emulator.netns.up import bring_up
+from heddle_emulator.report.evidence import Story
 
 WARM_SECONDS = 0.2
 """Packets flow for so long before a run begins."""
@@ -41,11 +44,14 @@ STEADY_SECONDS = 0.3
 PATIENCE = 60.0
 
 Report = Callable[[str], None]
+Tell = Callable[[Story], None]
 Found = dict[Key, list[float]]
 
 
-def play(scenario: Scenario, runs: int, report: Report) -> Found:
+def play(scenario: Scenario, runs: int, report: Report, tell: Tell = lambda _: None) -> Found:
     """Play a drill so many times in a lab made for it, and remove the lab.
+
+    The worst run of each variant is told in full.
 
     Raises:
         LabError: the lab cannot be had, or does not become whole.
@@ -61,7 +67,7 @@ def play(scenario: Scenario, runs: int, report: Report) -> Found:
             start = time.monotonic()
             bring_up(lab, programs, report)
             witness.place(lab)
-            return asyncio.run(_Play(scenario, lab, programs, report).all(runs, start))
+            return asyncio.run(_Play(scenario, lab, programs, (report, tell)).all(runs, start))
         finally:
             if programs is not None:
                 programs.close()
@@ -83,8 +89,10 @@ class _Run:
     ways: dict[str, Way]
     rows: dict[int, list[int]]
     """Link rows of each step, by its place in the timeline."""
+    done: list[tuple[int, Step, str]] = field(default_factory=list)
+    """When each step was done, in ns, and to what."""
     event: int | None = None
-    """When the first step was done, in ns."""
+    """When the first of them was."""
     fault: int | None = None
     """When the first fault struck."""
 
@@ -93,15 +101,22 @@ class _Play:
     """A scenario being played in a lab."""
 
     def __init__(
-        self, scenario: Scenario, lab: Lab, programs: Programs | None, report: Report
+        self,
+        scenario: Scenario,
+        lab: Lab,
+        programs: Programs | None,
+        told: tuple[Report, Tell],
     ) -> None:
-        self.scenario, self.lab, self.programs, self.report = scenario, lab, programs, report
+        self.scenario, self.lab, self.programs = scenario, lab, programs
+        self.report, self.tell = told
         self.faults = Faults(lab, programs)
         self.paths = Pathfinder(lab)
         self.control: Control | None = None
         self.found: Found = defaultdict(list)
         self.home: dict[str, dict[str, Way]] = {}
         """Ways in the first run of each variant."""
+        self.worst: dict[str, Played] = {}
+        """Run of each variant that is told in full."""
 
     async def all(self, runs: int, start: float) -> Found:
         """Every variant, so many runs each; the lab was begun at ``start``, monotonic."""
@@ -123,10 +138,17 @@ class _Play:
             self.found[variant.name, "entries", ""] = [entries]
         for step in self.scenario.setup:
             await self._do(step, self.faults.rows(step, {}))
+        try:
+            await self._runs(variant, runs, name)
+        finally:
+            if variant.name in self.worst:
+                self.tell(story(self.worst[variant.name], runs))
+
+    async def _runs(self, variant: Variant, runs: int, name: str) -> None:
         for number in range(runs):
             self.report(f"{name}run {number + 1} of {runs}")
             self.lab.reseed(self.scenario.seed + number)
-            values = await self._once(variant)
+            values = await self._once(variant, number + 1)
             for (measure, probe), value in values.items():
                 self.found[variant.name, measure, probe].append(value)
             await self._whole_again()
@@ -138,7 +160,7 @@ class _Play:
             programs.wait_ready()
             wait_introduced(programs, PATIENCE)
 
-    async def _once(self, variant: Variant) -> dict[tuple[str, str], float]:
+    async def _once(self, variant: Variant, number: int) -> dict[tuple[str, str], float]:
         """One run, from a whole fabric to numbers."""
         run = await self._prepared(variant)
         before = witness.hear(self.lab)
@@ -164,7 +186,36 @@ class _Play:
         if self.control is not None and run.event is not None:
             told = self.control.taken_apart(run.event)
             values |= {(measure, ""): value for measure, value in told.items()}
+        self._keep(run, probes, window, values, (variant.name, number))
         return values
+
+    def _keep(
+        self,
+        run: _Run,
+        probes: dict[str, list[Notes]],
+        window: Window,
+        values: dict[tuple[str, str], float],
+        which: tuple[str, int],
+    ) -> None:
+        """Keep a run for the report if none of its variant was worse."""
+        variant, number = which
+        seen = detections(self.programs, window.begin) if self.programs is not None else []
+        played = Played(
+            variant,
+            number,
+            begin=window.begin,
+            end=window.end,
+            steps=tuple(run.done),
+            probes=probes,
+            offered={one.name: one.offered for one in run.sendings},
+            recovered={of: value for (name, of), value in values.items() if name == "recovered"},
+            fault=run.fault,
+            sightings=seen,
+            seen=self.control.seen if self.control is not None else None,
+        )
+        worst = self.worst.setdefault(variant, played)
+        if played.badness > worst.badness:
+            self.worst[variant] = played
 
     async def _prepared(self, variant: Variant) -> _Run:
         """Ways, ports and cables of a run, found before anything is timed."""
@@ -208,9 +259,15 @@ class _Play:
             if wait > 0:
                 await asyncio.sleep(wait)
             struck = await self._do(step, run.rows[place])
+            run.done.append((struck, step, self._in_words(step, run.rows[place])))
             run.event = run.event or struck
             if run.fault is None and step.kind in FAULTS:
                 run.fault = struck
+
+    def _in_words(self, step: Step, rows: list[int]) -> str:
+        """What a step was done to: cables by their ends, as hops are found only now."""
+        fabric = self.lab.layout.fabric
+        return ", ".join([fabric.link_label(row) for row in rows] or [str(t) for t in step.targets])
 
     async def _do(self, step: Step, rows: list[int]) -> int:
         if step.kind in {Kind.DRAIN, Kind.UNDRAIN}:

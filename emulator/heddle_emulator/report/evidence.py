@@ -31,6 +31,8 @@ class Mark(Enum):
     """Word of it reached somebody else, by the back door or to the controller."""
     REPAIR = "repair"
     """Tables flipped to backups, with no controller."""
+    RECOVERED = "recovered"
+    """Packets get through again, by whatever way."""
     PLAN = "plan"
     """A new plan was committed."""
     ACK = "ack"

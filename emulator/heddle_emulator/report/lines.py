@@ -15,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64.0, 20.0, 24.0, 26.0
 MOST_LINES = 8
 """As many as eyes tell apart; the rest are drawn alike."""
 HEADROOM = 1.06
-MARKED = (Mark.FAULT, Mark.REPAIR, Mark.ACK, Mark.MEND)
+MARKED = (Mark.FAULT, Mark.REPAIR, Mark.RECOVERED, Mark.ACK, Mark.MEND)
 NEAR = 12.0
 
 
@@ -66,20 +66,34 @@ class Plot:
     height: float = HEIGHT
 
 
-def plots(story: Story) -> tuple[Plot, ...]:
-    """All charts of a run that have a point to show."""
-    return tuple(_plot(chart, story) for chart in story.charts if any(_values(chart)))
+def plots(story: Story, stories: Sequence[Story]) -> tuple[Plot, ...]:
+    """All charts of a run that have a point to show.
+
+    Charts of one title among ``stories`` have one scale, so that variants can be compared.
+    """
+    shown = [chart for chart in story.charts if _values(chart)]
+    return tuple(_plot(chart, story, _range(chart, stories)) for chart in shown)
+
+
+def _range(chart: Chart, stories: Sequence[Story]) -> tuple[float, float]:
+    alike = [
+        other
+        for story in stories
+        for other in story.charts
+        if (other.title, other.unit) == (chart.title, chart.unit)
+    ]
+    values = [value for other in alike for value in (*_values(other), other.ceiling or 0.0)]
+    return min(0.0, *values), max(values) * HEADROOM
 
 
 def _values(chart: Chart) -> list[float]:
     return [value for line in chart.lines for value in line.values if value is not None]
 
 
-def _plot(chart: Chart, story: Story) -> Plot:
+def _plot(chart: Chart, story: Story, scale: tuple[float, float]) -> Plot:
     times = [time for line in chart.lines for time in line.times]
     across = Axis(min(times), max(*times, story.seconds or 0.0), LEFT, WIDTH - RIGHT)
-    top = max(*_values(chart), chart.ceiling or 0.0) * HEADROOM
-    up = Axis(min(0.0, *_values(chart)), top, HEIGHT - BOTTOM, TOP)
+    up = Axis(*scale, HEIGHT - BOTTOM, TOP)
     flags = tuple(_flags(story.events, across))
     curves = tuple(_curve(n, line, chart.unit, (across, up)) for n, line in enumerate(chart.lines))
     return Plot(

@@ -52,7 +52,7 @@ def page(evidence: Evidence) -> str:
         .render(
             evidence=evidence,
             verdict=verdict(evidence),
-            stories=[_told(story) for story in evidence.stories],
+            stories=[_told(story, evidence.stories) for story in evidence.stories],
             bars=bars.bars(evidence.convergence),
             measured=[(one, bars.strip(one)) for one in evidence.measured],
         )
@@ -92,14 +92,14 @@ def _runs(evidence: Evidence) -> int:
     return max((len(one.runs) for one in evidence.measured), default=0)
 
 
-def _told(story: Story) -> Told:
+def _told(story: Story, stories: tuple[Story, ...]) -> Told:
     maps = heat.heats(story)
     shown = {one.title for one in maps if one.told} or {one.title for one in maps[:OPEN_MAPS]}
     return Told(
         story=story,
         overview=timeline.overview(story),
         episodes=timeline.episodes(story),
-        plots=lines.plots(story),
+        plots=lines.plots(story, stories),
         heats=maps,
         shown=frozenset(shown),
         certificates=story.certificates,

@@ -33,6 +33,7 @@ WORDS = {
     Mark.DETECTED: "detected",
     Mark.NOTICE: "notice",
     Mark.REPAIR: "local repair",
+    Mark.RECOVERED: "recovered",
     Mark.PLAN: "new plan",
     Mark.ACK: "in all FIBs",
     Mark.MEND: "mended",

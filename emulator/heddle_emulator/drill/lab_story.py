@@ -1,0 +1,155 @@
+"""One run in the lab told in full, for the report: what happened when, and what packets saw of it.
+
+Everything comes from what was seen anyway: probes' notes, agents' logs, the controller's own
+times. All clocks are one machine's. Of all runs of a variant the worst is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle.v1 import common_pb2
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_emulator.drill.lab_control import Seen, Sighting
+from heddle_emulator.drill.scenario import Kind, Step
+from heddle_emulator.netns.probe.notes import Notes
+from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Story
+
+NANO = 1e9
+BINS = 250
+"""Points of a line over time."""
+PER_BIN = 4
+"""Packets that a point is made of, at least."""
+MOST_LINES = 8
+MENDS = frozenset({Kind.MEND, Kind.START, Kind.UNDRAIN, Kind.REBOOT, Kind.RESUME, Kind.JOIN,
+                   Kind.RESTORE})  # fmt: skip
+HARMLESS = frozenset({Kind.DRAIN, Kind.SUBMIT, Kind.FINISH})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """One run as it was seen, times in nanoseconds by the machine's clock."""
+
+    variant: str
+    number: int
+    """From 1."""
+    begin: int
+    end: int
+    steps: tuple[tuple[int, Step, str], ...]
+    """When each was done, and to what."""
+    probes: Mapping[str, Sequence[Notes]]
+    offered: Mapping[str, float]
+    """Mbit/s of each stream of a probe, where it has a rate."""
+    recovered: Mapping[str, float]
+    """Seconds from the fault, by probe."""
+    fault: int | None
+    sightings: Sequence[Sighting]
+    seen: Seen | None
+
+    @property
+    def badness(self) -> tuple[float, float]:
+        """What runs are told apart by: how long packets were lost, then how many."""
+        notes = [one.within(self.begin, self.end) for all_ in self.probes.values() for one in all_]
+        lost = sum(one.lost_count() for one in notes)
+        return max(self.recovered.values(), default=0.0), lost
+
+
+def story(run: Played, runs: int) -> Story:
+    """A run for the report."""
+    which = "the only run" if runs == 1 else f"run {run.number} of {runs}, the worst for packets"
+    return Story(
+        title=f"{run.variant}: {which}" if run.variant else which.capitalize(),
+        variant=run.variant,
+        seconds=(run.end - run.begin) / NANO,
+        events=tuple(sorted(_events(run), key=lambda event: event.at)),
+        charts=tuple(_charts(run)),
+    )
+
+
+def _events(run: Played) -> Iterator[Event]:
+    def at(when: int) -> float:
+        return (when - run.begin) / NANO
+
+    for when, step, target in run.steps:
+        yield Event(at(when), _mark(step), f"{step.kind.value} {target}".strip(), target)
+    inside = range(run.begin, run.end)
+    for sighting in run.sightings:
+        if sighting.when in inside:
+            text = f"{sighting.switch} sees {sighting.link} down"
+            yield Event(at(sighting.when), Mark.DETECTED, text, sighting.link)
+    for probe, seconds in run.recovered.items():
+        if run.fault is not None and 0 < seconds < float("inf"):
+            text = f"packets of {probe} come again"
+            yield Event(at(run.fault) + seconds, Mark.RECOVERED, text, probe)
+    for when, mark, text in _control(run.seen) if run.seen else ():
+        if when in inside:
+            yield Event(at(when), mark, text, "controller")
+
+
+def _mark(step: Step) -> Mark:
+    if step.kind in MENDS:
+        return Mark.MEND
+    return Mark.OTHER if step.kind in HARMLESS else Mark.FAULT
+
+
+def _control(seen: Seen) -> Iterator[tuple[int, Mark, str]]:
+    """What the controller knew and did, by its own times."""
+    for _, link in seen.links:
+        word = "down" if link.oper_state == common_pb2.STATE_DOWN else "up"
+        text = f"controller knows {link.source} to {link.target} {word}"
+        yield link.state_time.ToNanoseconds(), Mark.NOTICE, text
+    newest = {plan.generation: plan for _, plan in seen.plans}
+    for plan in newest.values():
+        text = f"generation {plan.generation}: {plan.changed_count:,} flows move"
+        yield plan.commit_time.ToNanoseconds(), Mark.PLAN, text
+        if plan.HasField("programmed_time"):
+            text = f"generation {plan.generation} in every FIB"
+            yield plan.programmed_time.ToNanoseconds(), Mark.ACK, text
+
+
+def _charts(run: Played) -> Iterator[Chart]:
+    lines = [_delivered(run, name) for name in run.probes]
+    found = [line for line in lines if line is not None][:MOST_LINES]
+    if found:
+        note = "A point is of packets sent together; what never came counts as lost."
+        yield Chart("Packets that came, of those sent", "share", tuple(found), 1.0, note)
+    rates = [name for name in run.probes if run.offered.get(name)][:MOST_LINES]
+    if rates:
+        lines_ = tuple(_rate(run, name) for name in rates)
+        yield Chart("Rate of each probe, all its streams together", "Mbit/s", lines_)
+
+
+def _delivered(run: Played, name: str) -> Line | None:
+    """Share of the packets of a probe that came, by when they were sent; TCP has none."""
+    notes = [one.within(run.begin, run.end) for one in run.probes[name]]
+    sent = np.concatenate([one.sent for one in notes]) if notes else np.empty(0, dtype=np.int64)
+    if not len(sent):
+        return None
+    came = np.concatenate([~one.lost for one in notes]).astype(np.float64)
+    bins = min(BINS, max(1, len(sent) // PER_BIN))
+    edges = _edges(run, bins)
+    count, _ = np.histogram(sent, edges)
+    good, _ = np.histogram(sent, edges, weights=came)
+    share = np.divide(good, count, out=np.full(bins, np.nan), where=count > 0)
+    return _line(run, name, edges, share)
+
+
+def _rate(run: Played, name: str) -> Line:
+    edges = _edges(run, BINS // 2)
+    pairs = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+    rates = [sum(one.mbit(low, high) for one in run.probes[name]) for low, high in pairs]
+    return _line(run, name, edges, np.asarray(rates))
+
+
+def _edges(run: Played, bins: int) -> Ints:
+    return np.linspace(run.begin, run.end, bins + 1).astype(np.int64)
+
+
+def _line(run: Played, name: str, edges: Ints, values: Floats) -> Line:
+    """Steps: the last value stands until the end."""
+    times = ((edges - run.begin) / NANO).round(6).tolist()
+    shown = [None if np.isnan(value) else round(float(value), 4) for value in values]
+    return Line(name, tuple(times), (*shown, shown[-1]))

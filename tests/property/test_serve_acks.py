@@ -1,0 +1,222 @@
+"""Answers of agents, late, twice, out of order, of pushes that are over: against a small model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_controller.model.program import no_entries
+from heddle_controller.reconcile.errors import SessionLost, StaleEpoch
+from heddle_controller.reconcile.southbound import (
+    AgentSession,
+    Push,
+    PushMode,
+    PushReport,
+    PushStatus,
+)
+from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.serve.agents.tenure import Tenure
+from tests.unit.store.samples import clos
+
+FABRIC = clos()
+LIMIT = 4
+LAST_RIB, LAST_FIB = pb.PUSH_STAGE_RIB, pb.PUSH_STAGE_FIB
+
+
+@dataclass
+class Told:
+    """What the model knows of one push: how it must have ended, if it must have."""
+
+    generation: int
+    answer: asyncio.Future[PushReport] | None
+    """None for one that is carried for another replica."""
+    nonce: int = 0
+    """In the stream; 0 while it is not sent."""
+    rib: bool = False
+    ended: str = ""
+    """``fib``, ``refused``, ``lost``, ``stale``; empty while nothing has ended it."""
+    replies: list[pb.PushResult] = field(default_factory=list)
+
+
+class Acks(RuleBasedStateMachine):
+    """One stream, an agent that answers as it likes, and a leader that comes and goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.leads = True
+        self.tenure = Tenure(lambda _epoch: self.leads)
+        about = AgentSession(1, "f1", "l0", "i", "0", frozenset(), 0, 1, 1, b"d")
+        self.stream = AgentStream(about, LIMIT, self.tenure)
+        self.outgoing: AsyncGenerator[Any, None] = self.stream.outgoing()
+        self.generation = 0
+        self.session = 1
+        self.pushes: list[Told] = []
+        self.unsent: list[Told] = []
+        self.over = False
+
+    def teardown(self) -> None:
+        """The stream ends, and nothing waits for ever."""
+        self.stream.end()
+        self._lost()
+        self.check()
+        assert not self.waiting()
+        self.loop.run_until_complete(self.outgoing.aclose())
+        self.loop.close()
+
+    def waiting(self) -> list[Told]:
+        """Pushes of ours that nothing has ended."""
+        return [one for one in self.pushes if not one.ended and one.answer is not None]
+
+    @rule()
+    @precondition(lambda self: not self.stream.full)
+    def submit(self) -> None:
+        """The loop sends a batch."""
+        self.generation += 1
+        none = no_entries()
+        push = Push(PushMode.INCREMENTAL, 5, self.generation, FABRIC, none, none)
+
+        async def ask() -> asyncio.Future[PushReport]:
+            return self.stream.submit(push)
+
+        told = Told(self.generation, self.loop.run_until_complete(ask()))
+        self._queued(told)
+
+    @rule()
+    @precondition(lambda self: not self.stream.full)
+    def carry(self) -> None:
+        """Another replica, who leads, has a batch for the agent."""
+        self.generation += 1
+        told = Told(self.generation, None)
+        push = pb.Push(
+            mode=pb.PUSH_MODE_INCREMENTAL,
+            epoch=5,
+            generation=self.generation,
+            nonce=1000 + self.generation,
+        )
+        self.stream.carry(push, told.replies.append)
+        self._queued(told)
+
+    def _queued(self, told: Told) -> None:
+        self.pushes.append(told)
+        if self.over:
+            told.ended = "lost"
+        else:
+            self.unsent.append(told)
+
+    @rule()
+    @precondition(lambda self: self.unsent and not self.over)
+    def send(self) -> None:
+        """The stream takes the next batch that may go; those that may not come to an end."""
+        while self.unsent:
+            told = self.unsent.pop(0)
+            ours = told.answer is not None
+            if self.tenure.holds(5) and (self.leads or not ours):
+                message = self.loop.run_until_complete(anext(self.outgoing))
+                assert message.push.generation == told.generation
+                assert not any(message.push.nonce == one.nonce for one in self.pushes)
+                told.nonce = message.push.nonce
+                return
+            told.ended = "stale"
+        # Nothing may go: let the stream see that.
+        waiting = asyncio.wait_for(anext(self.outgoing), 0.01)
+        try:
+            self.loop.run_until_complete(waiting)
+        except TimeoutError:
+            self.outgoing = self.stream.outgoing()
+        else:
+            raise AssertionError("what may not go went")
+
+    @rule(data=st.data(), stage=st.sampled_from([LAST_RIB, LAST_FIB]), applied=st.booleans())
+    @precondition(lambda self: any(one.nonce for one in self.pushes))
+    def answer(self, data: st.DataObject, stage: pb.PushStage.ValueType, applied: bool) -> None:  # noqa: FBT001 - drawn
+        """The agent answers any batch that it was ever sent, again and in any order."""
+        told = data.draw(st.sampled_from([one for one in self.pushes if one.nonce]))
+        status = pb.PUSH_STATUS_APPLIED if applied else pb.PUSH_STATUS_STALE_EPOCH
+        result = pb.PushResult(
+            nonce=told.nonce,
+            epoch=5,
+            generation=told.generation,
+            stage=stage,
+            status=status,
+            highest_epoch=6,
+        )
+        self.stream.answered(result, 1.0)
+        if told.ended:
+            return
+        if stage == LAST_FIB:
+            told.ended = "fib"
+        elif not applied:
+            told.ended = "refused"
+        told.rib = True
+
+    @rule(nonce=st.integers(10_000, 20_000))
+    def answer_nothing(self, nonce: int) -> None:
+        """The agent answers what it was never sent."""
+        self.stream.answered(pb.PushResult(nonce=nonce, stage=LAST_FIB), 1.0)
+
+    @rule()
+    @precondition(lambda self: not self.over)
+    def begin_anew(self) -> None:
+        """It fell too far behind."""
+        self.session += 1
+        self.stream.begin_anew(self.session)
+        self._lost()
+
+    @rule(leads=st.booleans())
+    def lease(self, leads: bool) -> None:  # noqa: FBT001 - drawn
+        """Our lease ends, or is had again."""
+        self.leads = leads
+
+    @rule()
+    @precondition(lambda self: not self.over)
+    def end(self) -> None:
+        """The connection is gone."""
+        self.stream.end()
+        self.over = True
+        self._lost()
+
+    def _lost(self) -> None:
+        self.unsent.clear()
+        for told in self.pushes:
+            told.ended = told.ended or "lost"
+
+    @invariant()
+    def check(self) -> None:
+        """Each push has ended as it must, once, and no other has."""
+        self.loop.run_until_complete(asyncio.sleep(0))
+        assert self.stream.pending_count <= LIMIT
+        for told in self.pushes:
+            if told.answer is None:
+                self._check_carried(told)
+            else:
+                _check_own(told, told.answer)
+
+    def _check_carried(self, told: Told) -> None:
+        assert all(reply.nonce == 1000 + told.generation for reply in told.replies)
+        last = [reply for reply in told.replies if reply.stage == LAST_FIB or reply.status != 1]
+        assert len(last) == (told.ended in {"fib", "refused", "stale"})
+        assert not last or last[0] is told.replies[-1]
+
+
+def _check_own(told: Told, answer: asyncio.Future[PushReport]) -> None:
+    assert answer.done() == bool(told.ended)
+    if told.ended in {"lost", "stale"}:
+        kind = SessionLost if told.ended == "lost" else StaleEpoch
+        assert isinstance(answer.exception(), kind)
+    elif told.ended:
+        report = answer.result()
+        assert (report.fib is not None) == (told.ended == "fib")
+        if told.ended == "refused":
+            assert report.status is PushStatus.STALE_EPOCH
+
+
+Acks.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAcks = Acks.TestCase

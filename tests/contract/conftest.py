@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.contract.store_worlds import store, world
+from tests.contract.store_worlds import redis_server, store, world
 
-__all__ = ["store", "world"]
+__all__ = ["redis_server", "store", "world"]

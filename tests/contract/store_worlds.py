@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +11,8 @@ import pytest
 
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.store.embedded import open_embedded
+from heddle_controller.store.redis import open_redis
+from tests.redis_server import EVERY_SECOND, RedisServer
 
 
 class Ticking:
@@ -44,13 +47,34 @@ class EmbeddedWorld:
         return await open_embedded(self.path, self._now)
 
 
-WORLDS = {"embedded": EmbeddedWorld}
+class RedisWorld:
+    """Some keys in a real redis-server that the tests of one process share."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.url = f"{server.url}?name={secrets.token_hex(4)}"
+        self._now = Ticking()
+
+    async def open(self) -> Store:
+        """See ``StoreWorld``."""
+        return await open_redis(self.url, now=self._now)
 
 
-@pytest.fixture(params=sorted(WORLDS))
+WORLDS = ("embedded", "redis")
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One server for all; it does not wait for its disk."""
+    with RedisServer(tmp_path_factory.mktemp("redis"), *EVERY_SECOND) as server:
+        yield server
+
+
+@pytest.fixture(params=WORLDS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
     """Each kind of store in turn."""
-    return WORLDS[request.param](tmp_path)
+    if request.param == "embedded":
+        return EmbeddedWorld(tmp_path)
+    return RedisWorld(request.getfixturevalue("redis_server"))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,10 +13,9 @@ from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.reconcile.errors import Conflict, StaleIntent
 from heddle_controller.reconcile.records import FabricRecord, FabricSummary, Overlay, Request
 from heddle_controller.store.codec.audit import Change, fabric_text
-from heddle_controller.store.codec.container import pack, unpack
-from heddle_controller.store.codec.structure import PackedStructure, pack_structure
+from heddle_controller.store.codec.structure import pack_structure
+from heddle_controller.store.common.fabrics import FabricPut
 from heddle_controller.store.common.reporters import observed_states
-from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.common.states import States, state_times
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
 from heddle_controller.store.embedded.requests import once
@@ -26,38 +25,6 @@ from heddle_controller.store.embedded.rows import (
     fabric_row,
     find_fabric,
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Put:
-    """One request to put a fabric, packed before its transaction begins."""
-
-    name: str
-    title: str
-    fabric: Fabric
-    packed: PackedStructure
-    etag: str
-    checked_version: int | None
-
-    def fingerprint(self) -> str:
-        states = np.concatenate([self.fabric.link_state, self.fabric.node_state]).tobytes()
-        digest = self.packed.digest
-        return fingerprint("put_fabric", self.name, self.title, digest, states, self.etag)
-
-    def encode(self, record: FabricRecord) -> bytes:
-        """What of the answer the request does not tell."""
-        meta = {
-            "etag": record.etag,
-            "update_time": record.update_time,
-            "revision": record.revision,
-        }
-        return pack(meta, {"observed": record.observed, "state_time": record.state_time})
-
-    def decode(self, answer: bytes) -> FabricRecord:
-        """The first answer to this request."""
-        meta, columns = unpack(answer)
-        fabric = replace(self.fabric, structure=self.packed.structure)
-        return FabricRecord(self.name, self.title, fabric=fabric, **meta, **columns)
 
 
 class FabricTables(Part):
@@ -75,7 +42,7 @@ class FabricTables(Part):
     ) -> FabricRecord:
         """See ``FabricStore``."""
         packed = await asyncio.to_thread(pack_structure, fabric.structure, f"fabric {name!r}")
-        put = _Put(name, title, fabric, packed, etag, checked_version)
+        put = FabricPut(name, title, fabric, packed, etag, checked_version)
 
         def work(connection: sqlite3.Connection) -> FabricRecord:
             codec = (put.encode, put.decode)
@@ -86,7 +53,9 @@ class FabricTables(Part):
 
         return await self._write(name, work)
 
-    def _put(self, connection: sqlite3.Connection, put: _Put, request: Request) -> FabricRecord:
+    def _put(
+        self, connection: sqlite3.Connection, put: FabricPut, request: Request
+    ) -> FabricRecord:
         structures = self._shared.structures
         old = find_fabric(connection, put.name, structures)
         version = old.version if old else 0
@@ -105,7 +74,7 @@ class FabricTables(Part):
     def _row(
         self,
         connection: sqlite3.Connection,
-        put: _Put,
+        put: FabricPut,
         old: FabricRow | None,
         structure: Structure,
     ) -> FabricRow:

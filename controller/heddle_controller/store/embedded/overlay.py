@@ -7,11 +7,9 @@ plan changes by it.
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
 
-import orjson
-
-from heddle_controller.reconcile.records import FabricSummary, Overlay, Request
+from heddle_controller.reconcile.records import FabricSummary, Request
+from heddle_controller.store.codec.answers import parse_summary, summary_json
 from heddle_controller.store.codec.audit import Change, overlay_text
 from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
@@ -32,7 +30,7 @@ class OverlayColumns(Part):
             def set_() -> FabricSummary:
                 return self._set_overlay(connection, fabric, withdrawn, request)
 
-            return once(connection, request, print_, set_, (_json, _parse))
+            return once(connection, request, print_, set_, (summary_json, parse_summary))
 
         return await self._write(fabric, work)
 
@@ -56,13 +54,3 @@ class OverlayColumns(Part):
         texts = (overlay_text(withdrawn=value) for value in (not withdrawn, withdrawn))
         self._note(connection, request, Change("set_overlay", f"fabrics/{fabric}", *texts))
         return fabric_row(connection, fabric, self._shared.structures).record().summary()
-
-
-def _json(summary: FabricSummary) -> bytes:
-    return orjson.dumps(summary)
-
-
-def _parse(answer: bytes) -> FabricSummary:
-    fields: dict[str, Any] = orjson.loads(answer)
-    overlay = Overlay(**fields.pop("overlay"))
-    return FabricSummary(**fields, overlay=overlay)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 
-import orjson
-
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.records import LinkName, LinkRecord, Request, SwitchRecord
+from heddle_controller.store.codec.answers import link_json, parse_link
 from heddle_controller.store.codec.audit import Change, state_text
 from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.common.states import States, changed
@@ -31,7 +30,7 @@ class StateTables(Part):
         print_ = fingerprint("set_link_state", fabric, str(link), state.name)
 
         def work(connection: sqlite3.Connection) -> LinkRecord:
-            codec = (_link_json, _parse_link)
+            codec = (link_json, parse_link)
             set_ = lambda: self._set_link(connection, fabric, link, state, request)  # noqa: E731
             return once(connection, request, print_, set_, codec)
 
@@ -107,18 +106,3 @@ def _save(connection: sqlite3.Connection, row: FabricRow, states: States, now: f
         "UPDATE fabrics SET etag = ?, update_time = ? WHERE name = ?", (etag, now, row.name)
     )
     return replace(row, states=states, etag=etag, update_time=now, version=version)
-
-
-def _link_json(record: LinkRecord) -> bytes:
-    return orjson.dumps(record)
-
-
-def _parse_link(answer: bytes) -> LinkRecord:
-    fields = orjson.loads(answer)
-    return LinkRecord(
-        link=LinkName(**fields["link"]),
-        gbps=fields["gbps"],
-        admin_state=State(fields["admin_state"]),
-        observed_state=State(fields["observed_state"]),
-        state_time=fields["state_time"],
-    )

@@ -1,0 +1,153 @@
+"""Demand sets in the Redis store: large, so the fabric only points at them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from heddle_controller.model.demand import Demands
+from heddle_controller.reconcile.errors import NotFound
+from heddle_controller.reconcile.records import DemandRecord, Request
+from heddle_controller.store.codec.audit import demands_text
+from heddle_controller.store.codec.demands import pack_demands, unpack_demands
+from heddle_controller.store.common.requests import fingerprint
+from heddle_controller.store.redis.change import INTENT, Ask, Blob, Change, drop, new_token, put
+from heddle_controller.store.redis.fabric import at_revision, known
+from heddle_controller.store.redis.part import NOBODY, Part, entry
+from heddle_controller.store.redis.view import View
+
+DEMANDS = "demands"
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """What the fabric has of a set."""
+
+    blob: str
+    etag: str
+    update_time: float
+    text: str
+    """For the audit trail."""
+
+
+class DemandPart(Part):
+    """The demand sets of ``WorkStore``."""
+
+    async def put_demands(
+        self,
+        fabric: str,
+        name: str,
+        demands: Demands,
+        *,
+        checked_revision: int,
+        request: Request = NOBODY,
+    ) -> DemandRecord:
+        """See ``WorkStore``."""
+        body = await asyncio.to_thread(pack_demands, demands)
+        blob, text, field = Blob(f"demands-{new_token()}", body), demands_text(body), _field(name)
+
+        def decide(given: View | None) -> tuple[Change, DemandRecord]:
+            view, guard = at_revision(given, fabric, checked_revision)
+            old, now = _set(view, name), self._shared.now()
+            new = _Set(blob.id, new_token(), now, text)
+            texts = (old.text if old else "", text)
+            change = Change(
+                fabric=fabric,
+                kind=INTENT,
+                guards=(guard, (field, view.raw(field))),
+                ops=(put(field, orjson.dumps(asdict(new))),),
+                keep=(blob,),
+                drop=(old.blob,) if old else (),
+                audit=entry(request, now, "put_demands", _name(fabric, name), texts),
+                answer=orjson.dumps([new.etag, now]),
+                time=now,
+            )
+            return change, DemandRecord(name, demands, new.etag, now)
+
+        ask = Ask(request, fingerprint("put_demands", fabric, name, body))
+        return await self._write(
+            fabric, ask, decide, lambda answer: DemandRecord(name, demands, *orjson.loads(answer))
+        )
+
+    async def get_demands(self, fabric: str, name: str) -> DemandRecord:
+        """See ``WorkStore``."""
+        while True:
+            view = await self._view(fabric)
+            with self._sound():
+                wanted = _set(view, name)
+            if wanted is None:
+                raise NotFound(_name(fabric, name))
+            if await self._body(wanted.blob):
+                return self._demand_record(name, wanted)
+
+    async def delete_demands(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
+        """See ``WorkStore``."""
+        field = _field(name)
+
+        def decide(given: View | None) -> tuple[Change, None]:
+            view = known(given, fabric)
+            old, now = _set(view, name), self._shared.now()
+            if old is None:
+                raise NotFound(_name(fabric, name))
+            change = Change(
+                fabric=fabric,
+                kind=INTENT,
+                guards=((field, view.raw(field)),),
+                ops=(drop(field),),
+                drop=(old.blob,),
+                audit=entry(request, now, "delete_demands", _name(fabric, name), (old.text, "")),
+                time=now,
+            )
+            return change, None
+
+        ask = Ask(request, fingerprint("delete_demands", fabric, name))
+        await self._write(fabric, ask, decide, lambda _: None)
+
+    async def _bodies(self, view: View) -> bool:
+        """Bring all sets of a fabric into memory; False where one is gone meanwhile."""
+        sets = [wanted for name in view.names(DEMANDS) if (wanted := _set(view, name))]
+        return all([await self._body(wanted.blob) for wanted in sets])
+
+    def _demands_of(self, view: View) -> tuple[DemandRecord, ...] | None:
+        """All sets of a fabric, by name; None where not all are in memory."""
+        sets = [(name, wanted) for name in view.names(DEMANDS) if (wanted := _set(view, name))]
+        if any(wanted.blob not in self._shared.demands for _, wanted in sets):
+            return None
+        return tuple(self._demand_record(name, wanted) for name, wanted in sets)
+
+    def _demand_record(self, name: str, wanted: _Set) -> DemandRecord:
+        demands = self._shared.demands[wanted.blob]
+        return DemandRecord(name, demands, wanted.etag, wanted.update_time)
+
+    async def _body(self, blob: str) -> bool:
+        """Bring a set into memory; False where it is gone, for another or for none."""
+        if blob in self._shared.demands:
+            return True
+        body = await self._shared.blobs.read(blob)
+        if body is None:
+            return False
+        with self._sound():
+            self._shared.demands[blob] = await asyncio.to_thread(unpack_demands, body)
+        self._forget(blob)
+        return True
+
+    def _forget(self, newest: str) -> None:
+        """Let go of sets that no fabric points at any more."""
+        views = self._shared.mirror.views.values()
+        used = {w.blob for view in views for n in view.names(DEMANDS) if (w := _set(view, n))}
+        for blob in set(self._shared.demands) - used - {newest}:
+            del self._shared.demands[blob]
+
+
+def _set(view: View, name: str) -> _Set | None:
+    return view.get(DEMANDS, name, lambda raw: _Set(**orjson.loads(raw)))
+
+
+def _field(name: str) -> str:
+    return f"{DEMANDS}/{name}"
+
+
+def _name(fabric: str, name: str) -> str:
+    return f"fabrics/{fabric}/demands/{name}"

@@ -1,0 +1,111 @@
+"""Hears of every write: wakes who watches, and keeps the mirror warm.
+
+What the log tells is that something of a fabric changed, and whether it is intent or
+facts. Our own writes are told of when they are made, so they are passed over here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from heddle_controller.store.changes import Changes
+from heddle_controller.store.redis.change import FACTS, INTENT
+from heddle_controller.store.redis.mirror import Mirror
+
+BLOCK_SECONDS = 0.5
+"""For which one call waits in the server; then it shows that the server is there."""
+AT_ONCE = 1_000
+
+
+class Follower:
+    """Reads the log from where the mirror stands."""
+
+    def __init__(
+        self,
+        client: Redis,
+        mirror: Mirror,
+        changes: Changes,
+        writer: str,
+        lease_moved: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._link = mirror.link
+        self._log = mirror.keys.log
+        self._mirror = mirror
+        self._changes = changes
+        self._writer = writer
+        self._lease_moved = lease_moved
+        self._last = mirror.number
+        self._start = 0
+        self._closed = False
+        self._warming: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._run(), name="store log")
+
+    async def begin_anew(self) -> None:
+        """From where the mirror stands now; everything may have changed."""
+        self._start += 1
+        self._last = self._mirror.number
+        await self._client.connection_pool.disconnect()
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        for fabric in self._mirror.views:
+            self._changes.tell(fabric, facts=False)
+        self._lease_moved()
+
+    async def _run(self) -> None:
+        while not self._closed:  # the library may take a cancellation for an answer
+            await self._link.returned.wait()
+            start = self._start
+            try:
+                answer: Any = await self._client.xread(
+                    {self._log: f"{self._last}-0"},
+                    count=AT_ONCE,
+                    block=round(BLOCK_SECONDS * 1000),
+                )
+            except (RedisError, OSError, TimeoutError) as error:
+                if start == self._start and self._link.up:
+                    self._link.lost(error)
+                await asyncio.sleep(0)
+                continue
+            if start == self._start:
+                self._link.heard()
+                self._take([entry for _, entries in answer for entry in entries])
+
+    def _take(self, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
+        if not entries:
+            return
+        if int(entries[0][0].partition(b"-")[0]) != self._last + 1:
+            self._tell_all()  # some were dropped before they were read
+        for identity, fields in entries:
+            self._last = int(identity.partition(b"-")[0])
+            self._hear(fields)
+        if self._warming is None or self._warming.done():
+            self._warming = asyncio.create_task(self._warm())
+
+    def _hear(self, fields: dict[bytes, bytes]) -> None:
+        kind, fabric = fields[b"k"].decode(), fields[b"f"].decode()
+        if kind == "l":
+            self._lease_moved()
+        elif kind in (INTENT, FACTS) and fields[b"b"].decode() != self._writer:
+            self._changes.tell(fabric, facts=kind == FACTS)
+
+    async def _warm(self) -> None:
+        if self._link.up:
+            await self._mirror.fresh()
+
+    async def close(self) -> None:
+        """Hear no more."""
+        self._closed = True
+        tasks = [task for task in (self._task, self._warming) if task is not None]
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await self._client.aclose()

@@ -1,0 +1,177 @@
+"""Leadership over Redis: a lease that runs out, and an epoch that only grows.
+
+Whoever takes the lease gets the next epoch, in one script; every write of a leader is
+compared with the newest epoch in the step that writes. So the lease only has to be good
+enough for two not to work against each other, never for safety.
+
+The holder goes by its own clock, counted from before it asked: what it cannot know to
+have is over. A process that was stopped and goes on finds that out before anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+import structlog
+
+from heddle_controller.reconcile.errors import PortError, Unavailable
+from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.store.redis.change import new_token
+from heddle_controller.store.redis.part import Part, Term
+from heddle_controller.store.redis.scripts import LEAD, RENEW, RESIGN
+
+log = structlog.stdlib.get_logger(__name__)
+
+LEASE_SECONDS = 1.5
+"""For which a leader that was killed is waited for."""
+RENEWALS = 4
+"""In the time of one lease."""
+MARGIN = 0.05
+"""Seconds by which our lease is over before anybody else's begins."""
+
+
+class LeadershipPart(Part):
+    """``Leadership``, ``Succession`` and ``Freshness``."""
+
+    def wake(self) -> None:
+        """A lease was taken or given up."""
+        self._shared.turn.set()
+
+    async def acquire_leadership(self, holder: str, *, above: int = 0) -> int:
+        """See ``Leadership``."""
+        while True:
+            self._check_open()
+            self._shared.turn.clear()
+            try:
+                epoch, pause = await self._ask(holder, above)
+            except Unavailable:
+                await self._until_returned()
+                continue
+            if epoch:
+                self._check_open()  # then the lease is given up with all others
+                return epoch
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._shared.turn.wait()
+
+    def _check_open(self) -> None:
+        if self._shared.link.ending:
+            raise Unavailable("the store is closed, the controller is stopping")
+
+    async def _ask(self, holder: str, above: int) -> tuple[int, float]:
+        """Our epoch; or 0, and for how many seconds the lease of another lasts."""
+        keys, asked = self._shared.keys, time.monotonic()
+        least = max(above, self._shared.mirror.highest)
+        names = [keys.lease, keys.leader, keys.sequence, keys.log]
+        milliseconds = round(LEASE_SECONDS * 1000)
+        args = [
+            holder,
+            least,
+            milliseconds,
+            new_token(),
+            self._shared.writer,
+            self._shared.bounds.writes,
+        ]
+        given, left = await self._shared.link.call(lambda c: LEAD.call(c, names, args))
+        epoch = int(given)
+        if not epoch:
+            return 0, max(left, 0) / 1000 + 0.002
+        self._shared.mirror.highest = epoch
+        term = Term(asked + LEASE_SECONDS - MARGIN)
+        self._shared.terms[epoch] = term
+        term.renewing = asyncio.create_task(self._renew(epoch, term), name="lease")
+        return epoch, 0.0
+
+    async def _until_returned(self) -> None:
+        """Wait for the server, or for the end of the store."""
+        link = self._shared.link
+        while not link.up and not link.ending:
+            self._shared.turn.clear()
+            waits = [
+                asyncio.create_task(link.returned.wait()),
+                asyncio.create_task(self._shared.turn.wait()),
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    async def _renew(self, epoch: int, term: Term) -> None:
+        try:
+            while term.left():
+                await asyncio.sleep(min(LEASE_SECONDS / RENEWALS, term.left()))
+                if term.left() and not await self._renewed(epoch, term):
+                    break
+        finally:
+            self._end(epoch)
+
+    async def _renewed(self, epoch: int, term: Term) -> bool:
+        """Whether it is not known to be another's turn."""
+        keys, asked = self._shared.keys, time.monotonic()
+        names, args = [keys.lease, keys.leader], [epoch, round(LEASE_SECONDS * 1000)]
+        try:
+            async with asyncio.timeout(term.left()):
+                done = await self._shared.link.call(lambda c: RENEW.call(c, names, args))
+        except (Unavailable, TimeoutError):
+            return True
+        if done:
+            term.until = asked + LEASE_SECONDS - MARGIN
+        return bool(done)
+
+    def _end(self, epoch: int) -> None:
+        term = self._shared.terms.pop(epoch, None)
+        if term is not None:
+            term.over.set()
+
+    def end_all(self) -> None:
+        """The store is not the one that gave the leases out."""
+        for epoch, term in list(self._shared.terms.items()):
+            if term.renewing is not None:
+                term.renewing.cancel()
+            self._end(epoch)
+
+    async def leadership_lost(self, epoch: int) -> None:
+        """See ``Leadership``."""
+        term = self._shared.terms.get(epoch)
+        if term is not None:
+            await term.over.wait()
+
+    async def release_leadership(self, epoch: int) -> None:
+        """See ``Leadership``."""
+        term = self._shared.terms.get(epoch)
+        if term is None:
+            return
+        self._end(epoch)
+        if term.renewing is not None:
+            term.renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await term.renewing
+        keys = self._shared.keys
+        names = [keys.lease, keys.leader, keys.sequence, keys.log]
+        args = [epoch, new_token(), self._shared.writer, self._shared.bounds.writes]
+        try:
+            await self._shared.link.call(lambda c: RESIGN.call(c, names, args))
+        except PortError as error:
+            log.warning("lease not handed over, it runs out", epoch=epoch, why=str(error))
+
+    def leads(self, epoch: int) -> bool:
+        """See ``Succession``."""
+        term = self._shared.terms.get(epoch)
+        return term is not None and term.left() > 0 and not self._shared.link.closed
+
+    async def leader(self) -> Leader:
+        """See ``Succession``."""
+        await self._shared.mirror.fresh()
+        self._shared.link.check()
+        return self._shared.mirror.leader
+
+    def stale_for(self) -> float:
+        """See ``Freshness``."""
+        return self._shared.link.silent_for()
+
+    async def _resign_all(self) -> None:
+        for epoch in list(self._shared.terms):
+            await self.release_leadership(epoch)

@@ -1,0 +1,60 @@
+-- Tells what changed since a write that the asker knows of: the present values, in one step.
+--
+-- KEYS: sequence, log, leader. ARGV: number and token of the last write known, most entries
+-- to tell, prefix of the keys of fabrics (which share the slot of KEYS).
+-- Answers {"news", number, token, epoch, holder, {fabric, whole, {field, value, ...}}...},
+-- {"gap", number}: too much to tell, read everything; or {"older", number}: that write is not
+-- in this store, which has come back from an earlier time.
+
+local top = redis.call('GET', KEYS[1]) or '0'
+local last = ARGV[1]
+if tonumber(last) > tonumber(top) then
+  return {'older', top}
+end
+local token = ARGV[2]
+if tonumber(last) > 0 then
+  local known = redis.call('XRANGE', KEYS[2], last .. '-0', last .. '-0')[1]
+  if not known then
+    return {'gap', top}
+  end
+  if known[2][2] ~= token then
+    return {'older', top}
+  end
+end
+
+local entries = redis.call('XRANGE', KEYS[2], '(' .. last .. '-0', '+', 'COUNT', ARGV[3])
+if #entries >= tonumber(ARGV[3]) then
+  return {'gap', top}
+end
+local names, fields = {}, {}
+for _, entry in ipairs(entries) do
+  local pairs_ = entry[2]
+  token = pairs_[2]
+  local fabric = pairs_[8]
+  if fabric ~= '' then
+    if not fields[fabric] then
+      names[#names + 1] = fabric
+      fields[fabric] = {version = true, facts = true, change_time = true}
+    end
+    for i = 9, #pairs_, 2 do
+      fields[fabric][pairs_[i + 1]] = true
+    end
+  end
+end
+
+local leader = redis.call('HMGET', KEYS[3], 'epoch', 'holder')
+local answer = {'news', top, token, leader[1] or '0', leader[2] or ''}
+for _, fabric in ipairs(names) do
+  local key = ARGV[4] .. fabric
+  local values, whole = {}, 0
+  if fields[fabric]['*'] then
+    values, whole = redis.call('HGETALL', key), 1
+  else
+    for field in pairs(fields[fabric]) do
+      values[#values + 1] = field
+      values[#values + 1] = redis.call('HGET', key, field)
+    end
+  end
+  answer[#answer + 1] = {fabric, whole, values}
+end
+return answer

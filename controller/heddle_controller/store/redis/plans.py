@@ -1,0 +1,212 @@
+"""Committed plans in the Redis store.
+
+A plan is written beside the fabric first, however long that takes; the commit is the
+small change that makes the fabric point at it, refused if the epoch or the generation
+has moved on. The newest plan of each fabric is kept in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass, replace
+
+import orjson
+
+from heddle_controller.model.fabric import Structure
+from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.program import Program
+from heddle_controller.reconcile.errors import StaleEpoch, StaleGeneration
+from heddle_controller.reconcile.records import Committed, PlanFacts, Programmed
+from heddle_controller.store.codec.plans import pack_plan, unpack_plan
+from heddle_controller.store.codec.structure import pack_structure
+from heddle_controller.store.redis.change import FACTS, Blob, Change, drop, new_token, put
+from heddle_controller.store.redis.fabric import known, meta_of
+from heddle_controller.store.redis.part import NO_ASK, Part
+from heddle_controller.store.redis.view import View
+
+KEPT = 4
+"""Plans kept of each fabric: an agent that was away for a few still holds a table we know."""
+PLAN, PROGRAMMED, GENERATION = "plan", "programmed", "generation"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What the fabric has of a plan."""
+
+    blob: str
+    structure: str
+    """Blob of the structure that it was made on."""
+    digest: str
+    """Of the structure."""
+    changed_count: int
+    solve_seconds: float
+    commit_time: float
+
+    def facts(self) -> PlanFacts:
+        return PlanFacts(self.changed_count, self.solve_seconds, self.commit_time)
+
+
+class PlanPart(Part):
+    """``commit``, ``certify`` and ``committed`` of ``PlanStore``."""
+
+    async def commit(
+        self,
+        fabric: str,
+        *,
+        epoch: int,
+        expected_generation: int,
+        plan: Plan,
+        program: Program,
+        facts: PlanFacts,
+    ) -> Committed:
+        """See ``PlanStore``."""
+        if (program.epoch, program.generation) != (epoch, expected_generation + 1):
+            raise ValueError(
+                f"program of epoch {program.epoch}, generation {program.generation} committed "
+                f"with epoch {epoch} after generation {expected_generation}"
+            )
+        body = await asyncio.to_thread(pack_plan, plan, program)
+        blob = Blob(f"plan-{new_token()}", body)
+        digest, structure = await self._named(plan.fabric.structure, fabric)
+
+        def decide(given: View | None) -> tuple[Change, PlanFacts]:
+            view = known(given, fabric)
+            self._check_epoch(epoch)
+            newest = view.number(GENERATION)
+            if newest != expected_generation:
+                raise StaleGeneration(expected_generation, newest)
+            meta = meta_of(view)
+            on = Blob(meta.blob, None) if meta.digest == digest else structure
+            now = self._shared.now()
+            row = _Row(blob.id, on.id, digest, facts.changed_count, facts.solve_seconds, now)
+            change = _commit(view, program, row, (blob, on))
+            return replace(change, epoch=epoch, time=now), row.facts()
+
+        done = await self._write(fabric, NO_ASK, decide)
+        self._shared.plans[fabric] = (blob.id, plan, program)
+        programmed = _programmed_of(self._shared.mirror.view(fabric))
+        return Committed(plan, program, done, programmed)
+
+    async def _named(self, structure: Structure, fabric: str) -> tuple[str, Blob]:
+        """The digest of a structure, by identity where it is known: hashing one takes long.
+
+        And a blob of it, for where the fabric has another by now.
+        """
+        view = self._shared.mirror.views.get(fabric)
+        current = meta_of(view).digest if view else ""
+        if self._shared.structures.get(current) is structure:
+            return current, Blob(f"structure-{new_token()}", None)
+        packed = await asyncio.to_thread(pack_structure, structure, f"fabric {fabric!r}")
+        return packed.digest, Blob(f"structure-{new_token()}", packed.body)
+
+    def _check_epoch(self, epoch: int) -> None:
+        newest = self._shared.mirror.leader.epoch
+        if newest != epoch:
+            raise StaleEpoch(epoch, newest)
+
+    async def certify(
+        self, fabric: str, *, epoch: int, generation: int, certificate: Certificate
+    ) -> bool:
+        """See ``PlanStore``."""
+        committed = await self.committed(fabric)
+        self._shared.link.check()
+        self._check_epoch(epoch)
+        if committed is None or committed.generation != generation:
+            return False
+        plan, program = replace(committed.plan, certificate=certificate), committed.program
+        body = await asyncio.to_thread(pack_plan, plan, program)
+        blob, field = Blob(f"plan-{new_token()}", body), f"{PLAN}/{generation}"
+
+        def decide(given: View | None) -> tuple[Change, bool]:
+            view = known(given, fabric)
+            self._check_epoch(epoch)
+            row = _row(view, generation)
+            guards = ((GENERATION, view.raw(GENERATION)), (field, view.raw(field)))
+            change = Change(fabric, "n", guards, epoch=epoch, time=self._shared.now())
+            if row is None or view.number(GENERATION) != generation:
+                return change, False
+            ops = (put(field, orjson.dumps(asdict(replace(row, blob=blob.id)))),)
+            return replace(change, kind=FACTS, ops=ops, keep=(blob,), drop=(row.blob,)), True
+
+        done = await self._write(fabric, NO_ASK, decide)
+        if done and self._shared.plans[fabric][2].generation == generation:
+            self._shared.plans[fabric] = (blob.id, plan, program)
+        return done
+
+    async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
+        """See ``PlanStore``."""
+        while True:
+            view = await self._view(fabric)
+            with self._sound():
+                wanted = generation or view.number(GENERATION)
+                row = _row(view, wanted)
+            if row is None:
+                return None
+            found = await self._read(fabric, row, newest=not generation)
+            if found is not None:
+                return Committed(*found, row.facts(), _programmed_of(view))
+
+    async def _read(self, fabric: str, row: _Row, *, newest: bool) -> tuple[Plan, Program] | None:
+        """A plan; None where it was dropped meanwhile."""
+        held = self._shared.plans.get(fabric)
+        if held is not None and held[0] == row.blob:
+            return held[1], held[2]
+        structure = await self._structure(row.digest, row.structure)
+        body = await self._shared.blobs.read(row.blob)
+        if structure is None or body is None:
+            return None
+        with self._sound():
+            plan, program = await asyncio.to_thread(unpack_plan, body, structure)
+        if newest:
+            self._shared.plans[fabric] = (row.blob, plan, program)
+            self._forget_structures()
+        return plan, program
+
+    def _forget_structures(self) -> None:
+        """Let go of structures that no fabric and no kept plan stands on."""
+        used: set[str] = set()
+        for view in self._shared.mirror.views.values():
+            used.add(meta_of(view).digest)
+            rows = (_row(view, int(name)) for name in view.names(PLAN))
+            used |= {row.digest for row in rows if row is not None}
+        for digest in set(self._shared.structures) - used:
+            del self._shared.structures[digest]
+
+
+def _commit(view: View, program: Program, row: _Row, keep: tuple[Blob, ...]) -> Change:
+    """Makes a plan the newest, and drops the oldest."""
+    generation = program.generation
+    old = {name: _row(view, int(name)) for name in view.names(PLAN)}
+    gone = {name: one for name, one in old.items() if one and int(name) <= generation - KEPT}
+    ops = [
+        put(f"{PLAN}/{generation}", orjson.dumps(asdict(row))),
+        put(GENERATION, generation),
+        *(drop(f"{PLAN}/{name}") for name in gone),
+    ]
+    return Change(
+        fabric=view.name,
+        kind=FACTS,
+        guards=((GENERATION, view.raw(GENERATION)),),
+        ops=tuple(ops),
+        keep=keep,
+        drop=tuple(blob for one in gone.values() for blob in (one.blob, one.structure)),
+    )
+
+
+def _row(view: View, generation: int) -> _Row | None:
+    return view.get(PLAN, str(generation), lambda raw: _Row(**orjson.loads(raw)))
+
+
+def _programmed_of(view: View) -> dict[str, Programmed]:
+    return dict(view.all(PROGRAMMED, parse_programmed))
+
+
+def parse_programmed(raw: bytes) -> Programmed:
+    """What a switch holds, from the field that says so."""
+    generation, epoch, time = raw.split()
+    return Programmed(int(epoch), int(generation), float(time))
+
+
+def programmed_bytes(fact: Programmed) -> bytes:
+    """What ``parse_programmed`` reads; the generation first, for the script to compare."""
+    return f"{fact.generation} {fact.epoch} {fact.time!r}".encode()

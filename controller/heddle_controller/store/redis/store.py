@@ -1,0 +1,162 @@
+"""The Redis store: one server, or a master with replicas, shared by several controllers.
+
+What is acknowledged is as durable as the server is set to be: with ``appendfsync
+always`` it is on the disk, with ``everysec`` a machine that loses power may lose the last
+second, without ``appendonly`` a server that ends loses what it had not saved. A master
+that fails over loses what no replica had yet; ``Durability`` waits for replicas.
+Everything a replica knows can be had again from the server and the agents.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from redis.asyncio import Redis
+
+from heddle_controller.reconcile.errors import Unavailable, Unusable
+from heddle_controller.store.changes import Changes, Watcher
+from heddle_controller.store.redis.address import Files, connect, parse_address
+from heddle_controller.store.redis.blobs import Blobs
+from heddle_controller.store.redis.change import FACTS, INTENT, Outcome, new_token
+from heddle_controller.store.redis.fabrics import FabricPart
+from heddle_controller.store.redis.facts import FactPart
+from heddle_controller.store.redis.follower import BLOCK_SECONDS, Follower
+from heddle_controller.store.redis.jobs import JobPart
+from heddle_controller.store.redis.lane import Bounds, Durability, Lane, Sent
+from heddle_controller.store.redis.leadership import LeadershipPart
+from heddle_controller.store.redis.link import Link
+from heddle_controller.store.redis.mirror import Mirror
+from heddle_controller.store.redis.observed import ObservedPart
+from heddle_controller.store.redis.part import Shared
+from heddle_controller.store.redis.plans import PlanPart
+from heddle_controller.store.redis.scripts import Keys
+from heddle_controller.store.redis.states import StatePart
+
+FORM = 1
+"""Of what is stored; a newer one is refused."""
+
+
+class RedisStore(
+    FabricPart,
+    StatePart,
+    ObservedPart,
+    JobPart,
+    FactPart,
+    PlanPart,
+    LeadershipPart,
+):
+    """``Store`` on a Redis; made by ``open_redis``."""
+
+    def __init__(self, shared: Shared, blocking: Redis) -> None:
+        super().__init__(shared)
+        self._follower = Follower(blocking, shared.mirror, shared.changes, shared.writer, self.wake)
+        shared.lane.on_done.append(self._written)
+        shared.link.on_return += [self._look_again, self._follower.begin_anew]
+
+    @property
+    def link(self) -> Link:
+        """The connection, for what else is kept in the same server."""
+        return self._shared.link
+
+    def _written(self, sent: Sent, outcome: Outcome) -> None:
+        del outcome
+        if sent.change.kind in (INTENT, FACTS):
+            self._shared.changes.tell(sent.change.fabric, facts=sent.change.kind == FACTS)
+
+    async def _look_again(self) -> None:
+        await self._shared.mirror.load(inner=True)
+
+    async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
+        """See ``Store``."""
+        changes = self._shared.changes
+        watcher = Watcher(facts=facts)
+        changes.add(watcher)
+        try:
+            await self._shared.mirror.fresh()
+            for fabric in sorted(self._shared.mirror.views):
+                watcher.tell(fabric)
+            async for name in watcher.names():
+                yield name
+        finally:
+            changes.remove(watcher)
+
+    async def secret(self, name: str, proposal: bytes) -> bytes:
+        """What all replicas share under a name: the first that anybody proposed."""
+        key = self._shared.keys.secrets
+
+        async def agree(client: Any) -> bytes:  # noqa: ANN401 - the library's types are unions
+            await client.hsetnx(key, name, proposal)
+            agreed: bytes = await client.hget(key, name)
+            return agreed
+
+        return await self._shared.link.call(agree)
+
+    async def close(self) -> None:
+        """See ``Store``."""
+        link = self._shared.link
+        if link.ending:
+            return
+        link.ending = True
+        self.wake()
+        self._shared.changes.close()
+        await self._resign_all()
+        await self._shared.lane.close()
+        await self._follower.close()
+        await link.close()
+
+
+async def open_redis(
+    url: str,
+    *,
+    files: Files | None = None,
+    timeout: float = 1.0,  # noqa: ASYNC109 - of each call to the server, not of this one
+    durability: Durability | None = None,
+    bounds: Bounds | None = None,
+    now: Callable[[], float] = time.time,
+) -> RedisStore:
+    """The store in the Redis at ``url``.
+
+    Args:
+        url: See ``address``.
+        files: For TLS.
+        timeout: Seconds within which the server has to answer.
+        durability: What each write waits for.
+        bounds: How much is kept of what grows.
+        now: Unix seconds.
+
+    Raises:
+        Unavailable: the server cannot be reached, or is still loading.
+        Unusable: what it has is of a newer Heddle, or the address is none.
+    """
+    try:
+        address = parse_address(url)
+    except ValueError as error:
+        raise Unusable(f"store: {error}") from None
+    files, bounds = files or Files(), bounds or Bounds()
+    keys, writer = Keys(address.name), new_token()
+    link = Link(connect(address, files, timeout), str(address), timeout)
+    try:
+        await link.call(lambda client: _claim(client, keys, link.name))
+        mirror = Mirror(link, keys)
+        await mirror.load()
+    except (Unavailable, Unusable):
+        await link.close()
+        raise
+    blobs = Blobs(link, keys)
+    lane = Lane(blobs, writer, bounds, durability or Durability())
+    shared = Shared(link, keys, mirror, lane, blobs, Changes(), writer, bounds, now)
+    blocking = connect(address, files, timeout, BLOCK_SECONDS)
+    return RedisStore(shared, blocking)
+
+
+async def _claim(client: Redis, keys: Keys, name: str) -> None:
+    """Say whose the keys are. Raises ``Unusable`` where they are of a newer Heddle."""
+    await client.hsetnx(keys.meta, "form", str(FORM))
+    form = await client.hget(keys.meta, "form")
+    if form is None or not form.isdigit() or int(form) > FORM:
+        raise Unusable(
+            f"store {name}: written by a newer Heddle (form {form!r}, this one knows {FORM}); "
+            "run that one, or start with another ?name="
+        )

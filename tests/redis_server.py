@@ -1,0 +1,109 @@
+"""A real redis-server for tests: on a socket of its own, kept in a folder, ended by process id."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.needs import missing
+
+ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
+EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
+NEVER = ("--appendonly", "no")
+PATIENCE = 10.0
+"""Seconds for a server to answer after its start."""
+
+
+class RedisServer:
+    """One server; what it keeps is in ``folder`` and outlives ``kill`` and ``start``."""
+
+    def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
+        program = shutil.which("redis-server")
+        if program is None:
+            missing("redis-server: apt-get install redis-server")
+        self._program = program
+        self._sockets = tempfile.TemporaryDirectory(prefix="heddle-redis-")
+        self._options = options or EVERY_SECOND
+        self.folder = folder
+        self.port = port
+        self.socket = Path(self._sockets.name) / "socket"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For ``--store``."""
+        return f"redis://127.0.0.1:{self.port}" if self.port else f"unix://{self.socket}"
+
+    def start(self, *more: str) -> Self:
+        """Start it, and wait until it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            self._program,
+            *("--port", str(self.port), "--bind", "127.0.0.1"),
+            *("--unixsocket", str(self.socket), "--dir", str(self.folder)),
+            *("--save", "", "--logfile", str(self.folder / "log"), *self._options, *more),
+        ]
+        self.process = subprocess.Popen(command)
+        end = time.monotonic() + PATIENCE
+        while not self._answers():
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < end, "redis-server does not answer"
+            time.sleep(0.01)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            return self.command("PING").startswith(b"+PONG")
+        except OSError:
+            return False
+
+    def command(self, *words: str) -> bytes:
+        """The reply to a command, as it comes over the socket: at most 64 KiB of it."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PATIENCE)
+            connection.connect(str(self.socket))
+            parts = [f"*{len(words)}\r\n", *(f"${len(w)}\r\n{w}\r\n" for w in words)]
+            connection.sendall("".join(parts).encode())
+            return connection.recv(1 << 16)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def close(self) -> None:
+        """End it for good."""
+        self.kill()
+        self._sockets.cleanup()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -13,11 +13,13 @@ import asyncio
 import gc
 import logging
 import os
+import secrets
 import signal
 import sys
 import time
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, Never
 
 import click
@@ -31,17 +33,22 @@ from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.errors import PortError
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
+from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import World
 from heddle_controller.serve.agents.gateway import Gateway
-from heddle_controller.serve.agents.introductions import KeySchedule, read_secret
+from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedule, read_secret
 from heddle_controller.serve.agents.service import SessionTerms
+from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.api import Api, Rooms
+from heddle_controller.serve.replicas.exchange import Exchange
 from heddle_controller.serve.server import ServerTerms, Tls
 from heddle_controller.settings import ENV_PREFIX, Settings, load_settings, split_address
 from heddle_controller.solve import Options, Repairer, prove, solve
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
+from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis.relay import open_relay
 from heddle_controller.telemetry.logs import configure_logs
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
 from heddle_controller.telemetry.plans import follow_plans
@@ -100,12 +107,14 @@ async def run(settings: Settings) -> None:
         telemetry = Telemetry()
         metrics = _metrics_server(telemetry, settings)
         stack.callback(metrics.close)
-        store = await open_embedded(settings.store_path)
+        store = await _open_store(settings)
         stack.push_async_callback(store.close)
-        gateway = Gateway(telemetry, settings.agent_queue)
+        tenure = Tenure(store.leads)
+        gateway = Gateway(telemetry, settings.agent_queue, tenure)
+        await _join_replicas(settings, store, gateway, stack)
         world = _world(settings, store, gateway, telemetry)
         reconciler = Reconciler(world)
-        api = _api(settings, world, gateway, telemetry, reconciler)
+        api = await _api(settings, world, gateway, telemetry, store)
         stack.push_async_callback(api.stop, settings.drain_seconds)
         await api.start()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -113,7 +122,7 @@ async def run(settings: Settings) -> None:
         following = tasks.create_task(follow_plans(store, telemetry), name="plan metrics")
         for task in (leading, following):
             stack.callback(task.cancel)
-        await reconciler.known.wait()
+        await tenure.known.wait()
         # Modules and wiring stay for good: to look through them for garbage would stop all
         # answers for tens of milliseconds each time.
         gc.freeze()
@@ -123,6 +132,28 @@ async def run(settings: Settings) -> None:
         stack.callback(api.set_serving, serving=False)
         _tell(settings, api.port, metrics.port)
         await asyncio.Event().wait()
+
+
+async def _open_store(settings: Settings) -> EmbeddedStore | RedisStore:
+    if settings.store_path is not None:
+        return await open_embedded(settings.store_path)
+    return await open_redis(settings.store)
+
+
+async def _join_replicas(
+    settings: Settings, store: EmbeddedStore | RedisStore, gateway: Gateway, stack: AsyncExitStack
+) -> None:
+    """Where a store can have several controllers, have them know of each other.
+
+    Ended after the API: that agents leave is the last that others hear of us.
+    """
+    if not isinstance(store, RedisStore):
+        return
+    relay = open_relay(settings.store, store.link)
+    stack.push_async_callback(relay.close)
+    exchange = Exchange(relay, gateway, settings.controller_id)
+    tasks = await stack.enter_async_context(asyncio.TaskGroup())
+    stack.callback(tasks.create_task(exchange.run(), name="replicas").cancel)
 
 
 def _tell(settings: Settings, port: int, metrics_port: int) -> None:
@@ -146,9 +177,7 @@ def _metrics_server(telemetry: Telemetry, settings: Settings) -> MetricsServer:
         raise refuse("settings", "metrics_port", reason) from None
 
 
-def _world(
-    settings: Settings, store: EmbeddedStore, gateway: Gateway, telemetry: Telemetry
-) -> World:
+def _world(settings: Settings, store: Store, gateway: Gateway, telemetry: Telemetry) -> World:
     """What the loop stands on."""
     return World(
         store=store,
@@ -165,12 +194,20 @@ def _world(
     )
 
 
-def _api(
+async def _secret(settings: Settings, store: EmbeddedStore | RedisStore) -> bytes:
+    """What keys of notices among agents follow from, the same for all replicas."""
+    path = settings.back_door_secret_path
+    if path is not None or not isinstance(store, RedisStore):
+        return read_secret(path or Path("heddle.back-door"))
+    return await store.secret("back-door", secrets.token_hex(SECRET_BYTES).encode())
+
+
+async def _api(
     settings: Settings,
     world: World,
     gateway: Gateway,
     telemetry: Telemetry,
-    reconciler: Reconciler,
+    store: EmbeddedStore | RedisStore,
 ) -> Api:
     """What clients and agents talk to, bound to its port."""
     rooms = Rooms(
@@ -179,15 +216,13 @@ def _api(
         gateway=gateway,
         meter=telemetry,
         engine=world.engine,
-        epoch=lambda: reconciler.epoch,
+        epoch=lambda: gateway.tenure.newest,
     )
     terms = SessionTerms(
         controller_id=settings.controller_id,
         counter_interval=settings.counter_interval_seconds,
         entry_ttl=settings.entry_ttl_seconds,
-        back_door=KeySchedule(
-            read_secret(settings.back_door_secret_path), settings.back_door_key_seconds
-        ),
+        back_door=KeySchedule(await _secret(settings, store), settings.back_door_key_seconds),
     )
     return Api(rooms, _server_terms(settings), terms)
 

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.store.redis.address import SCHEMES, parse_address
 
 ENV_PREFIX = "HEDDLE_"
 SQLITE = "sqlite:///"
@@ -36,7 +37,9 @@ class Settings(BaseSettings):
     listen: str = "127.0.0.1:7400"
     """Address of the gRPC API, ``host:port``; port 0 takes a free one."""
     store: str = DEFAULT_STORE
-    """Where intent, plans and observations are kept, ``sqlite:///path``."""
+    """Where intent, plans and observations are kept: ``sqlite:///path`` for one controller, or a
+    Redis that several share, ``redis://host:6379``, ``rediss://host``, ``unix:///socket``,
+    ``redis+sentinel://host:26379,host:26379/service``."""
     metrics_host: str = "127.0.0.1"
     """Address of Prometheus' metrics."""
     metrics_port: int = Field(default=7401, ge=0, le=65535)
@@ -67,7 +70,7 @@ class Settings(BaseSettings):
     """Agents withdraw entries after so long without a controller; 0 is fail-static."""
     back_door_secret: Path | None = None
     """File of the secret that keys of notices among agents follow from, the same for all replicas;
-    made if there is none. By default it is beside the store."""
+    made if there is none. By default it is beside the store, or in it."""
     back_door_key_seconds: float = Field(default=86_400.0, ge=60, le=10_000_000)
     """Agents sign notices to each other with a new key after so long."""
     agent_queue: int = Field(default=64, ge=1, le=100_000)
@@ -86,23 +89,31 @@ class Settings(BaseSettings):
 
     @field_validator("store")
     @classmethod
-    def _store_is_a_file(cls, value: str) -> str:
-        if not value.removeprefix(SQLITE) or not value.startswith(SQLITE):
-            msg = "not an address of a store: use sqlite:///path, such as sqlite:////var/lib/x.db"
+    def _store_has_an_address(cls, value: str) -> str:
+        if value.partition(":")[0] in SCHEMES:
+            parse_address(value)
+        elif not value.removeprefix(SQLITE) or not value.startswith(SQLITE):
+            msg = (
+                "not an address of a store: use sqlite:///path, such as sqlite:////var/lib/x.db, "
+                "or a Redis', such as redis://127.0.0.1:6379"
+            )
             raise ValueError(msg)
         return value
 
     @property
-    def store_path(self) -> Path:
-        """File of the embedded store."""
+    def store_path(self) -> Path | None:
+        """File of the embedded store; None for another."""
+        if not self.store.startswith(SQLITE):
+            return None
         return Path(self.store.removeprefix(SQLITE))
 
     @property
-    def back_door_secret_path(self) -> Path:
-        """File of the secret that keys of notices follow from."""
-        if self.back_door_secret is not None:
+    def back_door_secret_path(self) -> Path | None:
+        """File of the secret that keys of notices follow from; None: the store has it."""
+        path = self.store_path
+        if self.back_door_secret is not None or path is None:
             return self.back_door_secret
-        return self.store_path.with_name(f"{self.store_path.name}.back-door")
+        return path.with_name(f"{path.name}.back-door")
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:

@@ -9,6 +9,7 @@ that the next leader has not reached yet.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 
@@ -22,11 +23,14 @@ class Tenure:
 
     def __init__(self, leads: Callable[[int], bool] = always) -> None:
         self.newest = 0
+        self.known = asyncio.Event()
+        """Set once it is known who leads, be it us: the wiring serves from then on."""
         self._leads = leads
 
     def heard(self, epoch: int) -> None:
         """Somebody leads, or led, with this epoch."""
         self.newest = max(self.newest, epoch)
+        self.known.set()
 
     def holds(self, epoch: int) -> bool:
         """Whether the epoch is the newest, as far as anyone here knows."""

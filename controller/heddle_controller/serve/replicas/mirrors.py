@@ -197,6 +197,8 @@ class Mirrors:
         try:
             async with aclosing(stream.outgoing()) as outgoing:
                 async for message in outgoing:
+                    if not message.HasField("push"):
+                        continue  # its own replica tells it all else
                     mirror.about = replace(mirror.about, pushed=True)
                     line.sent += 1
                     push = pb.RelayedPush(

@@ -44,12 +44,13 @@ class Switch(RuleBasedStateMachine):
 
     world: fib_linux.World
 
-    @initialize()
-    def opened(self) -> None:
-        """A switch without anything of ours."""
+    @initialize(piece=st.sampled_from([1, 2, LinuxFib.piece]))
+    def opened(self, piece: int) -> None:
+        """A switch without anything of ours, that programs so many entries at a time."""
         clean(self.world.switch.netlink)
         self.memory = fib()
-        self.kernel = LinuxFib(SWITCH, fib_linux.CABLES, opener=self.world.switch.netlink)
+        self.piece = piece
+        self.kernel = self.opened_kernel()
         self.kernel.steer(Steering({}, frozenset()))
         self.down: frozenset[Link] = frozenset()
         self.addresses = ADDRESSES
@@ -85,7 +86,7 @@ class Switch(RuleBasedStateMachine):
     def restarted(self) -> None:
         """Another agent takes over what the kernel holds, and says which links are down."""
         self.kernel.close()
-        self.kernel = LinuxFib(SWITCH, fib_linux.CABLES, opener=self.world.switch.netlink)
+        self.kernel = self.opened_kernel()
         found = self.kernel.read_back()
         self.memory = fib()
         choices = {group: choose(group, self.down) for group in found.values()}
@@ -131,6 +132,12 @@ class Switch(RuleBasedStateMachine):
                 hop = group.primary if choice is Choice.PRIMARY else group.backup
                 assert SPINES[int(cable[2:])] == hop, (packet, choice)
 
+    def opened_kernel(self) -> LinuxFib:
+        """The backend as a new agent opens it."""
+        kernel = LinuxFib(SWITCH, fib_linux.CABLES, opener=self.world.switch.netlink)
+        kernel.piece = self.piece
+        return kernel
+
     def wire(self, packet: Packet) -> tuple[str, str, int, int]:
         """The packet by addresses."""
         source, destination, *ports = packet
@@ -142,5 +149,5 @@ def test_kernel_and_memory_agree() -> None:
     with fib_linux.world() as world:
         machine = type("Machine", (Switch,), {"world": world})
         case = machine.TestCase  # type: ignore[attr-defined]
-        case.settings = settings(max_examples=12, stateful_step_count=10, deadline=None)
+        case.settings = settings(max_examples=16, stateful_step_count=10, deadline=None)
         case().runTest()

@@ -4,10 +4,12 @@ What is where: ``schema`` says how a packet passes our nftables table, ``marks``
 the box are ours, ``hops`` keeps routes and rules, ``ways`` groups, ``entries`` and ``nics`` the
 entries themselves, ``notes`` the names behind numbers. This module puts them together.
 
-Every batch is one transaction of the kernel. What the kernel refuses is found out from its answer;
-then everything is read anew from the kernel, which is right by definition, the culprit is left out
-and reported, and the rest is sent again. A group that has lost its last entry goes with the next
-batch, not with this one: a packet may just be between the two maps.
+Every batch takes effect in one transaction of the kernel, though a long one comes in several: the
+kernel does not let go of a processor before it is through with one, and on a busy switch a notice
+would wait for it (``staging``). What the kernel refuses is found out from its answer; then
+everything is read anew from the kernel, which is right by definition, the culprit is left out and
+reported, and the rest is sent again. A group that has lost its last entry goes with the next batch,
+not with this one: a packet may just be between the two maps.
 
 The kernel takes one transaction after the other, and a long one takes it a tenth of a second. What
 cannot wait for that is a matter of routes alone, which have another lock there: ``avoid``.
@@ -26,16 +28,16 @@ from contextlib import contextmanager
 import numpy as np
 import structlog
 
-from heddle_agent.fib.linux import elements, nft, schema
+from heddle_agent.fib.linux import elements, nft, schema, staging
 from heddle_agent.fib.linux.elements import Told
-from heddle_agent.fib.linux.entries import NO_CHANGE, Entries, shapes_of
+from heddle_agent.fib.linux.entries import NO_CHANGE, Change, Entries, shapes_of
 from heddle_agent.fib.linux.hops import Cable, Hops, Port
 from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, open_socket
 from heddle_agent.fib.linux.netlink import Netlink, Opener
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.notes import Kind, Notes
-from heddle_agent.fib.linux.ways import Ways
+from heddle_agent.fib.linux.ways import Staged, Ways
 from heddle_agent.fib.values import (
     Batch,
     Capability,
@@ -52,6 +54,7 @@ from heddle_agent.fib.values import (
 _log = structlog.get_logger()
 
 _ATTEMPTS = 8
+_MOST_STAGED = 1000  # ways to flip in one short transaction
 _FULL = {errno.ENFILE, errno.ENOSPC, errno.ENOMEM}
 _CURED_BY_READING = {errno.ENOENT, errno.EEXIST, errno.EBUSY}
 
@@ -60,6 +63,8 @@ class LinuxFib:
     """The table of one switch, in the network namespace of its sockets."""
 
     capabilities = frozenset(Capability)
+    piece = 1000
+    """Entries that the kernel is handed at a time; it lets go of the processor in between."""
 
     def __init__(
         self,
@@ -101,7 +106,7 @@ class LinuxFib:
         return self._nics.text()
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Program a batch in one transaction."""
+        """Program a batch; all of it takes effect in one transaction, but for deletes after it."""
         blamed: list[Failure] = []
         message = ""
         for attempt in range(_ATTEMPTS):
@@ -180,22 +185,69 @@ class LinuxFib:
         self, sets: Mapping[Match, Group], batch: Batch, fresh: Mapping[str, bytes]
     ) -> None:
         transaction = Transaction()
+        moved = any(nic in self._nics.addresses for nic in fresh)
         self._nics.write(fresh, self._notes, transaction)
+        change = self._change = self._entries.change(sets, batch.deletes, self._nics.addresses)
+        rules = self._rules | shapes_of(change.keys)
+        if not moved and len(change) > self.piece:
+            befores = staging.befores(change, self._entries, self._ways, rules)
+            if befores is not None and len(set(befores)) <= _MOST_STAGED:
+                self._stage(change, befores, batch, transaction, rules)
+                return
         new = [g for g in dict.fromkeys(sets.values()) if g not in self._ways.numbers]
         notes = self._ways.add(new, self._hops.slots, batch.diverted, transaction)
         self._notes.put(transaction, Kind.GROUP, notes)
+        self._prepare(set(sets.values()), rules, transaction)
+        numbers = list(map(self._ways.numbers.__getitem__, change.sets.values()))
+        self._take(change, numbers, transaction)
+        self._rules = rules
+
+    def _stage(
+        self,
+        change: Change,
+        befores: Sequence[Staged],
+        batch: Batch,
+        transaction: Transaction,
+        rules: set[schema.Shape],
+    ) -> None:
+        """Program a long change in pieces that take effect together: see ``staging``."""
+        staged, notes = self._ways.stage(
+            dict.fromkeys(befores), self._hops.slots, batch.diverted, transaction
+        )
+        self._notes.put(transaction, Kind.GROUP, notes)
+        self._prepare(set(change.sets.values()), rules, transaction)
+        self._commit(transaction)
+        self._rules = rules
+        numbers = list(map(staged.__getitem__, befores))
+        flipped = False
+        for piece in self._entries.pieces(change, self.piece):
+            self._change, transaction = piece, Transaction()
+            if not piece.sets and not flipped:
+                self._ways.flip(transaction)
+                flipped = True
+            self._take(piece, numbers[: len(piece.sets)], transaction)
+            del numbers[: len(piece.sets)]
+        if not flipped:
+            transaction = Transaction()
+            self._ways.flip(transaction)
+            self._commit(transaction)
+
+    def _prepare(
+        self, needed: Collection[Group], rules: set[schema.Shape], transaction: Transaction
+    ) -> None:
+        """What entries stand on: notes, rules; and away with groups that nothing stands on."""
         self._note_hops(transaction)
-        change = self._change = self._entries.change(sets, batch.deletes, self._nics.addresses)
-        self._entries.write(change, self._ways.numbers, transaction)
-        self._sweep(set(sets.values()), transaction)
-        rules = self._rules | shapes_of(change.keys)
+        self._sweep(needed, transaction)
         if rules != self._rules:
             schema.write_rules(transaction, rules)
+
+    def _take(self, change: Change, numbers: Sequence[int], transaction: Transaction) -> None:
+        """Commit a transaction with a change in it, whose sets get these numbers of groups."""
+        self._entries.write(change, numbers, transaction)
         left = self._entries.leaving(change)
         echo = self._commit(transaction)
-        self._rules = rules
-        self._ways.recount(left, change.sets.values())
-        self._entries.confirm(change, _echoed(echo))
+        self._ways.recount(left, numbers)
+        self._entries.confirm(change, numbers, _echoed(echo))
 
     def _note_hops(self, transaction: Transaction) -> None:
         """Note slots and interfaces that are new."""

@@ -8,7 +8,7 @@ is added to what follows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from heddle_agent.fib.linux.elements import KEY_BYTES, Bytes, Told, Words
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.schema import LAYOUTS, Layout, Shape
-from heddle_agent.fib.values import Count, Group, Match
+from heddle_agent.fib.values import ANY_PORT, Count, Group, Match
 
 _NOTHING = Count(0, 0)
 
@@ -39,6 +39,9 @@ class Change:
     def __bool__(self) -> bool:
         return bool(self.keys or self.gone)
 
+    def __len__(self) -> int:
+        return len(self.keys) + len(self.dropped)
+
 
 NO_CHANGE = Change({}, [], [], [])
 
@@ -50,6 +53,7 @@ class Entries:
         self.groups: dict[Match, Group] = {}
         self._keys: dict[Match, bytes] = {}
         self._matches: dict[bytes, Match] = {}
+        self._numbers: dict[Match, int] = {}  # of the group in the kernel
         self._counted: dict[Match, Count] = {}
 
     def __len__(self) -> int:
@@ -57,7 +61,7 @@ class Entries:
 
     def load(self, read: Iterable[Told], nics: Nics, groups: Mapping[int, Group]) -> Counter[int]:
         """Take over what the kernel has; entries by group number."""
-        self.groups, self._keys = {}, {}
+        self.groups, self._keys, self._numbers = {}, {}, {}
         uses: Counter[int] = Counter()
         for told in read:
             numbers = told.values.tolist()
@@ -65,6 +69,7 @@ class Entries:
             for key, number in zip(_apart(told.keys), numbers, strict=True):
                 match = self._match(key, nics)
                 self._keys[match] = key
+                self._numbers[match] = number
                 self.groups[match] = groups[number]
         self._matches = {key: match for match, key in self._keys.items()}
         self._counted = {m: c for m, c in self._counted.items() if m in self._keys}
@@ -108,24 +113,48 @@ class Entries:
         dropped = [m for key in gone if (m := self._matches[key]) not in wanted]
         return Change(wanted, keys, list(gone), dropped)
 
-    def write(self, change: Change, numbers: Mapping[Group, int], transaction: Transaction) -> None:
-        """Put a change into a transaction."""
+    def pieces(self, change: Change, most: int) -> Iterator[Change]:
+        """A change that displaces nobody, in pieces: what is set, then what goes, wider first."""
+        sets = list(zip(change.sets.items(), change.keys, strict=True))
+        for start in range(0, len(sets), most):
+            piece = sets[start : start + most]
+            gone = [self._keys[match] for (match, _), _ in piece if match in self._keys]
+            yield Change(dict(entry for entry, _ in piece), [key for _, key in piece], gone, [])
+        widest_first = sorted(change.dropped, key=lambda match: (match[2] > 0) + (match[3] > 0))
+        for start in range(0, len(widest_first), most):
+            dropped = widest_first[start : start + most]
+            yield Change({}, [], [self._keys[match] for match in dropped], dropped)
+
+    def answering(self, match: Match) -> int | None:
+        """The number by which packets of a match are forwarded now, by itself or a wider one."""
+        source, destination, source_port, destination_port = match
+        for ports in (
+            (source_port, destination_port),
+            (source_port, ANY_PORT),
+            (ANY_PORT, destination_port),
+            (ANY_PORT, ANY_PORT),
+        ):
+            number = self._numbers.get((source, destination, *ports))
+            if number is not None:
+                return number
+        return None
+
+    def write(self, change: Change, numbers: Sequence[int], transaction: Transaction) -> None:
+        """Put a change into a transaction; ``numbers`` are the groups' of its sets."""
         gone = _together(change.gone)
         new = _together(change.keys)
-        values: Words = np.fromiter(
-            map(numbers.__getitem__, change.sets.values()), np.uint32, len(change.keys)
-        )
+        values: Words = np.array(numbers, dtype=np.uint32)
         for layout, rows in _by_layout(gone):
             transaction.elements(layout.name, *elements.packed(layout, gone[rows]), delete=True)
         for layout, rows in _by_layout(new):
             transaction.elements(layout.name, *elements.packed(layout, new[rows], values[rows]))
 
-    def leaving(self, change: Change) -> list[Group]:
-        """The group of each entry that a change removes or moves to another."""
-        before = map(self.groups.get, (*change.dropped, *change.sets))
-        return [group for group in before if group is not None]
+    def leaving(self, change: Change) -> list[int]:
+        """The number of the group of each entry that a change removes or moves to another."""
+        before = map(self._numbers.get, (*change.dropped, *change.sets))
+        return [number for number in before if number is not None]
 
-    def confirm(self, change: Change, echo: Iterable[Told]) -> None:
+    def confirm(self, change: Change, numbers: Sequence[int], echo: Iterable[Told]) -> None:
         """A change is in the kernel, which tells what removed elements had counted."""
         for told in echo:
             counts = zip(told.packets.tolist(), told.bytes.tolist(), strict=True)
@@ -136,10 +165,11 @@ class Entries:
                     self._counted[match] = Count(before.packets + count[0], before.bytes + count[1])
         for key in change.gone:
             match = self._matches.pop(key)
-            del self._keys[match], self.groups[match]
+            del self._keys[match], self.groups[match], self._numbers[match]
         for match in change.dropped:
             self._counted.pop(match, None)
         self.groups.update(change.sets)
+        self._numbers.update(zip(change.sets, numbers, strict=True))
         self._keys.update(zip(change.sets, change.keys, strict=True))
         self._matches.update(zip(change.keys, change.sets, strict=True))
 

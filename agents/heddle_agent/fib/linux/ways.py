@@ -4,6 +4,10 @@ A group is written once and flipped by one element. It is flipped only where the
 already do the same by itself: while a next hop's table is empty, whoever has it as primary is on
 his backup anyway. Such groups are owed their mark, and are given it before the table is filled
 again, so that none returns to a path that is dead farther away.
+
+A group may have several numbers. Entries that come in several transactions and are to take effect
+together are given a number of their own that still leads where they lead now (``stage``); when all
+are there, one transaction gives these numbers the marks of their groups (``flip``).
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import json
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from heddle_agent.fib.linux import marks
 from heddle_agent.fib.linux.elements import plain, told_plainly
@@ -20,6 +25,9 @@ from heddle_agent.fib.linux.netlink import attributes
 from heddle_agent.fib.linux.nft import Transaction
 from heddle_agent.fib.linux.schema import WAYS
 from heddle_agent.fib.values import Choice, Group, Link, NextHop
+
+Staged: TypeAlias = tuple[Group, int]
+"""A group that entries are about to join, and the mark by which they forward until then."""
 
 _NUMBER = struct.Struct("=I")
 _LAST = (1 << 24) - 1
@@ -31,7 +39,10 @@ class Ways:
 
     def __init__(self) -> None:
         self.numbers: dict[Group, int] = {}
+        """By which entries join a group; one of its numbers."""
         self.groups: dict[int, Group] = {}
+        self._shared: defaultdict[Group, set[int]] = defaultdict(set)  # all its numbers
+        self._staged: set[int] = set()
         self._uses: Counter[int] = Counter()  # entries by group
         self._unused: set[int] = set()
         self._slots: dict[int, tuple[int, int]] = {}
@@ -65,12 +76,14 @@ class Ways:
         ports = {slot: port for port, slot in slots.items()}
         self.groups, self.numbers, self._slots = {}, {}, {}
         self._by_backup_risk.clear()
+        self._shared.clear()
+        alike: dict[str, Group] = {}
         for number, mark in self._written.items():
             group = before.get(number)
             note = notes.get(number)
             if group is None or note != described(group):
                 group = _read(note) or _guessed(mark, ports)
-            self._admit(number, group, slots)
+            self._admit(number, alike.setdefault(described(group), group), slots)
         self._wanted = {
             number: self._mark(number) if group in self._choices else mark
             for (number, group), mark in zip(
@@ -79,6 +92,7 @@ class Ways:
         }
         transaction.various(WAYS, [self._element(number) for number in lost])
         self._owed = {n for n, mark in self._written.items() if mark != self._wanted[n]}
+        self._staged &= self._owed
 
     def add(
         self,
@@ -93,27 +107,60 @@ class Ways:
             number = self._free()
             self._admit(number, group, slots)
             notes[number] = described(group)
-            self._choices[group] = diverted.get(group, self._choices.get(group, Choice.PRIMARY))
+            self._choose(group, diverted)
             self._wanted[number] = self._written[number] = self._mark(number)
         transaction.various(WAYS, [self._element(number) for number in notes])
         return notes
+
+    def stage(
+        self,
+        befores: Iterable[Staged],
+        slots: Mapping[Port, int],
+        diverted: Mapping[Group, Choice],
+        transaction: Transaction,
+    ) -> tuple[dict[Staged, int], dict[int, str]]:
+        """New numbers of groups that lead elsewhere until ``flip``; and their notes."""
+        numbers: dict[Staged, int] = {}
+        for group, before in befores:
+            number = numbers[group, before] = self._free()
+            self._admit(number, group, slots)
+            self._choose(group, diverted)
+            self._wanted[number] = self._mark(number)
+            self._written[number] = before
+        self._staged.update(numbers.values())
+        transaction.various(WAYS, [self._element(number) for number in numbers.values()])
+        return numbers, {number: described(self.groups[number]) for number in numbers.values()}
+
+    def flip(self, transaction: Transaction) -> None:
+        """Have all that is staged take effect."""
+        due = [n for n in self._staged if n in self.groups and self._written[n] != self._wanted[n]]
+        self._write(due, transaction)
+        self._staged.clear()
+
+    def leads(self, number: int | None) -> int:
+        """The mark by which a number forwards; without a number the underlay's."""
+        return marks.UNDERLAY if number is None else self._written[number]
 
     def count(self, uses: Counter[int]) -> None:
         """So many entries use each group, and no other group has any."""
         self._uses = uses
         self._unused = {number for number in self.groups if not uses[number]}
 
-    def recount(self, fewer: Iterable[Group], more: Iterable[Group]) -> None:
-        """Entries have left these groups, and others have joined, one each."""
-        change = Counter(map(self.numbers.__getitem__, more))
-        change.subtract(Counter(map(self.numbers.__getitem__, fewer)))
+    def recount(self, fewer: Iterable[int], more: Iterable[int]) -> None:
+        """Entries have left groups by these numbers, and others have joined, one each."""
+        change = Counter(more)
+        change.subtract(Counter(fewer))
         for number, entries in change.items():
             self._uses[number] += entries
             (self._unused.discard if self._uses[number] else self._unused.add)(number)
 
     def unused(self, needed: Collection[Group]) -> list[int]:
-        """Groups without entries, and not about to get any."""
-        return [number for number in self._unused if self.groups[number] not in needed]
+        """Numbers without entries, and not about to get any."""
+        return [
+            number
+            for number in self._unused
+            if (group := self.groups[number]) not in needed or self.numbers[group] != number
+        ]
 
     def drop(self, numbers: Iterable[int], transaction: Transaction) -> None:
         """Remove groups."""
@@ -123,9 +170,12 @@ class Ways:
             group = self.groups.pop(number)
             for link in group.backup_risks:
                 self._by_backup_risk[link].discard(number)
-            if self.numbers.get(group) == number:
-                del self.numbers[group]
+            self._shared[group].discard(number)
+            if not self._shared[group]:
+                del self.numbers[group], self._shared[group]
                 self._choices.pop(group, None)
+            elif self.numbers[group] == number:
+                self.numbers[group] = next(iter(self._shared[group]))
             del self._wanted[number], self._written[number], self._slots[number]
             self._uses.pop(number, None)
             self._unused.discard(number)
@@ -146,17 +196,22 @@ class Ways:
             self._owed |= self._by_backup_risk.get(link, set())
         self._down = down
         for group, choice in choices.items():
-            number = self.numbers.get(group)
-            if number is not None:
+            if group in self.numbers:
                 self._choices[group] = choice
-                self._owed.add(number)
+                self._owed |= self._shared[group]
         self._wanted.update((number, self._mark(number)) for number in self._owed)
-        due = [number for number in self._owed if self._is_due(number, empty)]
+        self._write([n for n in self._owed if self._is_due(n, empty)], transaction)
+        self._owed = {n for n in self._owed if self._written[n] != self._wanted[n]}
+
+    def _write(self, due: Collection[int], transaction: Transaction) -> None:
+        """Give numbers the marks that they want."""
         transaction.various(WAYS, [plain(_NUMBER.pack(n)) for n in due], delete=True)
         for number in due:
             self._written[number] = self._wanted[number]
         transaction.various(WAYS, [self._element(number) for number in due])
-        self._owed = {n for n in self._owed if self._written[n] != self._wanted[n]}
+
+    def _choose(self, group: Group, diverted: Mapping[Group, Choice]) -> None:
+        self._choices[group] = diverted.get(group, self._choices.get(group, Choice.PRIMARY))
 
     def _is_due(self, number: int, empty: frozenset[int]) -> bool:
         written, wanted = self._written[number], self._wanted[number]
@@ -178,6 +233,7 @@ class Ways:
     def _admit(self, number: int, group: Group, slots: Mapping[Port, int]) -> None:
         self.groups[number] = group
         self.numbers[group] = number
+        self._shared[group].add(number)
         for link in group.backup_risks:
             self._by_backup_risk[link].add(number)
         backup = 0 if group.backup is None else slots.get(group.backup.port, 0)

@@ -111,6 +111,8 @@ class Lane:
         batch: list[Sent] = []
         size = 0
         while self._queue and len(batch) < MOST_CHANGES and size < MOST_BYTES:
+            if batch and self._queue[0].inner != batch[0].inner:
+                break
             batch.append(self._queue.popleft())
             size += batch[-1].change.size()
         return batch
@@ -131,7 +133,7 @@ class Lane:
             self._settle(sent, answer, held)
 
     async def _exchange(self, batch: list[Sent]) -> list[Any]:
-        inner = all(sent.inner for sent in batch)
+        inner = batch[0].inner
         calls = [self._call(sent) for sent in batch]
         answers = await self._link.call(lambda c: self._pipe(c, calls), inner=inner)
         if any(isinstance(answer, NoScriptError) for answer in answers):

@@ -70,14 +70,19 @@ class ObservedPart(Part):
     def _decide(
         self, view: View, report: LinkReport
     ) -> tuple[Change, tuple[Reporter, bytes, bool]]:
-        before, now = self._after(view, report)
-        field, raw = f"{SEEN}/{report.switch}", _raw(now)
+        return self._restatement(view, report.switch, *self._after(view, report))
+
+    def _restatement(
+        self, view: View, switch: str, before: Reporter, now: Reporter
+    ) -> tuple[Change, tuple[Reporter, bytes, bool]]:
+        """Write what an agent says now, and what follows of it for its links."""
+        field, raw = f"{SEEN}/{switch}", _raw(now)
         ops: list[Op] = [put(field, raw)]
         guards = [(field, view.raw(field))]
         moment, turned = self._shared.now(), before.down() ^ now.down()
         if turned:
             record, states = record_of(view, self._shared.structures), states_of(view)
-            reporters = {**reporters_of(view), report.switch: now}
+            reporters = {**reporters_of(view), switch: now}
             observed = restated(record.fabric, states.observed, reporters, turned)
             changed = observed != states.observed
             if changed.any():

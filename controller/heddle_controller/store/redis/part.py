@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -27,7 +27,7 @@ from heddle_controller.reconcile.errors import (
     Unavailable,
     Unusable,
 )
-from heddle_controller.reconcile.records import Request
+from heddle_controller.reconcile.records import Request, Versions
 from heddle_controller.store.changes import Changes
 from heddle_controller.store.codec.container import DamagedError
 from heddle_controller.store.codec.structure import unpack_structure
@@ -35,6 +35,7 @@ from heddle_controller.store.common.reporters import Reporter
 from heddle_controller.store.redis.blobs import Blobs
 from heddle_controller.store.redis.change import Ask, Change
 from heddle_controller.store.redis.fabric import meta_of
+from heddle_controller.store.redis.journal import Journal
 from heddle_controller.store.redis.lane import Bounds, Lane
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Mirror
@@ -71,6 +72,19 @@ class Term:
         return 0.0 if self.over.is_set() else max(self.until - time.monotonic(), 0.0)
 
 
+@dataclass(slots=True, eq=False)
+class Recovery:
+    """What became of a server's having come back older."""
+
+    known: Mapping[str, Versions]
+    """That had been told of, by fabric."""
+    lost: int = 0
+    """Writes of ours that it did not have."""
+    refused: int = 0
+    """Those of them that could not be given back."""
+    done: bool = False
+
+
 @dataclass(frozen=True)
 class Shared:
     """One of these a store."""
@@ -92,6 +106,8 @@ class Shared:
     """By blob."""
     plans: dict[str, tuple[str, Plan, Program]] = field(default_factory=dict)
     """The newest plan read or committed, and its blob, by fabric."""
+    journal: Journal = field(default_factory=Journal)
+    recoveries: list[Recovery] = field(default_factory=list)
     terms: dict[int, Term] = field(default_factory=dict)
     """Leases that we have, by epoch."""
     turn: asyncio.Event = field(default_factory=asyncio.Event)

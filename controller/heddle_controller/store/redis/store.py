@@ -25,12 +25,11 @@ from heddle_controller.store.redis.facts import FactPart
 from heddle_controller.store.redis.follower import BLOCK_SECONDS, Follower
 from heddle_controller.store.redis.jobs import JobPart
 from heddle_controller.store.redis.lane import Bounds, Durability, Lane, Sent
-from heddle_controller.store.redis.leadership import LeadershipPart
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Mirror
-from heddle_controller.store.redis.observed import ObservedPart
 from heddle_controller.store.redis.part import Shared
 from heddle_controller.store.redis.plans import PlanPart
+from heddle_controller.store.redis.recovery import RecoveryPart
 from heddle_controller.store.redis.scripts import Keys
 from heddle_controller.store.redis.states import StatePart
 
@@ -41,11 +40,10 @@ FORM = 1
 class RedisStore(
     FabricPart,
     StatePart,
-    ObservedPart,
     JobPart,
     FactPart,
     PlanPart,
-    LeadershipPart,
+    RecoveryPart,
 ):
     """``Store`` on a Redis; made by ``open_redis``."""
 
@@ -61,12 +59,9 @@ class RedisStore(
         return self._shared.link
 
     def _written(self, sent: Sent, outcome: Outcome) -> None:
-        del outcome
+        self._journal(sent, outcome)
         if sent.change.kind in (INTENT, FACTS):
             self._shared.changes.tell(sent.change.fabric, facts=sent.change.kind == FACTS)
-
-    async def _look_again(self) -> None:
-        await self._shared.mirror.load(inner=True)
 
     async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
         """See ``Store``."""

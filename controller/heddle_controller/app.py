@@ -42,8 +42,13 @@ from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedu
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.api import Api, Rooms
+from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.replicas.exchange import Exchange
-from heddle_controller.serve.server import ServerTerms, Tls
+from heddle_controller.serve.security.budget import Allowance
+from heddle_controller.serve.security.certificates import Mapper, read_rules
+from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.tokens import Tokens
+from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import ENV_PREFIX, Settings, load_settings, split_address
 from heddle_controller.solve import Options, Repairer, prove, solve
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
@@ -136,7 +141,7 @@ async def run(settings: Settings) -> None:
 
 async def _open_store(settings: Settings) -> EmbeddedStore | RedisStore:
     if settings.store_path is not None:
-        return await open_embedded(settings.store_path)
+        return await open_embedded(settings.store_path, audit_kept=settings.audit_records)
     return await open_redis(settings.store)
 
 
@@ -232,7 +237,20 @@ def _server_terms(settings: Settings) -> ServerTerms:
     tls = None
     if settings.tls_cert and settings.tls_key:
         tls = Tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-    return ServerTerms(host, port, tls, settings.insecure)
+    rules = read_rules(settings.certificate_roles) if settings.certificate_roles else ()
+    tokens = Tokens(settings.tokens) if settings.tokens else None
+    return ServerTerms(
+        host,
+        port,
+        tls,
+        settings.insecure,
+        admission=Admission(mapper=Mapper(settings.certificate_trust_domain, rules), tokens=tokens),
+        allowance=Allowance(
+            settings.calls_per_second, settings.call_burst, settings.client_streams
+        ),
+        message_bytes=settings.max_message_bytes,
+        token_address=split_address(settings.token_listen) if settings.token_listen else None,
+    )
 
 
 async def _until_signalled(settings: Settings) -> int:

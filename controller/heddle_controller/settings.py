@@ -54,7 +54,25 @@ class Settings(BaseSettings):
     tls_key: Path | None = None
     """PEM file of its private key."""
     tls_client_ca: Path | None = None
-    """PEM file of the authorities whose clients are let in; without it, any client is."""
+    """PEM file of the authorities whose clients are let in; without it, tokens alone are taken."""
+    certificate_trust_domain: str = Field(default="heddle", min_length=1)
+    """Certificates say their role by a URI, ``spiffe://TRUST_DOMAIN/ROLE/NAME``."""
+    certificate_roles: Path | None = None
+    """File that gives roles to certificates without such a URI."""
+    tokens: Path | None = None
+    """File of bearer tokens; see ``heddle token new``."""
+    token_listen: str | None = None
+    """Second address, ``host:port``, for clients with a token and no certificate."""
+    max_message_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 30)
+    """Largest message taken or sent."""
+    calls_per_second: float = Field(default=1000.0, ge=0)
+    """Calls of one client, averaged; 0 is without limit."""
+    call_burst: float = Field(default=2000.0, ge=1)
+    """Calls of one client at once after a pause."""
+    client_streams: int = Field(default=64, ge=0)
+    """Streams of one client at a time; 0 is without limit."""
+    audit_records: int = Field(default=100_000, ge=1000, le=100_000_000)
+    """Records of the audit trail kept; the oldest go first."""
 
     debounce_seconds: float = Field(default=0.02, ge=0, le=60)
     """Changes that come within so long of one another are planned together."""
@@ -81,10 +99,11 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto is console on a terminal and JSON elsewhere."""
 
-    @field_validator("listen")
+    @field_validator("listen", "token_listen")
     @classmethod
-    def _listen_has_port(cls, value: str) -> str:
-        split_address(value)
+    def _listen_has_port(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_address(value)
         return value
 
     @field_validator("store")
@@ -122,6 +141,12 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         if self.tls_client_ca is not None and self.tls_cert is None:
             msg = "tls_client_ca needs tls_cert and tls_key: give them too"
+            raise ValueError(msg)
+        if self.tls_cert is not None and self.tls_client_ca is None and self.tokens is None:
+            msg = "over TLS nobody could get in: give tls_client_ca, or tokens, or both"
+            raise ValueError(msg)
+        if self.token_listen is not None and None in (self.tls_cert, self.tokens):
+            msg = "token_listen needs tokens, and tls_cert and tls_key to hide them: give them too"
             raise ValueError(msg)
         return self
 

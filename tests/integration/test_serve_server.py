@@ -17,8 +17,11 @@ from grpc_reflection.v1alpha import reflection_pb2
 from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle_controller.model.errors import InputError
-from heddle_controller.serve.interceptors.auth import is_loopback, peer_host
-from heddle_controller.serve.server import ServerTerms, Tls
+from heddle_controller.serve.interceptors.auth import Admission, is_loopback, peer_host
+from heddle_controller.serve.security.caller import Caller, Role
+from heddle_controller.serve.security.certificates import Mapper, Rule
+from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.server import ServerTerms
 from tests.integration.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving, wire
 from tests.unit.store.samples import clos
 
@@ -269,7 +272,9 @@ async def test_only_certificates_of_the_authority_get_in(
         chain = client.cert_chain_pems[0].bytes()
         return grpc.ssl_channel_credentials(root, client.private_key_pem.bytes(), chain)
 
-    async with serving(tmp_path, replace(LOOPBACK, tls=tls)) as s:
+    mapper = Mapper(rules=(Rule("email", "*@example.org", Caller(Role.READER, "")),))
+    terms = replace(LOOPBACK, tls=tls, admission=Admission(mapper=mapper))
+    async with serving(tmp_path, terms) as s:
         await _list(s.api.port, of(authority))
         for stranger in (of(trustme.CA()), grpc.ssl_channel_credentials(root)):
             error = await refusal(_list(s.api.port, stranger))

@@ -12,8 +12,10 @@ from typing import TypeVar
 import grpc
 
 from heddle.v1 import fabric_pb2
+from heddle.v1.audit_pb2_grpc import AuditServiceStub
 from heddle.v1.demand_pb2_grpc import DemandServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.cli.failure import Failure, calling
@@ -33,6 +35,46 @@ OPTIONS = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a client shows, and whom it trusts."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    token: Path | None = None
+
+    def channel(self) -> grpc.ChannelCredentials | None:
+        """TLS, if it is asked for.
+
+        Raises:
+            Failure: a file cannot be read.
+        """
+        if not (self.ca or self.cert):
+            return None
+        return grpc.ssl_channel_credentials(*map(_content, (self.ca, self.key, self.cert)))
+
+    def bearer(self) -> tuple[tuple[str, str], ...]:
+        """What every call brings along.
+
+        Raises:
+            Failure: the file cannot be read, or is no token's.
+        """
+        if self.token is None:
+            return ()
+        text = (_content(self.token) or b"").decode(errors="replace").strip()
+        if not text.isascii() or not text.isprintable() or " " in text or not text:
+            raise Failure(f"{self.token}: holds no token: give what 'heddle token new' printed")
+        return (("authorization", f"Bearer {text}"),)
+
+
+def _content(path: Path | None) -> bytes | None:
+    try:
+        return path.read_bytes() if path else None
+    except OSError as error:
+        raise Failure(f"{error.filename}: {error.strerror}: give a readable file") from None
+
+
 @dataclass(frozen=True)
 class Client:
     """What the options before the command say."""
@@ -42,9 +84,7 @@ class Client:
     """Seconds a call may take."""
     json: bool
     named_fabric: str | None
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+    files: Files = Files()
 
     @cached_property
     def channel(self) -> grpc.Channel:
@@ -53,17 +93,15 @@ class Client:
             split_address(self.server)
         except ValueError as error:
             raise refuse("--server", "", str(error)) from None
-        if not (self.ca or self.cert):
+        credentials = self.files.channel()
+        if credentials is None:
             return grpc.insecure_channel(self.server, OPTIONS)
-        return grpc.secure_channel(self.server, self._credentials(), OPTIONS)
+        return grpc.secure_channel(self.server, credentials, OPTIONS)
 
-    def _credentials(self) -> grpc.ChannelCredentials:
-        try:
-            return grpc.ssl_channel_credentials(
-                *(path.read_bytes() if path else None for path in (self.ca, self.key, self.cert))
-            )
-        except OSError as error:
-            raise Failure(f"{error.filename}: {error.strerror}: give a readable PEM file") from None
+    @cached_property
+    def bearer(self) -> tuple[tuple[str, str], ...]:
+        """Metadata of every call; a token read once."""
+        return self.files.bearer()
 
     @cached_property
     def fabrics(self) -> FabricServiceStub:
@@ -81,6 +119,16 @@ class Client:
         return DemandServiceStub(self.channel)
 
     @cached_property
+    def overlays(self) -> OverlayServiceStub:
+        """OverlayService."""
+        return OverlayServiceStub(self.channel)
+
+    @cached_property
+    def audit(self) -> AuditServiceStub:
+        """AuditService."""
+        return AuditServiceStub(self.channel)
+
+    @cached_property
     def plans(self) -> PlanServiceStub:
         """PlanService."""
         return PlanServiceStub(self.channel)
@@ -92,7 +140,7 @@ class Client:
             Failure: the call ended in anything but an answer.
         """
         with calling(self.server):
-            return method(request, timeout=self.timeout)
+            return method(request, timeout=self.timeout, metadata=self.bearer)
 
     def watch(
         self, method: Callable[..., Iterator[Answer]], request: object, limit: float | None = None
@@ -100,7 +148,7 @@ class Client:
         """Answers as they come, for at most ``limit`` seconds."""
         with calling(self.server):
             try:
-                yield from method(request, timeout=limit)
+                yield from method(request, timeout=limit, metadata=self.bearer)
             except grpc.RpcError as error:
                 if limit is None or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise

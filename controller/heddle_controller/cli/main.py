@@ -6,13 +6,16 @@ from pathlib import Path
 
 import click
 
-from heddle_controller.cli.client import Client
+from heddle_controller.cli.audit import audit
+from heddle_controller.cli.client import Client, Files
 from heddle_controller.cli.demand import demand
 from heddle_controller.cli.fabric import fabric
 from heddle_controller.cli.failure import EXIT_CODES, House
 from heddle_controller.cli.job import job
+from heddle_controller.cli.overlay import overlay
 from heddle_controller.cli.plan import plan
 from heddle_controller.cli.show import show
+from heddle_controller.cli.token import token
 
 PEM = click.Path(path_type=Path, dir_okay=False)
 
@@ -29,10 +32,20 @@ PEM = click.Path(path_type=Path, dir_okay=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a document, or one a line.")
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds a call may take.")
 @click.option(
-    "--ca", envvar="HEDDLE_CA", type=PEM, help="Authority of the controller; turns TLS on."
+    "--tls-ca",
+    envvar="HEDDLE_CLIENT_TLS_CA",
+    type=PEM,
+    help="Authority of the controller; turns TLS on.",
 )
-@click.option("--cert", envvar="HEDDLE_CERT", type=PEM, help="Certificate of this client.")
-@click.option("--key", envvar="HEDDLE_KEY", type=PEM, help="Private key of this client.")
+@click.option(
+    "--tls-cert", envvar="HEDDLE_CLIENT_TLS_CERT", type=PEM, help="Certificate of this client."
+)
+@click.option(
+    "--tls-key", envvar="HEDDLE_CLIENT_TLS_KEY", type=PEM, help="Private key of this client."
+)
+@click.option(
+    "--token-file", envvar="HEDDLE_TOKEN_FILE", type=PEM, help="Bearer token, in place of these."
+)
 @click.version_option(package_name="heddle-controller")
 @click.pass_context
 def main(
@@ -41,15 +54,17 @@ def main(
     server: str,
     timeout: float,
     as_json: bool,
-    ca: Path | None,
-    cert: Path | None,
-    key: Path | None,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token_file: Path | None,
 ) -> None:
     """Heddle: collision-free routes for the fabrics of AI clusters.
 
-    'heddle plan' works offline; all else talks to a controller.
+    'heddle plan' and 'heddle token' work offline; all else talks to a controller.
     """
-    ctx.obj = Client(server, timeout, as_json, None, ca, cert, key)
+    files = Files(tls_ca, tls_cert, tls_key, token_file)
+    ctx.obj = Client(server, timeout, as_json, None, files)
 
 
 main.add_command(fabric)
@@ -57,3 +72,6 @@ main.add_command(job)
 main.add_command(demand)
 main.add_command(show)
 main.add_command(plan)
+main.add_command(overlay)
+main.add_command(audit)
+main.add_command(token)

@@ -12,7 +12,7 @@ end was cut off, or that somebody with the whole store in hand made it anew: for
 A record's *content* is hashed first, by itself, and then linked:
 
     content = SHA-256 over its seven texts, each behind its length in bytes (8, big-endian):
-              time with six decimals, actor, request, action, name, before, after
+              time in microseconds, actor, request, action, name, before, after
     hash    = SHA-256 over the previous hash (32 bytes), the number (8, big-endian), content
 
 so that whoever gives out numbers, a script inside a database too, hashes 72 bytes.
@@ -57,7 +57,7 @@ class AuditEntry:
         """The 32 bytes that stand for all of it."""
         digest = hashlib.sha256()
         texts = (self.actor, self.request, self.action, self.name, self.before, self.after)
-        for text in (f"{self.time:.6f}", *texts):
+        for text in (str(round(self.time * 1e6)), *texts):
             raw = text.encode("utf-8", "surrogatepass")
             digest.update(len(raw).to_bytes(8, "big") + raw)
         return digest.digest()

@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from heddle.v1 import agent_pb2, demand_pb2, fabric_pb2, placement_pb2, plan_pb2
+from heddle.v1 import (
+    agent_pb2,
+    audit_pb2,
+    demand_pb2,
+    fabric_pb2,
+    overlay_pb2,
+    placement_pb2,
+    plan_pb2,
+)
 from heddle.v1.agent_pb2_grpc import add_AgentServiceServicer_to_server
+from heddle.v1.audit_pb2_grpc import add_AuditServiceServicer_to_server
 from heddle.v1.demand_pb2_grpc import add_DemandServiceServicer_to_server
 from heddle.v1.fabric_pb2_grpc import add_FabricServiceServicer_to_server
+from heddle.v1.overlay_pb2_grpc import add_OverlayServiceServicer_to_server
 from heddle.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
 from heddle.v1.plan_pb2_grpc import add_PlanServiceServicer_to_server
 from heddle_controller.reconcile.engine import Engine
@@ -24,11 +34,14 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
 from heddle_controller.serve.agents.link_book import LinkBook, LinkMeter
+from heddle_controller.serve.agents.overlays import OverlayBook, OverlayMeter
 from heddle_controller.serve.agents.service import AgentService, SessionTerms
+from heddle_controller.serve.audit import AuditService
 from heddle_controller.serve.demand import DemandService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.interceptors.metrics import CallMeter
+from heddle_controller.serve.overlay import OverlayService
 from heddle_controller.serve.placement import PlacementService
 from heddle_controller.serve.plan import PlanService
 from heddle_controller.serve.rates import RateBook
@@ -36,7 +49,7 @@ from heddle_controller.serve.server import ApiServer, ServerTerms, Service
 from heddle_controller.serve.watch import Changes
 
 
-class Meter(AgentMeter, CallMeter, LinkMeter, Protocol):
+class Meter(AgentMeter, CallMeter, LinkMeter, OverlayMeter, Protocol):
     """All that serve measures."""
 
 
@@ -73,7 +86,16 @@ class Api:
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
         plan = PlanService(store, self._changes, indexes, rooms.engine)
-        agent = AgentService(store, rooms.gateway, counters, sessions, rooms.epoch, links=links)
+        self._overlays = OverlayBook(store, rooms.epoch, rooms.meter)
+        agent = AgentService(
+            store,
+            rooms.gateway,
+            counters,
+            sessions,
+            rooms.epoch,
+            links=links,
+            overlays=self._overlays,
+        )
         self._introductions = agent.introductions
         services = [
             _service(fabric_pb2, "FabricService", add_FabricServiceServicer_to_server, fabric),
@@ -83,6 +105,15 @@ class Api:
             _service(demand_pb2, "DemandService", add_DemandServiceServicer_to_server, demand),
             _service(plan_pb2, "PlanService", add_PlanServiceServicer_to_server, plan),
             _service(agent_pb2, "AgentService", add_AgentServiceServicer_to_server, agent),
+            _service(
+                overlay_pb2,
+                "OverlayService",
+                add_OverlayServiceServicer_to_server,
+                OverlayService(store, self._overlays),
+            ),
+            _service(
+                audit_pb2, "AuditService", add_AuditServiceServicer_to_server, AuditService(store)
+            ),
         ]
         self._server = ApiServer(services, server, rooms.meter)
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,11 +123,17 @@ class Api:
         """The port that is listened on."""
         return self._server.port
 
+    @property
+    def token_port(self) -> int:
+        """The second port, for tokens; 0 where there is none."""
+        return self._server.token_port
+
     async def start(self) -> None:
         """Answer calls; health is NOT_SERVING until ``set_serving``."""
         self._tasks = [
             asyncio.create_task(self._changes.run(), name="serve changes"),
             asyncio.create_task(self._introductions.run(), name="introduce agents"),
+            asyncio.create_task(self._overlays.run(), name="overlay"),
         ]
         await self._server.start()
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import structlog
-
 from heddle_controller.reconcile.admission import check_request
 from heddle_controller.reconcile.records import Request
+from heddle_controller.serve.interceptors.trace import current_request
+from heddle_controller.serve.security.caller import current_caller
 
 
 def request_of(request_id: str) -> Request:
@@ -14,6 +14,5 @@ def request_of(request_id: str) -> Request:
     Raises:
         InputError: when the id is too long to be kept.
     """
-    context = structlog.contextvars.get_contextvars()
-    actor = str(context.get("client") or context.get("peer") or "")
-    return check_request(Request(id=request_id, actor=actor))
+    request = Request(request_id, actor=str(current_caller()), call=current_request())
+    return check_request(request)

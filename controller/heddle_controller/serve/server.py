@@ -8,36 +8,28 @@ the streams, let calls under way finish within the grace, close.
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
-import grpc
 from grpc import aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.health import Health
-from heddle_controller.serve.interceptors.auth import Auth, is_loopback
+from heddle_controller.serve.interceptors.auth import Admission, Auth, is_loopback
 from heddle_controller.serve.interceptors.errors import Errors
+from heddle_controller.serve.interceptors.limits import Limits
 from heddle_controller.serve.interceptors.metrics import CallMeter, Metrics
 from heddle_controller.serve.interceptors.parsing import Parsing
 from heddle_controller.serve.interceptors.trace import Trace
+from heddle_controller.serve.security.budget import Allowance, Budget
+from heddle_controller.serve.security.keys import Tls, credentials
 
-MAX_MESSAGE_BYTES = 64 << 20
+MAX_STREAMS = 10_000
+"""Of one connection, before it is asked whose; one process may hold agents by the thousand."""
 HEALTH_SERVICE = "grpc.health.v1.Health"
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files. With ``client_ca`` only clients it signed are let in."""
-
-    cert: Path
-    key: Path
-    client_ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +48,14 @@ class ServerTerms:
     """Seconds that streams on a connection so closed may go on."""
     unary_limit: float = 60.0
     """Seconds a call with one question and one answer may take."""
+    admission: Admission = field(default_factory=Admission)
+    """By what callers are known."""
+    allowance: Allowance = field(default_factory=Allowance)
+    """How much each may ask for."""
+    message_bytes: int = 64 << 20
+    """Largest message, in either direction."""
+    token_address: tuple[str, int] | None = None
+    """A second port, over TLS, for clients with a token and no certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,10 @@ class ApiServer:
         self._health = Health(names)
         self._server = aio.server(
             interceptors=[
-                Auth(tls=terms.tls is not None, insecure=terms.insecure),
                 Trace(),
                 Metrics(meter),
+                Auth(replace(terms.admission, insecure=terms.insecure)),
+                Limits(Budget(terms.allowance)),
                 Errors(terms.unary_limit),
                 Parsing(),
             ],
@@ -96,6 +97,7 @@ class ApiServer:
             [*names, HEALTH_SERVICE, reflection.SERVICE_NAME], self._server
         )
         self.port = _bind(self._server, terms)
+        self.token_port = _bind_tokens(self._server, terms)
 
     async def start(self) -> None:
         """Answer calls, with health NOT_SERVING."""
@@ -124,14 +126,15 @@ def _check_plain_text(terms: ServerTerms) -> None:
 def _options(terms: ServerTerms) -> list[tuple[str, int]]:
     """Idle streams die on gRPC's defaults; and two servers could share a port unnoticed."""
     return [
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", terms.message_bytes),
+        ("grpc.max_send_message_length", terms.message_bytes),
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.max_connection_age_ms", int(terms.connection_age * 1000)),
         ("grpc.max_connection_age_grace_ms", int(terms.connection_age_grace * 1000)),
     ]
@@ -152,31 +155,22 @@ def _bind(server: aio.Server, terms: ServerTerms) -> int:
     try:
         if terms.tls is None:
             return server.add_insecure_port(f"{host}:{terms.port}")
-        return server.add_secure_port(f"{host}:{terms.port}", _credentials(terms.tls))
+        return server.add_secure_port(f"{host}:{terms.port}", credentials(terms.tls))
     except RuntimeError:
         raise _no_address(terms, "it was taken just now") from None
+
+
+def _bind_tokens(server: aio.Server, terms: ServerTerms) -> int:
+    """The second port; 0 where there is none."""
+    if terms.token_address is None or terms.tls is None:
+        return 0
+    host, port = terms.token_address
+    tls = replace(terms.tls, client_ca=None)
+    return _bind(server, replace(terms, host=host, port=port, tls=tls))
 
 
 def _no_address(terms: ServerTerms, why: str) -> Exception:
     cure = "stop what listens there, or choose another with --listen (port 0 takes a free one)"
     return refuse(
         "settings", "listen", f"cannot listen on {terms.host}:{terms.port}: {why}; {cure}"
-    )
-
-
-def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Credentials from the files, checked first: gRPC only fails at the first handshake."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(tls.cert, tls.key, password=lambda: "")
-        if tls.client_ca is not None:
-            context.load_verify_locations(tls.client_ca)
-        authorities = tls.client_ca.read_bytes() if tls.client_ca else None
-        pair = (tls.key.read_bytes(), tls.cert.read_bytes())
-    except OSError as error:
-        files = ", ".join(str(path) for path in (tls.cert, tls.key, tls.client_ca) if path)
-        reason = f"cannot be used ({error.strerror or error}): give PEM files that belong together"
-        raise refuse("settings", files, reason) from None
-    return grpc.ssl_server_credentials(
-        [pair], root_certificates=authorities, require_client_auth=authorities is not None
     )

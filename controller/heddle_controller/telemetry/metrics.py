@@ -108,6 +108,11 @@ class Telemetry:
         """So many ends of links are kept down for flapping, or lose some of what they carry."""
         self._agents.unwell.labels(fabric, reason).set(count)
 
+    def overlay_stands(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
+        """A fabric's overlay flag, and how many agents here do not stand so."""
+        self._agents.withdrawn.labels(fabric).set(withdrawn)
+        self._agents.disobeying.labels(fabric).set(disobeying)
+
     def traffic_counted(self, fabric: str, packets: int, size: int) -> None:
         """So many packets and bytes went by exact-match entries."""
         self._agents.packets.labels(fabric).inc(packets)
@@ -172,6 +177,18 @@ class AgentMeters:
             "Ends of links that agents keep down (flap-damped), see lose packets (grey), or find"
             " slower than they are meant to be (slow)",
             ["fabric", "reason"],
+            registry=registry,
+        )
+        self.withdrawn = Gauge(
+            "heddle_overlay_withdrawn",
+            "1 where the operator has put the whole fabric on the underlay",
+            fabric,
+            registry=registry,
+        )
+        self.disobeying = Gauge(
+            "heddle_overlay_disobeying_agents",
+            "Agents with a session here that do not stand as the overlay's flag says",
+            fabric,
             registry=registry,
         )
         self.packets = Counter(

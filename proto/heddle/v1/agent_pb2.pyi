@@ -178,6 +178,7 @@ class AgentMessage(_message.Message):
     PUSH_RESULT_FIELD_NUMBER: _builtins.int
     LINK_STATE_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
+    OVERLAY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session_parameters(self) -> Global___SessionParameters: ...
     @_builtins.property
@@ -186,6 +187,8 @@ class AgentMessage(_message.Message):
     def link_state(self) -> Global___LinkStateReport: ...
     @_builtins.property
     def counters(self) -> Global___CounterReport: ...
+    @_builtins.property
+    def overlay(self) -> Global___OverlayReport: ...
     def __init__(
         self,
         *,
@@ -193,12 +196,13 @@ class AgentMessage(_message.Message):
         push_result: Global___PushResult | None = ...,
         link_state: Global___LinkStateReport | None = ...,
         counters: Global___CounterReport | None = ...,
+        overlay: Global___OverlayReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "link_state", b"link_state", "message", b"message", "push_result", b"push_result", "session_parameters", b"session_parameters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "link_state", b"link_state", "message", b"message", "overlay", b"overlay", "push_result", b"push_result", "session_parameters", b"session_parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "link_state", b"link_state", "message", b"message", "push_result", b"push_result", "session_parameters", b"session_parameters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "link_state", b"link_state", "message", b"message", "overlay", b"overlay", "push_result", b"push_result", "session_parameters", b"session_parameters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_parameters", "push_result", "link_state", "counters"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_parameters", "push_result", "link_state", "counters", "overlay"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -213,24 +217,28 @@ class ControllerMessage(_message.Message):
     SESSION_ACCEPTED_FIELD_NUMBER: _builtins.int
     PUSH_FIELD_NUMBER: _builtins.int
     BACK_DOOR_FIELD_NUMBER: _builtins.int
+    OVERLAY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session_accepted(self) -> Global___SessionAccepted: ...
     @_builtins.property
     def push(self) -> Global___Push: ...
     @_builtins.property
     def back_door(self) -> Global___BackDoor: ...
+    @_builtins.property
+    def overlay(self) -> Global___OverlayOrder: ...
     def __init__(
         self,
         *,
         session_accepted: Global___SessionAccepted | None = ...,
         push: Global___Push | None = ...,
         back_door: Global___BackDoor | None = ...,
+        overlay: Global___OverlayOrder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["back_door", b"back_door", "message", b"message", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["back_door", b"back_door", "message", b"message", "overlay", b"overlay", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_door", b"back_door", "message", b"message", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_door", b"back_door", "message", b"message", "overlay", b"overlay", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_accepted", "push", "back_door"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_accepted", "push", "back_door", "overlay"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -252,6 +260,7 @@ class SessionParameters(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     TABLE_DIGEST_FIELD_NUMBER: _builtins.int
     BACK_DOOR_ADDRESS_FIELD_NUMBER: _builtins.int
+    OVERLAY_WITHDRAWN_FIELD_NUMBER: _builtins.int
     fabric: _builtins.str
     """"fabrics/f1"."""
     switch: _builtins.str
@@ -279,6 +288,8 @@ class SessionParameters(_message.Message):
     """Where other agents reach its back door, IP address and UDP port,
     "10.0.0.1:7402"; empty if it has none or gets its peers elsewhere.
     """
+    overlay_withdrawn: _builtins.bool
+    """The switch does not follow its entries; see OverlayOrder."""
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[Global___Capability.ValueType]: ...
     def __init__(
@@ -294,10 +305,11 @@ class SessionParameters(_message.Message):
         generation: _builtins.int = ...,
         table_digest: _builtins.bytes = ...,
         back_door_address: _builtins.str = ...,
+        overlay_withdrawn: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_door_address", b"back_door_address", "capabilities", b"capabilities", "fabric", b"fabric", "generation", b"generation", "highest_epoch", b"highest_epoch", "instance_id", b"instance_id", "software_version", b"software_version", "switch", b"switch", "table_digest", b"table_digest", "table_size", b"table_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_door_address", b"back_door_address", "capabilities", b"capabilities", "fabric", b"fabric", "generation", b"generation", "highest_epoch", b"highest_epoch", "instance_id", b"instance_id", "overlay_withdrawn", b"overlay_withdrawn", "software_version", b"software_version", "switch", b"switch", "table_digest", b"table_digest", "table_size", b"table_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -334,6 +346,65 @@ class SessionAccepted(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionAccepted: _TypeAlias = SessionAccepted  # noqa: Y015
+
+@_typing.final
+class OverlayOrder(_message.Message):
+    """Whether the switch shall follow its entries. Sent at the start of a session,
+    before any push, where the switch stands otherwise, and whenever it changes.
+    An agent that hears of none stays as it is.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    withdrawn: _builtins.bool
+    """Match no packet against the entries; the underlay has all flows. The
+    entries stay, and are pushed and repaired as ever.
+    """
+    epoch: _builtins.int
+    """Of the leader as this controller knows it: an order with an epoch below the
+    highest that the agent has seen is not obeyed.
+    """
+    def __init__(
+        self,
+        *,
+        withdrawn: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "withdrawn", b"withdrawn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OverlayOrder: _TypeAlias = OverlayOrder  # noqa: Y015
+
+@_typing.final
+class OverlayReport(_message.Message):
+    """The answer to an order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    withdrawn: _builtins.bool
+    """How the switch stands now."""
+    message: _builtins.str
+    """Why it does not stand as ordered; empty if it does."""
+    def __init__(
+        self,
+        *,
+        withdrawn: _builtins.bool = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "withdrawn", b"withdrawn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OverlayReport: _TypeAlias = OverlayReport  # noqa: Y015
 
 @_typing.final
 class BackDoor(_message.Message):

@@ -39,7 +39,8 @@ class AgentServiceStub:
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. An agent that takes notices from other agents says where; it is then told
+    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    7. An agent that takes notices from other agents says where; it is then told
     its peers and their common keys, and again whenever either changes. It
     keeps both for when there is no controller.
     """
@@ -71,7 +72,8 @@ class AgentServiceServicer:
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. An agent that takes notices from other agents says where; it is then told
+    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    7. An agent that takes notices from other agents says where; it is then told
     its peers and their common keys, and again whenever either changes. It
     keeps both for when there is no controller.
     """
@@ -112,7 +114,8 @@ class AgentService:
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. An agent that takes notices from other agents says where; it is then told
+    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    7. An agent that takes notices from other agents says where; it is then told
     its peers and their common keys, and again whenever either changes. It
     keeps both for when there is no controller.
     """

@@ -40,7 +40,8 @@ class AgentServiceStub:
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. An agent that takes notices from other agents says where; it is then told
+    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    7. An agent that takes notices from other agents says where; it is then told
        its peers and their common keys, and again whenever either changes. It
        keeps both for when there is no controller.
     """
@@ -66,7 +67,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. An agent that takes notices from other agents says where; it is then told
+    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    7. An agent that takes notices from other agents says where; it is then told
        its peers and their common keys, and again whenever either changes. It
        keeps both for when there is no controller.
     """
@@ -88,7 +90,8 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. An agent that takes notices from other agents says where; it is then told
+    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    7. An agent that takes notices from other agents says where; it is then told
        its peers and their common keys, and again whenever either changes. It
        keeps both for when there is no controller.
     """

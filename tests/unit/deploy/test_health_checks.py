@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle_controller.serve.server import ApiServer, ServerTerms, Tls
+from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.server import ApiServer, ServerTerms
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.unit.deploy.certificates import authority, signed
 

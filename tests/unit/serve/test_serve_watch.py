@@ -13,8 +13,6 @@ from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import PlanFacts
 from heddle_controller.serve.errors import Refusal
-from heddle_controller.serve.interceptors.around import Method
-from heddle_controller.serve.interceptors.auth import Auth
 from heddle_controller.serve.watch import Changes
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
@@ -114,54 +112,3 @@ async def test_certificates_become_metrics_even_after_a_break(tmp_path: Path) ->
             await asyncio.sleep(0.005)
     await store.close()
     await following
-
-
-class Caller:
-    """As much of gRPC's context as auth looks at."""
-
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-        self.status: Any = None
-
-    def peer(self) -> str:
-        """Where the call comes from."""
-        return self._peer
-
-    def peer_identities(self) -> None:
-        """No certificate."""
-
-    async def abort_with_status(self, status: Any) -> None:
-        """As gRPC does, it raises."""
-        self.status = status
-        raise PermissionError
-
-
-METHOD = Method("s", "m", streams=False)
-
-
-@pytest.mark.parametrize(
-    ("peer", "tls", "insecure", "admitted"),
-    [
-        ("ipv4:127.0.0.1:5", False, False, True),
-        ("ipv6:%5B::1%5D:5", False, False, True),
-        ("unix:/run/heddle", False, False, True),
-        ("ipv4:10.0.0.7:5", False, False, False),
-        ("ipv4:10.0.0.7:5", True, False, True),
-        ("ipv4:10.0.0.7:5", False, True, True),
-    ],
-)
-async def test_plain_text_from_other_hosts_is_turned_away(
-    peer: str, *, tls: bool, insecure: bool, admitted: bool
-) -> None:
-    """Whatever the server listens on, unless TLS or the operator vouches for it."""
-    caller: Any = Caller(peer)
-    auth = Auth(tls=tls, insecure=insecure)
-    if admitted:
-        async with auth.around(METHOD, caller):
-            pass
-        return
-    with pytest.raises(PermissionError):
-        async with auth.around(METHOD, caller):
-            pass
-    assert caller.status.code.name == "UNAUTHENTICATED"
-    assert "--insecure" in caller.status.details

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -21,17 +22,21 @@ from typing_extensions import override
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1.agent_pb2_grpc import AgentServiceServicer
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NodeKind, Structure
-from heddle_controller.reconcile.errors import NotFound
+from heddle_controller.model.fabric import NodeKind
+from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.ports import FabricStore
+from heddle_controller.reconcile.records import FabricRecord
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import Introductions, KeySchedule
 from heddle_controller.serve.agents.link_book import LinkBook
+from heddle_controller.serve.agents.link_mail import LinkMail
+from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.errors import Refusal, failed_precondition, not_found
+from heddle_controller.serve.security.caller import current_caller
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -66,6 +71,7 @@ class AgentService(AgentServiceServicer):
         epoch: Callable[[], int],
         *,
         links: LinkBook,
+        overlays: OverlayBook,
     ) -> None:
         self._store = store
         self._gateway = gateway
@@ -73,17 +79,21 @@ class AgentService(AgentServiceServicer):
         self._terms = terms
         self._epoch = epoch
         self._links = links
+        self._overlays = overlays
+        self._writing: set[asyncio.Task[None]] = set()
         self.introductions = Introductions(terms.back_door, store)
 
     @override
     async def Session(
         self, request_iterator: Messages, context: Context
     ) -> AsyncIterator[pb.ControllerMessage]:
-        about, structure = await self._introduction(request_iterator)
+        first, record = await self._introduction(request_iterator)
+        about = codec.session_from_pb(first, self._gateway.next_id())
         with structlog.contextvars.bound_contextvars(fabric=about.fabric, switch=about.switch):
             session = self._gateway.open(about)
             log.info("agent connected", version=about.software_version)
-            self.introductions.joined(session, structure)
+            self._overlays.joined(session, record.overlay, withdrawn=first.overlay_withdrawn)
+            self.introductions.joined(session, record.fabric.structure)
             reader = asyncio.create_task(self._read(session, request_iterator))
             try:
                 yield self._accepted()
@@ -93,12 +103,13 @@ class AgentService(AgentServiceServicer):
             finally:
                 reader.cancel()
                 self.introductions.left(session)
+                self._overlays.left(session)
                 if self._gateway.close_session(session):
                     self._counters.forget(session.about)
                     self._links.forget(session.about)
                 log.info("agent disconnected")
 
-    async def _introduction(self, messages: Messages) -> tuple[AgentSession, Structure]:
+    async def _introduction(self, messages: Messages) -> tuple[pb.SessionParameters, FabricRecord]:
         """The agent's first message and its fabric, if its switch is one of ours."""
         try:
             async with asyncio.timeout(self._terms.introduction_limit):
@@ -112,16 +123,23 @@ class AgentService(AgentServiceServicer):
             reason = "the first message of a session has to be session_parameters"
             raise refuse(codec.SOURCE, "message", reason)
         about = codec.session_from_pb(first.session_parameters, self._gateway.next_id())
-        return about, await self._check_switch(about)
+        if not current_caller().may_speak_for(about.fabric, about.switch):
+            message = (
+                f"{current_caller()} may not speak for switch {about.switch!r} of "
+                f"fabrics/{about.fabric}; give the agent that switch's certificate"
+            )
+            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "NOT_YOUR_SWITCH", message)
+        return first.session_parameters, await self._check_switch(about)
 
-    async def _check_switch(self, about: AgentSession) -> Structure:
+    async def _check_switch(self, about: AgentSession) -> FabricRecord:
         named = {"fabric": about.fabric, "switch": about.switch}
         try:
-            structure = (await self._store.get_fabric(about.fabric)).fabric.structure
+            record = await self._store.get_fabric(about.fabric)
         except NotFound:
             cure = f"put it first: heddle fabric import FILE --name {about.fabric}"
             message = f"fabrics/{about.fabric} does not exist; {cure}"
             raise not_found("UNKNOWN_FABRIC", message, **named) from None
+        structure = record.fabric.structure
         row = structure.index.get(about.switch)
         if row is None:
             cure = "start the agent with the node id of its switch, or put a fabric that has it"
@@ -130,7 +148,7 @@ class AgentService(AgentServiceServicer):
         if structure.nodes.kind[row] == NodeKind.NIC:
             message = f"node {about.switch!r} of fabrics/{about.fabric} is a NIC; name a switch"
             raise failed_precondition("NOT_A_SWITCH", message, **named)
-        return structure
+        return record
 
     def _accepted(self) -> pb.ControllerMessage:
         return pb.ControllerMessage(
@@ -144,17 +162,24 @@ class AgentService(AgentServiceServicer):
 
     async def _read(self, session: AgentStream, messages: Messages) -> None:
         """Take in all that the agent says; how that ends is how the session ends."""
+        mail = LinkMail(self._store, session.about.fabric)
+        writing = asyncio.create_task(mail.run())
+        self._writing.add(writing)  # it may have a last word to write when the session is over
+        writing.add_done_callback(self._writing.discard)
+        writing.add_done_callback(partial(_written, session))
         try:
             async for message in messages:
-                await self._take(session, message)
+                await self._take(session, mail, message)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the writer raises it, in the call it belongs to
             session.end(error)
         else:
             session.end()
+        finally:
+            mail.close()
 
-    async def _take(self, session: AgentStream, message: pb.AgentMessage) -> None:
+    async def _take(self, session: AgentStream, mail: LinkMail, message: pb.AgentMessage) -> None:
         about = session.about
         match message.WhichOneof("message"):
             case "push_result":
@@ -162,10 +187,20 @@ class AgentService(AgentServiceServicer):
             case "link_state":
                 report = codec.links_from_pb(message.link_state, about.switch, about.instance)
                 self._links.take(about, message.link_state)
-                await self._store.report_links(about.fabric, report)
+                mail.put(report)
             case "counters":
                 counters = codec.counters_from_pb(message.counters)
-                await self._counters.take(about, counters)
+                with suppress(Unavailable):  # then there are no rates for a while
+                    await self._counters.take(about, counters)
+            case "overlay":
+                self._overlays.reported(session, message.overlay)
             case _:
-                reason = "after session_parameters come push_result, link_state and counters"
+                reason = "after session_parameters come answers and reports"
                 raise refuse(codec.SOURCE, "message", reason)
+
+
+def _written(session: AgentStream, writing: asyncio.Task[None]) -> None:
+    """What became of an agent's link reports; what can never be written ends its session."""
+    error = None if writing.cancelled() else writing.exception()
+    if isinstance(error, Exception):
+        session.end(error)

@@ -167,6 +167,7 @@ class AgentStream:
         self._unsent: deque[int] = deque()
         self._pending: dict[int, Pending | Carried] = {}
         self._introduction: pb.BackDoor | None = None
+        self._order: pb.OverlayOrder | None = None
         self._wake = asyncio.Event()
         self._ended = False
         self._reason: Exception | None = None
@@ -209,6 +210,11 @@ class AgentStream:
         self._introduction = peers
         self._wake.set()
 
+    def order(self, order: pb.OverlayOrder) -> None:
+        """Say whether to follow the entries, ahead of all else; only the newest is told."""
+        self._order = order
+        self._wake.set()
+
     def begin_anew(self, session_id: int) -> None:
         """Drop what is not sent, forget what is not answered, and know nothing of the table."""
         self._lose_pending()
@@ -235,6 +241,10 @@ class AgentStream:
             Exception: the reason it ended for, if it was given one.
         """
         while not self._ended:
+            if self._order is not None:
+                order, self._order = self._order, None
+                yield pb.ControllerMessage(overlay=order)
+                continue
             if self._introduction is not None:
                 introduction, self._introduction = self._introduction, None
                 yield pb.ControllerMessage(back_door=introduction)

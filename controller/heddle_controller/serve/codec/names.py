@@ -32,6 +32,11 @@ def plan_name(fabric: str) -> str:
     return f"fabrics/{fabric}/plan"
 
 
+def overlay_name(fabric: str) -> str:
+    """``fabrics/f1/overlay``."""
+    return f"fabrics/{fabric}/overlay"
+
+
 def parse_fabric(name: str, field: str) -> str:
     """``f1`` of ``fabrics/f1``.
 
@@ -69,6 +74,16 @@ def parse_plan(name: str, field: str) -> str:
         InputError: when the name has another form.
     """
     (fabric,) = _parts(name, field, "fabrics/{fabric}/plan")
+    return fabric
+
+
+def parse_overlay(name: str, field: str) -> str:
+    """``f1`` of ``fabrics/f1/overlay``.
+
+    Raises:
+        InputError: when the name has another form.
+    """
+    (fabric,) = _parts(name, field, "fabrics/{fabric}/overlay")
     return fabric
 
 

@@ -1,30 +1,57 @@
-"""Who may call.
+"""Who calls, and may he: the first thing that is asked of a call.
 
-Over TLS the handshake has decided already: with a client CA only certificates it
-signed get this far. Plain text is for this host alone, unless the operator said
-otherwise in plain words; the server refuses to listen elsewhere, and here every
-call is held to the same rule, so that no forwarded port opens a way round it.
+| transport | shows | is |
+|---|---|---|
+| TLS | a certificate of our authority | what its names say (``security.certificates``) |
+| TLS, or this host | a bearer token | what the file of tokens says (``security.tokens``) |
+| plain text from this host | nothing | LOCAL: whoever is on the controller's host is trusted |
+| plain text from elsewhere | nothing | refused; LOCAL where the operator said --insecure |
+
+The server refuses to listen for plain text elsewhere, and here every call is held to the
+same rule, so that no forwarded port opens a way round it. Then the table of permissions is
+asked; what is in no row is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import unquote
 
 import grpc
 import structlog
-from grpc_status import rpc_status
 
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
+from heddle_controller.serve.interceptors.trace import current_request
+from heddle_controller.serve.security.caller import Caller, Role, set_caller
+from heddle_controller.serve.security.certificates import Mapper, names_of
+from heddle_controller.serve.security.permissions import may_call
+from heddle_controller.serve.security.tokens import Tokens
 
 PLAIN_TEXT = errors.Refusal(
     grpc.StatusCode.UNAUTHENTICATED,
     "PLAIN_TEXT",
     "plain text is served to this host only: set up TLS, or start the controller with --insecure",
 )
+PLAIN_TOKEN = errors.Refusal(
+    grpc.StatusCode.UNAUTHENTICATED,
+    "PLAIN_TOKEN",
+    "a token came over plain text, where others can read it: take it back, and use TLS",
+)
+BAD_TOKEN = errors.Refusal(
+    grpc.StatusCode.UNAUTHENTICATED,
+    "BAD_TOKEN",
+    "the token is unknown or has expired: ask for a new one (heddle token new)",
+)
+NO_ROLE = errors.Refusal(
+    grpc.StatusCode.UNAUTHENTICATED,
+    "NO_ROLE",
+    "no certificate that says a role, and no token: see SECURITY.md for how to get one",
+)
+HEADER, SCHEME = "authorization", "bearer "
 
 
 def peer_host(peer: str) -> str:
@@ -41,27 +68,79 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class Auth(Around):
-    """Turns away plain text from other hosts unless ``insecure``."""
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """By what callers are known."""
 
-    def __init__(self, *, tls: bool, insecure: bool) -> None:
-        self._any_peer = tls or insecure
+    insecure: bool = False
+    """Plain text from other hosts too."""
+    mapper: Mapper = field(default_factory=Mapper)
+    tokens: Tokens | None = None
+
+    def caller(self, context: Context) -> Caller:
+        """Who calls. Raises ``Refusal`` where that cannot even be asked."""
+        peer, about = context.peer(), context.auth_context()
+        secure = list(about.get("transport_security_type", ())) == [b"ssl"]
+        host = peer_host(peer)
+        own = peer.startswith("unix:") or (not secure and is_loopback(host))
+        token = _token(context)
+        if token is not None:
+            return self._bearer(token, hidden=secure or own)
+        if secure:
+            shown = self.mapper.caller(names_of(about))
+            return shown if shown.identity else Caller(Role.NOBODY, host)
+        if own or self.insecure:
+            return Caller(Role.LOCAL, host or peer)
+        raise PLAIN_TEXT
+
+    def _bearer(self, token: str, *, hidden: bool) -> Caller:
+        if not hidden:
+            raise PLAIN_TOKEN
+        caller = self.tokens.caller(token) if self.tokens else None
+        if caller is None:
+            raise BAD_TOKEN
+        return caller
+
+
+class Auth(Around):
+    """Turns away whoever may not call."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
 
     def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
-        """Check the peer, and name the certificate's subject in the call's log lines."""
+        """Check the caller, and name him in the call's log lines."""
         return self._admit(method, context)
 
     @asynccontextmanager
-    async def _admit(self, _method: Method, context: Context) -> AsyncIterator[None]:
-        peer = context.peer()
-        if not (self._any_peer or peer.startswith("unix:") or is_loopback(peer_host(peer))):
-            await context.abort_with_status(rpc_status.to_status(errors.refused(PLAIN_TEXT)))
-        with structlog.contextvars.bound_contextvars(peer=peer, client=_identity(context)):
+    async def _admit(self, method: Method, context: Context) -> AsyncIterator[None]:
+        try:
+            caller = self._admission.caller(context)
+            _check(caller, method)
+        except errors.Refusal as refusal:
+            status = errors.with_request(errors.refused(refusal), current_request())
+            await context.abort_with_status(status)
+            raise  # not reached: aborting raises
+        set_caller(caller)
+        with structlog.contextvars.bound_contextvars(peer=context.peer(), client=str(caller)):
             yield
 
 
-def _identity(context: Context) -> str:
-    """Subject of the client's certificate; empty without one."""
-    return ", ".join(
-        identity.decode(errors="replace") for identity in context.peer_identities() or ()
+def _check(caller: Caller, method: Method) -> None:
+    """Raises ``Refusal`` unless the table has the caller's role in the method's row."""
+    if may_call(caller.role, method.service, method.name):
+        return
+    if caller.role is Role.NOBODY:
+        raise NO_ROLE
+    message = f"{caller} may not call {method.service}/{method.name}"
+    raise errors.Refusal(
+        grpc.StatusCode.PERMISSION_DENIED, "ROLE_DENIED", message, {"role": caller.role}
     )
+
+
+def _token(context: Context) -> str | None:
+    for name, value in context.invocation_metadata() or ():
+        if name == HEADER:
+            text = value if isinstance(value, str) else value.decode(errors="replace")
+            return text[len(SCHEME) :].strip() if text[: len(SCHEME)].lower() == SCHEME else ""
+    return None

@@ -1,0 +1,87 @@
+"""``heddle overlay``: the panic switch. Puts the whole fabric on the underlay, and back."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from heddle.v1 import overlay_pb2 as pb
+from heddle_controller.cli.client import Client, request_id
+from heddle_controller.cli.failure import FAULT, Failure, House
+from heddle_controller.cli.options import with_client
+from heddle_controller.cli.output import echo_json, echo_pairs
+from heddle_controller.serve.codec import common
+
+WORDS = {pb.OVERLAY_STATE_ACTIVE: "active", pb.OVERLAY_STATE_WITHDRAWN: "WITHDRAWN"}
+LOOK_SECONDS = 0.05
+
+
+@click.group(cls=House)
+def overlay() -> None:
+    """Put the whole fabric on the underlay in one step, and back."""
+
+
+@overlay.command("withdraw")
+@click.option("--no-wait", is_flag=True, help="Return before agents have said that it is done.")
+@with_client
+def withdraw(client: Client, *, no_wait: bool) -> None:
+    """Have every switch ignore its entries: the underlay carries all flows.
+
+    Entries stay in the switches and are kept up to date, so 'heddle overlay restore' is
+    one step too. Exit 1 if an agent cannot do it or does not answer in time.
+    """
+    _set(client, pb.OVERLAY_STATE_WITHDRAWN, no_wait=no_wait)
+
+
+@overlay.command("restore")
+@click.option("--no-wait", is_flag=True, help="Return before agents have said that it is done.")
+@with_client
+def restore(client: Client, *, no_wait: bool) -> None:
+    """Have every switch follow its entries again."""
+    _set(client, pb.OVERLAY_STATE_ACTIVE, no_wait=no_wait)
+
+
+@overlay.command("show")
+@with_client
+def show(client: Client) -> None:
+    """Say how the overlay stands, and how many agents stand so."""
+    _echo(client, _get(client))
+
+
+def _set(client: Client, state: pb.OverlayState.ValueType, *, no_wait: bool) -> None:
+    request = pb.SetOverlayRequest(name=_name(client), state=state, request_id=request_id())
+    stands = client.call(client.overlays.SetOverlay, request)
+    until = time.monotonic() + client.timeout
+    while not no_wait and stands.obeying_count < stands.agent_count and not stands.failures:
+        if time.monotonic() > until:
+            break
+        time.sleep(LOOK_SECONDS)
+        stands = _get(client)
+    _echo(client, stands)
+    if not no_wait and (stands.failures or stands.obeying_count < stands.agent_count):
+        missing = stands.agent_count - stands.obeying_count
+        failed = [f"{failure.switch}: {failure.message}" for failure in stands.failures]
+        raise Failure(f"{missing} agents do not stand so: see their logs", FAULT, failed)
+
+
+def _get(client: Client) -> pb.Overlay:
+    return client.call(client.overlays.GetOverlay, pb.GetOverlayRequest(name=_name(client)))
+
+
+def _name(client: Client) -> str:
+    return f"{client.fabric}/overlay"
+
+
+def _echo(client: Client, stands: pb.Overlay) -> None:
+    if client.json:
+        echo_json(stands)
+        return
+    counted = f"{stands.obeying_count} of {stands.agent_count} connected to this controller"
+    echo_pairs(
+        {
+            "overlay": WORDS[stands.state],
+            "since": common.time_text(stands.state_time),
+            "agents": counted,
+        }
+    )

@@ -1,0 +1,83 @@
+"""``heddle token``: bearer tokens, made on the machine that keeps their file; needs no server."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from heddle_controller.cli.failure import Failure, House
+from heddle_controller.cli.options import OUTPUT_FILE
+from heddle_controller.cli.output import echo_json, echo_table
+from heddle_controller.serve.codec import common
+from heddle_controller.serve.security.caller import Caller
+from heddle_controller.serve.security.certificates import ROLES
+from heddle_controller.serve.security.tokens import Grant, new_token, read_grants
+
+DAY = 86_400.0
+
+
+@click.group(cls=House)
+def token() -> None:
+    """Make bearer tokens, and list those there are; works on the controller's file."""
+
+
+@token.command("new")
+@click.argument("name")
+@click.option("--file", "path", type=OUTPUT_FILE, required=True, help="The controller's --tokens.")
+@click.option("--role", type=click.Choice(list(ROLES)), required=True, help="What it may do.")
+@click.option("--days", default=90.0, show_default=True, help="It expires after so many.")
+@click.option("--fabric", default="", help="Of an agent.")
+@click.option("--switch", default="", help="Of an agent: the switch it speaks for.")
+def new(name: str, path: Path, *, role: str, days: float, fabric: str, switch: str) -> None:
+    """Print a token called NAME, and add its hash to the file. It is never told again."""
+    if (role == "agent") != bool(fabric and switch) or bool(fabric) != bool(switch):
+        raise Failure("an agent's token needs --fabric and --switch, no other has them")
+    if not 0 < days < 36_500:  # noqa: PLR2004 - a century
+        raise Failure(f"--days {days:g}: give a number above 0 and below 36500")
+    caller = Caller(ROLES[role], "", fabric, switch)
+    try:
+        made, grant = new_token(caller, name, time.time() + days * DAY)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+    _add(path, grant)
+    click.echo(made)
+
+
+def _add(path: Path, grant: Grant) -> None:
+    """Append to the file in one write, which nobody else reads or writes."""
+    if path.exists() and grant.name in read_grants(path):
+        raise Failure(f"{path} has a token {grant.name!r}: take its line out first")
+    try:
+        ends = not path.exists() or not path.stat().st_size or path.read_bytes().endswith(b"\n")
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(file, "w") as lines:
+            lines.write(f"{'' if ends else chr(10)}{grant.line()}\n")
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from None
+
+
+@token.command("list")
+@click.option("--file", "path", type=OUTPUT_FILE, required=True, help="The controller's --tokens.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_tokens(path: Path, *, as_json: bool) -> None:
+    """List the tokens of the file, without what would let anybody in."""
+    now = time.time()
+    rows = [
+        {
+            "name": grant.name,
+            "role": str(grant.caller.role),
+            "for": f"{grant.caller.fabric}/{grant.caller.switch}".strip("/"),
+            "expires": common.time_text(common.time_to_pb(grant.expires)),
+            "state": "valid" if now < grant.expires else "expired",
+        }
+        for grant in read_grants(path).values()
+    ]
+    if as_json:
+        for row in rows:
+            echo_json(row)
+        return
+    columns = ("name", "role", "for", "expires", "state")
+    echo_table(columns, [[row[column] for column in columns] for row in rows])

@@ -1,0 +1,124 @@
+"""The overlay's state, told to the agents of this replica, and what they say of it.
+
+Every replica follows the store and tells its own agents, so nobody has to pass it on: at
+the start of a session, ahead of any push, and whenever the flag changes. It is a level,
+not an event: what an agent is told last is how it shall stand, and a replica that missed
+a change tells of it when it next reads the store. An order carries the newest epoch known
+here, and an agent that knows of a newer one does not obey.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_controller.reconcile.errors import NotFound, PortError, Unavailable
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import Overlay
+from heddle_controller.serve.agents.stream import AgentStream
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class OverlayMeter(Protocol):
+    """Where the state is measured."""
+
+    def overlay_stands(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
+        """A fabric's flag, and how many agents of this replica do not stand so (yet)."""
+
+
+@dataclass(slots=True)
+class Obedience:
+    """One session."""
+
+    told: bool
+    """Whether it was last told to withdraw; how it came, before it was told anything."""
+    stands: bool
+    """Whether it has withdrawn, as it says."""
+    message: str = ""
+    """Why it does not stand as told."""
+
+
+class OverlayBook:
+    """All sessions of this replica."""
+
+    def __init__(self, store: Store, epoch: Callable[[], int], meter: OverlayMeter) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._meter = meter
+        self._wanted: dict[str, bool] = {}
+        self._sessions: dict[str, dict[AgentStream, Obedience]] = {}
+
+    def joined(self, session: AgentStream, overlay: Overlay, *, withdrawn: bool) -> None:
+        """A session begins of an agent that stands so; it is told if that is wrong."""
+        fabric = session.about.fabric
+        self._sessions.setdefault(fabric, {})[session] = Obedience(withdrawn, withdrawn)
+        self.spread(fabric, overlay)
+
+    def left(self, session: AgentStream) -> None:
+        """A session is over."""
+        sessions = self._sessions.get(session.about.fabric, {})
+        sessions.pop(session, None)
+        self._measure(session.about.fabric)
+
+    def reported(self, session: AgentStream, report: pb.OverlayReport) -> None:
+        """An agent says how it stands."""
+        about = session.about
+        agent = self._sessions.get(about.fabric, {}).get(session)
+        if agent is None:
+            return
+        agent.stands, agent.message = report.withdrawn, report.message[:256]
+        if agent.message:
+            log.warning("overlay order not obeyed", switch=about.switch, why=agent.message)
+        self._measure(about.fabric)
+
+    def spread(self, fabric: str, overlay: Overlay) -> None:
+        """Tell every agent that was last told otherwise."""
+        if self._wanted.get(fabric, False) is not overlay.withdrawn:
+            log.warning("overlay", fabric=fabric, withdrawn=overlay.withdrawn)
+        self._wanted[fabric] = overlay.withdrawn
+        for session, agent in self._sessions.get(fabric, {}).items():
+            if agent.told is not overlay.withdrawn:
+                agent.told, agent.message = overlay.withdrawn, ""
+                order = pb.OverlayOrder(withdrawn=overlay.withdrawn, epoch=self._epoch())
+                session.order(order)
+        self._measure(fabric)
+
+    def agents(self, fabric: str) -> Mapping[str, Obedience]:
+        """By switch."""
+        sessions = self._sessions.get(fabric, {})
+        return {session.about.switch: agent for session, agent in sessions.items()}
+
+    async def run(self) -> None:
+        """Follow the store until it is closed."""
+        while True:
+            try:
+                async for fabric in self._store.changes():
+                    await self._look(fabric)
+            except Unavailable as error:
+                await asyncio.sleep(error.retry_after)
+            else:
+                return
+
+    async def _look(self, fabric: str) -> None:
+        try:
+            record = await self._store.get_fabric(fabric)
+        except NotFound:
+            self._wanted.pop(fabric, None)
+        except Unavailable:
+            raise
+        except PortError as error:
+            log.warning("overlay not read", fabric=fabric, why=str(error))
+        else:
+            self.spread(fabric, record.overlay)
+
+    def _measure(self, fabric: str) -> None:
+        wanted = self._wanted.get(fabric, False)
+        agents = self._sessions.get(fabric, {}).values()
+        disobeying = sum(agent.stands is not wanted for agent in agents)
+        self._meter.overlay_stands(fabric, withdrawn=wanted, disobeying=disobeying)

@@ -1,0 +1,94 @@
+"""Certificates that say a role, made as an operator's authority would make them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass(frozen=True)
+class Pair:
+    """PEM files of one certificate, its key and its authority."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """As a client takes them."""
+        files = (self.ca, self.key, self.cert)
+        return grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
+
+    def options(self) -> tuple[str, ...]:
+        """As ``heddle`` and ``heddle-agent`` take them."""
+        words = ("--tls-ca", self.ca, "--tls-cert", self.cert, "--tls-key", self.key)
+        return tuple(map(str, words))
+
+
+class Authority:
+    """An authority with its files in a folder of its own."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        folder.mkdir(exist_ok=True)
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = _name(f"{name} of a test")
+        self.ca = folder / f"{name}.pem"
+        basic = x509.BasicConstraints(ca=True, path_length=None)
+        made = _builder(self._subject, self._subject, self._key).add_extension(basic, critical=True)
+        self._write(self.ca, made.sign(self._key, hashes.SHA256()))
+
+    def server(self, name: str = "server") -> Pair:
+        """For a controller on this host."""
+        return self.issue(name, x509.DNSName("localhost"))
+
+    def role(self, path: str) -> Pair:
+        """For a client: "operator/ann", "agent/f1/l0"."""
+        uri = x509.UniformResourceIdentifier(f"spiffe://heddle/{path}")
+        return self.issue(path.replace("/", "-"), uri)
+
+    def issue(self, name: str, *names: x509.GeneralName) -> Pair:
+        """A certificate with these alternative names."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(_name(name), self._subject, key)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}-key.pem", self.ca)
+        self._write(pair.cert, builder.sign(self._key, hashes.SHA256()))
+        form = (
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        pair.key.write_bytes(key.private_bytes(*form))
+        return pair
+
+    @staticmethod
+    def _write(path: Path, certificate: x509.Certificate) -> None:
+        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+    )

@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf import empty_pb2
+from google.rpc import error_details_pb2
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from heddle.v1 import agent_pb2, common_pb2, fabric_pb2, placement_pb2
+from heddle.v1.agent_pb2_grpc import AgentServiceStub
+from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle_controller.serve.interceptors.auth import Admission
+from heddle_controller.serve.security.budget import Allowance
+from heddle_controller.serve.security.caller import Caller, Role
+from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.permissions import PERMISSIONS
+from heddle_controller.serve.security.tokens import Tokens, new_token
+from tests.integration.certifying import Authority, Pair
+from tests.integration.controlling import controlling
+from tests.integration.operating import heddle
+from tests.integration.serving import LOOPBACK, OPTIONS, detail, reason, refusal, serving
+
+LIST = fabric_pb2.ListFabricsRequest()
+DELETE = placement_pb2.DeleteJobRequest(name="fabrics/f1/jobs/none")
+
+
+def dial(port: int, pair: Pair | None, ca: Path) -> aio.Channel:
+    """A channel of one client; without a pair it shows no certificate."""
+    plain = grpc.ssl_channel_credentials(ca.read_bytes())
+    return aio.secure_channel(f"localhost:{port}", pair.credentials() if pair else plain, OPTIONS)
+
+
+def introduction(switch: str, fabric: str = "f1") -> agent_pb2.AgentMessage:
+    """The first message of an agent."""
+    about = agent_pb2.SessionParameters(
+        fabric=f"fabrics/{fabric}", switch=switch, instance_id="i1", software_version="0"
+    )
+    return agent_pb2.AgentMessage(session_parameters=about)
+
+
+async def test_roles(tmp_path: Path) -> None:
+    """Each certificate does what its role may, and is refused the rest by name."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    terms = replace(LOOPBACK, tls=Tls(server.cert, server.key, server.ca))
+    async with serving(tmp_path, terms) as s:
+        await s.put_fabric()
+        for role, reads, works, operates in (
+            ("reader/r", True, False, False),
+            ("scheduler/s", True, True, False),
+            ("operator/o", True, True, True),
+            ("agent/f1/l0", False, False, False),
+        ):
+            async with dial(s.api.port, authority.role(role), authority.ca) as channel:
+                fabrics, jobs = FabricServiceStub(channel), PlacementServiceStub(channel)
+                drain = fabric_pb2.SetSwitchStateRequest(
+                    fabric="fabrics/f1", node="s0", admin_state=common_pb2.STATE_DRAINED
+                )
+                for call, allowed in (
+                    (fabrics.ListFabrics(LIST), reads),
+                    (jobs.DeleteJob(DELETE), works),
+                    (fabrics.SetSwitchState(drain), operates),
+                ):
+                    code, why = await outcome(call)
+                    assert (code != "PERMISSION_DENIED") == allowed, (role, code)
+                    assert (why == "ROLE_DENIED") != allowed
+        entry = (await s.store.audit()).records[-1].entry
+        assert (entry.actor, entry.action) == (
+            "operator spiffe://heddle/operator/o",
+            "set_switch_state",
+        )
+
+
+async def outcome(call: Awaitable[Any]) -> tuple[str, str]:
+    """Status and reason of a call."""
+    try:
+        await call
+    except aio.AioRpcError as error:
+        return error.code().name, reason(error)
+    return "OK", ""
+
+
+async def test_agents_are_held_to_their_switch(tmp_path: Path) -> None:
+    """One certificate, one switch: not another's, not another fabric's, and not an operator's."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    terms = replace(LOOPBACK, tls=Tls(server.cert, server.key, server.ca))
+    async with serving(tmp_path, terms) as s:
+        await s.put_fabric()
+        await s.put_fabric(name="f2")
+
+        async def session(role: str, switch: str, fabric: str = "f1") -> str:
+            async with dial(s.api.port, authority.role(role), authority.ca) as channel:
+                stream = AgentServiceStub(channel).Session()
+                await stream.write(introduction(switch, fabric))
+                try:
+                    message: Any = await stream.read()
+                except aio.AioRpcError as error:
+                    return reason(error)
+                return str(message.WhichOneof("message"))
+
+        assert await session("agent/f1/l0", "l0") == "session_accepted"
+        assert await session("agent/f1/l0", "l1") == "NOT_YOUR_SWITCH"
+        assert await session("agent/f1/l0", "l0", "f2") == "NOT_YOUR_SWITCH"
+        assert await session("operator/o", "l0") == "ROLE_DENIED"
+
+
+async def test_nothing_shown_nothing_done(tmp_path: Path) -> None:
+    """Every method of every service refuses a caller without a role, but for the health probes."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    terms = replace(
+        LOOPBACK,
+        tls=Tls(server.cert, server.key),
+        admission=Admission(tokens=_tokens(tmp_path)[0]),
+    )
+    async with serving(tmp_path, terms) as s, dial(s.api.port, None, authority.ca) as channel:
+        for path in PERMISSIONS:
+            call = channel.unary_unary(
+                f"/{path}", empty_pb2.Empty.SerializeToString, empty_pb2.Empty.FromString
+            )
+            if path.startswith("grpc.health"):
+                continue
+            error = await refusal(call(empty_pb2.Empty()))
+            assert (error.code().name, reason(error)) == ("UNAUTHENTICATED", "NO_ROLE"), path
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status
+        counted = s.telemetry.registry.get_sample_value(
+            "heddle_rpcs_total",
+            {
+                "service": "heddle.v1.FabricService",
+                "method": "PutFabric",
+                "code": "UNAUTHENTICATED",
+            },
+        )
+        assert counted == 1
+
+
+def _tokens(folder: Path, role: Role = Role.SCHEDULER) -> tuple[Tokens, str]:
+    folder.mkdir(exist_ok=True)
+    path = folder / "tokens"
+    token, grant = new_token(Caller(role, ""), "slurm", time.time() + 1000)
+    path.write_text(f"{grant.line()}\n")
+    return Tokens(path), token
+
+
+async def test_a_token_beside_certificates(tmp_path: Path) -> None:
+    """On the second port a token gets in where the first asks for a certificate."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    tokens, token = _tokens(tmp_path)
+    terms = replace(
+        LOOPBACK,
+        tls=Tls(server.cert, server.key, server.ca),
+        admission=Admission(tokens=tokens),
+        token_address=("127.0.0.1", 0),
+    )
+    async with serving(tmp_path, terms) as s:
+        bearer = (("authorization", f"Bearer {token}"),)
+        async with dial(s.api.token_port, None, authority.ca) as channel:
+            stub = FabricServiceStub(channel)
+            await stub.ListFabrics(LIST, metadata=bearer)
+            error = await refusal(stub.ListFabrics(LIST))
+            assert reason(error) == "NO_ROLE"
+            error = await refusal(stub.ListFabrics(LIST, metadata=((bearer[0][0], "Bearer x"),)))
+            assert reason(error) == "BAD_TOKEN"
+        async with dial(s.api.port, None, authority.ca) as channel:
+            error = await refusal(FabricServiceStub(channel).ListFabrics(LIST, metadata=bearer))
+            assert error.code().name == "UNAVAILABLE"
+        file = tmp_path / "token"
+        file.write_text(f"{token}\n")
+        words = ("--server", f"localhost:{s.api.token_port}", "--tls-ca", authority.ca)
+        structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+        done = await asyncio.to_thread(heddle, *words, "--token-file", file, "fabric", "list")
+        structlog.reset_defaults()
+        assert done.code == 0, done.err
+
+
+async def test_certificates_are_read_again(tmp_path: Path) -> None:
+    """A new pair and a new authority count from the next connection, without a restart."""
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    live, fresh = old.server(), new.server()
+    terms = replace(LOOPBACK, tls=Tls(live.cert, live.key, live.ca))
+    async with serving(tmp_path, terms) as s:
+
+        async def listed(authority: Authority) -> str:
+            pair = authority.role("reader/r")
+            async with dial(s.api.port, pair, authority.ca) as channel:
+                return (await outcome_of(FabricServiceStub(channel).ListFabrics(LIST)))[0]
+
+        standing = dial(s.api.port, old.role("reader/stays"), old.ca)
+        await FabricServiceStub(standing).ListFabrics(LIST)
+        assert [await listed(old), await listed(new)] == ["OK", "UNAVAILABLE"]
+        live.key.write_bytes(fresh.key.read_bytes())  # half of a change is no change
+        assert await listed(old) == "OK"
+        live.cert.write_bytes(fresh.cert.read_bytes())
+        live.ca.write_bytes(fresh.ca.read_bytes())
+        pair, root = new.role("reader/r"), new.ca
+        async with dial(s.api.port, pair, root) as channel:
+            assert (await outcome_of(FabricServiceStub(channel).ListFabrics(LIST)))[0] == "OK"
+        await FabricServiceStub(standing).ListFabrics(LIST)  # what stands goes on
+        await standing.close()
+
+
+async def outcome_of(call: Awaitable[Any]) -> tuple[str, str]:
+    """Status of a call that may not have met a server at all."""
+    try:
+        await call
+    except aio.AioRpcError as error:
+        return error.code().name, ""
+    return "OK", ""
+
+
+async def test_a_client_that_asks_too_much(tmp_path: Path) -> None:
+    """It is told when to come again; others, and what it does later, go on."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    terms = replace(
+        LOOPBACK,
+        tls=Tls(server.cert, server.key, server.ca),
+        allowance=Allowance(calls_per_second=5.0, burst=10.0, streams=2),
+    )
+    async with serving(tmp_path, terms) as s:
+        await s.put_fabric()
+        greedy = dial(s.api.port, authority.role("reader/greedy"), authority.ca)
+        modest = dial(s.api.port, authority.role("reader/modest"), authority.ca)
+        stub = FabricServiceStub(greedy)
+        errors = await _refused(lambda: stub.ListFabrics(LIST), 20)
+        assert 5 <= len(errors) <= 10
+        assert {(e.code().name, reason(e)) for e in errors} == {
+            ("RESOURCE_EXHAUSTED", "RATE_LIMIT")
+        }
+        wait = detail(errors[0], error_details_pb2.RetryInfo).retry_delay.ToMilliseconds() / 1000
+        assert 0 < wait < 1
+        await FabricServiceStub(modest).ListFabrics(LIST)
+        await asyncio.sleep(wait + 0.9)
+        await stub.ListFabrics(LIST)
+        await _streams(FabricServiceStub(modest))
+        await greedy.close()
+        await modest.close()
+
+
+async def _refused(call: Callable[[], Awaitable[Any]], count: int) -> list[aio.AioRpcError]:
+    answers = await asyncio.gather(*(call() for _ in range(count)), return_exceptions=True)
+    return [answer for answer in answers if isinstance(answer, aio.AioRpcError)]
+
+
+async def _streams(stub: Any) -> None:
+    """Two at a time; a third once one has ended."""
+    watch = fabric_pb2.WatchFabricRequest(name="fabrics/f1")
+    first, second = stub.WatchFabric(watch), stub.WatchFabric(watch)
+    await first.read()
+    await second.read()
+    error = await refusal(stub.WatchFabric(watch).read())
+    assert reason(error) == "STREAM_LIMIT"
+    first.cancel()
+    await asyncio.sleep(0.2)
+    third = stub.WatchFabric(watch)
+    assert await third.read()
+    second.cancel()
+    third.cancel()
+
+
+async def test_secrets_stay_out_of_logs(tmp_path: Path) -> None:
+    """A controller at debug level, shown good and bad tokens, writes nothing that is secret."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    _, token = _tokens(tmp_path)
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "bad").write_text(token[:-4] + "AAAA")
+    options = ("--tls-cert", str(server.cert), "--tls-key", str(server.key))
+    more = ("--tokens", str(tmp_path / "tokens"), "--log-level", "debug", "--log-format", "json")
+    async with controlling(tmp_path, *options, *more) as controller:
+        for file, code in (("token", 0), ("bad", 2)):
+            words = ("--server", f"localhost:{controller.port}", "--tls-ca", authority.ca)
+            done = await asyncio.to_thread(
+                heddle, *words, "--token-file", tmp_path / file, "fabric", "list"
+            )
+            assert done.code == code, done.err
+            assert token[:-4] not in done.out + done.err
+        await controller.ends()
+    log = (tmp_path / "controller.log").read_text()
+    assert '"rpc"' in log  # it was at debug level
+    secret = (tmp_path / "heddle.sqlite3.back-door").read_bytes()
+    hidden = [
+        token.rpartition(".")[2][:-4],
+        (tmp_path / "tokens").read_text().split()[3],
+        secret.decode(errors="replace").strip(),
+        secret.hex(),
+        *server.key.read_text().splitlines()[1:-1],
+    ]
+    assert not [text for text in hidden if text and text in log]
+
+
+def test_token_command(tmp_path: Path) -> None:
+    """It prints a token that the file lets in, once, and lists it without its hash."""
+    file = tmp_path / "tokens"
+    made = heddle("token", "new", "slurm", "--role", "scheduler", "--file", file)
+    assert made.code == 0, made.err
+    token = made.out.strip()
+    assert re.fullmatch(r"heddle\.slurm\.[\w-]{43}", token)
+    assert file.stat().st_mode & 0o777 == 0o600
+    agent = heddle(
+        "token", "new", "l0", "--role", "agent", "--fabric", "f1", "--switch", "l0", "--file", file
+    )
+    assert agent.code == 0, agent.err
+    tokens = Tokens(file)
+    assert str(tokens.caller(token)) == "scheduler token slurm"
+    assert tokens.caller(agent.out.strip()) == Caller(Role.AGENT, "token l0", "f1", "l0")
+    listed = heddle("token", "list", "--file", file, "--json")
+    names = [json.loads(line)["name"] for line in listed.out.splitlines()]
+    assert names == ["slurm", "l0"]
+    assert not re.search(r"[0-9a-f]{64}", listed.out)
+    for words in (
+        ("slurm", "--role", "reader"),
+        ("x y", "--role", "reader"),
+        ("a", "--role", "agent"),
+        ("a", "--role", "reader", "--fabric", "f1"),
+        ("a", "--role", "reader", "--days", "0"),
+    ):
+        refused = heddle("token", "new", *words, "--file", file)
+        assert refused.code == 2, words
+        assert refused.err.startswith("error: ")
+    assert len(file.read_text().splitlines()) == 2

@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+
+from heddle.v1 import (
+    agent_pb2,
+    audit_pb2,
+    demand_pb2,
+    fabric_pb2,
+    overlay_pb2,
+    placement_pb2,
+    plan_pb2,
+)
+from heddle_controller.model.errors import InputError
+from heddle_controller.serve.errors import Refusal
+from heddle_controller.serve.interceptors.around import Method
+from heddle_controller.serve.interceptors.auth import Admission, Auth
+from heddle_controller.serve.security.budget import Allowance, Budget
+from heddle_controller.serve.security.caller import Caller, Role, current_caller
+from heddle_controller.serve.security.certificates import Mapper, Rule, names_of, read_rules
+from heddle_controller.serve.security.permissions import PERMISSIONS, may_call
+from heddle_controller.serve.security.tokens import Tokens, new_token
+
+PROTOS: tuple[ModuleType, ...] = (
+    agent_pb2,
+    audit_pb2,
+    demand_pb2,
+    fabric_pb2,
+    overlay_pb2,
+    placement_pb2,
+    plan_pb2,
+)
+WORK_SERVICES = {"heddle.v1.PlacementService", "heddle.v1.DemandService"}
+METHOD = Method("heddle.v1.FabricService", "PutFabric", streams=False)
+READ = Method("heddle.v1.FabricService", "GetFabric", streams=False)
+
+
+class Call:
+    """As much of gRPC's context as auth looks at."""
+
+    def __init__(
+        self, peer: str, about: Mapping[str, list[bytes]] | None = None, token: str = ""
+    ) -> None:
+        self._peer = peer
+        self._about = about or {}
+        self._metadata = [("authorization", f"Bearer {token}")] if token else []
+        self.status: Any = None
+
+    def peer(self) -> str:
+        """Where the call comes from."""
+        return self._peer
+
+    def auth_context(self) -> Mapping[str, list[bytes]]:
+        """What the transport knows."""
+        return self._about
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        """What the client says."""
+        return self._metadata
+
+    async def abort_with_status(self, status: Any) -> None:
+        """As gRPC does, it raises."""
+        self.status = status
+        raise PermissionError
+
+
+def certificate(*uris: str, **names: str) -> dict[str, list[bytes]]:
+    """The auth context of a verified certificate."""
+    keys = {"cn": "x509_common_name", "dns": "peer_dns", "subject": "x509_subject"}
+    told = {keys[name]: [value.encode()] for name, value in names.items()}
+    uri = {"peer_uri": [uri.encode() for uri in uris]} if uris else {}
+    return {"transport_security_type": [b"ssl"], **uri, **told}
+
+
+@pytest.mark.parametrize(
+    ("peer", "insecure", "admitted"),
+    [
+        ("ipv4:127.0.0.1:5", False, True),
+        ("ipv6:%5B::1%5D:5", False, True),
+        ("unix:/run/heddle", False, True),
+        ("ipv4:10.0.0.7:5", False, False),
+        ("ipv4:10.0.0.7:5", True, True),
+    ],
+)
+async def test_plain_text_from_other_hosts_is_turned_away(
+    peer: str, *, insecure: bool, admitted: bool
+) -> None:
+    """Whatever the server listens on, unless the operator vouches for it."""
+    call: Any = Call(peer, {"transport_security_type": [b"insecure"]})
+    auth = Auth(Admission(insecure=insecure))
+    if admitted:
+        async with auth.around(METHOD, call):
+            assert current_caller().role is Role.LOCAL
+        return
+    with pytest.raises(PermissionError):
+        async with auth.around(METHOD, call):
+            pass
+    assert call.status.code.name == "UNAUTHENTICATED"
+    assert "--insecure" in call.status.details
+
+
+async def test_a_certificate_without_a_role_may_do_nothing() -> None:
+    """Verified is not enough, on this host neither; a role that is not the method's is denied."""
+    auth = Auth(Admission(insecure=True))
+    for about, method, code in (
+        (certificate(cn="somebody"), READ, "UNAUTHENTICATED"),
+        (certificate("spiffe://other/operator/ann"), READ, "UNAUTHENTICATED"),
+        (certificate("spiffe://heddle/king/ann"), READ, "UNAUTHENTICATED"),
+        (certificate("spiffe://heddle/operator/ann/more"), READ, "UNAUTHENTICATED"),
+        (certificate("spiffe://heddle/local/ann"), READ, "UNAUTHENTICATED"),
+        (certificate("spiffe://heddle/reader/ann"), METHOD, "PERMISSION_DENIED"),
+        (certificate("spiffe://heddle/agent/f1/l0"), READ, "PERMISSION_DENIED"),
+    ):
+        call: Any = Call("ipv4:127.0.0.1:5", about)
+        with pytest.raises(PermissionError):
+            async with auth.around(method, call):
+                pass
+        assert call.status.code.name == code, about
+    call = Call("ipv4:10.0.0.7:5", certificate("spiffe://heddle/operator/ann"))
+    async with auth.around(METHOD, call):
+        assert str(current_caller()) == "operator spiffe://heddle/operator/ann"
+
+
+def test_every_method_has_its_row() -> None:
+    """And there is no row without a method: a renamed one would be refused to everybody."""
+    methods = {
+        f"{service.full_name}/{method.name}"
+        for module in PROTOS
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    }
+    own = {name for name in PERMISSIONS if name.startswith("heddle.")}
+    assert methods == own
+    assert not any(may_call(role, "heddle.v1.FabricService", "New") for role in Role)
+
+
+def test_what_roles_may_do() -> None:
+    """Nobody reads; readers change nothing; schedulers leave fabrics alone; agents have streams."""
+    changing = {"Put", "Set", "Submit", "Update", "Delete", "Report"}
+    for name, roles in PERMISSIONS.items():
+        service, method = name.split("/")
+        if not service.startswith("heddle."):
+            continue
+        assert Role.NOBODY not in roles
+        assert (Role.AGENT in roles) == (method == "Session")
+        if any(method.startswith(word) for word in changing):
+            assert Role.READER not in roles
+            assert (Role.SCHEDULER in roles) == (service in WORK_SERVICES)
+            assert Role.OPERATOR in roles
+
+
+def test_agents_speak_for_their_own_switch() -> None:
+    """Ids with characters that a URI may not hold are percent-encoded."""
+    caller = Mapper().caller({"uri": ["spiffe://heddle/agent/f1/leaf%2F0%20a"]})
+    assert (caller.role, caller.fabric, caller.switch) == (Role.AGENT, "f1", "leaf/0 a")
+    assert caller.may_speak_for("f1", "leaf/0 a")
+    assert not caller.may_speak_for("f1", "leaf")
+    assert not caller.may_speak_for("f2", "leaf/0 a")
+    assert not Caller(Role.OPERATOR, "ann").may_speak_for("f1", "leaf/0 a")
+
+
+def test_other_certificates_by_rules(tmp_path: Path) -> None:
+    """By CN, OU and DNS name; the first rule that fits counts; a URI of ours comes before all."""
+    path = tmp_path / "roles"
+    path.write_text(
+        "# of the old authority\n\nou netops operator\ncn slurm-* scheduler  # both clusters\n"
+        "dns leaf0.dc1 agent f1 leaf0\n"
+    )
+    mapper = Mapper("fabric.example.org", read_rules(path))
+
+    def role(*uris: str, **names: str) -> Role:
+        return mapper.caller(names_of(certificate(*uris, **names))).role
+
+    assert role(cn="slurm-a", subject="CN=slurm-a,OU=batch,O=x") is Role.SCHEDULER
+    assert role(cn="ann", subject="CN=ann,OU=people+OU=netops") is Role.OPERATOR
+    assert role(cn="x", dns="leaf0.dc1") is Role.AGENT
+    assert role(cn="not-slurm-a") is Role.NOBODY
+    assert role("spiffe://fabric.example.org/reader/x", cn="slurm-a") is Role.READER
+    assert role("spiffe://heddle/reader/x") is Role.NOBODY
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        r"CN=a\,OU\=netops,O=x",
+        r"CN=a\2COU=netops",
+        r"O=OU=netops",
+        r"CN=a\\\,OU=netops",
+        r'CN="OU=netops"',
+    ],
+)
+def test_a_name_cannot_pretend_to_be_a_unit(subject: str) -> None:
+    """Separators inside a value are escaped, and stay part of it."""
+    mapper = Mapper(rules=(Rule("ou", "netops", Caller(Role.OPERATOR, "")),))
+    assert mapper.caller(names_of(certificate(subject=subject))).role is Role.NOBODY
+
+
+def test_rules_that_are_none(tmp_path: Path) -> None:
+    """Each line is named with what is wrong."""
+    path = tmp_path / "roles"
+    path.write_text("cn a\nwho b operator\ncn c king\ncn d agent\ncn e reader f1\n")
+    with pytest.raises(InputError) as found:
+        read_rules(path)
+    assert [problem.record for problem in found.value.problems] == [
+        f"line {n}" for n in range(1, 6)
+    ]
+
+
+def test_tokens(tmp_path: Path) -> None:
+    """Taken until they expire or their line goes; whatever is wrong with one, it is nobody's."""
+    path, clock = tmp_path / "tokens", [1000.0]
+    token, grant = new_token(Caller(Role.SCHEDULER, ""), "slurm", 2000.0)
+    other, theirs = new_token(Caller(Role.AGENT, "", "f1", "l0"), "l0", 9000.0)
+    path.write_text(f"# ours\n{grant.line()}\n{theirs.line()}\n")
+    path.chmod(0o600)
+    assert token not in path.read_text()
+    assert token.rpartition(".")[2] not in path.read_text()
+    tokens = Tokens(path, lambda: clock[0])
+    assert str(tokens.caller(token)) == "scheduler token slurm"
+    found = tokens.caller(other)
+    assert found is not None
+    assert found.may_speak_for("f1", "l0")
+    last = "A" if token[-1] != "A" else "B"
+    for wrong in (
+        "",
+        "slurm",
+        token[:-1],
+        token[:-1] + last,
+        token + "x",
+        other + "é",
+        "heddle.a.b",
+    ):
+        assert tokens.caller(wrong) is None
+    clock[0] = 2000.0
+    assert tokens.caller(token) is None
+    assert tokens.caller(other) is not None
+    path.write_text("")
+    os.utime(path, ns=(time.time_ns(), time.time_ns() + 1))
+    assert tokens.caller(other) is None
+
+
+def test_a_broken_file_of_tokens_lets_nobody_in(tmp_path: Path) -> None:
+    """At the start it is refused; later all tokens end until it is put right."""
+    path = tmp_path / "tokens"
+    token, grant = new_token(Caller(Role.READER, ""), "r", time.time() + 100)
+    path.write_text(grant.line())
+    tokens = Tokens(path)
+    assert tokens.caller(token) is not None
+    path.write_text(grant.line() + "\nx reader never nothing\n")
+    assert tokens.caller(token) is None
+    with pytest.raises(InputError, match="line 2"):
+        Tokens(path)
+    path.write_text(grant.line() + "\n")
+    assert tokens.caller(token) is not None
+    path.chmod(0o666)
+    with pytest.raises(InputError, match="chmod"):
+        Tokens(path)
+
+
+@pytest.mark.parametrize(
+    ("peer", "secure", "taken"),
+    [
+        ("ipv4:127.0.0.1:5", False, True),
+        ("ipv4:10.0.0.7:5", False, False),
+        ("ipv4:10.0.0.7:5", True, True),
+    ],
+)
+def test_tokens_over_plain_text(tmp_path: Path, peer: str, *, secure: bool, taken: bool) -> None:
+    """From this host only, whatever --insecure says: elsewhere it has been read already."""
+    path = tmp_path / "tokens"
+    token, grant = new_token(Caller(Role.SCHEDULER, ""), "slurm", time.time() + 100)
+    path.write_text(grant.line())
+    admission = Admission(insecure=True, tokens=Tokens(path))
+    about = {"transport_security_type": [b"ssl" if secure else b"insecure"]}
+    call = cast("Any", Call(peer, about, token))
+    if taken:
+        assert admission.caller(call).role is Role.SCHEDULER
+        return
+    with pytest.raises(Refusal, match="others can read it"):
+        admission.caller(call)
+
+
+def test_a_bad_token_is_not_forgiven_for_being_local(tmp_path: Path) -> None:
+    """Who shows a token is taken at it; so is one who shows another scheme."""
+    path = tmp_path / "tokens"
+    path.write_text("")
+    for admission in (Admission(), Admission(tokens=Tokens(path))):
+        with pytest.raises(Refusal, match="unknown or has expired"):
+            admission.caller(cast("Any", Call("ipv4:127.0.0.1:5", token="x")))
+
+
+def test_budget() -> None:
+    """A burst, then the rate; the wait that is told is enough; each client has its own."""
+    clock = [0.0]
+    budget = Budget(Allowance(10.0, 5.0, 2), lambda: clock[0], remembered=2)
+    assert [budget.call("a") for _ in range(5)] == [0.0] * 5
+    wait = budget.call("a")
+    assert wait == pytest.approx(0.1)
+    assert budget.call("b") == 0.0
+    clock[0] += wait
+    assert budget.call("a") == 0.0
+    assert [budget.open("a") for _ in range(3)] == [True, True, False]
+    budget.close("a")
+    assert budget.open("a")
+    for stranger in ("c", "d", "e"):
+        budget.call(stranger)
+    assert not budget.open("a")  # who has streams open is not forgotten
+    assert Budget(Allowance(0.0, 1.0, 0), lambda: 0.0).call("x") == 0.0

@@ -21,17 +21,20 @@ import orjson
 from heddle_emulator.client import ClientError
 from heddle_emulator.netns.errors import LabError
 from tests.bench.arrival import measure as arrival
+from tests.bench.campaign import measure as campaign
 from tests.bench.collectives import measure as collectives
 from tests.bench.dataplane import measure as dataplane
 from tests.bench.fluid import measure as fluid
 from tests.bench.full_plan import measure as full_plan
 from tests.bench.gaps import measure as gaps
 from tests.bench.growth import measure as growth
+from tests.bench.hash_seeds import measure as hash_seeds
 from tests.bench.hashing import measure as hashing
 from tests.bench.health import measure as health
 from tests.bench.healthy import measure as healthy
 from tests.bench.loading import measure as loading
 from tests.bench.opensm import OpensmError
+from tests.bench.race import measure as race
 from tests.bench.repair import measure as repair
 from tests.bench.rows import DEFAULT, FULL, QUICK, Row, Scale
 from tests.bench.same_world import measure as same_world
@@ -42,6 +45,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "healthy": healthy,
     "gaps": gaps,
     "hashing": hashing,
+    "hash-seeds": hash_seeds,
     "plan": full_plan,
     "repair": repair,
     "arrival": arrival,
@@ -50,6 +54,8 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "health": health,
     "fluid": fluid,
     "collectives": collectives,
+    "campaign": campaign,
+    "race": race,
     "dataplane": dataplane,
     "same-world": same_world,
 }

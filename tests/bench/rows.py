@@ -53,6 +53,8 @@ class Scale:
     """Sizes at which OpenSM is timed."""
     lab_runs: int
     """Of each failure on real packets."""
+    races: int
+    campaign_failures: int
 
 
 _PUBLISHED = (192, 16, 16)
@@ -71,6 +73,8 @@ DEFAULT = Scale(
     growth_zones=(1, 2, 4, 8, 16, 32),
     peer_hosts=(1024,),
     lab_runs=10,
+    races=1_000,
+    campaign_failures=100,
 )
 FULL = Scale(
     "full",
@@ -87,6 +91,8 @@ FULL = Scale(
     growth_zones=(1, 2, 4, 8, 16, 32),
     peer_hosts=(1024, 10240, 24576),
     lab_runs=30,
+    races=10_000,
+    campaign_failures=1_000,
 )
 QUICK = Scale(
     "quick",
@@ -103,6 +109,8 @@ QUICK = Scale(
     growth_zones=(1, 2),
     peer_hosts=(64,),
     lab_runs=1,
+    races=10,
+    campaign_failures=4,
 )
 
 

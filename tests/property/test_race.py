@@ -1,0 +1,48 @@
+"""Failures, mends, plans, pushes and acks in any order: no flow stays on a path known dead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from heddle_agent.fib import Batch
+from heddle_agent.table.program import pending
+from heddle_agent.table.state import Table
+from tests.race.race import raced
+
+SEEDS = st.integers(0, 2**32)
+
+
+@settings(max_examples=3)
+@given(SEEDS)
+@example(0)  # two zones: a packet meets entries at more than one switch
+def test_no_race_leaves_a_flow_on_a_dead_path(seed: int) -> None:
+    """After every event of eight races packets go over no link that a switch knows is down.
+
+    Once all know, all arrive; and every race settles, with every switch holding the newest plan.
+    """
+    told = raced(seed, 8)
+    assert not told.troubles, told
+    assert told.races == 8
+
+
+def test_the_same_seed_is_the_same_race() -> None:
+    """Whatever is found can be had again."""
+    assert raced(3, 2) == raced(3, 2)
+
+
+def test_races_find_an_agent_that_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that programs a plan as if no link were down is found out. Seed 0.
+
+    It needs a plan older than the second failure to arrive after the notice of it.
+    """
+
+    def forgetful(table: Table) -> Batch:
+        return replace(pending(table), diverted={})
+
+    monkeypatch.setattr("heddle_agent.table.forwarding.pending", forgetful)
+    told = raced(0, 12)
+    assert any("knowing it is down" in trouble for trouble in told.troubles)

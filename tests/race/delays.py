@@ -1,0 +1,108 @@
+"""How long things take, drawn anew for each: so that anything may overtake anything.
+
+Most take a moment, some a plan's time, some longer than several plans: it is the mixture that
+makes orders which no single scale would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from heddle_agent.backdoor.network import Receive
+
+SCALES = (0.0, 1e-4, 1e-3, 5e-3, 20e-3, 80e-3)
+"""Seconds, the most that one draw can come to."""
+
+
+class Delays:
+    """Draws from a seed."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def draw(self, most: float = SCALES[-1]) -> float:
+        """Some seconds."""
+        scale = self._random.choice(SCALES)
+        return self._random.random() * min(scale, most)
+
+    async def pass_(self, most: float = SCALES[-1]) -> None:
+        """Let some of them pass."""
+        await asyncio.sleep(self.draw(most))
+
+
+class SlowStore:
+    """A store whose every call takes a while before it is made, and again before it returns."""
+
+    def __init__(self, store: Any, delays: Delays) -> None:
+        self._store = store
+        self._delays = delays
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if not inspect.iscoroutinefunction(method) or name == "leadership_lost":
+            return method
+        return functools.partial(self._call, method)
+
+    async def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        await self._delays.pass_(5e-3)
+        answer = await method(*args, **kwargs)
+        await self._delays.pass_(5e-3)
+        return answer
+
+
+class Post:
+    """A management network for notices: each datagram takes its own time, none is lost."""
+
+    def __init__(self, delays: Delays) -> None:
+        self.under_way = 0
+        self._delays = delays
+        self._open: dict[str, Receive] = {}
+
+    def attach(self, address: str) -> Box:
+        """A place in it."""
+        return Box(self, address)
+
+    def listen(self, address: str, receive: Receive | None) -> None:
+        """Deliver what is sent there; None for not any more."""
+        if receive is None:
+            self._open.pop(address, None)
+        else:
+            self._open[address] = receive
+
+    def put(self, source: str, target: str, datagram: bytes) -> None:
+        """Have it arrive some time."""
+        self.under_way += 1
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._delays.draw(), self._deliver, source, target, datagram)
+
+    def _deliver(self, source: str, target: str, datagram: bytes) -> None:
+        self.under_way -= 1
+        if target in self._open:
+            self._open[target](datagram, source)
+
+
+class Box:
+    """One agent's place in the post."""
+
+    unsent = 0
+
+    def __init__(self, post: Post, address: str) -> None:
+        self.address = address
+        self._post = post
+
+    def open(self, receive: Receive) -> None:
+        """Hand over what comes, from now on."""
+        self._post.listen(self.address, receive)
+
+    def send(self, address: str, datagram: bytes) -> None:
+        """Send."""
+        self._post.put(self.address, address, datagram)
+
+    def close(self) -> None:
+        """Take no more."""
+        self._post.listen(self.address, None)

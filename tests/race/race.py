@@ -1,0 +1,141 @@
+"""Two links die while everything that follows of the first is still under way, again and again.
+
+An episode: two links die some moments apart; often one is mended while plans for them are under
+way, sometimes the controller dies, or a session breaks; then all is mended. After every event the
+packets are looked at, see ``packets``. At its end everything must settle, with no packet lost.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from heddle_controller.model.demand import Demands
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_emulator.campaign.draw import between_switches
+from heddle_emulator.topology import clos, three_tier
+from heddle_emulator.traffic import flows_between
+from tests.race.packets import Packets
+from tests.race.scene import NAME, Scene
+from tests.race.virtual import StuckError, run
+
+EPISODES = 10
+"""Races on one scene: to make one takes longer than a race."""
+BETWEEN_SECONDS = 0.15
+"""The most between the failures: about as long as a plan takes to get everywhere."""
+
+MEMORY = Path("/dev/shm")
+
+FABRICS: tuple[Callable[[], Fabric], ...] = (
+    lambda: clos(leaves=3, spines=3, nics_per_leaf=3, nics_per_host=3),
+    lambda: clos(leaves=4, spines=4, nics_per_leaf=3, nics_per_host=3),
+    lambda: clos(leaves=3, spines=2, nics_per_leaf=4, nics_per_host=4, parallel=2),
+    lambda: three_tier(
+        zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=4, nics_per_host=2, taper=1.0
+    ),
+)
+
+
+@dataclass(slots=True)
+class Told:
+    """What a run of races came to."""
+
+    seed: int
+    races: int = 0
+    looks: int = 0
+    """Moments at which all packets were followed."""
+    pushes: int = 0
+    generations: int = 0
+    troubles: tuple[str, ...] = ()
+
+
+def raced(seed: int, episodes: int = EPISODES) -> Told:
+    """So many races on one scene; stops at the first that finds anything."""
+    memory = str(MEMORY) if MEMORY.is_dir() else None  # what outlives a power cut is not raced
+    with tempfile.TemporaryDirectory(prefix="heddle-race-", dir=memory) as folder:
+        return run(_raced(Path(folder), seed, episodes))
+
+
+async def _raced(folder: Path, seed: int, episodes: int) -> Told:
+    random, told = Random(seed), Told(seed)
+    fabric = random.choice(FABRICS)()
+    flows = flows_between(fabric, "permutation", seed=seed, qps=2)
+    scene = Scene(fabric, flows, random)
+    packets = Packets(scene)
+    found: list[str] = []
+
+    def look() -> None:
+        told.looks += 1
+        if not found:
+            found.extend(f"race {told.races}: {trouble}" for trouble in packets.troubles())
+
+    async with scene.running(folder, demands_of(fabric, flows)):
+        try:
+            await scene.settled()
+            scene.watch = look
+            while told.races < episodes and not found:
+                await _race(scene)
+                look()
+                told.races += 1
+        except StuckError as error:
+            found.append(f"race {told.races}: never settled: {error}")
+        told.pushes = scene.gateway.pushes
+        told.generations = (await scene.store.versions(NAME)).generation
+    told.troubles = tuple(found[:5])
+    return told
+
+
+async def _race(scene: Scene) -> None:
+    random = scene.random
+    links = between_switches(scene.world).tolist()
+    first, second = random.sample(links, 2)
+    scene.change(first, up=False)
+    if random.random() < 0.15:
+        scene.later(BETWEEN_SECONDS, lambda: _broken_session(scene))
+    dies = random.random() < 0.15
+    await _moment(scene)
+    scene.change(second, up=False)
+    if dies:
+        await _moment(scene)
+        await scene.lead_anew()
+    if random.random() < 0.5:
+        await _moment(scene)
+        scene.change(random.choice((first, second)), up=True)
+    if random.random() < 0.7:  # else what mends comes into the middle of it too
+        await scene.settled()
+    for row in np.flatnonzero(~scene.world.carries[::2]).tolist():
+        await _moment(scene)
+        scene.change(row, up=True)
+    if random.random() < 0.5:
+        await scene.settled()
+
+
+def _broken_session(scene: Scene) -> None:
+    name = scene.random.choice(sorted(scene.gateway.sessions(NAME)))
+    scene.gateway.disconnect(name)
+    scene.later(BETWEEN_SECONDS, lambda: scene.gateway.connect(name))
+
+
+async def _moment(scene: Scene) -> None:
+    await scene.delays.pass_(BETWEEN_SECONDS)
+
+
+def demands_of(fabric: Fabric, flows: Flows) -> Demands:
+    """The same flows as a client would tell them."""
+    ids = fabric.structure.nodes.ids
+    return Demands(
+        ids=flows.ids,
+        source=tuple(ids[row] for row in flows.source.tolist()),
+        destination=tuple(ids[row] for row in flows.destination.tolist()),
+        gbps=flows.gbps,
+        job=tuple(flows.job_names[row] for row in flows.job.tolist()),
+        phase=("",) * len(flows),
+        qps=flows.qps,
+        traffic_class=flows.traffic_class,
+    )

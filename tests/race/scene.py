@@ -1,0 +1,245 @@
+"""A fabric with its agents and a controller, all real, in which everything takes its own time.
+
+Real are: the reconcile loop with its store, the planner, the messages of pushes, the agents with
+tables, notices and repair. Only what carries things is ours, so that it can be late.
+
+    link dies -> seen at either end, each in its time -> local repair -> notice to every peer
+              -> report to the store -> intent -> plan -> commit -> push -> RIB -> FIB -> ack
+              -> BGP, at each switch in its time
+
+Nothing of that waits for anything else: the next link may die anywhere in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from heddle_agent.agent import Agent
+from heddle_agent.backdoor import Doorway
+from heddle_agent.fib import Link
+from heddle_agent.watch import ManualLinks
+from heddle_controller.model.demand import Demands
+from heddle_controller.model.fabric import Fabric, NodeKind, State
+from heddle_controller.model.flows import Flows
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.loop import Reconciler
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
+from heddle_controller.reconcile.settings import ReconcileSettings
+from heddle_controller.reconcile.worker import World
+from heddle_controller.store.embedded import open_embedded
+from heddle_controller.traffic.jobs import flows_of_job
+from heddle_emulator.switches import Switches
+from heddle_emulator.underlay import Underlay
+from tests.race.delays import Delays, Post, SlowStore
+from tests.race.gateway import RaceGateway
+from tests.race.virtual import VirtualClock
+from tests.unit.reconcile.world import ENGINE, Figures
+
+NAME = "f1"
+KEY = b"a key that all agents share"
+
+
+class Scene:
+    """One fabric; ``watch`` is called whenever anything that forwards packets may have changed."""
+
+    def __init__(self, fabric: Fabric, flows: Flows, random: Random) -> None:
+        self.random, self.flows = random, flows
+        self.delays = Delays(random)
+        self.switches = Switches(fabric, seed=random.getrandbits(32))
+        self.watch: Callable[[], None] = lambda: None
+        self.post = Post(self.delays)
+        self.agents: dict[str, Agent] = {}
+        self.links: dict[str, ManualLinks] = {}
+        self.version = 0
+        """Grows with every change of a link."""
+        self.heard = dict.fromkeys(self.switches.fibs, 0)
+        """The version that BGP has told each switch of."""
+        self.dead: frozenset[Link] = frozenset()
+        """Links that are down."""
+        self.store: Store
+        self._reports: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leader: asyncio.Task[None] | None = None
+        self._settings = ReconcileSettings(compare_after=random.choice([0.05, 3600.0]))
+        self._make_agents()
+        self.gateway = RaceGateway(NAME, self.agents, self.delays, self._changed)
+
+    @property
+    def world(self) -> Fabric:
+        """The fabric with its links as they are."""
+        return self.switches.world
+
+    def _make_agents(self) -> None:
+        structure = self.world.structure
+        kind, index = structure.nodes.kind, structure.index
+        for row, fib in self.switches.fibs.items():
+            name = structure.nodes.ids[row]
+            hops = [hop.node for hop in fib.next_hops]
+            peers = {node: node for node in hops if kind[index[node]] != NodeKind.NIC}
+            links = self.links[name] = ManualLinks(name, fib.next_hops)
+            self.agents[name] = Agent(
+                fabric=f"fabrics/{NAME}",
+                switch=name,
+                controllers=["127.0.0.1:9"],
+                fib=fib,
+                links=links,
+                doorway=Doorway(self.post.attach(name), keys=[KEY], peers=peers),
+            )
+
+    @asynccontextmanager
+    async def running(self, folder: Path, demands: Demands) -> AsyncIterator[None]:
+        """Everything up, nothing planned yet."""
+        self.store = await open_embedded(folder / "store.db")
+        try:
+            intake = Intake(self.store, flows_of_job)
+            await intake.put_fabric(NAME, self.world)
+            await intake.put_demands(NAME, "d", demands)
+            for name, agent in self.agents.items():
+                self._open(agent)
+                self.gateway.connect(name)
+            self.lead()
+            yield
+        finally:
+            await self._end_leader()
+            for task in [*self._tasks, *self._reports.values()]:
+                task.cancel()
+            await asyncio.gather(*self._tasks, *self._reports.values(), return_exceptions=True)
+            await self.store.close()
+
+    def _open(self, agent: Agent) -> None:
+        """Open an agent's back door, and look whenever what comes by it changes what it knows."""
+        door, doorway = agent.back_door, agent._doorway
+        assert door is not None
+        assert doorway is not None
+
+        def receive(datagram: bytes, address: str) -> None:
+            before = agent.forwarding.table.down
+            door.receive(datagram, address)
+            if agent.forwarding.table.down != before:
+                self._changed()
+
+        doorway.network.open(receive)
+        door.set_peers(doorway.peers)
+
+    def lead(self) -> None:
+        """Begin a controller on the store as it is."""
+        store = SlowStore(self.store, self.delays)
+        clock, figures = VirtualClock(), Figures()
+        world = World(store, self.gateway, clock, figures, ENGINE, self._settings)
+        self._leader = asyncio.create_task(Reconciler(world).run())
+
+    async def lead_anew(self) -> None:
+        """The controller is gone, wherever it was; another comes after a while."""
+        await self._end_leader()
+        await self.delays.pass_()
+        self.lead()
+
+    async def _end_leader(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader.cancel()
+            await asyncio.wait([leader])
+
+    def later(self, most: float, what: Callable[[], None]) -> None:
+        """Do something after a while of its own."""
+
+        async def work() -> None:
+            await self.delays.pass_(most)
+            what()
+
+        task = asyncio.create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def change(self, link: int, *, up: bool) -> None:
+        """A link dies, or is mended; who has to hear of it does so in time."""
+        self.switches.change({link: State.UP if up else State.DOWN})
+        self.dead = self._dead()
+        self.version += 1
+        version, underlay = self.version, Underlay(self.world)
+        structure = self.world.structure
+        ends = [
+            structure.nodes.ids[int(end[link])] for end in (structure.links.a, structure.links.b)
+        ]
+        key = str(structure.links.key[link])
+        for one, other in (ends, reversed(ends)):
+            self.later(2e-3, lambda one=one, other=other: self._seen(one, other, key))  # type: ignore[misc]
+        for row in self.heard:
+            self.later(80e-3, lambda row=row: self._converged(row, version, underlay))  # type: ignore[misc]
+        self._changed()
+
+    def _dead(self) -> frozenset[Link]:
+        structure = self.world.structure
+        ids, links = structure.nodes.ids, structure.links
+        return frozenset(
+            Link.between(ids[int(links.a[row])], ids[int(links.b[row])], str(links.key[row]))
+            for row in np.flatnonzero(~self.world.carries[::2]).tolist()
+        )
+
+    def _seen(self, switch: str, neighbour: str, key: str) -> None:
+        """A switch sees how its link is by now."""
+        (row,) = self.world.find_links(switch, neighbour, int(key))
+        up = bool(self.world.carries[2 * row])
+        links, named = self.links[switch], Link.between(switch, neighbour, key)
+        (links.up if up else links.down)(neighbour, key)
+        observed = [seen for seen in links.current() if seen.link == named]
+        self.agents[switch]._repair(observed)
+        self._changed()
+        seen = observed[0]
+        state = State.UP if seen.up else State.DOWN
+        told = LinkObservation(
+            LinkName(named.source, named.target, int(key)), state, seen.time, seen.sequence
+        )
+        report = LinkReport(switch, "i", (told,))
+        task = asyncio.create_task(self._report(report, self._reports.get(switch)))
+        self._reports[switch] = task
+
+    async def _report(self, report: LinkReport, before: asyncio.Task[None] | None) -> None:
+        """Reports of one switch come one after another, as in a stream."""
+        await self.delays.pass_()
+        if before is not None:
+            await asyncio.wait([before])
+        await self.store.report_links(NAME, report)
+
+    def _converged(self, row: int, version: int, underlay: Underlay) -> None:
+        if version > self.heard[row]:
+            self.heard[row] = version
+            self.switches.routes[row].learn(underlay)
+            self._changed()
+
+    def _changed(self) -> None:
+        self.watch()
+
+    @property
+    def all_know(self) -> bool:
+        """Whether every agent knows of every link that is down, and BGP has converged."""
+        heard = all(version == self.version for version in self.heard.values())
+        return heard and all(agent._view.down >= self.dead for agent in self.agents.values())
+
+    async def settled(self) -> None:
+        """Wait until the newest plan is of the fabric as it is, and every switch holds it."""
+        while not await self._is_settled():  # noqa: ASYNC110 - of things without an event
+            await asyncio.sleep(0.05)
+
+    async def _is_settled(self) -> bool:
+        if self._tasks or self.post.under_way or not self.all_know:
+            return False
+        if any(not task.done() for task in self._reports.values()):
+            return False
+        intent = await self.store.intent(NAME)
+        done = await self.store.committed(NAME)
+        return (
+            done is not None
+            and np.array_equal(intent.fabric.effective, self.world.effective)
+            and np.array_equal(done.plan.fabric.effective, self.world.effective)
+            and len(done.plan.flows) == len(self.flows)
+            and set(done.programmed_switches()) == set(done.switches())
+            and all(agent.held.generation == done.generation for agent in self.agents.values())
+        )

@@ -1,0 +1,182 @@
+"""Several real controllers as processes on one real Redis, and agents that dial any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
+from heddle_controller.traffic.jobs import flows_of_jobs
+from heddle_emulator.client import Client, routed
+from heddle_emulator.demo.checks import strays
+from heddle_emulator.fleet import Fleet
+from heddle_emulator.topology import three_tier
+from heddle_emulator.walk import measure
+from tests.integration.controlling import Controller, controlling
+from tests.redis_server import EVERY_SECOND, RedisServer
+
+NAME = "fabrics/replicated"
+SECONDS = 60.0
+"""No measure of speed: a limit for machines that do much else."""
+
+
+def small_fabric() -> Fabric:
+    """Eight leaves in two zones."""
+    return three_tier(zones=2, leaves=4, spines=2, nics_per_leaf=8, cores=2, taper=2.0)
+
+
+def job(name: str, hosts: tuple[str, ...]) -> Job:
+    """All to all data parallel traffic over some hosts."""
+    collective = Collective(Operation.ALL_REDUCE, Group.DP, 1 << 30)
+    return Job(name, hosts, 8, Parallelism(tp=8), (collective,))
+
+
+@dataclass
+class Replica:
+    """One controller process, whose log is in JSON."""
+
+    name: str
+    controller: Controller
+
+    @property
+    def address(self) -> str:
+        """Of its API."""
+        return self.controller.address
+
+    def signal(self, number: signal.Signals) -> float:
+        """Send it a signal; the time of that, Unix seconds."""
+        self.controller.process.send_signal(number)
+        return time.time()
+
+    async def kill(self) -> float:
+        """SIGKILL, and wait until it is gone; when it was sent."""
+        at = self.signal(signal.SIGKILL)
+        await self.controller.process.wait()
+        return at
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Log lines of an event, oldest first."""
+        lines = self.controller.log.read_text().splitlines()
+        records = (json.loads(line) for line in lines if line.startswith("{"))
+        return [record for record in records if record.get("event") == name]
+
+    @property
+    def epoch(self) -> int:
+        """The last one that it led with; 0 for none."""
+        return max((int(event["epoch"]) for event in self.events("leading")), default=0)
+
+    def led_at(self) -> float:
+        """When it last came to lead, Unix seconds."""
+        return datetime.fromisoformat(self.events("leading")[-1]["timestamp"]).timestamp()
+
+
+@dataclass
+class House:
+    """A Redis, replicas, and the agents of a fabric."""
+
+    folder: Path
+    redis: RedisServer
+    fabric: Fabric
+    stack: AsyncExitStack
+    replicas: list[Replica] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    """Packets of programmed jobs that were found to be lost, whenever that was looked at."""
+    fleet: Fleet = field(init=False)
+
+    async def another(self, *options: str) -> Replica:
+        """Start a replica."""
+        name = f"r{len(self.replicas)}"
+        folder = self.folder / name
+        await asyncio.to_thread(folder.mkdir)
+        started = controlling(
+            folder,
+            *("--store", self.redis.url, "--controller-id", name, "--log-format", "json"),
+            *options,
+        )
+        replica = Replica(name, await self.stack.enter_async_context(started))
+        self.replicas.append(replica)
+        return replica
+
+    def leader(self) -> Replica:
+        """Whoever has led last."""
+        return max(self.replicas, key=lambda replica: replica.epoch)
+
+    async def leads(self, replica: Replica, above: int) -> float:
+        """Wait until a replica leads with a greater epoch; when it came to, Unix seconds."""
+        async with asyncio.timeout(SECONDS):
+            while replica.epoch <= above:  # noqa: ASYNC110 - a log has no events
+                await asyncio.sleep(0.01)
+        return replica.led_at()
+
+    async def client(self, replica: Replica) -> Client:
+        """A client of a replica."""
+        return await self.stack.enter_async_context(Client(replica.address, NAME))
+
+    async def submit(self, client: Client, *jobs: Job) -> None:
+        """Submit jobs; each is acknowledged, hence must never be lost."""
+        for one in jobs:
+            await client.submit(one)
+            self.jobs.append(one)
+
+    def flows(self) -> Flows:
+        """Of all jobs that were acknowledged."""
+        return flows_of_jobs(sorted(self.jobs, key=lambda each: each.name), self.fabric)
+
+    def watch(self) -> None:
+        """From now on, look again and again whether packets of the present jobs get through."""
+        flows = self.flows()
+
+        async def look() -> None:
+            while True:
+                missing = measure(self.fleet.world, flows, self.fleet.switches).walk.lost
+                self.lost += [flows.ids[row] for row in missing.tolist()]
+                await asyncio.sleep(0.02)
+
+        self.stack.callback(asyncio.create_task(look()).cancel)
+
+    async def agree(self, client: Client) -> None:
+        """Wait until all jobs are programmed and every packet goes where the newest plan says."""
+        flows = self.flows()
+        await client.programmed_jobs([one.name for one in self.jobs], SECONDS)
+        plan = await client.programmed_plan(0, SECONDS)
+        async with asyncio.timeout(SECONDS):
+            while True:
+                generation, routes = await client.routes()
+                if generation == plan.generation and len(routes) == len(flows):
+                    break
+                plan = await client.programmed_plan(plan.generation, SECONDS)
+        told = routed(self.fabric, flows, routes)
+        assert not told.unrouted
+        found = measure(self.fleet.world, flows, self.fleet.switches)
+        assert not len(found.walk.lost)
+        assert not len(strays(found.paths, told))
+        assert not self.lost, f"packets were lost: {sorted(set(self.lost))[:5]}"
+
+
+@asynccontextmanager
+async def replicated(
+    folder: Path, count: int = 2, *options: str, redis: tuple[str, ...] = EVERY_SECOND
+) -> AsyncIterator[House]:
+    """Replicas on a Redis, the first of which leads, and agents of all switches."""
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(RedisServer(folder / "redis", *redis))
+        house = House(folder, server, small_fabric(), stack)
+        for _ in range(count):
+            await house.another(*options)
+        addresses = [replica.address for replica in house.replicas]
+        client = await house.client(house.replicas[0])
+        await client.put_fabric(house.fabric)
+        house.fleet = await stack.enter_async_context(Fleet(house.fabric, addresses, name=NAME))
+        await house.fleet.connected(SECONDS)
+        yield house

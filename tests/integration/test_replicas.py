@@ -1,0 +1,80 @@
+"""Real controllers on a real Redis: whoever of them ends, and however, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from tests.integration.replicating import SECONDS, House, job, replicated
+
+
+async def furnish(house: House) -> None:
+    """A job that runs all the while, asked for at one replica and programmed by the other."""
+    hosts = house.fabric.structure.host_names
+    follower = await house.client(house.replicas[-1])
+    await house.submit(follower, job("first", hosts[:4]))
+    await house.agree(follower)
+    house.watch()
+
+
+async def test_agents_of_a_follower_are_programmed_by_the_leader(tmp_path: Path) -> None:
+    """Whichever replica agents and clients are with, all is planned once and told alike."""
+    async with replicated(tmp_path) as house:
+        await furnish(house)
+        first, second = house.replicas
+        assert first.epoch == 1
+        assert second.epoch == 0
+        assert all(len(replica.events("agent connected")) for replica in house.replicas), (
+            "agents spread over replicas"
+        )
+
+
+async def test_a_killed_leader_is_followed_by_another(tmp_path: Path) -> None:
+    """SIGKILL in the middle of a push: the other leads, no acknowledged job is lost, no packet."""
+    async with replicated(tmp_path) as house:
+        await furnish(house)
+        first, second = house.replicas
+        client = await house.client(second)
+        hosts = house.fabric.structure.host_names
+        await house.submit(client, job("second", hosts[4:6]))
+        epoch = first.epoch
+        await first.kill()
+        await house.leads(second, epoch)
+        await house.agree(client)
+        await house.submit(client, job("third", hosts[6:]))
+        await house.agree(client)
+
+
+async def test_a_leader_asked_to_stop_hands_over(tmp_path: Path) -> None:
+    """SIGTERM: the lease is handed over before anything else ends, and the exit is in order."""
+    async with replicated(tmp_path) as house:
+        await furnish(house)
+        first, second = house.replicas
+        epoch = first.epoch
+        first.signal(signal.SIGTERM)
+        await house.leads(second, epoch)
+        assert await asyncio.wait_for(first.controller.process.wait(), SECONDS) == 0
+        await house.agree(await house.client(second))
+        assert not second.events("replica silent")
+
+
+async def test_a_leader_that_slept_is_refused(tmp_path: Path) -> None:
+    """SIGSTOP until another leads, then SIGCONT: it neither commits nor programs any more."""
+    async with replicated(tmp_path) as house:
+        await furnish(house)
+        first, second = house.replicas
+        client = await house.client(second)
+        epoch = first.epoch
+        first.signal(signal.SIGSTOP)
+        await house.leads(second, epoch)
+        hosts = house.fabric.structure.host_names
+        await house.submit(client, job("second", hosts[4:6]))
+        first.signal(signal.SIGCONT)
+        await house.agree(client)
+        generation = (await client.programmed_plan(0, SECONDS)).generation
+        epochs = {agent.held.epoch for agent in house.fleet.agents.values()}
+        assert epochs == {second.epoch}
+        assert first.epoch == epoch
+        again = await house.client(first)
+        assert (await again.programmed_plan(0, SECONDS)).generation == generation

@@ -16,7 +16,7 @@
   };
 
   const cell = (picture, event) => {
-    const box = picture.getBoundingClientRect();
+    const box = picture.firstElementChild.getBoundingClientRect(); // crosses may reach beyond it
     const names = JSON.parse(picture.closest("[data-names]").dataset.names);
     const column = Math.floor((event.clientX - box.left) / box.width * names.columns.length);
     const row = Math.floor((event.clientY - box.top) / box.height * names.rows.length);

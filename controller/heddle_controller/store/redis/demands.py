@@ -50,7 +50,7 @@ class DemandPart(Part):
 
         def decide(given: View | None) -> tuple[Change, DemandRecord]:
             view, guard = at_revision(given, fabric, checked_revision)
-            old, now = _set(view, name), self._shared.now()
+            old, now = set_of(view, name), self._shared.now()
             new = _Set(blob.id, new_token(), now, text)
             texts = (old.text if old else "", text)
             change = Change(
@@ -76,7 +76,7 @@ class DemandPart(Part):
         while True:
             view = await self._view(fabric)
             with self._sound():
-                wanted = _set(view, name)
+                wanted = set_of(view, name)
             if wanted is None:
                 raise NotFound(_name(fabric, name))
             if await self._body(wanted.blob):
@@ -88,7 +88,7 @@ class DemandPart(Part):
 
         def decide(given: View | None) -> tuple[Change, None]:
             view = known(given, fabric)
-            old, now = _set(view, name), self._shared.now()
+            old, now = set_of(view, name), self._shared.now()
             if old is None:
                 raise NotFound(_name(fabric, name))
             change = Change(
@@ -107,12 +107,12 @@ class DemandPart(Part):
 
     async def _bodies(self, view: View) -> bool:
         """Bring all sets of a fabric into memory; False where one is gone meanwhile."""
-        sets = [wanted for name in view.names(DEMANDS) if (wanted := _set(view, name))]
+        sets = [wanted for name in view.names(DEMANDS) if (wanted := set_of(view, name))]
         return all([await self._body(wanted.blob) for wanted in sets])
 
     def _demands_of(self, view: View) -> tuple[DemandRecord, ...] | None:
         """All sets of a fabric, by name; None where not all are in memory."""
-        sets = [(name, wanted) for name in view.names(DEMANDS) if (wanted := _set(view, name))]
+        sets = [(name, wanted) for name in view.names(DEMANDS) if (wanted := set_of(view, name))]
         if any(wanted.blob not in self._shared.demands for _, wanted in sets):
             return None
         return tuple(self._demand_record(name, wanted) for name, wanted in sets)
@@ -136,12 +136,13 @@ class DemandPart(Part):
     def _forget(self, newest: str) -> None:
         """Let go of sets that no fabric points at any more."""
         views = self._shared.mirror.views.values()
-        used = {w.blob for view in views for n in view.names(DEMANDS) if (w := _set(view, n))}
+        used = {w.blob for view in views for n in view.names(DEMANDS) if (w := set_of(view, n))}
         for blob in set(self._shared.demands) - used - {newest}:
             del self._shared.demands[blob]
 
 
-def _set(view: View, name: str) -> _Set | None:
+def set_of(view: View, name: str) -> _Set | None:
+    """What the fabric has of a set; None if there is none."""
     return view.get(DEMANDS, name, lambda raw: _Set(**orjson.loads(raw)))
 
 

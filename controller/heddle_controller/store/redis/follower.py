@@ -43,26 +43,31 @@ class Follower:
         self._lease_moved = lease_moved
         self._last = mirror.number
         self._start = 0
-        self._closed = False
         self._warming: asyncio.Task[None] | None = None
-        self._task = asyncio.create_task(self._run(), name="store log")
+        self._task = asyncio.create_task(self._run(0), name="store log")
 
     async def begin_anew(self) -> None:
         """From where the mirror stands now; everything may have changed."""
-        self._start += 1
+        await self._end()
         self._last = self._mirror.number
         await self._client.connection_pool.disconnect()
+        self._task = asyncio.create_task(self._run(self._start), name="store log")
         self._tell_all()
+
+    async def _end(self) -> None:
+        self._start += 1  # the library may take a cancellation for an answer
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
 
     def _tell_all(self) -> None:
         for fabric in self._mirror.views:
             self._changes.tell(fabric, facts=False)
         self._lease_moved()
 
-    async def _run(self) -> None:
-        while not self._closed:  # the library may take a cancellation for an answer
+    async def _run(self, start: int) -> None:
+        while start == self._start:
             await self._link.returned.wait()
-            start = self._start
             try:
                 answer: Any = await self._client.xread(
                     {self._log: f"{self._last}-0"},
@@ -102,10 +107,9 @@ class Follower:
 
     async def close(self) -> None:
         """Hear no more."""
-        self._closed = True
-        tasks = [task for task in (self._task, self._warming) if task is not None]
-        for task in tasks:
-            task.cancel()
+        await self._end()
+        if self._warming is not None:
+            self._warming.cancel()
             with suppress(asyncio.CancelledError):
-                await task
+                await self._warming
         await self._client.aclose()

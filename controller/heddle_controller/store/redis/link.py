@@ -142,7 +142,7 @@ class Link:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
             pause = min(2 * pause, LAST_PAUSE)
             try:
-                await self.client.connection_pool.disconnect()
+                await self.client.connection_pool.disconnect(inuse_connections=False)
                 await self.call(_usable, inner=True)
                 for look in self.on_return:
                     await look()

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 
 from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.store.redis.change import FACTS, INTENT, Change, Op
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.scripts import NEWS, POSITION, Keys
 from heddle_controller.store.redis.view import View
@@ -101,6 +102,8 @@ class Mirror:
         if kind == b"gap":
             await self.load(inner=inner)
             return
+        if int(number) < self.number:
+            return  # a write of our own was taken in meanwhile, and all before it was known
         token, epoch, holder, *fabrics = rest
         for name, whole, values in fabrics:
             self._take(name.decode(), whole=bool(whole), values=values)
@@ -115,6 +118,21 @@ class Mirror:
             return
         for field, value in known:
             view.take(field, value)
+
+    def advance(self, change: Change, number: int, token: str) -> None:
+        """Take in a write of our own, if nothing that is not known here came before it."""
+        if number != self.number + 1:
+            return
+        view = self.views.setdefault(change.fabric, View(change.fabric))
+        for op in change.ops:
+            if _applies(op, view):
+                view.take(op.field, None if op.kind == "drop" else op.value)
+        moved = {INTENT: "version", FACTS: "facts"}.get(change.kind)
+        if moved is not None:
+            view.take(moved, str(view.number(moved) + 1).encode())
+        if change.kind == INTENT:
+            view.take("change_time", repr(change.time).encode())
+        self.number, self.token = number, token
 
     def _stand(self, number: bytes, token: bytes, epoch: bytes, holder: bytes) -> None:
         self.number, self.token = int(number), token.decode()
@@ -144,3 +162,13 @@ class Mirror:
         for gone in set(self.views) - {name.decode() for name in fabrics}:
             del self.views[gone]
         self._stand(number, token, epoch, holder)
+
+
+def _applies(op: Op, view: View) -> bool:
+    """Whether the script will have done it; see ``Op``."""
+    if op.kind == "needs":
+        return view.raw(op.extra) is not None
+    if op.kind == "above":
+        have = view.raw(op.field)
+        return have is None or int(have.split()[0]) < int(op.extra)
+    return True

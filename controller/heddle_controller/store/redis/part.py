@@ -76,8 +76,12 @@ class Term:
 class Recovery:
     """What became of a server's having come back older."""
 
+    number: int
+    """Of the newest write that was known before."""
     known: Mapping[str, Versions]
     """That had been told of, by fabric."""
+    fields: Mapping[str, Mapping[str, bytes]]
+    """All that was known of each fabric."""
     lost: int = 0
     """Writes of ours that it did not have."""
     refused: int = 0

@@ -14,12 +14,13 @@ compares takes the new for the old.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
 from heddle_controller.store.common.reporters import Reporter
-from heddle_controller.store.redis.change import Outcome
+from heddle_controller.store.redis.change import Outcome, new_token
 from heddle_controller.store.redis.fabric import meta_of
 from heddle_controller.store.redis.journal import Written
 from heddle_controller.store.redis.lane import Sent
@@ -27,7 +28,8 @@ from heddle_controller.store.redis.leadership import LeadershipPart
 from heddle_controller.store.redis.mirror import OlderError
 from heddle_controller.store.redis.observed import ObservedPart, reporters_of
 from heddle_controller.store.redis.part import NO_ASK, Recovery
-from heddle_controller.store.redis.scripts import LIFT
+from heddle_controller.store.redis.refill import REFILLED, RefillPart
+from heddle_controller.store.redis.scripts import LIFT, RAISE
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -38,7 +40,7 @@ LOG_TOLD = 20_000
 """More entries than a log ever has."""
 
 
-class RecoveryPart(LeadershipPart, ObservedPart):
+class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
     """What is done when the server is there again."""
 
     def _journal(self, sent: Sent, outcome: Outcome) -> None:
@@ -54,8 +56,9 @@ class RecoveryPart(LeadershipPart, ObservedPart):
             await mirror.follow(inner=True)
         except OlderError as error:
             known = {fabric: view.versions() for fabric, view in mirror.views.items()}
+            fields = {fabric: view.fields() for fabric, view in mirror.views.items()}
             log.error("store came back older", store=shared.link.name, why=str(error))  # noqa: TRY400 - a finding, whose trace says nothing
-            shared.recoveries.append(Recovery(known))
+            shared.recoveries.append(Recovery(mirror.number, known, fields))
             self.end_all()
             await mirror.load(inner=True)
         for recovery in shared.recoveries:
@@ -65,6 +68,11 @@ class RecoveryPart(LeadershipPart, ObservedPart):
     async def _give_back(self, recovery: Recovery) -> None:
         shared = self._shared
         lost = shared.journal.lost(*await self._told())
+        await self._go_on_from(recovery.number)
+        for fabric, fields in recovery.fields.items():
+            await self._bring_back(fabric, fields, recovery.number)
+        await shared.mirror.load(inner=True)
+        lost = [written for written in lost if not self._in_refill(written)]
         recovery.lost = max(recovery.lost, len(lost))
         refused = await self._offer(lost)
         for written in refused:
@@ -87,6 +95,33 @@ class RecoveryPart(LeadershipPart, ObservedPart):
             not_taken=recovery.refused,
         )
 
+    async def _go_on_from(self, number: int) -> None:
+        """Give no number out twice: positions of other replicas would seem to hold."""
+        keys, shared = self._shared.keys, self._shared
+        args = [number, new_token(), shared.writer, shared.bounds.writes]
+        await shared.link.call(
+            lambda client: RAISE.call(client, [keys.sequence, keys.log], args), inner=True
+        )
+
+    async def _bring_back(self, fabric: str, fields: Mapping[str, bytes], number: int) -> None:
+        """Write a fabric whole that the server has nothing of."""
+        if fabric in self._shared.mirror.views:
+            return
+        change = self._refill(fabric, fields, number)
+        if change is None:
+            log.error("fabric lost, and not known here", fabric=fabric)
+            return
+        outcome = await self._shared.lane.send(change, NO_ASK, inner=True)
+        log.error("fabric was lost whole", fabric=fabric, written_again=outcome.kind == "done")
+
+    def _in_refill(self, written: Written) -> bool:
+        """Whether a fabric that was written again has this write in it already."""
+        view = self._shared.mirror.views.get(written.change.fabric)
+        if view is None or view.number(REFILLED) < written.number:
+            return False
+        self._shared.journal.forget(written)
+        return True
+
     def _name_lost(self, written: Written) -> None:
         """Say which acknowledged write is gone for good."""
         self._shared.journal.forget(written)
@@ -106,7 +141,10 @@ class RecoveryPart(LeadershipPart, ObservedPart):
             return await client.xrange(self._shared.keys.log, count=LOG_TOLD)
 
         entries = await self._shared.link.call(ask, inner=True)
-        first = int(entries[0][0].partition(b"-")[0]) if entries else 0
+        first = 0
+        if entries:
+            identity, fields = entries[0]
+            first = int(fields.get(b"p", identity.partition(b"-")[0]))
         return first, {fields[b"t"].decode() for _, fields in entries}
 
     async def _offer(self, lost: list[Written]) -> list[Written]:
@@ -132,17 +170,24 @@ class RecoveryPart(LeadershipPart, ObservedPart):
     async def _see_again(self) -> None:
         """Say again which links are down, where the server knows less of it than we do."""
         for (fabric, switch), (_, mine) in list(self._shared.reporters.items()):
-            view = self._shared.mirror.views.get(fabric)
-            if view is None or meta_of(view).digest not in self._shared.structures:
-                continue
-            theirs = reporters_of(view).get(switch, Reporter())
-            if not _newer(mine, theirs):
-                continue
-            change, (now, raw, _) = self._restatement(view, switch, theirs, mine)
-            outcome = await self._shared.lane.send(change, NO_ASK, inner=True)
-            if outcome.kind == "done":
-                self._shared.reporters[fabric, switch] = (raw, now)
+            for _ in range(ROUNDS):
                 await self._shared.mirror.follow(inner=True)
+                if await self._seen_again(fabric, switch, mine):
+                    break
+
+    async def _seen_again(self, fabric: str, switch: str, mine: Reporter) -> bool:
+        """Whether the server knows now what we do; not if another came between."""
+        view = self._shared.mirror.views.get(fabric)
+        if view is None or meta_of(view).digest not in self._shared.structures:
+            return True
+        theirs = reporters_of(view).get(switch, Reporter())
+        if not _newer(mine, theirs):
+            return True
+        change, (now, raw, _) = self._restatement(view, switch, theirs, mine)
+        outcome = await self._shared.lane.send(change, NO_ASK, inner=True)
+        if outcome.kind == "done":
+            self._shared.reporters[fabric, switch] = (raw, now)
+        return outcome.kind == "done"
 
 
 def _newer(mine: Reporter, theirs: Reporter) -> bool:

@@ -48,6 +48,7 @@ LEAD = _script("lead")
 RENEW = _script("renew")
 RESIGN = _script("resign")
 LIFT = _script("lift")
+RAISE = _script("raise")
 
 
 @dataclass(frozen=True, slots=True)

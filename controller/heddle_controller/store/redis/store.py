@@ -59,6 +59,7 @@ class RedisStore(
         return self._shared.link
 
     def _written(self, sent: Sent, outcome: Outcome) -> None:
+        self._shared.mirror.advance(sent.change, outcome.number, sent.token)
         self._journal(sent, outcome)
         if sent.change.kind in (INTENT, FACTS):
             self._shared.changes.tell(sent.change.fabric, facts=sent.change.kind == FACTS)

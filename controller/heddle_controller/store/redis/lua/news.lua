@@ -36,7 +36,7 @@ for _, entry in ipairs(entries) do
       names[#names + 1] = fabric
       fields[fabric] = {version = true, facts = true, change_time = true}
     end
-    for i = 9, #pairs_, 2 do
+    for i = 9, #pairs_, 2 do -- names of fields that changed
       fields[fabric][pairs_[i + 1]] = true
     end
   end

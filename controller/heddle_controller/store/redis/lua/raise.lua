@@ -1,0 +1,10 @@
+-- Lets the numbers of writes go on from above any that was given out before a store came back
+-- older. KEYS: sequence, log. ARGV: number, token, writer, kept. The entry tells, as p, after
+-- which number nothing is there.
+local top = redis.call('GET', KEYS[1]) or '0'
+if tonumber(top) < tonumber(ARGV[1]) then
+  redis.call('SET', KEYS[1], ARGV[1])
+  redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], ARGV[1] .. '-0', 't', ARGV[2], 'b', ARGV[3],
+    'k', 'n', 'f', '', 'p', top)
+end
+return 1

@@ -1,0 +1,296 @@
+"""What becomes of the store when its Redis is killed, stopped, emptied, or put back in time."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.audit import verify
+from heddle_controller.reconcile.errors import StaleEpoch, Unavailable
+from heddle_controller.reconcile.records import (
+    LinkName,
+    LinkObservation,
+    LinkReport,
+    PlanFacts,
+    Request,
+)
+from heddle_controller.store.redis import RedisStore, open_redis
+from tests.redis_server import ALWAYS, NEVER, RedisServer
+from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
+
+DEADLINE = 15.0
+TIMEOUT = 0.3
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that has on its disk whatever it acknowledged."""
+    with RedisServer(tmp_path / "redis", *ALWAYS) as running:
+        yield running
+
+
+async def opened(server: RedisServer) -> RedisStore:
+    """A replica's store."""
+    return await open_redis(server.url, timeout=TIMEOUT)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for the world to be so."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            try:
+                if await holds():
+                    return
+            except Unavailable:
+                pass
+            await asyncio.sleep(0.02)
+
+
+async def usable(store: RedisStore, losses: int = 1) -> None:
+    """Wait until the store has noticed the loss, and takes writes again."""
+
+    async def is_back() -> bool:
+        return store.link.losses >= losses and store.link.up
+
+    await until(is_back)
+
+
+async def test_killed_server_has_all_it_acknowledged(server: RedisServer) -> None:
+    """With appendfsync always a killed server loses no acknowledged write; the rest may be."""
+    store = await opened(server)
+    await store.put_fabric("f1", clos(hosts=200))
+    acknowledged: list[str] = []
+    begun = asyncio.Event()
+
+    async def submit(number: int) -> None:
+        wanted = job(f"j{number}", (f"h0.{number}",))
+        await store.submit_job("f1", wanted, checked_revision=1)
+        acknowledged.append(wanted.name)
+        begun.set()
+
+    tasks = [asyncio.create_task(submit(number)) for number in range(200)]
+    await begun.wait()
+    server.kill()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    server.start()
+    fresh = await opened(server)
+    stored = {record.job.name for record in await fresh.list_jobs("f1")}
+    assert stored >= set(acknowledged)
+    assert acknowledged
+    await store.close()
+    await fresh.close()
+
+
+async def test_away_and_back(server: RedisServer) -> None:
+    """While the server is away writes are refused and reads are of what was known last."""
+    store = await opened(server)
+    await store.put_fabric("f1", clos())
+    await store.submit_job("f1", job(), checked_revision=1)
+    await store.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=1)
+    known = plain(await store.intent("f1"))
+    assert store.stale_for() == 0.0
+    server.kill()
+    for _ in range(2):
+        with pytest.raises(Unavailable) as refused:
+            await store.submit_job("f1", job("j2", ("h0.1",)), checked_revision=1)
+        assert refused.value.retry_after > 0
+    assert plain(await store.intent("f1")) == known
+    assert (await store.get_job("f1", "j1")).job == job()
+    assert store.stale_for() > 0.0
+    server.start()
+    await usable(store)
+    assert store.stale_for() == 0.0
+    await store.submit_job("f1", job("j2", ("h0.1",)), checked_revision=1)
+    assert [record.job.name for record in await store.list_jobs("f1")] == ["j1", "j2"]
+    await store.close()
+
+
+async def test_stopped_server_hangs_nobody(server: RedisServer) -> None:
+    """A server that is there and does not answer costs one caller the time-out, the rest none."""
+    store = await opened(server)
+    await store.put_fabric("f1", clos())
+    server.signal(signal.SIGSTOP)
+    async with asyncio.timeout(DEADLINE):
+        with pytest.raises(Unavailable):
+            await store.set_switch_state("f1", "s0", State.DOWN)
+        refusals = [
+            store.submit_job("f1", job(f"j{n}", ()), checked_revision=1) for n in range(500)
+        ]
+        answers = await asyncio.gather(*refusals, return_exceptions=True)
+        assert all(isinstance(answer, Unavailable) for answer in answers)
+        assert (await store.get_fabric("f1")).name == "f1"
+    server.signal(signal.SIGCONT)
+    await usable(store)
+    await store.set_switch_state("f1", "s0", State.DRAINED)
+    await store.close()
+
+
+async def test_the_same_request_finds_out(server: RedisServer) -> None:
+    """Whoever was told "unavailable" asks again under the same id: one write, one answer."""
+    store = await opened(server)
+    await store.put_fabric("f1", clos())
+    server.signal(signal.SIGSTOP)
+    with pytest.raises(Unavailable):
+        await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    server.signal(signal.SIGCONT)
+    await usable(store)
+    record = await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    assert await store.list_jobs("f1") == [record]
+    await store.close()
+
+
+async def test_watchers_hear_of_what_came_while_away(server: RedisServer) -> None:
+    """A replica that lost the server hears, once it is back, of all that others wrote."""
+    one, other = await opened(server), await opened(server)
+    await one.put_fabric("f1", clos())
+    changes = other.changes()
+    assert await anext(changes) == "f1"
+    server.kill()
+    with pytest.raises(Unavailable):
+        await one.set_switch_state("f1", "s0", State.DOWN)
+    server.start()
+    await usable(one)
+    await one.set_switch_state("f1", "s0", State.DOWN)
+    async with asyncio.timeout(DEADLINE):
+        assert await anext(changes) == "f1"
+    await until(lambda: _is_down(other))
+    await one.close()
+    await other.close()
+
+
+async def _is_down(store: RedisStore) -> bool:
+    record = await store.get_fabric("f1")
+    return int(record.fabric.node_state[record.fabric.structure.index["s0"]]) == State.DOWN
+
+
+def put_back(server: RedisServer, copy: Path) -> None:
+    """Kill the server, and start it on what it had when ``copy`` was made."""
+    server.kill()
+    shutil.rmtree(server.folder / "appendonlydir")
+    shutil.copytree(copy, server.folder / "appendonlydir")
+    server.start()
+
+
+async def test_older_server_gets_back_what_was_acknowledged(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """A server that comes back from an earlier time is given every write it had acknowledged.
+
+    Jobs, updates, deletions, states and demands of two replicas, with the etags that
+    clients were told; the answers to requests; a sound audit trail; no epoch twice.
+    """
+    one, other = await opened(server), await opened(server)
+    await one.put_fabric("f1", clos(hosts=4))
+    first = await one.submit_job("f1", job("old", ("h0.3",)), checked_revision=1)
+    epoch = await one.acquire_leadership("c1")
+    copy = tmp_path / "copy"
+    shutil.copytree(server.folder / "appendonlydir", copy)
+    await one.release_leadership(epoch)
+    second = await other.acquire_leadership("c2")
+    kept = await one.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    updated = await other.update_job("f1", job(qps=2), checked_revision=1, etag=kept.etag)
+    await one.submit_job("f1", job("gone", ("h0.1",)), checked_revision=1)
+    await other.delete_job("f1", "gone")
+    await other.delete_job("f1", "old", etag=first.etag)
+    await one.set_link_state("f1", LinkName("l0", "s0"), State.DRAINED)
+    await other.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=1)
+    seen = LinkObservation(LinkName("l0", "s1"), State.DOWN, 1.0, 7)
+    await one.report_links("f1", LinkReport("l0", "i1", (seen,)))
+    intent, versions = await one.intent("f1"), await one.versions("f1")
+    put_back(server, copy)
+    await usable(one)
+    await usable(other)
+    for store in (one, other):
+        now = await store.intent("f1")
+        assert [(r.job, r.etag) for r in now.jobs] == [(updated.job, updated.etag)]
+        assert plain(now.demands) == plain(intent.demands)
+        assert plain(now.fabric.link_state) == plain(intent.fabric.link_state)
+        assert now.version > versions.intent
+        assert not store.leads(second)
+    again = await other.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    assert again == kept
+    page = await one.audit()
+    assert verify(page.anchor, page.records) == page.head
+    assert await one.acquire_leadership("c1") > second
+    await one.close()
+    await other.close()
+
+
+async def test_what_cannot_be_given_back_is_counted(server: RedisServer, tmp_path: Path) -> None:
+    """Where another write has taken the place of a lost one, that one stands, and we say so."""
+    one = await opened(server)
+    await one.put_fabric("f1", clos())
+    copy = tmp_path / "copy"
+    shutil.copytree(server.folder / "appendonlydir", copy)
+    await one.submit_job("f1", job("mine"), checked_revision=1)
+    server.kill()
+    shutil.rmtree(server.folder / "appendonlydir")
+    shutil.copytree(copy, server.folder / "appendonlydir")
+    held = asyncio.create_task(asyncio.to_thread(server.start))
+    await held
+    rival = await opened(server)
+    try:
+        await rival.submit_job("f1", job("other"), checked_revision=1)
+        rival_was_first = True
+    except Exception:  # noqa: BLE001 - then ours was given back before, which is as good
+        rival_was_first = False
+    await usable(one)
+    names = [record.job.name for record in await one.list_jobs("f1")]
+    assert names == (["other"] if rival_was_first else ["mine"])
+    assert sum(r.refused for r in one._shared.recoveries) == int(rival_was_first)
+    await one.close()
+    await rival.close()
+
+
+async def test_old_leader_cannot_write_after_a_return(server: RedisServer, tmp_path: Path) -> None:
+    """Whoever led before the server went back in time leads no more, and can commit nothing."""
+    store = await opened(server)
+    await store.put_fabric("f1", clos())
+    copy = tmp_path / "copy"
+    shutil.copytree(server.folder / "appendonlydir", copy)
+    epoch = await store.acquire_leadership("c1")
+    put_back(server, copy)
+    await usable(store)
+    async with asyncio.timeout(DEADLINE):
+        await store.leadership_lost(epoch)
+    plan = plan_of((await store.intent("f1")).fabric)
+    with pytest.raises(StaleEpoch):
+        await store.commit(
+            "f1",
+            epoch=epoch,
+            expected_generation=0,
+            plan=plan,
+            program=program_of(plan, epoch, 1),
+            facts=PlanFacts(),
+        )
+    assert await store.acquire_leadership("c1") > epoch
+    await store.close()
+
+
+async def test_emptied_server_gets_everything_back(tmp_path: Path) -> None:
+    """A server without a disk that is started again is filled from what a replica knows."""
+    with RedisServer(tmp_path / "redis", *NEVER) as server:
+        first = await opened(server)
+        await first.put_fabric("f1", clos(), title="Lab")
+        await first.submit_job("f1", job(), checked_revision=1)
+        await first.put_demands("f1", "d", demands(("n0.1", "n1.1")), checked_revision=1)
+        await first.close()
+        store = await opened(server)  # it wrote none of this itself
+        await store.set_link_state("f1", LinkName("l0", "s0"), State.DRAINED)
+        intent, record = await store.intent("f1"), await store.get_fabric("f1")
+        server.kill()
+        server.start()
+        await usable(store)
+        now = await store.intent("f1")
+        assert plain(now.jobs) == plain(intent.jobs)
+        assert plain(now.demands) == plain(intent.demands)
+        assert plain(await store.get_fabric("f1")) == plain(record)
+        assert now.version > intent.version
+        await store.submit_job("f1", job("j2", ("h0.1",)), checked_revision=1)
+        await store.close()

@@ -22,7 +22,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Link
 from heddle_agent.session import encode
 from heddle_agent.session.decode import MalformedPushError, decode_push
-from heddle_agent.table import LinkObservation, Receipt, Status, Turns
+from heddle_agent.table import LinkObservation, OperationFailure, Push, Receipt, Status, Turns
 
 _log = structlog.get_logger()
 
@@ -79,6 +79,8 @@ class Conversation:
                 match message.WhichOneof("message"):
                     case "push":
                         await self._answer(message.push)
+                    case "overlay":
+                        await self._obey(message.overlay)
                     case "back_door":
                         told = message.back_door
                         peers = {peer.switch: peer.address for peer in told.peers}
@@ -108,7 +110,7 @@ class Conversation:
             receipt = await self._turns.receive(push)
             await self._write(self._result(message, receipt))
         finally:  # what is in the table goes into the backend, whether or not the stream lives
-            failures = await self._turns.program(push)
+            failures = await self._program(push)
         if receipt.status is Status.APPLIED:
             done = receipt._replace(failures=(*receipt.failures, *failures))
             table = None
@@ -116,6 +118,31 @@ class Conversation:
                 await self._turns.digest()
                 table = encode.table_state(self._forwarding)
             await self._write(self._result(message, done, pb.PUSH_STAGE_FIB, table))
+
+    async def _program(self, push: Push) -> Sequence[OperationFailure]:
+        """Bring what is in the table into the backend, and say how long that took."""
+        begin = time.monotonic()
+        failures = await self._turns.program(push)
+        if push.operations.matches:
+            _log.info(
+                "push programmed",
+                generation=push.version.generation,
+                operations=len(push.operations.matches),
+                failures=len(failures),
+                seconds=round(time.monotonic() - begin, 6),
+            )
+        return failures
+
+    async def _obey(self, order: pb.OverlayOrder) -> None:
+        """Do as an order says, and say how it stands then."""
+        why = await self._turns.set_overlay(withdrawn=order.withdrawn, epoch=order.epoch)
+        withdrawn = self._forwarding.fib.withdrawn
+        if why:
+            _log.error("overlay order not obeyed", withdrawn=order.withdrawn, why=why)
+        else:
+            _log.warning("overlay withdrawn" if withdrawn else "overlay restored")
+        report = pb.OverlayReport(withdrawn=withdrawn, message=why)
+        await self._write(pb.AgentMessage(overlay=report))
 
     def _result(
         self,

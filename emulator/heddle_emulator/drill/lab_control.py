@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
 from heddle_controller.model.fabric import State
@@ -32,6 +32,8 @@ POLL_SECONDS = 0.02
 AGAIN_SECONDS = 0.1
 DOWN = '"event": "link down"'
 """How an agent logs a cable that it believes down."""
+PROGRAMMED = '"event": "push programmed"'
+"""How it logs a push that its kernel has taken."""
 
 
 @dataclass(slots=True)
@@ -171,6 +173,9 @@ class Control:
         if seen and reports:
             moments["detected"] = min(one.when for one in seen)
             moments["notified"] = reports[0].state_time.ToNanoseconds()
+        spent = programming(self._programs, {plan.generation for plan in plans})
+        if spent:
+            moments["programmed"] = min(moments["solved"] + _covered(spent), moments["acked"])
         found = {name: (moment - fault) / 1e9 for name, moment in moments.items()}
         changed = {plan.generation: plan.changed_count for plan in plans}
         return found | {"moved": float(sum(changed.values()))}
@@ -188,14 +193,37 @@ class Sighting:
 
 def detections(programs: Programs, after: int) -> list[Sighting]:
     """What agents saw after a moment, in ns; from their own logs."""
-    found = []
+    found = [
+        Sighting(when, switch, str(told.get("link", "")))
+        for when, switch, told in _logged(programs, DOWN)
+    ]
+    return [one for one in found if one.when > after]
+
+
+def programming(programs: Programs, generations: Collection[int]) -> list[tuple[int, int]]:
+    """From when to when agents had their kernels take plans of these generations, in ns each."""
+    return [
+        (when - round(told["seconds"] * 1e9), when)
+        for when, _, told in _logged(programs, PROGRAMMED)
+        if told["generation"] in generations
+    ]
+
+
+def _covered(spans: Iterable[tuple[int, int]]) -> int:
+    """Length of what spans of time cover together."""
+    covered, until = 0, 0
+    for begin, end in sorted(spans):
+        covered += max(0, end - max(begin, until))
+        until = max(until, end)
+    return covered
+
+
+def _logged(programs: Programs, event: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """When in ns, which agent, and what it said, of all lines about an event."""
     for switch in programs.lab.layout.switches:
         for line in programs.log_of(switch).read_text(errors="replace").splitlines():
-            if DOWN not in line:
-                continue
-            with contextlib.suppress(ValueError, KeyError):
-                told = json.loads(line)
-                when = datetime.fromisoformat(told["timestamp"])
-                link = str(told.get("link", ""))
-                found.append(Sighting(round(when.timestamp() * 1e9), switch, link))
-    return [one for one in found if one.when > after]
+            if event in line:
+                with contextlib.suppress(ValueError, KeyError):
+                    told = json.loads(line)
+                    when = datetime.fromisoformat(told["timestamp"])
+                    yield round(when.timestamp() * 1e9), switch, told

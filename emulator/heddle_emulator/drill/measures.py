@@ -65,6 +65,12 @@ MEASURES = {
     "detected": Measure("from the fault until an agent saw it", "s", per_probe=False),
     "notified": Measure("until the controller had the report", "s", per_probe=False),
     "solved": Measure("until the new plan was committed", "s", per_probe=False),
+    "programmed": Measure(
+        "and as long again as any agent was busy programming it",
+        "s",
+        per_probe=False,
+        worlds=NETNS,
+    ),
     "acked": Measure("until every agent had acknowledged it", "s", per_probe=False),
     "converged": Measure(
         "from the last step until nothing is left to push", "s", per_probe=False, worlds=FLUID

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,11 +23,16 @@ from heddle_emulator.report.evidence import (
 )
 
 COLUMNS = (Statistic.MEDIAN, Statistic.P99, Statistic.MIN, Statistic.MAX)
-MOMENTS = ("detected", "notified", "solved", "acked")
-"""Measures whose differences are the stages of a convergence."""
-STAGES = ("detect", "notify", "solve", "program")
-SHORT = ("detect, notify, solve", "program")
-"""Where agents did not say when they saw it."""
+STAGES = {
+    "detected": "detect",
+    "notified": "notify",
+    "solved": "solve",
+    "programmed": "program",
+    "acked": "ack",
+}
+"""The stages of a convergence by the measures that end them."""
+WHOLE = ("solved", "acked")
+"""Without these there is none."""
 
 
 def table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
@@ -36,6 +41,13 @@ def table(verdict: Verdict) -> Iterator[tuple[str, ...]]:
         show = measure_of(measure).show
         numbers = tuple(show(statistic(series, which)) for which in COLUMNS)
         yield (measure, probe, variant, str(len(series)), *numbers)
+    convergence = _convergence(verdict.values)
+    if convergence is not None:
+        show = measure_of("acked").show
+        for place, stage in enumerate(convergence.stages):
+            lasted = [run.seconds[place] for run in convergence.runs]
+            numbers = tuple(show(statistic(lasted, which)) for which in COLUMNS)
+            yield (f"stage: {stage}", "", "", str(len(lasted)), *numbers)
 
 
 def evidence(verdict: Verdict) -> Evidence:
@@ -91,20 +103,34 @@ def _measured(key: Key, values: Values) -> Measured:
 
 
 def _convergence(values: Values) -> Convergence | None:
-    """Stages of every run of every variant, where all runs have them."""
+    """Stages of every run of every variant, as far as all runs have them."""
     variants = sorted({variant for variant, _, _ in values})
-    series = {v: [values.get((v, moment, ""), ()) for moment in MOMENTS] for v in variants}
-    timed = {v: told for v, told in series.items() if told[-1] and len(told[-2]) == len(told[-1])}
-    if not timed:
+    told = {v: {m: values.get((v, m, ""), ()) for m in STAGES} for v in variants}
+    timed = {v: moments for v, moments in told.items() if all(moments[m] for m in WHOLE)}
+    if not timed or not all(_alike(moments, WHOLE) for moments in timed.values()):
         return None
-    whole = all(len(told[0]) == len(told[1]) == len(told[-1]) for told in timed.values())
-    stages = STAGES if whole else SHORT
+    known = [m for m in STAGES if all(_alike(one, (m, "acked")) for one in timed.values())]
     runs = tuple(
-        Stages(f"{variant} run {number}".strip(), _differences(moments))
-        for variant, told in timed.items()
-        for number, moments in enumerate(zip(*told[-len(stages) :], strict=True), 1)
+        Stages(f"{variant} run {number}".strip(), _differences(ends))
+        for variant, moments in timed.items()
+        for number, ends in enumerate(zip(*(moments[m] for m in known), strict=True), 1)
     )
-    return Convergence(stages, runs)
+    return Convergence(tuple(_stages(known)), runs)
+
+
+def _alike(moments: Mapping[str, Sequence[float]], names: Iterable[str]) -> bool:
+    """Whether these were told in as many runs each."""
+    return len({len(moments[name]) for name in names}) == 1
+
+
+def _stages(known: Sequence[str]) -> Iterator[str]:
+    """Names of stages; where an end is not known, one has several names."""
+    names: list[str] = []
+    for moment, name in STAGES.items():
+        names.append(name)
+        if moment in known:
+            yield ", ".join(names)
+            names.clear()
 
 
 def _differences(moments: tuple[float, ...]) -> tuple[float, ...]:

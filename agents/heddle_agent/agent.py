@@ -54,12 +54,13 @@ class Agent:
         fence: Fence = NO_FENCE,
         remember: Callable[[Fence], None] = keep_in_memory,
         doorway: Doorway | None = None,
+        turns: Callable[[Forwarding], Turns] = Turns,
     ) -> None:
         """ValueError for addresses that cannot be used.
 
         ``channels`` are the caller's to close; without them the agent has its own, in plain text to
         loopback. ``fence`` is what an earlier agent of this switch has accepted; ``remember`` is
-        told of newer ones. Without a ``doorway`` the agent has no back door.
+        told of newer ones. Without a ``doorway`` there is no back door. Pushes come by ``turns``.
         """
         self.switch = switch
         self._view = LinkView()
@@ -73,7 +74,7 @@ class Agent:
             fence=fence,
             remember=remember,
         )
-        self._turns = Turns(self.forwarding)
+        self._turns = turns(self.forwarding)
         self.links = links
         self._channels = Channels() if channels is None else channels
         self._owns_channels = channels is None
@@ -88,8 +89,7 @@ class Agent:
             channels=self._channels,
             options=options or SessionOptions(),
         )
-        self._stopping = asyncio.Event()
-        self._stopped = asyncio.Event()
+        self._stopping, self._stopped = asyncio.Event(), asyncio.Event()
         self._stopped.set()
 
     @property

@@ -2,5 +2,8 @@
 
 from heddle_emulator.fleet.agents import Fleet
 from heddle_emulator.fleet.controller import Controller, ControllerError
+from heddle_emulator.fleet.doomed import DoomedController
+from heddle_emulator.fleet.gate import Held
+from heddle_emulator.fleet.staged import StagedFleet
 
-__all__ = ["Controller", "ControllerError", "Fleet"]
+__all__ = ["Controller", "ControllerError", "DoomedController", "Fleet", "Held", "StagedFleet"]

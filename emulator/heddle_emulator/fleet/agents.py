@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from heddle_agent.agent import Agent
 from heddle_agent.backdoor import Doorway, MemoryNetwork
-from heddle_agent.session import Channels
+from heddle_agent.session import Channels, SessionOptions
+from heddle_agent.table import Forwarding, Turns
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, LinkKey, NodeKind, State
@@ -35,19 +37,21 @@ class Fleet:
         *,
         name: str = "fabrics/f1",
         seed: int = 0,
-        notices: bool = False,
+        notices: bool | MemoryNetwork = False,
     ) -> None:
         """``name`` is the fabric's at the controllers, ``seed`` that of all switches' hashes.
 
-        With ``notices`` every agent has a back door to its neighbours.
+        With ``notices`` every agent has a back door to its neighbours, over a network that may be
+        the caller's.
         """
         self.switches = Switches(fabric, seed)
         self.links: dict[int, ManualLinks] = {}
         self.agents: dict[int, Agent] = {}
-        self.network = MemoryNetwork() if notices else None
+        self.network = MemoryNetwork() if notices is True else notices or None
         self._key = secrets.token_bytes(32)
         self._name, self._controllers = name, controllers
         self._channels = Channels()
+        self._options = SessionOptions()
         self._running: dict[int, asyncio.Task[None]] = {}
         for row in self.switches.fibs:
             self._prepare(row)
@@ -55,7 +59,7 @@ class Fleet:
     def _prepare(self, row: int) -> None:
         """A fresh agent for a switch, over the table it has."""
         switch, fib = self.world.structure.nodes.ids[row], self.switches.fibs[row]
-        self.links[row] = ManualLinks(switch, fib.next_hops)
+        self.links[row] = self._links_of(row, switch)
         first, arcs = self.world.structure.out
         for arc, hop in zip(arcs[first[row] : first[row + 1]], fib.next_hops, strict=True):
             if not self.world.carries[arc]:
@@ -63,12 +67,26 @@ class Fleet:
         self.agents[row] = Agent(
             fabric=self._name,
             switch=switch,
-            controllers=self._controllers,
+            controllers=self._dialled(switch),
             fib=fib,
             links=self.links[row],
             channels=self._channels,
+            options=self._options,
             doorway=self._doorway(row),
+            turns=partial(self._turns, row),
         )
+
+    def _links_of(self, row: int, switch: str) -> ManualLinks:
+        """What a switch's agent sees of its links."""
+        return ManualLinks(switch, self.switches.fibs[row].next_hops)
+
+    def _dialled(self, _switch: str) -> Sequence[str]:
+        """Where a switch's agent looks for controllers."""
+        return self._controllers
+
+    def _turns(self, _row: int, forwarding: Forwarding) -> Turns:
+        """What pushes for a switch come in by."""
+        return Turns(forwarding)
 
     def _doorway(self, row: int) -> Doorway | None:
         """A back door to the switches next to one, each reached by its name."""

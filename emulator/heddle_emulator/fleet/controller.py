@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,14 +30,16 @@ class ControllerError(RuntimeError):
 class Controller:
     """Use as ``async with``: entered when it is ready, left when the process has ended."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, program: Sequence[str] = ()) -> None:
+        """``options`` are those of ``serve``; ``program`` is another than the installed one."""
         self.api = ""
         """Where the API is, host:port."""
         self.metrics = ""
         """Where the metrics are, a URL."""
         self.log = folder / "controller.log"
+        self._said = 0
         self._command = [
-            str(Path(sys.executable).with_name("heddle-controller")),
+            *(program or [str(Path(sys.executable).with_name("heddle-controller"))]),
             "serve",
             "--listen=127.0.0.1:0",
             "--metrics-port=0",
@@ -46,6 +49,7 @@ class Controller:
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
+        self._said = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -72,6 +76,17 @@ class Controller:
     ) -> None:
         await self._stop()
 
+    @property
+    def running(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def check(self) -> None:
         """Raise ControllerError if it is gone."""
         assert self._process is not None
@@ -85,10 +100,14 @@ class Controller:
         await self._process.wait()
 
     async def _ready(self) -> None:
-        while not (found := READY.search(self.log.read_text(errors="replace"))):
+        while not (found := READY.search(self._words())):
             self.check()
             await asyncio.sleep(0.02)
         self.api, self.metrics = found["api"], found["metrics"]
+
+    def _words(self) -> str:
+        """What it has written since it was started; others may have used the file before."""
+        return self.log.read_bytes()[self._said :].decode(errors="replace")
 
     async def _stop(self) -> None:
         process = self._process

@@ -1,0 +1,113 @@
+"""The controller as it is installed, in a process that can be made to fail from outside.
+
+``python -m heddle_emulator.fleet.mortal FOLDER serve ...`` is ``heddle-controller serve ...``,
+save that before it calls its store or an agent it looks into a folder for what shall go wrong:
+
+- ``die`` names a point of its work, at which it then kills itself with SIGKILL,
+- ``store-down`` has every call of the store fail,
+- ``skew`` is a number of seconds by which its clock is wrong.
+
+Nothing imports this module. It is the only one of the emulator that knows more of the
+controller than its model, and none of its verdict: it breaks things.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from heddle_controller.app import SystemClock, main
+from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.store.embedded import EmbeddedStore
+
+DIE, STORE_DOWN, SKEW = "die", "store-down", "skew"
+AFTER = {"intent": "intent", "commit": "commit"}
+"""Point by the call after which it is."""
+BEFORE = {"commit": "plan", "record_programmed": "ack"}
+"""Point by the call before which it is."""
+ALWAYS = frozenset({"close", "leadership_lost"})
+"""What a store does even where it cannot be reached."""
+UNDER_WAY_SECONDS = 0.05
+
+
+class Fate:
+    """What a folder says shall go wrong."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def meet(self, point: str) -> None:
+        """Die if this is the point to die at."""
+        if self._said(DIE) == point:
+            (self._folder / DIE).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def check_store(self) -> None:
+        """Fail if the store is to be down."""
+        if (self._folder / STORE_DOWN).exists():
+            raise Unavailable("the store cannot be reached", retry_after=0.2)
+
+    @property
+    def skew(self) -> float:
+        """Seconds that the clock is ahead."""
+        return float(self._said(SKEW) or 0.0)
+
+    def armed(self, point: str) -> bool:
+        """Whether the controller is to die at a point."""
+        return self._said(DIE) == point
+
+    def _said(self, name: str) -> str:
+        try:
+            return (self._folder / name).read_text().strip()
+        except FileNotFoundError:
+            return ""
+
+
+def break_in(fate: Fate) -> None:
+    """Have calls of the store and of agents, and the clock, meet their fate first."""
+    for name, method in inspect.getmembers(EmbeddedStore, inspect.iscoroutinefunction):
+        if not name.startswith("_") and name not in ALWAYS:
+            setattr(EmbeddedStore, name, _fated(name, method, fate))
+    push = Gateway.push
+
+    @functools.wraps(push)
+    async def pushed(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever it takes
+        if not fate.armed("push"):
+            return await push(*given, **named)
+        sending = asyncio.ensure_future(push(*given, **named))
+        await asyncio.wait([sending], timeout=UNDER_WAY_SECONDS)
+        fate.meet("push")
+        return await sending
+
+    Gateway.push = pushed  # type: ignore[method-assign]
+    now = SystemClock.now
+    SystemClock.now = lambda self: now(self) + fate.skew  # type: ignore[method-assign]
+
+
+def _fated(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., Any]:
+    """A call of the store that may fail, or be the controller's last."""
+
+    @functools.wraps(method)
+    async def called(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever it takes
+        fate.check_store()
+        if name in BEFORE:
+            fate.meet(BEFORE[name])
+        answer = await method(*given, **named)
+        if name in AFTER:
+            fate.meet(AFTER[name])
+        return answer
+
+    return called
+
+
+if __name__ == "__main__":
+    break_in(Fate(Path(sys.argv[1])))
+    main(sys.argv[2:], prog_name="heddle-controller")

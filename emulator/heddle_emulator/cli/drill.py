@@ -13,12 +13,14 @@ from rich.table import Table
 
 from heddle_emulator.cli.interrupt import interrupted
 from heddle_emulator.client import ClientError
-from heddle_emulator.drill.lab_world import play
-from heddle_emulator.drill.load import load_scenario
+from heddle_emulator.drill import fluid_world, lab_world
+from heddle_emulator.drill.fluid_story import assumptions
+from heddle_emulator.drill.load import WORLDS, load_scenario
 from heddle_emulator.drill.report import COLUMNS, evidence, table
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.drill.verdict import Verdict, judge
-from heddle_emulator.drill.worlds import fit
+from heddle_emulator.drill.worlds import FLUID, NETNS, fit
+from heddle_emulator.fleet import ControllerError
 from heddle_emulator.netns import needs
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.report.evidence import Story
@@ -26,7 +28,10 @@ from heddle_emulator.report.folder import write
 
 FAILED = 1
 FILE_COLUMNS = 160
-PLAYED = ("netns",)
+PLAY = {FLUID: fluid_world.play, NETNS: lab_world.play}
+SHOWN = frozenset({"", "all"})
+"""Of whom the fluid world's table on a screen tells; reports have it all."""
+INTERRUPTED = "it was interrupted"
 _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COLUMNS))
 
 
@@ -37,26 +42,30 @@ _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COL
     required=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
 )
-@click.option("--world", type=click.Choice(PLAYED), default=PLAYED[0], show_default=True)
+@click.option("--world", type=click.Choice(WORLDS), help="[default: each file's own first]")
 @click.option("--runs", type=click.IntRange(1), help="Runs of each, instead of the file's.")
 @click.option(
     "--report", type=click.Path(path_type=Path, file_okay=False), help="Folder for pages and JSON."
 )
-def drill(*, scenarios: tuple[Path, ...], world: str, runs: int | None, report: Path | None) -> int:
+def drill(
+    *, scenarios: tuple[Path, ...], world: str | None, runs: int | None, report: Path | None
+) -> int:
     """Play drills one after the other; exit code 0 only if every expectation held.
 
-    All files are read, and refused if need be, before anything runs. Ctrl-C ends the
-    drill under way, removes what it built and writes the report of those before it.
+    The world "fluid" needs nothing but time; "netns" is a lab of real kernels, for root. All
+    files are read, and refused if need be, before anything runs. Ctrl-C ends the drill under
+    way, removes what it built and writes the report of what was played so far.
     """
-    loaded = [load_scenario(path) for path in scenarios]
-    for scenario in loaded:
-        fit(scenario, world)
-    needs.check()
+    loaded = [(one, world or one.world) for one in map(load_scenario, scenarios)]
+    for scenario, where in loaded:
+        fit(scenario, where)
+    if any(where == NETNS for _, where in loaded):
+        needs.check()
     signal.signal(signal.SIGTERM, interrupted)
     screen, verdicts = _screen(), list[Verdict]()
     try:
-        for scenario in loaded:
-            verdicts.append(_played(scenario, runs or scenario.runs, world))
+        for scenario, where in loaded:
+            _played(scenario, runs or scenario.runs, where, verdicts)
             _show(screen, verdicts[-1])
     finally:
         if report is not None:
@@ -72,17 +81,25 @@ def _screen() -> Console:
     return screen if screen.is_terminal else Console(width=FILE_COLUMNS)
 
 
-def _played(scenario: Scenario, runs: int, world: str) -> Verdict:
+def _played(scenario: Scenario, runs: int, world: str, verdicts: list[Verdict]) -> None:
+    """Play a drill, and add what came of it even if it is interrupted."""
     verdict, stories = Verdict(scenario, world, {}, ()), list[Story]()
+    if world == FLUID:
+        verdict = replace(verdict, assumptions=assumptions(scenario.control))
     start = time.monotonic()
     try:
         with Console(stderr=True).status("") as shown:
             say = lambda step: shown.update(f"{scenario.name}: {step}")  # noqa: E731
-            values = play(scenario, runs, say, stories.append)
+            values = PLAY[world](scenario, runs, say, stories.append)
         verdict = replace(verdict, values=values, findings=judge(scenario, values))
-    except (LabError, ClientError) as error:
+    except (LabError, ClientError, ControllerError) as error:
         verdict = replace(verdict, fault=str(error))
-    return replace(verdict, stories=tuple(stories), seconds=time.monotonic() - start)
+    except BaseException:
+        verdict = replace(verdict, fault=INTERRUPTED)
+        raise
+    finally:
+        seconds = time.monotonic() - start
+        verdicts.append(replace(verdict, stories=tuple(stories), seconds=seconds))
 
 
 def _show(screen: Console, verdict: Verdict) -> None:
@@ -95,7 +112,8 @@ def _show(screen: Console, verdict: Verdict) -> None:
     for place, column in enumerate(_HEAD):
         rows.add_column(column, justify="left" if place < _HEAD.index("runs") else "right")
     for row in table(verdict):
-        rows.add_row(*row)
+        if verdict.world == NETNS or (row[1] in SHOWN and " " not in row[0]):
+            rows.add_row(*row)
     screen.print(rows)
     for finding in verdict.findings:
         style = "green" if finding.held else "bold red"

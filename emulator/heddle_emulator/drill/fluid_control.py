@@ -1,0 +1,244 @@
+"""Controller and agents of a fluid drill, and how their real work is fitted into virtual time.
+
+The controller is the installed program on a store of its own, the agents are those of switches.
+What they do takes real time, during which virtual time stands: ``settle`` waits until the
+controller has done all that it will do on what it has been told. The pushes that came of it
+wait at the gate; the drill lets them in when they are due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from heddle_agent.fib import Link
+from heddle_controller.model.fabric import State
+from heddle_controller.model.flows import Flows
+from heddle_emulator.client import Client, ClientError
+from heddle_emulator.drill.heard import Heard, Watcher
+from heddle_emulator.drill.scenario import CONTROLLER, Kind, Scenario
+from heddle_emulator.fleet import DoomedController, Held, StagedFleet
+from heddle_emulator.fleet.logs import agent_logs
+
+FABRIC, DEMANDS = "fabrics/drill", "drill"
+PATIENCE = 60.0
+"""Real seconds for the whole to come up."""
+SETTLE_SECONDS = 20.0
+"""Real seconds in which a controller that can do something has done it."""
+LULL_SECONDS = 0.04
+"""No push for so long: all of this stage have come."""
+CALM_SECONDS = 0.06
+"""Nothing at all for so long: there is nothing more to come."""
+DEAF_SECONDS = 0.3
+"""The same where nobody could say that there is nothing more."""
+POLL_SECONDS = 0.005
+ROLLOUT_SECONDS = 0.5
+"""For which the controller waits for an agent that hangs, in real and in virtual time."""
+OPTIONS = (
+    f"--rollout-seconds={ROLLOUT_SECONDS}",
+    "--debounce-seconds=0.01",
+    "--counter-interval-seconds=0",
+)
+
+
+class Conductor:
+    """Use as ``async with``: entered when everybody has a session and knows his peers."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self._scenario = scenario
+        self._stack = AsyncExitStack()
+        steps = (*scenario.setup, *scenario.timeline)
+        apart = {
+            str(target)
+            for step in steps
+            if step.kind is Kind.PART and CONTROLLER in step.targets
+            for target in step.targets
+            if target != CONTROLLER
+        }
+        self._apart, self._seed = apart, seed
+        self.fleet: StagedFleet
+        self.controller: DoomedController
+        self.client: Client
+        self._watcher: Watcher
+        self.store_is_down = False
+        self._wanted: Flows | None = None
+        self._unsaid: list[tuple[str, State]] = []
+        self._ends = Counter[Link]()
+        """Switches at the ends of each link."""
+
+    async def __aenter__(self) -> Self:
+        enter = self._stack.enter_async_context
+        try:
+            folder = Path(
+                self._stack.enter_context(tempfile.TemporaryDirectory(prefix="heddle-drill-"))
+            )
+            self._stack.enter_context(agent_logs(folder))
+            self.controller = await enter(DoomedController(folder, *OPTIONS))
+            self.fleet = await enter(self._fleet())
+            hops = (links.current() for links in self.fleet.links.values())
+            self._ends.update(seen.link for current in hops for seen in current)
+            self.fleet.aim(self.controller.api)
+            self.client = await enter(Client(self.fleet.everybody.address, FABRIC))
+            await self.client.put_fabric(self._scenario.fabric)
+            await self.fleet.connected(PATIENCE)
+            await self.fleet.air.quiet()
+            self._watcher = Watcher(self.client)
+            self._stack.push_async_callback(self._watcher.stop)
+            self._watcher.start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    def _fleet(self) -> StagedFleet:
+        return StagedFleet(
+            self._scenario.fabric,
+            name=FABRIC,
+            seed=self._seed,
+            notice=self._scenario.control.notice,
+            apart=self._apart,
+        )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    @property
+    def heard(self) -> Heard:
+        """What the controller has said."""
+        return self._watcher.heard
+
+    async def ready(self, flows: Flows) -> None:
+        """Plan flows and program them; from then on time is virtual.
+
+        Raises:
+            ClientError: the controller refuses them, or does not come to an end.
+        """
+        if len(flows):
+            await self.client.put_demands(DEMANDS, self._scenario.fabric, flows)
+        self._wanted = flows
+        async with asyncio.timeout(PATIENCE):
+            while not (self.heard.settled and self.heard.flows == len(flows)):  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
+        self.fleet.gate.shut = True
+        self.fleet.air.live = False
+
+    async def want(self, flows: Flows) -> None:
+        """These flows are wanted from now on, as soon as there is a controller to hear it."""
+        self._wanted = flows
+        self.heard.changed = time.monotonic()
+        if self._can_hear:
+            with contextlib.suppress(ClientError):
+                await self.client.put_demands(DEMANDS, self._scenario.fabric, flows)
+                return
+        self._unsaid.append(("", State.UP))
+
+    async def drain(self, switch: str, *, drained: bool) -> None:
+        """Take a switch out of service, or back into it, as soon as somebody hears it."""
+        state = State.DRAINED if drained else State.UP
+        self.heard.changed = time.monotonic()
+        if self._can_hear:
+            with contextlib.suppress(ClientError):
+                await self.client.set_switch(switch, state)
+                return
+        self._unsaid.append((switch, state))
+
+    async def start_controller(self) -> None:
+        """Start it anew, and tell it what nobody was there to hear."""
+        await self.controller.start()
+        self.fleet.aim(self.controller.api)
+        await self.fleet.everybody.drop()
+        await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Say what could not be said when it was due."""
+        unsaid, self._unsaid = self._unsaid, []
+        for switch, state in unsaid:
+            if switch:
+                await self.drain(switch, drained=state is State.DRAINED)
+            elif self._wanted is not None:
+                await self.want(self._wanted)
+
+    async def kill_controller(self) -> None:
+        """SIGKILL."""
+        await self.controller.kill()
+        self.fleet.aim("")
+
+    @property
+    def _can_hear(self) -> bool:
+        return self.controller.serves and not self.store_is_down
+
+    async def settle(self) -> list[Held]:
+        """Let the controller work until it waits for answers or has nothing to do: its pushes.
+
+        What is waited for is told, not timed, wherever there is somebody to tell it. Where an
+        agent is away or hangs its answer is not; then a while without a push has to do.
+        """
+        begin = time.monotonic()
+        calm = begin
+        while (now := time.monotonic()) - begin < SETTLE_SECONDS:
+            pushes = self.fleet.gate.waiting_for(self.fleet.awake)
+            if pushes and now - self.fleet.gate.last > LULL_SECONDS:
+                break
+            if pushes or (self._can_hear and not self._at_rest()):
+                calm = now
+            elif now - calm > self._calm():
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        return self.fleet.gate.take(self.fleet.awake)
+
+    def _calm(self) -> float:
+        """Real seconds without anything new after which there is nothing more to come."""
+        if not self._can_hear:
+            return DEAF_SECONDS
+        if self.fleet.gate.waiting:
+            return ROLLOUT_SECONDS + DEAF_SECONDS  # the controller gives up waiting for those
+        return CALM_SECONDS if self.heard.settled else DEAF_SECONDS
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is a controller, and it has nothing left to do."""
+        told = self._can_hear and self._agrees() and not self.fleet.unreached()
+        return told and self.heard.settled and not self.fleet.gate.waiting
+
+    def _at_rest(self) -> bool:
+        """Whether all that can reach the controller has, and who can hold its plan does."""
+        away = len(self.fleet.agents) - len(self._reaching())
+        return not self.fleet.unreached() and self._agrees() and self.heard.lacking <= away
+
+    def _reaching(self) -> set[int]:
+        """Switches, by row, whose agents have a session and answer."""
+        fleet = self.fleet
+        return {row for row in fleet.awake if fleet.agents[row].connected}
+
+    def _agrees(self) -> bool:
+        """Whether the controller believes of links what agents that reach it say."""
+        fleet = self.fleet
+        lost, seen = set[Link](), Counter[Link]()
+        for row in self._reaching():
+            for one in fleet.links[row].current():
+                seen[one.link] += 1
+                if not one.up:
+                    lost.add(one.link)
+        believed = {Link.between(*name) for name in self.heard.down}
+        return lost <= believed and not any(
+            link not in lost and seen[link] >= self._ends[link] for link in believed
+        )
+
+    async def let_in(self, held: Held) -> None:
+        """Let one push in, and wait until the switch has taken it."""
+        held.free.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await held.done.wait()

@@ -1,0 +1,202 @@
+"""The course of a fluid drill: rates from one moment to the next, and what is lost meanwhile.
+
+Whenever links or tables have changed, ``turn`` walks a packet of every QP and takes all streams
+the way it went. In between rates follow from max-min fairness as jobs go on. What streams sent
+just before their way died is lost for as long as it is dead: senders do not know at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, State
+from heddle_emulator.drill.fluid_streams import capacity_of, schedule_of, streams_of
+from heddle_emulator.drill.fluid_traffic import Traffic
+from heddle_emulator.drill.fluid_ways import Ways, Worth, ways_of, worth_of
+from heddle_emulator.fault.cables import Cables
+from heddle_emulator.fluid.world import World
+from heddle_emulator.walk import Forwarding
+
+PACKET_GBIT = 4096 * 8 / 1e9
+"""Of what jobs and demands send."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """How everything stood from a moment on."""
+
+    at: float
+    ways: Ways
+    worth: Worth
+    losing: Bools
+    """Whether each flow loses packets."""
+    capacity: Floats
+    """Gbit/s of each arc of the fabric."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """What happened between two moments, by stream."""
+
+    begin: float
+    end: float
+    sent: Floats
+    """Gbit that arrived."""
+    lost: Floats
+    """Gbit that did not."""
+
+
+@dataclass(slots=True, eq=False)
+class Losses:
+    """Per flow, how long and how much it lost."""
+
+    since: Floats
+    """When it began to lose packets, infinite where it does not."""
+    longest: Floats
+    """Seconds of the longest time it did."""
+    packets: Floats
+    """For each packet a second that it sends, those that were lost: seconds."""
+    looped: Floats
+    """The same, of packets that came to a switch twice."""
+    moments: Floats
+    """How often a packet would have been lost in between two moments."""
+    loops: Floats
+
+
+class Course:
+    """A drill's traffic under way."""
+
+    def __init__(
+        self, fabric: Fabric, traffic: Traffic, cables: Cables, forwarding: Forwarding
+    ) -> None:
+        """``fabric`` is as built; ``cables`` are how its links are, which changes."""
+        self.fabric, self.traffic, self.cables = fabric, traffic, cables
+        self.turns: list[Turn] = []
+        self.spans: list[Span] = []
+        ways = self._ways(forwarding)
+        schedule, self.cast = schedule_of(self.fabric, self.traffic, ways)
+        self._capacity = capacity_of(self.fabric, self.traffic)
+        self._arcs = 2 * self.fabric.link_count
+        self.world = World(self._capacity.copy(), schedule)
+        count, flows = len(schedule.streams), len(self.traffic.flows)
+        self._left = schedule.gbit.copy()
+        self._lost_rate = np.zeros(count)
+        self._loss = np.zeros(count)
+        self.losses = Losses(np.full(flows, np.inf), *(np.zeros(flows) for _ in range(5)))
+        self.world.advance(0.0)
+        self._left = self.world.left()
+        self._note(ways)
+        self._room()
+
+    @property
+    def now(self) -> float:
+        """Seconds of virtual time."""
+        return self.world.now
+
+    def advance(self, until: float) -> None:
+        """Go on with everything as it is."""
+        if until <= self.now:
+            return
+        begin = self.now
+        self.world.advance(until)
+        left = self.world.left()
+        sent, self._left = np.maximum(self._left - left, 0.0), left
+        lost = self._lost_rate * (until - begin) + sent * self._loss / (1 - self._loss)
+        self.spans.append(Span(begin, until, sent, lost))
+        turn, flows = self.turns[-1], self.traffic.flows
+        share = self._per_flow(turn.ways.dead | self._lossy(turn.ways)) / flows.qps
+        self.losses.packets += share * (until - begin)
+        self.losses.looped += self._per_flow(turn.ways.looped) / flows.qps * (until - begin)
+
+    def turn(self, forwarding: Forwarding) -> Turn:
+        """Links or tables have changed, or who is wanted: take the ways of now."""
+        ways = self._ways(forwarding)
+        rate = self.world.shares.rate.copy()
+        streams = streams_of(self.fabric, self.traffic, ways)
+        stood = streams.limit <= 0
+        self._lost_rate = np.where(stood, np.where(self._lost_rate > 0, self._lost_rate, rate), 0.0)
+        self._lost_rate[~self._stream_wanted(ways)] = 0.0
+        demands = slice(self.cast.demands, None)
+        qp = self.cast.qp[demands]
+        flow = self.cast.flow[demands]
+        offered = self.traffic.flows.gbps[flow] / self.traffic.flows.qps[flow]
+        self._lost_rate[demands] = np.where(ways.dead[qp], offered, 0.0)
+        self._room()
+        self.world.redirect(streams)
+        self._note(ways)
+        return self.turns[-1]
+
+    def glance(self, forwarding: Forwarding) -> None:
+        """Whether packets would be lost at this very instant; it takes no time."""
+        ways = self._ways(forwarding)
+        fresh = ways.dead & ~self.turns[-1].ways.dead
+        self.losses.moments += self._per_flow(fresh) > 0
+        self.losses.loops += self._per_flow(ways.looped) > 0
+
+    def _ways(self, forwarding: Forwarding) -> Ways:
+        present = self.fabric.with_links(self._states())
+        now = self.world.now if self.turns else 0.0
+        return ways_of(present, self.traffic, now, forwarding)
+
+    def _states(self) -> dict[int, State]:
+        rows = {*self.cables.cut, *self.cables.silent, *self.cables.powerless}
+        return {row: State.DOWN for row in rows if not self.cables.carries(row)}
+
+    def _room(self) -> None:
+        """Give arcs what they carry now."""
+        present = self._present_capacity()
+        changed = np.flatnonzero(present != self.world.shares.capacity[: self._arcs])
+        if len(changed):
+            self.world.resize(changed, present[changed])
+
+    def _present_capacity(self) -> Floats:
+        return self.cables.capacity(self.fabric)
+
+    def _note(self, ways: Ways) -> None:
+        """Keep how everything stands now."""
+        capacity = self._present_capacity()
+        lossy = self._lossy(ways)
+        losing = self._per_flow(ways.dead | lossy) > 0
+        self._count(losing)
+        own = self.cast.qp != NONE
+        self._loss = np.zeros(len(self.cast.flow))
+        arcs = self.cables.loss(self.fabric)
+        if lossy.any():
+            logs = np.log1p(-np.minimum(arcs, 1 - 1e-12))[ways.arcs]
+            owner = np.repeat(np.arange(len(ways.alive)), np.diff(ways.first))
+            kept = np.exp(np.bincount(owner, weights=logs, minlength=len(ways.alive)))
+            self._loss[own] = np.where(lossy, 1 - kept, 0.0)[self.cast.qp[own]]
+        worth = worth_of(self.traffic, ways, capacity)
+        self.turns.append(Turn(self.world.now, ways, worth, losing, capacity))
+
+    def _count(self, losing: Bools) -> None:
+        """Begin and end the times in which flows lose packets."""
+        known, now = self.losses, self.world.now
+        ended = np.isfinite(known.since) & ~losing
+        known.longest[ended] = np.maximum(known.longest[ended], now - known.since[ended])
+        known.since[~losing] = np.inf
+        known.since[losing] = np.minimum(known.since[losing], now)
+
+    def _lossy(self, ways: Ways) -> Bools:
+        return ways.crosses(self.cables.lossy(self.fabric)) & ways.alive
+
+    def _per_flow(self, qps: Bools) -> Floats:
+        """How many QPs of each flow are marked."""
+        flows = self.traffic.flows
+        owner = np.repeat(np.arange(len(flows)), flows.qps)
+        return np.bincount(owner[qps], minlength=len(flows)).astype(np.float64)
+
+    def _stream_wanted(self, ways: Ways) -> Bools:
+        """Streams of flows that are wanted; a ring is where the job is."""
+        wanted = np.ones(len(self.cast.flow), dtype=np.bool_)
+        own = self.cast.qp != NONE
+        wanted[own] = ways.wanted[self.cast.qp[own]]
+        script, flows = self.traffic.script, self.traffic.script.flows
+        crossing = script.flow != NONE
+        gone = ~self.traffic.active(self.world.now)[: len(flows)]
+        ended = np.zeros(len(script), dtype=np.bool_)
+        ended[script.activity[crossing][gone[script.flow[crossing]]]] = True
+        wanted[self.cast.messages : self.cast.demands] = ~ended[self.cast.ring_activity]
+        return wanted

@@ -1,0 +1,192 @@
+"""What one run in the fluid world has shown, as numbers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_emulator.drill.fluid_course import PACKET_GBIT, Course, Turn
+from heddle_emulator.drill.fluid_log import Log
+from heddle_emulator.drill.scenario import ALL, FAULTS, Scenario, When
+
+SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """One run that is over."""
+
+    scenario: Scenario
+    course: Course
+    log: Log
+    horizon: float
+    """Seconds."""
+    settled: bool
+    """Whether nothing was left to push at the end."""
+
+    @property
+    def begin(self) -> float:
+        """When the first step was done; infinite where there is none."""
+        return self.scenario.timeline[0].at if self.scenario.timeline else float("inf")
+
+
+def measured(outcome: Outcome) -> dict[tuple[str, str], float]:
+    """Values by measure, with the part of the run where it is of one, and what it is of."""
+    found: dict[tuple[str, str], float] = {}
+    for name, rows in outcome.course.traffic.groups.items():
+        if len(rows):
+            found.update({(key, name): v for key, v in _group(outcome, name, rows)})
+    found.update({(key, ""): value for key, value in _whole(outcome)})
+    return found
+
+
+def _group(outcome: Outcome, name: str, rows: Ints) -> Iterator[tuple[str, float]]:
+    course, traffic = outcome.course, outcome.course.traffic
+    losses, streams = course.losses, streams_of_group(course, name, rows)
+    lost = float(sum(span.lost[streams].sum() for span in course.spans))
+    sent = float(sum(span.sent[streams].sum() for span in course.spans))
+    loops = float(losses.loops[rows].sum())
+    if name in traffic.rates:
+        rate = traffic.rates[name]
+        packets = rate * float(losses.packets[rows].mean())
+        loops += rate * float(losses.looped[rows].mean())
+    else:
+        packets = lost / PACKET_GBIT
+        loops += float((losses.looped * traffic.flows.gbps)[rows].sum()) / PACKET_GBIT
+    yield "lost", packets + float(losses.moments[rows].sum())
+    yield "lost_gbit", lost
+    yield "looped", loops
+    yield "delivered", sent / (sent + lost) if sent + lost > 0 else 1.0
+    still = course.turns[-1].losing[rows]
+    yield "stranded", float(still.sum())
+    if any(step.kind in FAULTS for step in outcome.scenario.timeline):
+        yield "recovered", float("inf") if still.any() else float(losses.longest[rows].max())
+    yield from _timed("slowest", outcome, lambda turn: float(turn.worth.ratios[rows].min()), min)
+    gbps = traffic.flows.gbps
+
+    def carried(turn: Turn) -> float:
+        wanted = rows[traffic.active(turn.at)[rows]]
+        offer = float(gbps[wanted].sum())
+        got = float((turn.worth.ratios * gbps)[wanted].sum())
+        return got / offer if offer else 1.0
+
+    yield from _timed("carried", outcome, carried, min)
+    yield from _job(outcome, name)
+
+
+def _timed(
+    measure: str,
+    outcome: Outcome,
+    value: Callable[[Turn], float],
+    worst: Callable[[Sequence[float]], float],
+) -> Iterator[tuple[str, float]]:
+    """A value of every turn: of the whole run and of its parts."""
+    turns, begin = outcome.course.turns, outcome.begin
+    before = [turn for turn in turns if turn.at < begin - SAME] or turns[:1]
+    during = [turn for turn in turns if turn.at >= begin - SAME]
+    yield measure, worst([value(turn) for turn in turns])
+    yield f"{measure} {When.BEFORE.value}", value(before[-1])
+    yield f"{measure} {When.AFTER.value}", value(turns[-1])
+    if during:
+        yield f"{measure} {When.DURING.value}", worst([value(turn) for turn in during])
+
+
+def _whole(outcome: Outcome) -> Iterator[tuple[str, float]]:
+    def fullest(turn: Turn) -> float:
+        return float(turn.worth.utilization.max(initial=0.0))
+
+    yield from _timed("utilization", outcome, fullest, max)
+    yield from _plans(outcome)
+    yield from _stages(outcome)
+
+
+def _plans(outcome: Outcome) -> Iterator[tuple[str, float]]:
+    plans, begin = outcome.log.plans, outcome.begin
+    if not plans:
+        return
+    before, after = plans[0][1], plans[-1][1]
+    during = [plan for at, plan in plans[1:] if at >= begin - SAME] or [before]
+    for name, read in (
+        ("gap", lambda plan: plan.certificate.gap),
+        ("unrouted", lambda plan: float(plan.unrouted_count)),
+    ):
+        yield name, max(read(plan) for _, plan in plans)
+        yield f"{name} before", read(before)
+        yield f"{name} during", max(read(plan) for plan in during)
+        yield f"{name} after", read(after)
+    yield "entries", float(after.entry_count)
+    yield "moved", float(sum(plan.changed_count for _, plan in plans[1:]))
+
+
+def _stages(outcome: Outcome) -> Iterator[tuple[str, float]]:
+    log, begin = outcome.log, outcome.begin
+    if not np.isfinite(begin):
+        return
+    moments = {
+        "detected": log.seen[:1],
+        "notified": log.told[:1],
+        "solved": [at for at, _ in log.plans[1:2]],
+        "acked": log.stood[-1:] if outcome.settled else [],
+    }
+    for name, times in moments.items():
+        if times:
+            yield name, times[0] - begin
+    last = outcome.scenario.timeline[-1].at
+    busy = [at for at in log.stood if at >= last - SAME]
+    done = (busy[-1] - last) if busy else 0.0
+    yield "converged", done if outcome.settled else float("inf")
+
+
+def _job(outcome: Outcome, name: str) -> Iterator[tuple[str, float]]:
+    """How long iterations took, against those that were over before the first step."""
+    course, traffic = outcome.course, outcome.course.traffic
+    run = course.world.told()
+    times, begins = list[float](), list[float]()
+    for one, ends in zip(traffic.placed, traffic.ends, strict=True):
+        if one.spec.job.name != name:
+            continue
+        over = run.end[ends]
+        over = over[over <= min(one.end, outcome.course.now) + SAME]
+        starts = np.concatenate([[one.begin], over[:-1]])[: len(over)]
+        times += (over - starts).tolist()
+        begins += starts.tolist()
+        if one.spec.iterations and np.isinf(one.end):
+            whole = len(over) == len(ends)
+            yield "makespan", float(over[-1] - one.begin) if whole else float("inf")
+    length, start = np.asarray(times), np.asarray(begins)
+    early = start + length <= outcome.begin + SAME
+    if not early.any():
+        return
+    usual = float(length[early].mean())
+    yield "iteration", float(length.max()) / usual
+    yield "iteration before", 1.0
+    if (~early).any():
+        yield "iteration during", float(length[~early].max()) / usual
+        yield "iteration after", float(length[-1]) / usual
+
+
+def streams_of_group(course: Course, name: str, rows: Ints) -> Bools:
+    """Which streams are a group's; rings are those of whole jobs, not of single flows."""
+    cast, traffic = course.cast, course.traffic
+    member = np.zeros(len(traffic.flows), dtype=np.bool_)
+    member[rows] = True
+    found = np.zeros(len(cast.flow), dtype=np.bool_)
+    own = cast.flow != NONE
+    found[own] = member[cast.flow[own]]
+    if name in {ALL, *(one.spec.job.name for one in traffic.placed)}:
+        script = traffic.script
+        crossing = script.flow != NONE
+        inside = np.zeros(len(script), dtype=np.bool_)
+        inside[script.activity[crossing]] = member[script.flow[crossing]]
+        found[cast.messages : cast.demands] = inside[cast.ring_activity]
+    return found
+
+
+def rates(course: Course, streams: Bools) -> tuple[Floats, Floats]:
+    """When each span begins, and the Gbit/s that some streams had in it."""
+    times = np.array([span.begin for span in course.spans])
+    gbps = [float(span.sent[streams].sum()) / (span.end - span.begin) for span in course.spans]
+    return times, np.asarray(gbps)

@@ -1,0 +1,232 @@
+"""Steps of a drill done in the fluid world: what each changes, and who comes to know of it when.
+
+A step changes cables, switches, programs or jobs at once. What follows is put on the agenda:
+agents see it after ``detect``, BGP knows after ``bgp`` more, datagrams and pushes are under
+way for as long as ``control`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+
+from heddle_emulator.drill.fluid_control import PATIENCE
+from heddle_emulator.drill.fluid_stage import Stage
+from heddle_emulator.drill.places import cables
+from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
+from heddle_emulator.report.evidence import Mark
+
+_ENDS = frozenset(
+    {
+        Kind.MEND,
+        Kind.START,
+        Kind.UNDRAIN,
+        Kind.REBOOT,
+        Kind.RESUME,
+        Kind.JOIN,
+        Kind.RESTORE,
+    }
+)
+"""Steps that make something whole."""
+_QUIET = frozenset({Kind.DRAIN, Kind.SUBMIT, Kind.FINISH, Kind.SKEW})
+"""Steps that break nothing."""
+
+
+class Steps:
+    """Does steps in one stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._do: dict[Kind, Callable[[Step], Awaitable[None]]] = {
+            Kind.CUT: self._cut,
+            Kind.SILENCE: self._silence,
+            Kind.DEGRADE: self._degrade,
+            Kind.MEND: self._mend,
+            Kind.CRASH: self._crash,
+            Kind.REBOOT: self._reboot,
+            Kind.KILL: self._kill,
+            Kind.START: self._start,
+            Kind.HANG: self._hang,
+            Kind.RESUME: self._resume,
+            Kind.SLOW: self._slow,
+            Kind.PART: self._part,
+            Kind.JOIN: self._join,
+            Kind.FAIL: self._fail,
+            Kind.RESTORE: self._restore,
+            Kind.SKEW: self._skew,
+            Kind.DRAIN: self._drain,
+            Kind.UNDRAIN: self._drain,
+            Kind.REPLACE: self._jobs,
+            Kind.SUBMIT: self._jobs,
+            Kind.FINISH: self._jobs,
+        }
+
+    async def do(self, step: Step) -> None:
+        """Do a step now."""
+        targets = ", ".join(str(target) for target in step.targets)
+        mark = Mark.MEND if step.kind in _ENDS else Mark.FAULT
+        mark = Mark.OTHER if step.kind in _QUIET else mark
+        self.stage.log.tell(self.stage.now, mark, _words(step, targets), targets)
+        await self._do[step.kind](step)
+
+    def rows(self, step: Step) -> list[int]:
+        """Link rows that a step speaks of."""
+        if ALL in step.targets:
+            return self.stage.cables.broken
+        return sorted({row for target in step.targets for row in self._row(target)})
+
+    def _row(self, target: Target) -> Sequence[int]:
+        if isinstance(target, Hop):
+            return [self.stage.hop(target)]
+        return cables(self.stage.fabric, target)
+
+    async def _cut(self, step: Step) -> None:
+        rows = self.rows(step)
+        self.stage.cables.cut.update(rows)
+        self.changed(rows, self.stage.control.detect)
+
+    async def _silence(self, step: Step) -> None:
+        rows = self.rows(step)
+        self.stage.cables.silent.update(dict.fromkeys(rows, step.share))
+        self.changed(rows, self.stage.control.silent)
+
+    async def _degrade(self, step: Step) -> None:
+        self.stage.cables.degraded.update(dict.fromkeys(self.rows(step), step.gbps))
+        self.stage.turning = True
+
+    async def _mend(self, step: Step) -> None:
+        rows = self.rows(step)
+        self.stage.cables.mend(rows)
+        self.changed(rows, self.stage.control.detect)
+
+    async def _crash(self, step: Step) -> None:
+        for row in self._switches(step):
+            await self.stage.fleet.crash(row)
+            links = self.stage.fleet.links_at(row)
+            self.stage.cables.power(links, on=False)
+            self.changed(links, self.stage.control.detect, but=row)
+
+    async def _reboot(self, step: Step) -> None:
+        for row in self._switches(step):
+            links = self.stage.fleet.links_at(row)
+            self.stage.cables.power(links, on=True)
+            self.changed(links, self.stage.control.detect, but=row)
+            await self.stage.fleet.start(row, PATIENCE, empty=True)
+            self.stage.provoke()
+
+    async def _kill(self, step: Step) -> None:
+        for target in step.targets:
+            if target != CONTROLLER:
+                await self.stage.fleet.crash(self.stage.row_of(target))
+            elif step.point is not None:
+                self.stage.conductor.controller.die_at(step.point.value)
+            else:
+                await self.stage.conductor.kill_controller()
+
+    async def _start(self, step: Step) -> None:
+        for target in step.targets:
+            if target == CONTROLLER:
+                await self.stage.conductor.start_controller()
+            else:
+                row = self.stage.row_of(target)
+                await self.stage.fleet.start(row, PATIENCE, empty=step.empty)
+        self.stage.turning = True
+        self.stage.provoke()
+
+    async def _hang(self, step: Step) -> None:
+        for target in step.targets:
+            if target == CONTROLLER:
+                self.stage.conductor.controller.hang()
+            else:
+                self.stage.fleet.hang(self.stage.row_of(target))
+
+    async def _resume(self, step: Step) -> None:
+        for target in step.targets:
+            if target == CONTROLLER:
+                self.stage.conductor.controller.resume()
+                await self.stage.conductor.catch_up()
+            else:
+                await self.stage.fleet.resume(self.stage.row_of(target))
+        self.stage.turning = True
+        self.stage.provoke(reports=True)
+
+    async def _slow(self, step: Step) -> None:
+        for row in self._switches(step):
+            self.stage.slow[row] = step.by
+
+    async def _part(self, step: Step) -> None:
+        one, other = (str(target) for target in step.targets)
+        if CONTROLLER in step.targets:
+            await self.stage.fleet.alone[other if one == CONTROLLER else one].cut()
+        else:
+            self.stage.fleet.air.cut.add(frozenset((one, other)))
+
+    async def _join(self, step: Step) -> None:
+        one, other = (str(target) for target in step.targets)
+        if CONTROLLER in step.targets:
+            self.stage.fleet.alone[other if one == CONTROLLER else one].join()
+            self.stage.provoke(reports=True)
+        else:
+            self.stage.fleet.air.cut.discard(frozenset((one, other)))
+
+    async def _fail(self, _: Step) -> None:
+        self.stage.conductor.controller.store_down(down=True)
+        self.stage.conductor.store_is_down = True
+
+    async def _restore(self, _: Step) -> None:
+        self.stage.conductor.controller.store_down(down=False)
+        self.stage.conductor.store_is_down = False
+        await self.stage.conductor.catch_up()
+        self.stage.provoke(reports=True)
+
+    async def _skew(self, step: Step) -> None:
+        for target in step.targets:
+            if target == CONTROLLER:
+                self.stage.conductor.controller.skew(step.by)
+            else:
+                self.stage.fleet.skew[self.stage.row_of(target)] = step.by
+
+    async def _drain(self, step: Step) -> None:
+        for target in step.targets:
+            drained = step.kind is Kind.DRAIN
+            await self.stage.conductor.drain(str(target), drained=drained)
+        self.stage.provoke()
+
+    async def _jobs(self, _: Step) -> None:
+        self.stage.turning = True
+        await self.stage.conductor.want(self.stage.wanted())
+        self.stage.provoke()
+
+    def _switches(self, step: Step) -> list[int]:
+        return [self.stage.row_of(target) for target in step.targets]
+
+    def changed(self, rows: Iterable[int], delay: float, but: int = -1) -> None:
+        """Links may carry or not carry from now on; agents at their ends see it later."""
+        stage, world = self.stage, self.stage.fleet.world
+        stage.turning = True
+        rows = [row for row in rows if stage.cables.carries(row) != bool(world.carries[2 * row])]
+        for up in (False, True):
+            own = [row for row in rows if stage.cables.carries(row) == up]
+            if own:
+                stage.fleet.change(own, up=up)
+        links = stage.fabric.structure.links
+        ends = {int(end) for row in rows for end in (links.a[row], links.b[row])}
+        ends = (ends & stage.fleet.agents.keys()) - {but}
+        for extra in sorted({self.stage.slow.get(end, 0.0) for end in ends}):
+            seeing = {end for end in ends if self.stage.slow.get(end, 0.0) == extra}
+            stage.agenda.put(stage.now + delay + extra, partial(stage.see, rows, seeing))
+        if rows:
+            stage.agenda.put(stage.now + delay + stage.control.bgp, stage.converge)
+
+
+def _words(step: Step, targets: str) -> str:
+    """A step as people say it."""
+    more = {
+        Kind.SILENCE: f", losing {step.share:.0%} of packets",
+        Kind.DEGRADE: f" to {step.gbps:g} Gbit/s",
+        Kind.SLOW: f" by {step.by * 1e3:g} ms",
+        Kind.SKEW: f" by {step.by:g} s",
+        Kind.REPLACE: f" with {step.other}",
+    }
+    point = f" at its next {step.point.value}" if step.point else ""
+    return f"{step.kind.value} {targets}{more.get(step.kind, '')}{point}"

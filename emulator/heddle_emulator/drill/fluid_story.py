@@ -1,0 +1,129 @@
+"""One run of the fluid world told in full, for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from heddle.v1 import plan_pb2
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_emulator.drill.fluid_course import Turn
+from heddle_emulator.drill.fluid_measure import Outcome, rates, streams_of_group
+from heddle_emulator.drill.fluid_traffic import DEMANDS
+from heddle_emulator.drill.scenario import Control
+from heddle_emulator.report.evidence import Certified, Chart, Event, Line, Mark, Story
+from heddle_emulator.report.maps import Snapshot, heat_maps
+
+MOST_LINES = 8
+
+
+def story(outcome: Outcome, title: str, variant: str) -> Story:
+    """A run for the report."""
+    return Story(
+        title=title,
+        clock="virtual",
+        variant=variant,
+        seconds=outcome.horizon,
+        events=tuple(sorted([*outcome.log.events, *_recoveries(outcome)], key=lambda e: e.at)),
+        charts=tuple(_charts(outcome)),
+        maps=heat_maps(outcome.scenario.fabric, list(_snapshots(outcome))),
+        certificates=tuple(_certificates(outcome)),
+    )
+
+
+def _recoveries(outcome: Outcome) -> Iterator[Event]:
+    """When nothing was lost any more."""
+    turns = outcome.course.turns
+    for before, turn in pairwise(turns):
+        if before.losing.any() and not turn.losing.any():
+            yield Event(turn.at, Mark.RECOVERED, "no packet is lost any more")
+
+
+def _charts(outcome: Outcome) -> Iterator[Chart]:
+    course, horizon = outcome.course, outcome.horizon
+    names = [one.spec.job.name for one in course.traffic.placed]
+    names = [*dict.fromkeys(names), DEMANDS][:MOST_LINES]
+    groups = {name: course.traffic.groups[name] for name in names}
+    lines = []
+    for name, rows in groups.items():
+        if len(rows):
+            times, gbps = rates(course, streams_of_group(course, name, rows))
+            lines.append(_line(name, times, gbps, horizon))
+    if lines:
+        yield Chart("What arrives, all flows together", "Gbit/s", tuple(lines))
+    turns = course.turns
+    times = np.array([turn.at for turn in turns])
+    slowest = [_line(n, times, _slowest(turns, r), horizon) for n, r in groups.items() if len(r)]
+    note = "Max-min fair rate over demand, as tables and links are at the time."
+    yield Chart("Slowest flow", "share", tuple(slowest), 1.0, note)
+    fullest = np.array([turn.worth.utilization.max(initial=0.0) for turn in turns])
+    line = _line("fullest link", times, fullest, horizon)
+    yield Chart("Load over capacity of the fullest link", "share", (line,), 1.0)
+
+
+def _slowest(turns: list[Turn], rows: Ints) -> Floats:
+    return np.array([turn.worth.ratios[rows].min() for turn in turns])
+
+
+def _line(name: str, times: Floats, values: Floats, end: float) -> Line:
+    shown = [round(float(value), 4) for value in values]
+    return Line(name, (*times.round(6).tolist(), end), (*shown, shown[-1]))
+
+
+def _snapshots(outcome: Outcome) -> Iterator[Snapshot]:
+    """Before the first step, at the worst after it, and at the end."""
+    turns, begin = outcome.course.turns, outcome.begin
+    before = [turn for turn in turns if turn.at < begin] or turns[:1]
+    during = [turn for turn in turns if turn.at >= begin]
+    yield _snapshot("before", before[-1])
+    if during:
+        worst = max(during, key=lambda turn: float(turn.worth.utilization.max(initial=0.0)))
+        yield _snapshot("during", worst)
+        yield _snapshot("after", turns[-1])
+
+
+def _snapshot(title: str, turn: Turn) -> Snapshot:
+    return Snapshot(title, turn.at, turn.worth.utilization, turn.capacity > 0)
+
+
+def _certificates(outcome: Outcome) -> Iterator[Certified]:
+    plans = outcome.log.plans
+    for title, place in (("before", 0), ("after", len(plans) - 1)):
+        if plans and (place or title == "before"):
+            yield _certified(title, plans[place][1])
+
+
+def _certified(title: str, plan: plan_pb2.Plan) -> Certified:
+    told = plan.certificate
+    tiers = {tier.tier: tier.max_utilization for tier in told.tiers}
+    return Certified(title, told.max_utilization, told.lower_bound, told.gap, told.proof, tiers)
+
+
+def assumptions(control: Control) -> tuple[str, ...]:
+    """What the fluid world takes for granted, with the times that it was told."""
+    ms = {name: f"{getattr(control, name) * 1e3:g} ms" for name in Control.__slots__}
+    plans = (
+        "Planning and pushes take as long as they took on this machine."
+        if control.measured
+        else f"A plan is committed {ms['plan']} after the report, each stage of it takes"
+        f" {ms['push']}, whatever this machine needed for them."
+    )
+    seen = (
+        f"Agents see a lost carrier after {ms['detect']}, a silent cable after {ms['silent']};"
+        f" a notice takes {ms['notice']} from one agent to the next, a report {ms['report']}."
+    )
+    lost = (
+        "What flows sent before their path died is lost for as long as it is dead; nothing lost"
+        " is sent again at a higher rate."
+    )
+    return (
+        "Flows are fluid: rates are max-min fair at every moment, without queues or slow start.",
+        seen,
+        plans,
+        f"BGP has told every switch {ms['bgp']} after agents have seen it.",
+        lost,
+        "A lossy cable delivers its part of the packets, and senders repeat just what is lost.",
+        "Without a running agent the kernel still leaves next hops that lost their carrier.",
+    )

@@ -1,0 +1,123 @@
+"""The streams of a drill: one for each QP of a message, one for a ring, one for a QP of a demand.
+
+Streams stay the same for the whole play. Where a QP has no way its stream stands still, and with
+it the ring that waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints
+from heddle_controller.model.flows import Flows
+from heddle_emulator.drill.fluid_traffic import Traffic
+from heddle_emulator.drill.fluid_ways import Ways
+from heddle_emulator.fluid.schedule import Schedule, join_schedules
+from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.wire import NO_COST
+from heddle_emulator.play.stage import capacities, staged
+from heddle_emulator.strategy.carried import whole
+from heddle_emulator.traffic.script import Script
+
+ENOUGH_SECONDS = 1e4
+"""What demands have to send: more than any drill lasts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cast:
+    """Who the streams are."""
+
+    flow: Ints
+    """Row of each stream's flow; ``NONE`` for a ring."""
+    qp: Ints
+    """Its row among all QPs; ``NONE`` for a ring."""
+    ring_activity: Ints
+    """Activity of each ring, in order; rings come after messages."""
+    messages: int
+    demands: int
+    """Streams from this one on are demands'."""
+
+
+def capacity_of(fabric: Fabric, traffic: Traffic) -> Floats:
+    """Gbit/s of the fabric's arcs, then of those that only GPUs have."""
+    return capacities(fabric, traffic.script)
+
+
+def schedule_of(fabric: Fabric, traffic: Traffic, ways: Ways) -> tuple[Schedule, Cast]:
+    """All that will be sent, over the ways of now."""
+    jobs = _jobs(fabric, traffic, ways)
+    rest = _demands(traffic, ways)
+    cast = _cast(traffic, len(jobs.streams))
+    schedule = join_schedules([jobs, rest])
+    return replace(schedule, streams=_held(schedule.streams, traffic, ways, cast)), cast
+
+
+def streams_of(fabric: Fabric, traffic: Traffic, ways: Ways) -> Streams:
+    """The same streams, over the ways of now."""
+    return schedule_of(fabric, traffic, ways)[0].streams
+
+
+def _jobs(fabric: Fabric, traffic: Traffic, ways: Ways) -> Schedule:
+    flows = traffic.script.flows
+    return staged(fabric, traffic.script, whole(flows, ways.paths(flows)), NO_COST, apart=True)
+
+
+def _demands(traffic: Traffic, ways: Ways) -> Schedule:
+    """An activity for each flow, a stream for each of its QPs, as long as anybody looks."""
+    first = len(traffic.script.flows)
+    flows = traffic.flows.take(np.arange(first, len(traffic.flows)))
+    begin = int(traffic.first_qp[first])
+    owner = np.repeat(np.arange(len(flows), dtype=np.int64), flows.qps)
+    limit = flows.gbps[owner] / flows.qps[owner]
+    uses = ways.first[begin:] - ways.first[begin]
+    arcs = ways.arcs[int(ways.first[begin]) :]
+    streams = Streams(np.ones(len(owner)), limit, uses, arcs, np.ones(len(arcs)))
+    nothing, nobody = np.zeros(len(flows)), np.empty(0, dtype=np.int64)
+    return Schedule(nothing, nothing, nobody, nobody, streams, owner, limit * ENOUGH_SECONDS)
+
+
+def _cast(traffic: Traffic, job_streams: int) -> Cast:
+    script, first_qp = traffic.script, traffic.first_qp
+    single = (np.bincount(script.activity, minlength=len(script)) == 1)[script.activity]
+    message = np.flatnonzero(single & (script.flow != NONE))
+    flow = script.flow[message]
+    count = traffic.flows.qps[flow]
+    owner = np.repeat(np.arange(len(flow)), count)
+    qp = first_qp[flow][owner] + np.arange(len(owner)) - (np.cumsum(count) - count)[owner]
+    rings = np.unique(script.activity[~single | (script.flow == NONE)])
+    if len(owner) + len(rings) != job_streams:
+        raise ValueError("streams are not staged one a QP; mend the cast")
+    rest = np.arange(int(first_qp[len(script.flows)]), int(first_qp[-1]), dtype=np.int64)
+    none = np.full(len(rings), NONE, dtype=np.int64)
+    every = np.repeat(np.arange(len(traffic.flows), dtype=np.int64), traffic.flows.qps)
+    return Cast(
+        np.concatenate([flow[owner], none, every[rest]]),
+        np.concatenate([qp, none, rest]),
+        rings,
+        len(owner),
+        job_streams,
+    )
+
+
+def _held(streams: Streams, traffic: Traffic, ways: Ways, cast: Cast) -> Streams:
+    """Streams that have no way may not move."""
+    limit = streams.limit.copy()
+    own = cast.qp != NONE
+    limit[own] = np.where(ways.alive[cast.qp[own]], limit[own], 0.0)
+    waiting = rings_waiting(traffic.script, traffic.flows, ways, cast)
+    limit[cast.messages : cast.demands][waiting > 0] = 0.0
+    return replace(streams, limit=limit)
+
+
+def rings_waiting(script: Script, flows: Flows, ways: Ways, cast: Cast) -> Floats:
+    """QPs without a way, of each ring."""
+    lost = np.zeros(len(flows))
+    flow_of_qp = np.repeat(np.arange(len(flows)), flows.qps)
+    np.add.at(lost, flow_of_qp[~ways.alive], 1.0)
+    crossing = script.flow != NONE
+    waiting = np.zeros(len(script))
+    np.add.at(waiting, script.activity[crossing], lost[script.flow[crossing]])
+    found: Floats = waiting[cast.ring_activity]
+    return found

@@ -1,7 +1,9 @@
 """Failures and collisions on real packets: Heddle and FRR alone in the same lab, in the same runs.
 
 The drills of tests/drills/netns are played, fewer times where less is asked for; the peer's flows
-go over the same cables as ours. Where this machine cannot run a lab, the row says what is lacking.
+go over the same cables as ours. Drills that are about more than speed are played half as often, and
+each of their expectations is a row. Where this machine cannot run a lab, the row says what is
+lacking.
 """
 
 from __future__ import annotations
@@ -12,13 +14,17 @@ from pathlib import Path
 
 from heddle_emulator.drill.lab_world import play
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.verdict import Key, Values
+from heddle_emulator.drill.report import evidence
+from heddle_emulator.drill.scenario import Scenario
+from heddle_emulator.drill.verdict import Key, Values, Verdict, judge
 from heddle_emulator.netns import needs
+from tests.bench import kernel_calls
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen
 
 LIBRARY = Path(__file__).parents[1] / "drills" / "netns"
 FRR = "FRR alone"
+NETNS = "netns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,18 @@ REPAIRS = (
     Repair("remote-link", "spine loses a leaf, controller dead", 0.010),
     Repair("silent", "cable loses all in silence, probes every 20 ms, BFD 3 x 100 ms", 0.070),
 )
+OTHERS = (
+    "table-size",
+    "failures-1",
+    "failures-2",
+    "failures-4",
+    "second-after-1ms",
+    "second-after-5ms",
+    "second-after-20ms",
+    "make-before-break",
+    "convergence",
+    "large-lab",
+)
 COLLISIONS = (("collisions-udp", "UDP"), ("collisions-tcp", "TCP"))
 
 
@@ -46,18 +64,57 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
         return [Row("packets in a lab", "Heddle", "not measured", note=lacking)]
     rows: list[Row] = []
     for repair in REPAIRS:
-        rows += _repair_rows(repair, _played(repair.drill, scale, screen))
+        rows += _repair_rows(repair, _played(_scenario(repair.drill), scale.lab_runs, screen))
     for drill, protocol in COLLISIONS:
-        rows += _collision_rows(protocol, _played(drill, scale, screen))
-    return rows
+        rows += _collision_rows(protocol, _played(_scenario(drill), scale.lab_runs, screen))
+    for drill in OTHERS:
+        scenario = _scenario(drill)
+        runs = min(scenario.runs, max(1, scale.lab_runs // 2))
+        rows += _expectation_rows(scenario, _played(scenario, runs, screen))
+    return rows + kernel_calls.rows(scale.lab_runs)
 
 
-def _played(drill: str, scale: Scale, screen: Screen) -> Values:
-    scenario = load_scenario(LIBRARY / f"{drill}.yaml")
-    with screen.progress(f"drill {drill}", scale.lab_runs) as advance:
-        values = play(scenario, scale.lab_runs, lambda _: None)
-        advance(scale.lab_runs)
+def _scenario(drill: str) -> Scenario:
+    return load_scenario(LIBRARY / f"{drill}.yaml")
+
+
+def _played(scenario: Scenario, runs: int, screen: Screen) -> Values:
+    with screen.progress(f"drill {scenario.name}", runs) as advance:
+        values = play(scenario, runs, lambda _: None)
+        advance(runs)
     return values
+
+
+def _expectation_rows(scenario: Scenario, values: Values) -> Iterator[Row]:
+    """What a drill expects and what was found, FRR alone beside it where it was sent packets."""
+    verdict = Verdict(scenario, NETNS, values, judge(scenario, values))
+    for finding in verdict.findings:
+        told = finding.expectation
+        key = (finding.variant, told.measure, told.of)
+        yield Row(
+            scenario.proves,
+            "Heddle",
+            f"{finding.what}: {finding.got}",
+            finding.wanted,
+            finding.held,
+            _stages(verdict) if told.measure == "acked" else "",
+            {"series": list(values.get(key, ()))},
+        )
+    for (variant, measure, probe), series in values.items():
+        if (measure, probe) == ("recovered", "frr"):
+            figure = f"{measure} under {variant}: {max(series) * 1e3:.1f} ms at most"
+            yield Row(scenario.proves, FRR, figure, data={"series": list(series)})
+
+
+def _stages(verdict: Verdict) -> str:
+    """Medians of the stages of a convergence."""
+    convergence = evidence(verdict).convergence
+    if convergence is None:
+        return ""
+    lasted = zip(*(run.seconds for run in convergence.runs), strict=True)
+    medians = [spread(seconds)["median"] * 1e3 for seconds in lasted]
+    pairs = zip(convergence.stages, medians, strict=True)
+    return ", ".join(f"{stage} {median:.1f} ms" for stage, median in pairs)
 
 
 def _repair_rows(repair: Repair, values: Values) -> Iterator[Row]:

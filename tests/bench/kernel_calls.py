@@ -1,0 +1,92 @@
+"""For how long the kernel keeps a processor over a long batch: what a notice may have to wait for.
+
+A kernel that is not preemptible lets go of a processor when a call is through with its work. The
+same 10,000 entries are moved in one transaction, and as the agent does it, in turn, in one process;
+what is measured is the processor time of the longest call.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import closing
+from typing import Any
+
+from heddle_agent.fib import Batch, Group, Match
+from heddle_agent.fib.linux import LinuxFib
+from tests.bench.rows import Row, spread
+from tests.contract.fib_linux import CABLES, World, world
+from tests.unit.agent.worlds import ROCE, SPINES, SWITCH, far
+
+ENTRIES = 10_000
+WHOLE = 10**9
+PORTS = 16
+MOST = 0.010
+"""Seconds that a local or remote failure may take to be repaired, p99."""
+
+
+class Timed(socket.socket):
+    """A netlink socket that takes the time of what it has the kernel do."""
+
+    longest = 0.0
+
+    def sendmsg(self, buffers: Any, *more: Any) -> int:
+        """Send it."""
+        begin = time.thread_time()
+        sent = super().sendmsg(buffers, *more)
+        Timed.longest = max(Timed.longest, time.thread_time() - begin)
+        return sent
+
+
+def rows(runs: int) -> list[Row]:
+    """In pieces, and whole beside it."""
+    with world() as made:
+        seconds = _measured(made, runs)
+    title = f"longest the kernel keeps a processor over {ENTRIES:,} entries"
+    found = []
+    for who, piece in (("Heddle", LinuxFib.piece), ("one transaction", WHOLE)):
+        told = spread(seconds[piece])
+        ours = piece != WHOLE
+        found.append(
+            Row(
+                title,
+                who,
+                f"median {told['median'] * 1e3:.1f} ms, most {told['most'] * 1e3:.1f} ms",
+                f"<= {MOST * 1e3:.0f} ms" if ours else "",
+                told["most"] <= MOST if ours else None,
+                "a notice may have to wait for it where all processors are busy",
+                {"seconds": told},
+            )
+        )
+    return found
+
+
+def _measured(made: World, runs: int) -> dict[int, list[float]]:
+    """Seconds of the longest call, by entries at a time."""
+
+    def opener(protocol: int) -> socket.socket:
+        return Timed(fileno=made.switch.netlink(protocol).detach())
+
+    seconds: dict[int, list[float]] = {WHOLE: [], LinuxFib.piece: []}
+    with closing(LinuxFib(SWITCH, CABLES, opener=opener)) as backend:
+        backend.apply(_batch(0))
+        for run in range(runs):
+            for place, (piece, series) in enumerate(seconds.items()):
+                backend.piece = piece
+                Timed.longest = 0.0
+                failures = backend.apply(_batch(1 + 2 * run + place))
+                assert not failures, failures[0]
+                series.append(Timed.longest)
+    return seconds
+
+
+def _batch(shift: int) -> Batch:
+    """All entries, each on another uplink than with the shift before."""
+    groups = [Group(SPINES[n], SPINES[(n + 1) % 4], (far(n),)) for n in range(4)]
+    addresses = {"nic0": "10.0.0.1"}
+    sets: dict[Match, Group] = {}
+    for row in range(ENTRIES):
+        number, port = divmod(row, PORTS)
+        addresses[f"far{number}"] = f"10.9.{number >> 8}.{number & 255}"
+        sets["nic0", f"far{number}", 1000 + port, ROCE] = groups[(row + shift) % 4]
+    return Batch(sets, addresses=addresses)

@@ -115,7 +115,7 @@ class Api:
                 audit_pb2, "AuditService", add_AuditServiceServicer_to_server, AuditService(store)
             ),
         ]
-        self._server = ApiServer(services, server, rooms.meter)
+        self._server = ApiServer(services, server, rooms.meter, store.stale_for)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property

@@ -20,6 +20,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.serve.health import Health
 from heddle_controller.serve.interceptors.auth import Admission, Auth, is_loopback
 from heddle_controller.serve.interceptors.errors import Errors
+from heddle_controller.serve.interceptors.freshness import Freshness
 from heddle_controller.serve.interceptors.limits import Limits
 from heddle_controller.serve.interceptors.metrics import CallMeter, Metrics
 from heddle_controller.serve.interceptors.parsing import Parsing
@@ -69,8 +70,14 @@ class Service:
 class ApiServer:
     """All services on one port, with health and reflection."""
 
-    def __init__(self, services: Sequence[Service], terms: ServerTerms, meter: CallMeter) -> None:
-        """Bind.
+    def __init__(
+        self,
+        services: Sequence[Service],
+        terms: ServerTerms,
+        meter: CallMeter,
+        stale_for: Callable[[], float] = float,
+    ) -> None:
+        """Bind; ``stale_for`` says how old answers are, see ``reconcile.replicas.Freshness``.
 
         Raises:
             InputError: the address cannot be had, plain text would leave this host,
@@ -82,6 +89,7 @@ class ApiServer:
         self._server = aio.server(
             interceptors=[
                 Trace(),
+                Freshness(stale_for),
                 Metrics(meter),
                 Auth(replace(terms.admission, insecure=terms.insecure)),
                 Limits(Budget(terms.allowance)),

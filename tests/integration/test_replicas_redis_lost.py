@@ -1,0 +1,93 @@
+"""What clients, agents and packets see while the Redis of all replicas is away."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc import aio
+
+from heddle.v1 import fabric_pb2, placement_pb2
+from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle_emulator.client.convert import job_to_pb
+from tests.integration.replicating import NAME, SECONDS, House, Replica, job, replicated
+from tests.integration.serving import detail, refusal
+
+
+async def stale(replica: Replica) -> tuple[bool, float]:
+    """Whether a read is answered as of the past, and of how long ago."""
+    async with replica.controller.channel() as channel:
+        call = FabricServiceStub(channel).GetFabric(fabric_pb2.GetFabricRequest(name=NAME))
+        assert (await call).name == NAME
+        marks = dict(await call.trailing_metadata() or ())
+        return marks.get("heddle-stale") == "true", float(marks.get("heddle-stale-seconds", 0))
+
+
+async def until_stale(replica: Replica, *, wanted: bool) -> None:
+    """Wait until reads of a replica are of the past, or of now again."""
+    async with asyncio.timeout(SECONDS):
+        while (await stale(replica))[0] is not wanted:  # noqa: ASYNC110 - what is polled has no event
+            await asyncio.sleep(0.05)
+
+
+async def write(replica: Replica, hosts: tuple[str, ...]) -> aio.AioRpcError:
+    """How a write is refused."""
+    async with replica.controller.channel() as channel:
+        request = placement_pb2.SubmitJobRequest(
+            parent=NAME, job_id="refused", spec=job_to_pb(job("refused", hosts)), request_id="w1"
+        )
+        return await refusal(PlacementServiceStub(channel).SubmitJob(request, timeout=20))
+
+
+def stop(house: House) -> Callable[[], object]:
+    """Have the server hang; what has it go on."""
+    house.redis.signal(signal.SIGSTOP)
+    return lambda: house.redis.signal(signal.SIGCONT)
+
+
+def kill(house: House) -> Callable[[], object]:
+    """End the server; what starts it again on what it had written."""
+    house.redis.kill()
+    return house.redis.start
+
+
+@pytest.mark.parametrize("away", [stop, kill])
+async def test_redis_away(tmp_path: Path, away: Callable[[House], Callable[[], object]]) -> None:
+    """Writes are refused with a hint, reads answered and marked, packets and repair go on.
+
+    What agents saw meanwhile is planned for once the server is back, under a new epoch, and no
+    agent had to begin a session anew for it.
+    """
+    async with replicated(tmp_path) as house:
+        hosts, client = house.fabric.structure.host_names, await house.client(house.replicas[1])
+        await house.submit(client, job("first", hosts[:4]))
+        await house.agree(client)
+        sessions = sum(agent.session.sessions for agent in house.fleet.agents.values())
+        epoch = house.leader().epoch
+        assert not (await stale(house.replicas[0]))[0]
+        back = away(house)
+        for replica in house.replicas:
+            error = await write(replica, hosts[4:])
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            delay = detail(error, error_details_pb2.RetryInfo).retry_delay
+            assert delay.ToTimedelta().total_seconds() > 0
+            await until_stale(replica, wanted=True)
+        await house.fleet.set_link("z0-l0", "z0-s0", None, up=False)
+        await asyncio.sleep(2)  # longer than the lease
+        await asyncio.to_thread(back)
+        for replica in house.replicas:
+            await until_stale(replica, wanted=False)
+        async with asyncio.timeout(SECONDS):
+            while house.leader().epoch == epoch:  # noqa: ASYNC110 - a log has no events
+                await asyncio.sleep(0.05)
+        house.fabric = house.fleet.world
+        await house.submit(client, job("second", hosts[4:]))
+        await house.agree(client)
+        after = sum(agent.session.sessions for agent in house.fleet.agents.values())
+        assert after == sessions

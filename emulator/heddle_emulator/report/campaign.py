@@ -1,0 +1,139 @@
+"""The page of a campaign: many trials of one fabric, and how what they came to is spread.
+
+As with drills the data is plain and knows nothing of how trials are played. Spreads are told by
+numbers and drawn as histograms in which a single trial is still seen: it is the outliers that a
+campaign is for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heddle_emulator.report import words
+from heddle_emulator.report.evidence import Fact
+from heddle_emulator.report.page import environment
+
+WIDTH, HEIGHT, BINS = 240.0, 34.0, 48
+LEAST_BAR = 2.0
+"""Pixels of a bar that stands for a single trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One measure over all trials that were played to their end."""
+
+    title: str
+    unit: str
+    """"s", "share" (shown in per cent), or what is counted."""
+    values: tuple[float, ...]
+    lowest_is_worst: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLine:
+    """A trial that somebody may want to look at."""
+
+    number: int
+    words: str
+    """What broke."""
+    why: str
+    """What came of it."""
+    bad: bool
+    replay: str = ""
+    """A drill that plays it alone, relative to the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignEvidence:
+    """All that is known of a campaign."""
+
+    name: str
+    asked: int
+    played: int
+    bad: int
+    """Trials with which something was wrong."""
+    good_means: str
+    """What was true of all others, as the end of a sentence: "stranded nothing"."""
+    spreads: tuple[Spread, ...]
+    trials: tuple[TrialLine, ...]
+    """The worst, the very worst first."""
+    facts: tuple[Fact, ...] = ()
+    command: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether all was played and nobody has to look at anything."""
+        return self.played == self.asked and not self.bad
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A spread, ready to be drawn."""
+
+    title: str
+    numbers: tuple[str, ...]
+    """Least, median, 90 %, 99 %, most."""
+    path: str
+    """Of the histogram; empty where all trials came to the same."""
+    low: str
+    high: str
+    worst_left: bool
+
+
+def campaign_page(evidence: CampaignEvidence) -> str:
+    """HTML of a campaign's report."""
+    return (
+        environment()
+        .get_template("campaign.html")
+        .render(
+            evidence=evidence,
+            sentence=_sentence(evidence),
+            rows=[_row(one) for one in evidence.spreads if one.values],
+            width=WIDTH,
+            height=HEIGHT,
+        )
+    )
+
+
+def _sentence(evidence: CampaignEvidence) -> str:
+    trials = words.count(evidence.played, "trial")
+    if evidence.played < evidence.asked:
+        return f"Only {trials} of {evidence.asked:,} played, {evidence.bad:,} of them bad"
+    if evidence.bad:
+        return f"{evidence.bad:,} of {trials} bad; the others {evidence.good_means}"
+    return f"{trials if evidence.played == 1 else f'All {trials}'} {evidence.good_means}"
+
+
+def _row(spread: Spread) -> Row:
+    ordered = sorted(spread.values)
+    places = [0, *(max(0, math.ceil(part * len(ordered)) - 1) for part in (0.5, 0.9, 0.99)), -1]
+    numbers = tuple(words.quantity(ordered[place], spread.unit) for place in places)
+    return Row(
+        title=spread.title,
+        numbers=numbers,
+        path=_histogram(ordered),
+        low=numbers[0],
+        high=numbers[-1],
+        worst_left=spread.lowest_is_worst,
+    )
+
+
+def _histogram(ordered: Sequence[float]) -> str:
+    low, high = ordered[0], ordered[-1]
+    if low == high:
+        return ""
+    counts = [0] * BINS
+    for value in ordered:
+        counts[min(BINS - 1, int((value - low) / (high - low) * BINS))] += 1
+    step, most = WIDTH / BINS, max(counts)
+    bars = (
+        (place, LEAST_BAR + (HEIGHT - LEAST_BAR) * count / most)
+        for place, count in enumerate(counts)
+        if count
+    )
+    return "".join(
+        f"M{place * step:g} {HEIGHT:g}v-{tall:.1f}h{step - 0.7:.1f}v{tall:.1f}z"
+        for place, tall in bars
+    )

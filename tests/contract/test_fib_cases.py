@@ -244,6 +244,37 @@ def counters_count_their_entry(bench: Bench) -> None:
     assert bench.fib.counters() == {pair(): Count(2, 200), exact(100): Count(4, 650)}
 
 
+@case(PAIR, PORTS)
+def a_withdrawn_overlay_leaves_all_to_the_underlay(bench: Bench) -> None:
+    """Entries stay, and may change; none answers, until one step brings all of them back."""
+    hashed = underlay(bench)
+    bench.fib.apply(batch({pair(): Group(SPINES[0]), exact(100): Group(SPINES[1])}))
+    assert bench.fib.set_overlay(withdrawn=True) == ""
+    assert bench.fib.withdrawn
+    assert underlay(bench) == hashed
+    bench.fib.apply(batch({exact(101): Group(SPINES[2])}, exact(100)))
+    bench.fib.refresh()
+    assert underlay(bench) == hashed
+    assert set(bench.fib.read_back()) == {pair(), exact(101)}
+    assert bench.fib.set_overlay(withdrawn=True) == ""
+    assert underlay(bench) == hashed
+    assert bench.fib.set_overlay(withdrawn=False) == ""
+    assert not bench.fib.withdrawn
+    assert underlay(bench) == dict.fromkeys(hashed, SPINES[0]) | {101: SPINES[2]}
+
+
+@case(PAIR, BACKUP)
+def groups_are_steered_while_the_overlay_is_withdrawn(bench: Bench) -> None:
+    """What is lost meanwhile is not met when entries answer again."""
+    group = Group(SPINES[0], SPINES[1])
+    bench.fib.apply(batch({pair(): group}))
+    bench.fib.set_overlay(withdrawn=True)
+    bench.links(frozenset({uplink(0)}), {group: Choice.BACKUP})
+    assert set(underlay(bench).values()) <= {SPINES[1], SPINES[2], SPINES[3]}
+    bench.fib.set_overlay(withdrawn=False)
+    assert set(underlay(bench).values()) == {SPINES[1]}
+
+
 @pytest.mark.parametrize("opened", BACKENDS.values(), ids=BACKENDS)
 @pytest.mark.parametrize(
     ("run", "needs", "table_size"), CASES, ids=[function.__name__ for function, _, _ in CASES]

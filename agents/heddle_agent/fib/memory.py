@@ -52,6 +52,7 @@ class MemoryFib:
         self.next_hops = tuple(next_hops)
         self.names = Names() if names is None else names
         self.table_size = table_size
+        self.withdrawn = False
         self._switch = switch
         self._rows = {hop.port: row for row, hop in enumerate(self.next_hops)}
         routes = DirectUnderlay(self.next_hops) if underlay is None else underlay
@@ -96,8 +97,13 @@ class MemoryFib:
             if self._switch in link and port in self._rows
         )
 
+    def set_overlay(self, *, withdrawn: bool) -> str:
+        """Have entries answer no lookup, or all again."""
+        self.withdrawn = withdrawn
+        return ""
+
     def read_back(self) -> Mapping[Match, Group]:
-        """Every entry that answers lookups."""
+        """Every entry that answers lookups while the overlay is not withdrawn."""
         return dict(self._entries)
 
     @property
@@ -138,6 +144,8 @@ class MemoryFib:
 
     def count(self, packets: Packets, sizes: int | Ints) -> None:
         """Add packets of so many bytes to the counters of the entries that answer them."""
+        if self.withdrawn:
+            return
         row = self._index().find(packets)
         hit = row != MISS
         each = np.broadcast_to(np.asarray(sizes, dtype=np.int64), row.shape)[hit]
@@ -159,6 +167,8 @@ class MemoryFib:
 
     def _overlay(self, packets: Packets) -> Ints:
         """Where entries send each packet; _TO_UNDERLAY where none does."""
+        if self.withdrawn:
+            return np.full(len(packets.source), _TO_UNDERLAY, dtype=np.int64)
         row = self._index().find(packets)
         if self._exits is None:
             exits = [self._leaves[self._entries[match]] for match in self._matches]
@@ -166,6 +176,8 @@ class MemoryFib:
         return self._exits[row]
 
     def _find(self, packet: Packet) -> Match | None:
+        if self.withdrawn:
+            return None
         source, destination, source_port, destination_port = packet
         for exact_source, exact_destination in SHAPES:
             match = (

@@ -37,6 +37,17 @@ class Fib(Protocol):
     def steer(self, steering: Steering) -> None:
         """Move groups to another of their choices at once, and heed links that are down."""
 
+    @property
+    def withdrawn(self) -> bool:
+        """Whether the overlay is withdrawn, as the device says."""
+
+    def set_overlay(self, *, withdrawn: bool) -> str:
+        """In one step, have no packet matched against entries any more, or all of them again.
+
+        Entries stay, and may be changed and steered meanwhile; the underlay has all flows. How it
+        stands outlives this process as entries do. Why it could not be done; empty if it was.
+        """
+
     def read_back(self) -> Mapping[Match, Group]:
         """What is programmed, as the device says, not as we remember."""
 

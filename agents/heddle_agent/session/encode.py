@@ -48,6 +48,7 @@ def parameters(identity: Identity, forwarding: Forwarding) -> pb.AgentMessage:
             generation=held.generation,
             table_digest=forwarding.digest(),
             back_door_address=identity.back_door,
+            overlay_withdrawn=forwarding.fib.withdrawn,
         )
     )
 

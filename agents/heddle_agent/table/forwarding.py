@@ -191,6 +191,16 @@ class Forwarding:
         self.table = withdraw(self.table)
         self._apply()
 
+    def set_overlay(self, *, withdrawn: bool, epoch: int) -> str:
+        """Match no packet against the entries, or all again; why not, empty if it was done.
+
+        An order of an epoch older than the highest accepted is not obeyed.
+        """
+        highest = self.table.fence.epoch
+        if epoch < highest:
+            return f"the order is of epoch {epoch}, and {highest} was accepted since"
+        return self.fib.set_overlay(withdrawn=withdrawn)
+
     def digest(self) -> bytes:
         """Digest of what is programmed; worked out once for each table.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from heddle_agent.fib import Count, Failure, Match
@@ -66,6 +67,13 @@ class Turns:
             self.forwarding.withdraw()
             return
         await self._finish(self._program(withdrawn=True))
+
+    async def set_overlay(self, *, withdrawn: bool, epoch: int) -> str:
+        """Withdraw or restore the overlay, as ``Forwarding.set_overlay`` does."""
+        order = partial(self.forwarding.set_overlay, withdrawn=withdrawn, epoch=epoch)
+        if not self.forwarding.lends:
+            return order()
+        return await self._finish(self._read(order))
 
     async def digest(self) -> bytes:
         """Digest of what is programmed, once all that was begun is."""

@@ -22,18 +22,24 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import structlog
 
-from heddle_agent.fib.linux import elements, nft, schema, staging
-from heddle_agent.fib.linux.elements import Told
-from heddle_agent.fib.linux.entries import NO_CHANGE, Change, Entries, shapes_of
+from heddle_agent.fib.linux import nft, schema, staging
+from heddle_agent.fib.linux.entries import (
+    NO_CHANGE,
+    Change,
+    Entries,
+    echoed,
+    overflow,
+    read_all,
+    shapes_of,
+)
 from heddle_agent.fib.linux.hops import Cable, Hops, Port
-from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, open_socket
-from heddle_agent.fib.linux.netlink import Netlink, Opener
+from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, open_socket, told
+from heddle_agent.fib.linux.netlink import Opener
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.notes import Kind, Notes
@@ -130,14 +136,14 @@ class LinuxFib:
             for link in steering.down
             if self._switch in (link.source, link.target)
         )
-        with _told("links and groups not moved; they will be tried again"):
+        with told("links and groups not moved; they will be tried again"):
             avoidances = self._hops.avoidances
             self._hops.steer(self._down)
             self._flip(steering.choices, avoidances)
 
     def avoid(self, hops: Collection[Port]) -> None:
         """Take routes over next hops away, even while another thread is in here."""
-        with _told("next hops not avoided before links and groups move"):
+        with told("next hops not avoided before links and groups move"):
             self._hops.avoid(hops)
 
     def plug(self, port: Port, cable: Cable) -> None:
@@ -149,12 +155,39 @@ class LinuxFib:
 
     def refresh(self) -> None:
         """Put back what somebody else has changed in what is ours."""
-        with _told("the kernel was not looked through"):
+        with told("the kernel was not looked through"):
             avoidances = self._hops.avoidances
             if nft.ask_generation(self._kernel.nft) != self._generation:
                 self._recover()
             self._flip({}, avoidances)
             self._hops.refresh()
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether no packet is matched against entries, as a note in the kernel says."""
+        return bool(self._notes.of(Kind.OVERLAY))
+
+    def set_overlay(self, *, withdrawn: bool) -> str:
+        """Take the rules that ask the maps out, or put them back: one transaction."""
+        if withdrawn == self.withdrawn:
+            return ""
+        transaction = Transaction()
+        if withdrawn:
+            self._notes.put(transaction, Kind.OVERLAY, {1: "withdrawn"})
+        else:
+            self._notes.drop(transaction, Kind.OVERLAY, [1])
+        self._write_rules(transaction, self._rules)
+        try:
+            self._commit(transaction)
+        except (RefusedError, OSError, UnavailableError) as error:
+            with told("the kernel was not read after it refused an order"):
+                self._load()
+            return f"the kernel refuses it: {error}"
+        return ""
+
+    def _write_rules(self, transaction: Transaction, rules: Collection[schema.Shape]) -> None:
+        """The rules for these shapes; none while the overlay is withdrawn."""
+        schema.write_rules(transaction, () if self.withdrawn else rules)
 
     def read_back(self) -> Mapping[Match, Group]:
         """What the kernel holds; entries that nobody knows have addresses for names."""
@@ -163,7 +196,7 @@ class LinuxFib:
 
     def counters(self) -> Mapping[Match, Count]:
         """What entries have carried since this agent first saw them."""
-        return self._entries.counters(self._read(self._kernel.reader))
+        return self._entries.counters(read_all(self._kernel.reader))
 
     def close(self) -> None:
         """Let go of the sockets; nobody may be in here."""
@@ -239,7 +272,7 @@ class LinuxFib:
         self._note_hops(transaction)
         self._sweep(needed, transaction)
         if rules != self._rules:
-            schema.write_rules(transaction, rules)
+            self._write_rules(transaction, rules)
 
     def _take(self, change: Change, numbers: Sequence[int], transaction: Transaction) -> None:
         """Commit a transaction with a change in it, whose sets get these numbers of groups."""
@@ -247,7 +280,7 @@ class LinuxFib:
         left = self._entries.leaving(change)
         echo = self._commit(transaction)
         self._ways.recount(left, numbers)
-        self._entries.confirm(change, numbers, _echoed(echo))
+        self._entries.confirm(change, numbers, echoed(echo))
 
     def _note_hops(self, transaction: Transaction) -> None:
         """Note slots and interfaces that are new."""
@@ -281,7 +314,8 @@ class LinuxFib:
                 elif lost:
                     failures.append(Failure(match, Reason.UNSUPPORTED_MATCH, lost))
         if self.table_size:
-            failures += self._overflow(sets, batch.deletes, {f.match for f in failures})
+            held, out = self._entries.groups, {f.match for f in failures}
+            failures += overflow(self.table_size, held, batch, [m for m in sets if m not in out])
         return fresh, failures
 
     def _strange_groups(self, groups: Collection[Group]) -> dict[Group, str]:
@@ -295,15 +329,6 @@ class LinuxFib:
             for hop in (group.backup, group.primary)
             if hop in lost
         }
-
-    def _overflow(
-        self, sets: Mapping[Match, Group], deletes: Collection[Match], refused: set[Match]
-    ) -> list[Failure]:
-        held = self._entries.groups
-        new = [match for match in sets if match not in held and match not in refused]
-        room = self.table_size - len(held) + sum(match in held for match in set(deletes))
-        message = f"the table holds {self.table_size} entries and is full"
-        return [Failure(match, Reason.TABLE_FULL, message) for match in new[max(room, 0) :]]
 
     def _blame(
         self, batch: Batch, refused: RefusedError, blamed: list[Failure], attempt: int
@@ -348,7 +373,7 @@ class LinuxFib:
         lost = {match: group for match, group in before.items() if match not in held}
         if lost:
             _log.warning("entries had been removed by somebody else", entries=len(lost))
-            with _told("entries not put back"):
+            with told("entries not put back"):
                 self._attempt(Batch(lost, addresses=addresses), [])
 
     def _load(self) -> None:
@@ -358,7 +383,7 @@ class LinuxFib:
         self._notes.load(nft.ask_elements(kernel, schema.NOTES))
         self._nics.load(self._notes.of(Kind.NIC))
         self._hops.load(self._notes.of(Kind.HOP), self._notes.of(Kind.INTERFACE))
-        read = self._read(kernel)
+        read = read_all(kernel)
         numbers = {number for told in read for number in np.unique(told.values).tolist()}
         transaction = Transaction()
         self._ways.load(
@@ -370,26 +395,5 @@ class LinuxFib:
         )
         self._ways.count(self._entries.load(read, self._nics, self._ways.groups))
         self._rules = self._entries.shapes
-        schema.write_rules(transaction, self._rules)
+        self._write_rules(transaction, self._rules)
         self._commit(transaction)
-
-    @staticmethod
-    def _read(kernel: Netlink) -> list[Told]:
-        """All entries, as the kernel tells them."""
-        return [
-            elements.told(layout, nft.ask_elements(kernel, layout.name))
-            for layout in schema.LAYOUTS
-        ]
-
-
-def _echoed(echo: list[bytes]) -> list[Told]:
-    return [elements.told(layout, echo) for layout in schema.LAYOUTS] if echo else []
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Log what the kernel refuses and go on: forwarding goes on as well."""
-    try:
-        yield
-    except (RefusedError, OSError, UnavailableError) as error:
-        _log.error(what, why=str(error))

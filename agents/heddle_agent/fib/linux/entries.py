@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle_agent.fib.linux import elements
+from heddle_agent.fib.linux import elements, nft
 from heddle_agent.fib.linux.elements import KEY_BYTES, Bytes, Told, Words
+from heddle_agent.fib.linux.netlink import Netlink
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.schema import LAYOUTS, Layout, Shape
-from heddle_agent.fib.values import ANY_PORT, Count, Group, Match
+from heddle_agent.fib.values import ANY_PORT, Batch, Count, Failure, Group, Match, Reason
 
 _NOTHING = Count(0, 0)
 
@@ -231,3 +232,23 @@ def _apart(keys: Bytes) -> list[bytes]:
 
 def _together(keys: list[bytes]) -> Bytes:
     return np.frombuffer(b"".join(keys), np.uint8).reshape(-1, KEY_BYTES)
+
+
+def overflow(
+    size: int, held: Mapping[Match, Group], batch: Batch, sets: Collection[Match]
+) -> list[Failure]:
+    """Which of the sets a table of this size has no room for, once the batch's deletes are gone."""
+    new = [match for match in sets if match not in held]
+    room = size - len(held) + sum(match in held for match in set(batch.deletes))
+    message = f"the table holds {size} entries and is full"
+    return [Failure(match, Reason.TABLE_FULL, message) for match in new[max(room, 0) :]]
+
+
+def read_all(kernel: Netlink) -> list[Told]:
+    """All entries, as the kernel tells them."""
+    return [elements.told(layout, nft.ask_elements(kernel, layout.name)) for layout in LAYOUTS]
+
+
+def echoed(echo: list[bytes]) -> list[Told]:
+    """Those that a transaction was answered with."""
+    return [elements.told(layout, echo) for layout in LAYOUTS] if echo else []

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import errno
 import socket
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import structlog
 
 from heddle_agent.fib.linux import nft, schema
 from heddle_agent.fib.linux.netlink import ROUTE, KernelError, Netlink, Opener
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
+
+_log = structlog.get_logger()
 
 _RIGHTS = (
     "the linux backend may not change routes and rules:"
@@ -87,3 +92,12 @@ def _unavailable(error: KernelError) -> UnavailableError:
     if error.errno == errno.EINVAL and not error.sequence:
         return UnavailableError(_NO_NFTABLES)
     return UnavailableError(f"{_NO_NFTABLES} ({error.strerror})")
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Log what the kernel refuses and go on: forwarding goes on as well."""
+    try:
+        yield
+    except (RefusedError, OSError, UnavailableError) as error:
+        _log.error(what, why=str(error))

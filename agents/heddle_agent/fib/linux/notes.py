@@ -31,6 +31,8 @@ class Kind(IntEnum):
     NIC = 2
     HOP = 3
     INTERFACE = 4
+    OVERLAY = 5
+    """One note, while the overlay is withdrawn."""
 
 
 class Notes:

@@ -1,0 +1,230 @@
+"""The panic switch from the operator's command down to what answers packets."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+import orjson
+
+from heddle_agent.agent import Agent
+from heddle_agent.fib import Batch, Fib, Group, MemoryFib, NextHop, Packet
+from heddle_agent.fib.linux import LinuxFib
+from heddle_agent.session import Backoff, SessionOptions
+from heddle_agent.watch import ManualLinks
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_file
+from tests.contract import fib_linux
+from tests.contract.fib_bench import ADDRESSES
+from tests.contract.fib_linux import CABLES, LinuxBench
+from tests.integration.controlling import Controller, controlling
+from tests.integration.serving import until
+from tests.unit.agent.worlds import ROCE, SPINES, SWITCH
+from tests.unit.store.samples import clos
+
+FLOWS = "".join(f"f{n},n0.{n},n1.{n},400,j,\n" for n in range(2))
+QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.1))
+
+
+@dataclass
+class Switch:
+    """One switch with its backend, and the agent of the moment."""
+
+    name: str
+    hops: list[NextHop]
+    fib: Fib
+
+    @asynccontextmanager
+    async def agent(self, address: str) -> AsyncIterator[Agent]:
+        """An agent of it, running."""
+        agent = Agent(
+            fabric="fabrics/f1",
+            switch=self.name,
+            controllers=[address],
+            fib=self.fib,
+            links=ManualLinks(self.name, self.hops),
+            options=QUICK,
+        )
+        running = asyncio.create_task(agent.run())
+        try:
+            await until(lambda: agent.connected)
+            yield agent
+        finally:
+            await agent.stop()
+            with suppress(asyncio.CancelledError):
+                await running
+
+
+def switches(fabric: Fabric) -> dict[str, Switch]:
+    """All of a fabric, with tables in memory."""
+    ids, links = fabric.structure.nodes.ids, fabric.structure.links
+    hops: dict[str, list[NextHop]] = {name: [] for name in ids if not name.startswith("n")}
+    for a, b, key in zip(links.a.tolist(), links.b.tolist(), links.key, strict=True):
+        for here, there in ((ids[a], ids[b]), (ids[b], ids[a])):
+            if here in hops:
+                hops[here].append(NextHop(there, str(key)))
+    return {name: Switch(name, ways, MemoryFib(name, ways)) for name, ways in hops.items()}
+
+
+async def furnish(controller: Controller, folder: Path, fabric: Fabric, flows: str = FLOWS) -> None:
+    """A fabric, and flows that a hash may put on one uplink."""
+    save_fabric_file(fabric, folder / "fabric.json")
+    (folder / "flows.csv").write_text(f"flow,src,dst,gbps,job,phase\n{flows}")
+    for words in (
+        ("fabric", "import", folder / "fabric.json", "--name", "f1"),
+        ("demand", "put", "d1", folder / "flows.csv"),
+    ):
+        done = await controller.does(*words)
+        assert done.code == 0, done.err
+
+
+def answered(switch: Switch) -> list[str]:
+    """Where the switch sends both flows, if an entry does."""
+    fib = switch.fib
+    assert isinstance(fib, MemoryFib)
+    found = []
+    for n in range(2):
+        packet = Packet(f"n0.{n}", f"n1.{n}", 50_000)
+        hop = fib.lookup(packet)
+        found.append(hop.node if hop and not fib.withdrawn and fib.read_back() else "hash")
+    return found
+
+
+async def overlay(controller: Controller) -> dict[str, object]:
+    """What the operator sees."""
+    shown = await controller.does("overlay", "show", "--json")
+    assert shown.code == 0, shown.err
+    return dict(shown.json)
+
+
+async def test_the_whole_fabric_on_the_underlay_and_back(tmp_path: Path) -> None:
+    """One command each way; agents that were away learn it; plans go on underneath."""
+    fabric = clos()
+    fleet = switches(fabric)
+    leaf = fleet["l0"]
+    async with controlling(tmp_path) as controller:
+        await furnish(controller, tmp_path, fabric)
+        async with (
+            leaf.agent(controller.address) as first,
+            fleet["s0"].agent(controller.address),
+            fleet["s1"].agent(controller.address),
+        ):
+            async with fleet["l1"].agent(controller.address):
+                await until(lambda: first.held.entries)
+                planned = answered(leaf)
+                assert sorted(planned) == ["s0", "s1"]
+                done = await controller.does("overlay", "withdraw")
+                assert done.code == 0, done.err
+                assert "WITHDRAWN" in done.out
+                assert "4 of 4" in done.out
+                assert answered(leaf) == ["hash", "hash"]
+                assert first.held.entries
+            assert (await overlay(controller))["agent_count"] == 3
+            # A link goes meanwhile: entries follow, unseen.
+            done = await controller.does("fabric", "link", "l1,s0", "down")
+            assert done.code == 0, done.err
+            await until(lambda: {g.primary.node for g in leaf.fib.read_back().values()} <= {"s1"})
+            assert answered(leaf) == ["hash", "hash"]
+            done = await controller.does("overlay", "restore")
+            assert done.code == 0, done.err
+            assert set(answered(leaf)) <= {"s1", "hash"}
+            assert fleet["l1"].fib.withdrawn  # it was away
+            async with fleet["l1"].agent(controller.address):
+                await until(lambda: not fleet["l1"].fib.withdrawn)
+        trail = await controller.does("audit", "list", "--json")
+        done_by = [orjson.loads(line)["action"] for line in trail.out.splitlines()]
+        assert done_by.count("set_overlay") == 2
+
+
+async def test_the_switch_survives_the_controller(tmp_path: Path) -> None:
+    """Killed and started again it is still withdrawn, says so in metrics, and tells newcomers."""
+    fabric = clos()
+    fleet = switches(fabric)
+    async with controlling(tmp_path) as controller:
+        await furnish(controller, tmp_path, fabric)
+        assert (await controller.does("overlay", "withdraw")).code == 0
+        controller.process.kill()
+    async with controlling(tmp_path) as controller:
+        assert (await overlay(controller))["state"] == "OVERLAY_STATE_WITHDRAWN"
+        async with fleet["l0"].agent(controller.address):
+            await until(lambda: fleet["l0"].fib.withdrawn)
+        text = await asyncio.to_thread(_metrics, controller.metrics_port)
+        assert 'heddle_overlay_withdrawn{fabric="f1"} 1.0' in text
+
+
+def _metrics(port: int) -> str:
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return str(answer.read(), "utf-8")
+
+
+@contextmanager
+def kernel() -> Iterator[LinuxBench]:
+    """A switch of the kernel's with the linux backend."""
+    with fib_linux.world() as world:
+        bench = LinuxBench(world, 0, ADDRESSES)
+        try:
+            yield bench
+        finally:
+            bench.fib.close()
+
+
+def one_pair() -> Fabric:
+    """The bench's switch and what is beyond it: one NIC on either side of four spines."""
+    nodes: list[dict[str, object]] = [
+        {"id": nic, "kind": "nic", "host": nic, "address": ADDRESSES[nic]}
+        for nic in ("nic0", "far0")
+    ]
+    nodes += [{"id": leaf, "kind": "leaf"} for leaf in (SWITCH, "leaf1")]
+    nodes += [{"id": hop.node, "kind": "spine"} for hop in SPINES]
+    ends = [("nic0", SWITCH), ("far0", "leaf1")]
+    ends += [(leaf, hop.node) for leaf in (SWITCH, "leaf1") for hop in SPINES]
+    edges = [{"source": a, "target": b, "key": 0, "gbps": 400} for a, b in ends]
+    return parse_fabric({"graph": {"name": "f1"}, "nodes": nodes, "edges": edges}, "test")
+
+
+async def test_on_a_kernel(tmp_path: Path) -> None:
+    """Real packets follow the entry, the hash, the entry; and the hash once its time is over."""
+    with kernel() as bench:
+        packets = [Packet("nic0", "far0", port, ROCE) for port in range(100, 108)]
+        switch = Switch(SWITCH, list(SPINES), bench.fib)
+        hashed = await asyncio.to_thread(sent, bench, packets)
+        async with controlling(tmp_path, "--entry-ttl-seconds", "0.5") as controller:
+            await furnish(controller, tmp_path, one_pair(), "f0,nic0,far0,400,j,\n")
+            async with switch.agent(controller.address) as agent:
+                await until(lambda: agent.held.entries)
+                planned = await asyncio.to_thread(sent, bench, packets)
+                assert len(set(planned)) == 1
+                assert (await controller.does("overlay", "withdraw")).code == 0
+                assert await asyncio.to_thread(sent, bench, packets) == hashed
+                assert (await controller.does("overlay", "restore")).code == 0
+                assert await asyncio.to_thread(sent, bench, packets) == planned
+                await controller.ends(signal.SIGKILL)
+                assert agent.held.entries  # for as long as it may stay without a controller
+                await until(lambda: not agent.held.entries)
+                assert await asyncio.to_thread(sent, bench, packets) == hashed
+
+
+def sent(bench: LinuxBench, packets: list[Packet]) -> list[NextHop | None]:
+    """By which uplink each packet leaves."""
+    return [bench.where(packet) for packet in packets]
+
+
+def test_a_restarted_agent_stands_as_before() -> None:
+    """How the overlay stands is in the kernel with the entries, as they are."""
+    with kernel() as bench:
+        packets = [Packet("nic0", "far0", port, ROCE) for port in range(100, 108)]
+        hashed = sent(bench, packets)
+        entry = {("nic0", "far0", 0, 0): Group(SPINES[2])}
+        assert not bench.fib.apply(Batch(entry, addresses=ADDRESSES))
+        assert bench.fib.set_overlay(withdrawn=True) == ""
+        bench.fib.close()
+        bench.fib = LinuxFib(SWITCH, CABLES, opener=bench.world.switch.netlink)
+        assert bench.fib.withdrawn
+        assert sent(bench, packets) == hashed
+        assert bench.fib.set_overlay(withdrawn=False) == ""
+        assert set(sent(bench, packets)) == {SPINES[2]}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -71,6 +72,40 @@ async def test_a_notice_over_udp_moves_the_flows(loopback: str) -> None:
     await until(lambda: fib.lookup(packet) == NextHop("spine1"), "the backup")
     links.up("leaf9")
     await until(lambda: fib.lookup(packet) == NextHop("spine0"), "the return")
+    await asyncio.gather(leaf.stop(), spine.stop())
+    await asyncio.gather(*running)
+
+
+async def test_a_clock_that_jumps_moves_no_flow_and_keeps_none_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A day on, a year back: links are dated by the wall clock, and nothing is decided by it."""
+    wall = 1.8e9
+    monkeypatch.setattr(time, "time", lambda: wall)
+    monkeypatch.setattr(time, "time_ns", lambda: int(wall * 1e9))
+    leaf_at, spine_at = UdpNetwork("127.0.0.1:0"), UdpNetwork("127.0.0.1:0")
+    fib = MemoryFib("leaf0", [NextHop("spine0"), NextHop("spine1")])
+    leaf = agent("leaf0", fib, leaf_at, {"spine0": spine_at.address})
+    hops = [NextHop("leaf0"), NextHop("leaf9")]
+    links = ManualLinks("spine0", hops, clock=lambda: wall)
+    peers = {"leaf0": leaf_at.address}
+    spine = agent("spine0", MemoryFib("spine0", hops), spine_at, peers, links)
+    running = [asyncio.create_task(one.run()) for one in (leaf, spine)]
+    doors = [one.back_door for one in (leaf, spine) if one.back_door]
+    wanted = push([(match(0), entry(0, 1, far(0)))])
+    leaf.forwarding.receive(wanted)
+    leaf.forwarding.program(wanted)
+    await until(lambda: [door.introduced for door in doors] == [1, 1], "their meeting")
+    packet = Packet("nic0", "far0", 77)
+    for jump in (86_400.0, -31_536_000.0):
+        wall += jump
+        links.down("leaf9")
+        await until(lambda: fib.lookup(packet) == NextHop("spine1"), "the backup")
+        wall -= jump / 2
+        links.up("leaf9")
+        await until(lambda: fib.lookup(packet) == NextHop("spine0"), "the return")
+    assert [seen.time for seen in links.current() if seen.sequence] == [wall]
+    assert [seen.sequence for seen in links.current() if seen.sequence] == [4]
     await asyncio.gather(leaf.stop(), spine.stop())
     await asyncio.gather(*running)
 

@@ -2,17 +2,24 @@
 
 Agents of one process share them: a hundred streams need one connection, not a hundred. gRPC's own
 reconnect delay is kept short, since the session has a back-off of its own.
+
+Certificates are read again when their files change: the next session is under the new one. A
+session that stands goes on until the controller closes its connection for its age.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import structlog
 
 from heddle_agent.session.address import Address
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,18 @@ class Tls:
             raise ValueError("a client certificate needs both its file and its key's: give both")
         own = [None if path is None else _pem(path) for path in (self.key, self.cert)]
         return grpc.ssl_channel_credentials(_pem(self.ca), *own)
+
+    def stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """Changes with the files."""
+        return tuple(self._stamps())
+
+    def _stamps(self) -> Iterator[tuple[int, int, int]]:
+        for path in (self.ca, self.cert, self.key):
+            try:
+                stat = path.stat() if path is not None else None
+            except OSError:
+                stat = None
+            yield (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else (0, 0, 0)
 
 
 def _pem(path: Path) -> bytes:
@@ -47,10 +66,13 @@ class Channels:
     def __init__(
         self, tls: Tls | None = None, *, insecure: bool = False, keepalive_seconds: float = 20.0
     ) -> None:
+        self._tls = tls
+        self._stamp = tls.stamp() if tls is not None else ()
         self._credentials = tls.credentials() if tls is not None else None
         self._insecure = insecure
         self._keepalive = round(keepalive_seconds * 1000)
         self._open: dict[Address, grpc.aio.Channel] = {}
+        self._retired: list[grpc.aio.Channel] = []  # under certificates of before, maybe in use
 
     def check(self, address: Address) -> None:
         """ValueError where plain text would leave this machine unasked."""
@@ -62,6 +84,7 @@ class Channels:
 
     def get(self, address: Address) -> grpc.aio.Channel:
         """The channel to a controller; ValueError as in ``check``."""
+        self._refresh()
         channel = self._open.get(address)
         if channel is None:
             self.check(address)
@@ -70,8 +93,23 @@ class Channels:
 
     async def close(self) -> None:
         """Close every channel; sessions over them must have ended."""
-        channels, self._open = self._open, {}
-        await asyncio.gather(*(channel.close() for channel in channels.values()))
+        channels = [*self._open.values(), *self._retired]
+        self._open, self._retired = {}, []
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+    def _refresh(self) -> None:
+        """Take up files that changed; those that cannot be used change nothing."""
+        if self._tls is None or (stamp := self._tls.stamp()) == self._stamp:
+            return
+        try:
+            self._credentials = self._tls.credentials()
+        except ValueError as error:
+            _log.warning("certificate not changed", why=str(error))
+            return
+        self._stamp = stamp
+        self._retired += self._open.values()
+        self._open = {}
+        _log.info("certificate read again", file=str(self._tls.cert or self._tls.ca))
 
     def _new(self, target: str) -> grpc.aio.Channel:
         options = [

@@ -53,6 +53,8 @@ from heddle_controller.settings import ENV_PREFIX, Settings, load_settings, spli
 from heddle_controller.solve import Options, Repairer, prove, solve
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis.address import Files
+from heddle_controller.store.redis.lane import Bounds, Durability
 from heddle_controller.store.redis.relay import open_relay
 from heddle_controller.telemetry.logs import configure_logs
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
@@ -142,7 +144,17 @@ async def run(settings: Settings) -> None:
 async def _open_store(settings: Settings) -> EmbeddedStore | RedisStore:
     if settings.store_path is not None:
         return await open_embedded(settings.store_path, audit_kept=settings.audit_records)
-    return await open_redis(settings.store)
+    return await open_redis(
+        settings.store,
+        files=_store_files(settings),
+        timeout=settings.store_timeout_seconds,
+        durability=Durability(settings.store_wait_replicas, settings.store_timeout_seconds),
+        bounds=Bounds(audit=settings.audit_records),
+    )
+
+
+def _store_files(settings: Settings) -> Files:
+    return Files(settings.store_ca, settings.store_cert, settings.store_key)
 
 
 async def _join_replicas(
@@ -154,7 +166,7 @@ async def _join_replicas(
     """
     if not isinstance(store, RedisStore):
         return
-    relay = open_relay(settings.store, store.link)
+    relay = open_relay(settings.store, store.link, _store_files(settings))
     stack.push_async_callback(relay.close)
     exchange = Exchange(relay, gateway, settings.controller_id)
     tasks = await stack.enter_async_context(asyncio.TaskGroup())

@@ -40,6 +40,16 @@ class Settings(BaseSettings):
     """Where intent, plans and observations are kept: ``sqlite:///path`` for one controller, or a
     Redis that several share, ``redis://host:6379``, ``rediss://host``, ``unix:///socket``,
     ``redis+sentinel://host:26379,host:26379/service``."""
+    store_ca: Path | None = None
+    """PEM file of the authorities whom a Redis over TLS must be of; by default the system's."""
+    store_cert: Path | None = None
+    """PEM file of the certificate that a Redis over TLS is shown."""
+    store_key: Path | None = None
+    """PEM file of its private key."""
+    store_timeout_seconds: float = Field(default=1.0, ge=0.05, le=60)
+    """A Redis that does not answer for so long counts as lost."""
+    store_wait_replicas: int = Field(default=0, ge=0, le=100)
+    """Replicas of a Redis that must have a write before it is acknowledged."""
     metrics_host: str = "127.0.0.1"
     """Address of Prometheus' metrics."""
     metrics_port: int = Field(default=7401, ge=0, le=65535)
@@ -138,6 +148,9 @@ class Settings(BaseSettings):
     def _tls_is_whole(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             msg = "tls_cert and tls_key belong together: give both or neither"
+            raise ValueError(msg)
+        if (self.store_cert is None) != (self.store_key is None):
+            msg = "store_cert and store_key belong together: give both or neither"
             raise ValueError(msg)
         if self.tls_client_ca is not None and self.tls_cert is None:
             msg = "tls_client_ca needs tls_cert and tls_key: give them too"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from heddle_emulator.drill.fluid_story import assumptions
 from heddle_emulator.drill.load import WORLDS, load_scenario
 from heddle_emulator.drill.report import COLUMNS, evidence, table
 from heddle_emulator.drill.scenario import Scenario
-from heddle_emulator.drill.verdict import Verdict, judge
+from heddle_emulator.drill.verdict import Values, Verdict, judge
 from heddle_emulator.drill.worlds import FLUID, NETNS, fit
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.netns import needs
@@ -28,9 +29,9 @@ from heddle_emulator.report.folder import write
 
 FAILED = 1
 FILE_COLUMNS = 160
-PLAY = {FLUID: fluid_world.play, NETNS: lab_world.play}
 SHOWN = frozenset({"", "all"})
 """Of whom the fluid world's table on a screen tells; reports have it all."""
+Play = Callable[[Scenario, int, Callable[[str], None], Callable[[Story], None]], Values]
 INTERRUPTED = "it was interrupted"
 _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COLUMNS))
 
@@ -64,9 +65,12 @@ def drill(
     signal.signal(signal.SIGTERM, interrupted)
     screen, verdicts = _screen(), list[Verdict]()
     try:
-        for scenario, where in loaded:
-            _played(scenario, runs or scenario.runs, where, verdicts)
-            _show(screen, verdicts[-1])
+        with fluid_world.House() as house:
+            play = {FLUID: house.play, NETNS: lab_world.play}
+            for scenario, where in loaded:
+                verdicts.append(Verdict(scenario, where, {}, (), fault=INTERRUPTED))
+                _played(verdicts, runs or scenario.runs, play[where])
+                _show(screen, verdicts[-1])
     finally:
         if report is not None:
             write(report, [evidence(verdict) for verdict in verdicts])
@@ -81,25 +85,23 @@ def _screen() -> Console:
     return screen if screen.is_terminal else Console(width=FILE_COLUMNS)
 
 
-def _played(scenario: Scenario, runs: int, world: str, verdicts: list[Verdict]) -> None:
-    """Play a drill, and add what came of it even if it is interrupted."""
-    verdict, stories = Verdict(scenario, world, {}, ()), list[Story]()
-    if world == FLUID:
-        verdict = replace(verdict, assumptions=assumptions(scenario.control))
+def _played(verdicts: list[Verdict], runs: int, play: Play) -> None:
+    """Play the drill of the last verdict, which so far says that it was interrupted."""
+    scenario, stories = verdicts[-1].scenario, list[Story]()
+    if verdicts[-1].world == FLUID:
+        verdicts[-1] = replace(verdicts[-1], assumptions=assumptions(scenario.control))
     start = time.monotonic()
     try:
         with Console(stderr=True).status("") as shown:
             say = lambda step: shown.update(f"{scenario.name}: {step}")  # noqa: E731
-            values = PLAY[world](scenario, runs, say, stories.append)
-        verdict = replace(verdict, values=values, findings=judge(scenario, values))
-    except (LabError, ClientError, ControllerError) as error:
-        verdict = replace(verdict, fault=str(error))
-    except BaseException:
-        verdict = replace(verdict, fault=INTERRUPTED)
-        raise
+            values = play(scenario, runs, say, stories.append)
+        findings = judge(scenario, values)
+        verdicts[-1] = replace(verdicts[-1], values=values, findings=findings, fault="")
+    except (LabError, ClientError, ControllerError, TimeoutError) as error:
+        verdicts[-1] = replace(verdicts[-1], fault=str(error) or "it took too long")
     finally:
         seconds = time.monotonic() - start
-        verdicts.append(replace(verdict, stories=tuple(stories), seconds=seconds))
+        verdicts[-1] = replace(verdicts[-1], stories=tuple(stories), seconds=seconds)
 
 
 def _show(screen: Console, verdict: Verdict) -> None:

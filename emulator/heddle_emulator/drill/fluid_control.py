@@ -24,10 +24,10 @@ from heddle_controller.model.flows import Flows
 from heddle_emulator.client import Client, ClientError
 from heddle_emulator.drill.heard import Heard, Watcher
 from heddle_emulator.drill.scenario import CONTROLLER, Kind, Scenario
-from heddle_emulator.fleet import DoomedController, Held, StagedFleet
+from heddle_emulator.fleet import Controllers, DoomedController, Held, StagedFleet
 from heddle_emulator.fleet.logs import agent_logs
 
-FABRIC, DEMANDS = "fabrics/drill", "drill"
+DEMANDS = "drill"
 PATIENCE = 60.0
 """Real seconds for the whole to come up."""
 SETTLE_SECONDS = 20.0
@@ -51,8 +51,8 @@ OPTIONS = (
 class Conductor:
     """Use as ``async with``: entered when everybody has a session and knows his peers."""
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
-        self._scenario = scenario
+    def __init__(self, scenario: Scenario, seed: int, controllers: Controllers) -> None:
+        self._scenario, self._controllers = scenario, controllers
         self._stack = AsyncExitStack()
         steps = (*scenario.setup, *scenario.timeline)
         apart = {
@@ -72,6 +72,8 @@ class Conductor:
         self._unsaid: list[tuple[str, State]] = []
         self._ends = Counter[Link]()
         """Switches at the ends of each link."""
+        self._due = Counter[int]()
+        """Pushes that were handed out and not let in yet, by switch."""
 
     async def __aenter__(self) -> Self:
         enter = self._stack.enter_async_context
@@ -80,12 +82,13 @@ class Conductor:
                 self._stack.enter_context(tempfile.TemporaryDirectory(prefix="heddle-drill-"))
             )
             self._stack.enter_context(agent_logs(folder))
-            self.controller = await enter(DoomedController(folder, *OPTIONS))
-            self.fleet = await enter(self._fleet())
+            self.controller, fabric = await self._controllers.lend()
+            self._stack.callback(self._controllers.give_back, self.controller)
+            self.fleet = await enter(self._fleet(fabric))
             hops = (links.current() for links in self.fleet.links.values())
             self._ends.update(seen.link for current in hops for seen in current)
             self.fleet.aim(self.controller.api)
-            self.client = await enter(Client(self.fleet.everybody.address, FABRIC))
+            self.client = await enter(Client(self.fleet.everybody.address, fabric))
             await self.client.put_fabric(self._scenario.fabric)
             await self.fleet.connected(PATIENCE)
             await self.fleet.air.quiet()
@@ -97,10 +100,10 @@ class Conductor:
             raise
         return self
 
-    def _fleet(self) -> StagedFleet:
+    def _fleet(self, name: str) -> StagedFleet:
         return StagedFleet(
             self._scenario.fabric,
-            name=FABRIC,
+            name=name,
             seed=self._seed,
             notice=self._scenario.control.notice,
             apart=self._apart,
@@ -196,7 +199,9 @@ class Conductor:
             elif now - calm > self._calm():
                 break
             await asyncio.sleep(POLL_SECONDS)
-        return self.fleet.gate.take(self.fleet.awake)
+        held = self.fleet.gate.take(self.fleet.awake)
+        self._due.update(one.switch for one in held)
+        return held
 
     def _calm(self) -> float:
         """Real seconds without anything new after which there is nothing more to come."""
@@ -214,7 +219,8 @@ class Conductor:
 
     def _at_rest(self) -> bool:
         """Whether all that can reach the controller has, and who can hold its plan does."""
-        away = len(self.fleet.agents) - len(self._reaching())
+        answering = self._reaching() - self._due.keys()
+        away = len(self.fleet.agents) - len(answering)
         return not self.fleet.unreached() and self._agrees() and self.heard.lacking <= away
 
     def _reaching(self) -> set[int]:
@@ -238,6 +244,7 @@ class Conductor:
 
     async def let_in(self, held: Held) -> None:
         """Let one push in, and wait until the switch has taken it."""
+        self._due -= Counter([held.switch])
         held.free.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):

@@ -2,8 +2,16 @@
 
 from heddle_emulator.fleet.agents import Fleet
 from heddle_emulator.fleet.controller import Controller, ControllerError
-from heddle_emulator.fleet.doomed import DoomedController
+from heddle_emulator.fleet.doomed import Controllers, DoomedController
 from heddle_emulator.fleet.gate import Held
 from heddle_emulator.fleet.staged import StagedFleet
 
-__all__ = ["Controller", "ControllerError", "DoomedController", "Fleet", "Held", "StagedFleet"]
+__all__ = [
+    "Controller",
+    "ControllerError",
+    "Controllers",
+    "DoomedController",
+    "Fleet",
+    "Held",
+    "StagedFleet",
+]

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
@@ -49,6 +50,11 @@ class DoomedController:
         return self.alive and not self._hangs
 
     @property
+    def sound(self) -> bool:
+        """Whether it serves, and nothing will happen to it of what was ordered."""
+        return self.serves and not any(self._orders.iterdir())
+
+    @property
     def api(self) -> str:
         """Where its API is, host:port."""
         assert self._controller is not None
@@ -80,7 +86,7 @@ class DoomedController:
         path.touch() if down else path.unlink(missing_ok=True)
 
     def skew(self, seconds: float) -> None:
-        """Put its clock ahead."""
+        """Put its clock ahead; it stays so in those that are started after it."""
         (self._orders / "skew").write_text(f"{seconds}")
 
     def hang(self) -> None:
@@ -96,3 +102,53 @@ class DoomedController:
     def _signal(self, number: signal.Signals) -> None:
         if self._controller is not None and self._controller.running:
             os.kill(self._controller.pid, number)
+
+
+class Controllers:
+    """Use as ``async with``: controllers on stores of their own, lent one after the other.
+
+    One that nothing was done to is lent again: to start one takes seconds.
+    """
+
+    def __init__(self, *options: str) -> None:
+        self._options = options
+        self._idle: list[DoomedController] = []
+        self._folders: dict[DoomedController, TemporaryDirectory[str]] = {}
+        self._lent = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for controller in list(self._folders):
+            await self._end(controller)
+
+    async def lend(self) -> tuple[DoomedController, str]:
+        """A controller that serves, and the name of a fabric that it does not know yet."""
+        self._lent += 1
+        while self._idle:
+            controller = self._idle.pop()
+            if controller.sound:
+                return controller, f"fabrics/drill-{self._lent}"
+            await self._end(controller)
+        folder = TemporaryDirectory(prefix="heddle-drill-")
+        controller = DoomedController(Path(folder.name), *self._options)
+        self._folders[controller] = folder
+        await controller.__aenter__()
+        return controller, f"fabrics/drill-{self._lent}"
+
+    def give_back(self, controller: DoomedController) -> None:
+        """It is needed no longer."""
+        self._idle.append(controller)
+
+    async def _end(self, controller: DoomedController) -> None:
+        folder = self._folders.pop(controller)
+        try:
+            await controller.__aexit__(None, None, None)
+        finally:
+            folder.cleanup()

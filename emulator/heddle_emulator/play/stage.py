@@ -20,6 +20,7 @@ from heddle_emulator.fluid.rows import places
 from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.streams import Streams, join_streams
 from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.play.latency import latency
 from heddle_emulator.play.same_way import same_way
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
@@ -48,16 +49,30 @@ def staged(
     messages = _messages(script, carried, wire, crossing, same)
     stepwise = _stepwise(script, carried, uses, ~single | (script.flow == NONE), wire)
     streams = join_streams([messages.streams, stepwise.streams])
-    hops = _hops(script, carried)
+    cost = latency(script, carried, wire, _alone(fabric, script, uses))
     return Schedule(
-        delay=script.seconds + script.steps * wire.startup_seconds,
-        lag=script.steps * hops * wire.hop_seconds,
+        delay=cost.delay,
+        lag=cost.lag,
         before=script.before,
         after=script.after,
         streams=streams,
         activity=np.concatenate([messages.activity, stepwise.activity]),
         gbit=np.concatenate([messages.gbit, stepwise.gbit]),
+        least=cost.least,
     )
+
+
+def _alone(fabric: Fabric, script: Script, uses: _Uses) -> Floats:
+    """Seconds that each move needs if nothing but its own activity is going on."""
+    arcs = 2 * fabric.link_count
+    wired = np.flatnonzero(uses.arc < arcs)
+    codes = script.activity[uses.move[wired]] * arcs + uses.arc[wired]
+    _, same = np.unique(codes, return_inverse=True)
+    together = np.bincount(same, weights=uses.gbit[wired])[same]
+    seconds = np.zeros(len(script.flow))
+    capacity = fabric.structure.capacity[uses.arc[wired]]
+    np.maximum.at(seconds, uses.move[wired], together / capacity)
+    return seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,15 +203,3 @@ def _stepwise(script: Script, carried: Carried, uses: _Uses, which: Bools, wire:
     counts = np.bincount(owner, minlength=len(activities))
     streams = Streams(weight, limit, starts(counts), codes % width, total / largest[owner])
     return _Part(streams, activities, largest)
-
-
-def _hops(script: Script, carried: Carried) -> Floats:
-    """Links on the longest path of any move of each activity; sprayed packets' mean."""
-    paths = carried.paths
-    links = np.bincount(paths.owner(), weights=carried.parts, minlength=len(paths))
-    longest = np.zeros(len(carried.flows))
-    np.maximum.at(longest, paths.flow, links)
-    crossing = script.flow != NONE
-    hops = np.zeros(len(script))
-    np.maximum.at(hops, script.activity[crossing], longest[script.flow[crossing]])
-    return hops

@@ -1,18 +1,22 @@
 """A packet-level twin of the fluid world, small and slow: what it is held against.
 
 Every message is cut into packets of one size. A sender has a window of packets on
-their way, and sends the next when one has arrived; links pass on one packet at a time
-and hold as many as come. Where several messages wait for a link it takes them in turn
-(``fair``), or packet by packet as they came. A hop of a ring passes on what has come in
-over the hop before, and is ahead of it by no more than the part it has of its own.
-Nothing here knows what a fair rate is.
+their way, and sends the next when one has arrived; links pass on one packet at a time,
+hold as many as come, and take some time to hand one over. Where several QPs wait for a
+link it takes them in turn (``fair``), or packet by packet as they came; the link that a
+NIC sends by always takes them in turn, as NICs do. A message may wait for others to be
+complete. A hop of a ring passes on what has come in over the hop before, and is ahead
+of it by no more than the part it has of its own. Nothing here knows what a fair rate is.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
+
+FREE, THERE, BEGIN = range(3)
+"""Events: a link has sent a packet, a packet has come to a link's end, a message may begin."""
 
 
 class Twin:
@@ -29,13 +33,20 @@ class Twin:
         fair: bool = True,
         behind: Sequence[int] | None = None,
         lead: int = 0,
+        after: Sequence[Sequence[int]] | None = None,
+        queue: Sequence[int] | None = None,
+        delay: float = 0.0,
+        hop_seconds: float = 0.0,
     ) -> None:
         """A message a path; ``capacity`` is in Gbit/s of each link.
 
         ``behind`` names the message whose packets each one passes on, ``lead`` how many
-        it has of its own to begin with.
+        it has of its own to begin with. ``after`` names those that each waits for, to
+        begin ``delay`` seconds later. Messages of one ``queue`` go the same way, one
+        after another, and have one turn together.
         """
         self._seconds = [packet_gbit / speed if speed > 0 else 0.0 for speed in capacity]
+        self._hop = hop_seconds
         self._after = [dict(zip(path, [*path[1:], -1], strict=True)) for path in paths]
         self._first = [path[0] for path in paths]
         self._unsent = [max(round(size / packet_gbit), 1) for size in gbit]
@@ -46,42 +57,80 @@ class Twin:
         self._followers: list[list[int]] = [[] for _ in paths]
         for message, leader in enumerate(behind or []):
             self._followers[leader].append(message)
+        self._waits = [len(before) for before in after or [[]] * len(paths)]
+        self._next: list[list[int]] = [[] for _ in paths]
+        for message, all_before in enumerate(after or []):
+            for before in all_before:
+                self._next[before].append(message)
+        self._begun = [False] * len(paths)
         self._arrived = [0] * len(paths)
-        self._fair = fair
-        self._waiting: list[Counter[int]] = [Counter() for _ in capacity]
+        self._fair = [fair] * len(capacity)
+        for link in self._first:
+            self._fair[link] = True
+        self._queue = [*(queue or range(len(paths)))]
+        self._waiting: list[dict[int, deque[int]]] = [{} for _ in capacity]
         self._turns: list[deque[int]] = [deque() for _ in capacity]
         self._busy = [False] * len(capacity)
-        self._events: list[tuple[float, int, int, int]] = []
+        self._events: list[tuple[float, int, int, int, int]] = []
         self._count = 0
         self.now = 0.0
         self.ends = [0.0] * len(paths)
-        for message in range(len(paths)):
-            self._send(message)
+        for message, waits in enumerate(self._waits):
+            if not waits:
+                self._later(delay, BEGIN, 0, message)
+        self._delay = delay
 
     def run(self) -> float:
         """Seconds until the last packet has arrived."""
         while self._events:
-            self.now, _, link, message = heapq.heappop(self._events)
-            self._busy[link] = False
-            following = self._after[message][link]
-            if following >= 0:
-                self._arrive(following, message)
+            self.now, _, kind, link, message = heapq.heappop(self._events)
+            if kind == BEGIN:
+                self._begun[message] = True
+                self._send(message)
+            elif kind == THERE:
+                self._pass_on(link, message)
             else:
-                self._deliver(message)
-            self._serve(link)
+                self._busy[link] = False
+                if self._hop:
+                    self._later(self._hop, THERE, link, message)
+                else:
+                    self._pass_on(link, message)
+                self._serve(link)
         return max(self.ends, default=0.0)
+
+    def _later(self, seconds: float, kind: int, link: int, message: int) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (self.now + seconds, self._count, kind, link, message))
+
+    def _pass_on(self, link: int, message: int) -> None:
+        following = self._after[message][link]
+        if following >= 0:
+            self._arrive(following, message)
+        else:
+            self._deliver(message)
 
     def _deliver(self, message: int) -> None:
         self._left[message] -= 1
         self._arrived[message] += 1
         self._on_their_way[message] -= 1
         if not self._left[message]:
-            self.ends[message] = self.now
+            self._end(message)
         for other in (message, *self._followers[message]):
             self._send(other)
 
+    def _end(self, message: int) -> None:
+        self.ends[message] = self.now
+        for other in self._next[message]:
+            self._waits[other] -= 1
+            if not self._waits[other]:
+                self._later(self._delay, BEGIN, 0, other)
+
     def _send(self, message: int) -> None:
-        while self._unsent[message] and self._on_their_way[message] < self._window:
+        while (
+            self._begun[message]
+            and self._unsent[message]
+            and self._on_their_way[message] < self._window
+        ):
             if self._behind is not None:
                 there = self._arrived[self._behind[message]] + self._lead
                 if self._sent[message] >= there:
@@ -92,18 +141,20 @@ class Twin:
             self._arrive(self._first[message], message)
 
     def _arrive(self, link: int, message: int) -> None:
-        if not self._fair or not self._waiting[link][message]:
-            self._turns[link].append(message)
-        self._waiting[link][message] += 1
+        queue = self._queue[message]
+        waiting = self._waiting[link].setdefault(queue, deque())
+        if not self._fair[link] or not waiting:
+            self._turns[link].append(queue)
+        waiting.append(message)
         self._serve(link)
 
     def _serve(self, link: int) -> None:
         if self._busy[link] or not self._turns[link]:
             return
-        message = self._turns[link].popleft()
-        self._waiting[link][message] -= 1
-        if self._fair and self._waiting[link][message]:
-            self._turns[link].append(message)
+        queue = self._turns[link].popleft()
+        waiting = self._waiting[link][queue]
+        message = waiting.popleft()
+        if self._fair[link] and waiting:
+            self._turns[link].append(queue)
         self._busy[link] = True
-        self._count += 1
-        heapq.heappush(self._events, (self.now + self._seconds[link], self._count, link, message))
+        self._later(self._seconds[link], FREE, link, message)

@@ -14,6 +14,9 @@ from heddle_emulator.client import Client, ClientError
 
 AGAIN_SECONDS = 0.05
 EVERYBODY = 1 << 30
+BELATED_SECONDS = 2.0
+"""After which a plan that was told of before a change of links is believed to know of it: who
+watches anew hears of both as they are, in any order."""
 LinkName = tuple[str, str, str]
 
 
@@ -62,7 +65,7 @@ class Heard:
         """Switches that do not hold the newest plan, or what there is while it is too old."""
         if self.plan is None:
             return 0
-        if self.committed < self.changed:
+        if self.committed < self.changed and time.monotonic() - self.changed < BELATED_SECONDS:
             return EVERYBODY
         if self.plan.HasField("programmed_time"):
             return 0

@@ -2,8 +2,9 @@
 
 Whatever takes time is done beforehand, so that a fault strikes when it is due, and several of one
 moment strike right after each other. A cable is cut at its upper end: the lower end loses its
-carrier, as in a fabric. A silent cable drops what comes in at both ends, whatever it is, and
-keeps its carrier.
+carrier, as in a fabric. A silent cable drops what comes in at both ends, all of it or a part, and
+keeps its carrier. Who hangs is stopped by a signal; two that are parted drop each other's packets
+on the management network.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from dataclasses import dataclass, field
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.drill.lab_paths import Way
-from heddle_emulator.drill.scenario import ALL, CONTROLLER, CableName, Hop, Kind, Step, Target
+from heddle_emulator.drill.places import cables
+from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
 from heddle_emulator.netns import tools
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.programs import Programs
+
+GRAINS = 10_000
+"""Shares of packets are told apart by parts of so many."""
 
 
 @dataclass(slots=True)
@@ -32,6 +37,9 @@ class Faults:
     cut: set[int] = field(default_factory=set)
     """Link rows."""
     silent: set[int] = field(default_factory=set)
+    hung: set[str] = field(default_factory=set)
+    """Nodes whose program is stopped."""
+    parted: set[tuple[str, str]] = field(default_factory=set)
 
     def prepare(self) -> None:
         """Open what faults will need."""
@@ -39,7 +47,7 @@ class Faults:
             self.lab.link_switch(self.lab.far_end(cable.link).namespace)
 
     def rows(self, step: Step, ways: dict[str, Way]) -> list[int]:
-        """Link rows that a step speaks of; ``ways`` are those of probes.
+        """Link rows that a step speaks of; ``ways`` are those of probes. Of "all", those of now.
 
         Raises:
             LabError: a probe's way has no such hop.
@@ -54,9 +62,7 @@ class Faults:
             if not 1 <= target.number <= len(way):
                 raise LabError(f"{target}: its way has {len(way)} hops")
             return [way[target.number - 1]]
-        if isinstance(target, CableName):
-            return self.lab.layout.fabric.find_links(target.a, target.b, target.key)
-        return []
+        return cables(self.lab.layout.fabric, target)
 
     def do(self, step: Step, rows: Sequence[int]) -> int:
         """Do a step; the nanosecond just before it began to take effect."""
@@ -67,36 +73,80 @@ class Faults:
             self.cut.update(rows)
         elif step.kind is Kind.SILENCE:
             for row in rows:
-                self._set_silence(row, silent=True)
+                self._set_silence(row, share=step.share)
             self.silent.update(rows)
         elif step.kind is Kind.MEND:
-            self.mend(rows)
-        elif step.kind is Kind.KILL:
-            self._kill(step)
+            self.mend(sorted(self.cut | self.silent) if ALL in step.targets else rows)
         else:
-            self._start(step)
+            self._to_programs(step)
         return begin
+
+    def _to_programs(self, step: Step) -> None:
+        """What befalls programs, or what lies between them."""
+        match step.kind:
+            case Kind.KILL:
+                self._kill(step)
+            case Kind.START:
+                self._start(step)
+            case Kind.HANG | Kind.RESUME:
+                for node in self._nodes(step):
+                    self._hang(node, hangs=step.kind is Kind.HANG)
+            case _:
+                one, other = sorted(self._nodes(step))
+                self._part(one, other, apart=step.kind is Kind.PART)
 
     def mend(self, rows: Sequence[int]) -> None:
         """Make cables whole again."""
         for row in set(rows) & self.cut:
             self.lab.set_link(row, up=True)
         for row in set(rows) & self.silent:
-            self._set_silence(row, silent=False)
+            self._set_silence(row, share=0.0)
         self.cut -= set(rows)
         self.silent -= set(rows)
+
+    def set_right(self) -> None:
+        """Mend all cables, and whatever keeps programs from working or from each other."""
+        self.mend(sorted(self.cut | self.silent))
+        for node in list(self.hung):
+            self._hang(node, hangs=False)
+        for one, other in list(self.parted):
+            self._part(one, other, apart=False)
 
     def present(self) -> Fabric:
         """The fabric as it is: a silent cable still has its carrier, so BGP may keep it."""
         return self.lab.layout.fabric.with_links(dict.fromkeys(self.cut, State.DOWN))
 
-    def _set_silence(self, row: int, *, silent: bool) -> None:
+    def _set_silence(self, row: int, *, share: float) -> None:
+        """Drop such a share of what comes in at both ends; 0 drops nothing any more."""
+        lost = "policy drop;"
+        if share < 1:
+            lost = f"policy accept; numgen random mod {GRAINS} < {round(share * GRAINS)} drop"
         for port in self.lab.layout.cables[row].ends:
-            table = f"netdev heddle_silence_{port.name.replace('-', '_')}"
-            hook = f'type filter hook ingress device "{port.name}" priority -500; policy drop;'
+            table = f"netdev heddle_silence_{_word(port.name)}"
+            hook = f'type filter hook ingress device "{port.name}" priority -500; {lost}'
             script = f"table {table} {{\nchain silence {{ {hook}\n}}\n}}\n"
-            script = script if silent else f"delete table {table}\n"
-            tools.run_inside(self.lab.spaces[port.namespace], ["nft", "-f", "-"], script)
+            script = script if share else f"delete table {table}\n"
+            self._filter(port.namespace, script)
+
+    def _hang(self, node: str, *, hangs: bool) -> None:
+        self._programs().signal(node, signal.SIGSTOP if hangs else signal.SIGCONT)
+        (self.hung.add if hangs else self.hung.discard)(node)
+
+    def _part(self, one: str, other: str, *, apart: bool) -> None:
+        """Have one of two drop what it would send to the other, and what comes from there."""
+        at, away = (other, one) if one == MGMT else (one, other)
+        address = self.lab.layout.management(away)
+        table = f"ip heddle_part_{_word(away)}"
+        hook = "type filter hook {} priority -500; policy accept; ip {} {} drop"
+        script = (
+            f"table {table} {{\nchain in {{ {hook.format('input', 'saddr', address)}\n}}\n"
+            f"chain out {{ {hook.format('output', 'daddr', address)}\n}}\n}}\n"
+        )
+        self._filter(at, script if apart else f"delete table {table}\n")
+        (self.parted.add if apart else self.parted.discard)((one, other))
+
+    def _filter(self, node: str, script: str) -> None:
+        tools.run_inside(self.lab.spaces[node], ["nft", "-f", "-"], script)
 
     def _kill(self, step: Step) -> None:
         for node in self._nodes(step):
@@ -117,3 +167,8 @@ class Faults:
         if self.programs is None:
             raise LabError("this lab has no programs to kill or start")
         return self.programs
+
+
+def _word(name: str) -> str:
+    """A name as nftables takes it."""
+    return name.replace("-", "_").replace(".", "_")

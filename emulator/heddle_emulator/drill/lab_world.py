@@ -280,7 +280,7 @@ class _Play:
 
     async def _whole_again(self) -> None:
         """Mend what the run broke, and wait until everybody knows."""
-        self.faults.mend(sorted(self.faults.cut | self.faults.silent))
+        self.faults.set_right()
         wait_converged(self.lab, PATIENCE)
         if self.programs is not None and self.control is not None:
             await asyncio.to_thread(wait_links_up, self.programs, PATIENCE)

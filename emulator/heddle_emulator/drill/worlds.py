@@ -11,7 +11,19 @@ from heddle_emulator.drill.scenario import ALL, CONTROLLER, EachFlow, Kind, Scen
 
 FLUID, NETNS = "fluid", "netns"
 _IN_LAB = frozenset(
-    {Kind.CUT, Kind.SILENCE, Kind.MEND, Kind.KILL, Kind.START, Kind.DRAIN, Kind.UNDRAIN}
+    {
+        Kind.CUT,
+        Kind.SILENCE,
+        Kind.MEND,
+        Kind.KILL,
+        Kind.START,
+        Kind.HANG,
+        Kind.RESUME,
+        Kind.PART,
+        Kind.JOIN,
+        Kind.DRAIN,
+        Kind.UNDRAIN,
+    }
 )
 _KINDS = {FLUID: frozenset(Kind) - {Kind.FLAP}, NETNS: _IN_LAB}
 """Flaps are unrolled before a world sees them."""
@@ -56,8 +68,8 @@ def _unable(step: Step, world: str) -> str:
         return f"{world} cannot {word}; leave it out, or play it in {_only(able)}"
     if world == NETNS and step.point is not None:
         return f"{world} kills at once; leave point out, or play it in {FLUID}"
-    if world == NETNS and step.kind is Kind.SILENCE and step.share < 1:
-        return f"{world} silences cables wholly; leave share out, or play it in {FLUID}"
+    if world == NETNS and step.empty:
+        return f"{world} starts agents over what their kernel holds; leave empty out"
     return ""
 
 

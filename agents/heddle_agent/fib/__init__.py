@@ -3,7 +3,7 @@
 from heddle_agent.fib.hashing import flow_hash, flow_hashes, name_hash
 from heddle_agent.fib.memory import MemoryFib
 from heddle_agent.fib.names import Names, Packets
-from heddle_agent.fib.port import Avoiding, Fib
+from heddle_agent.fib.port import Avoiding, Detouring, Fib
 from heddle_agent.fib.underlay import DROPPED, DirectUnderlay, Underlay
 from heddle_agent.fib.values import (
     ANY_PORT,
@@ -29,6 +29,7 @@ __all__ = [
     "Capability",
     "Choice",
     "Count",
+    "Detouring",
     "DirectUnderlay",
     "Failure",
     "Fib",

@@ -78,3 +78,15 @@ class Avoiding(Protocol):
         Takes effect while another thread is in any other method, and for what that is about to
         program. Entries fall to their backups, or to the underlay.
         """
+
+
+@runtime_checkable
+class Detouring(Protocol):
+    """What a backend can do besides for flows whose primary and backup are both lost."""
+
+    def detour(self, groups: Mapping[Group, Collection[tuple[str, str]]]) -> None:
+        """For a while, have groups that are on the underlay not leave by these next hops.
+
+        No other group takes a detour afterwards. Where the underlay has no other next hop, or the
+        backend does not see how it forwards, it is left as it is.
+        """

@@ -22,6 +22,7 @@ from heddle_agent.fib import (
     Avoiding,
     Choice,
     Count,
+    Detouring,
     Failure,
     Fib,
     Group,
@@ -92,6 +93,8 @@ class Forwarding:
         self.flips = 0  # groups moved by local repair since the start
         self.remember = remember
         self._avoiding = fib if isinstance(fib, Avoiding) else None
+        self._detouring = fib if isinstance(fib, Detouring) else None
+        self._detoured: dict[Group, set[tuple[str, str]]] = {}
         self._lent = False
         self._owed: dict[Group, Choice] | None = None  # steering that waits for the backend
         self._digest: tuple[Mapping[Match, Group], bytes] = ({}, b"")
@@ -153,6 +156,7 @@ class Forwarding:
             self._owed = {**(self._owed or {}), **steering.choices}
         else:
             self.fib.steer(steering)
+            self._detour()
         self.flips += len(steering.choices)
         return len(steering.choices)
 
@@ -173,6 +177,24 @@ class Forwarding:
         owed, self._owed = self._owed, None
         if owed is not None:
             self.fib.steer(Steering(owed, self.table.down))
+            self._detour()
+
+    def _detour(self) -> None:
+        """Lead flows that only the underlay is left for around what it does not know of yet."""
+        if self._detouring is None:
+            return
+        down, groups, local = self.table.down, self.table.groups, self.table.local
+        alike: dict[frozenset[Link], set[tuple[str, str]]] = {}
+        wanted: dict[Group, set[tuple[str, str]]] = {}
+        for group, choice in self.table.diverted.items():
+            if choice is Choice.UNDERLAY:
+                lost = down.intersection(group.risks) | down.intersection(group.backup_risks)
+                if lost not in alike:
+                    alike[lost] = groups.meeting(lost, down, local)
+                wanted[group] = alike[lost]
+        if wanted != self._detoured:
+            self._detoured = wanted
+            self._detouring.detour(wanted)
 
     def _leave(self, lost: set[Link]) -> None:
         """Links of this switch are left at once, before anybody thinks about single groups.

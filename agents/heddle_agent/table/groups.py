@@ -45,6 +45,20 @@ class Groups:
         """The groups to which any of these links matters."""
         return {group for link in links for group in self.by_link.get(link, ())}
 
+    def meeting(
+        self, lost: frozenset[Link], down: frozenset[Link], local: Collection[tuple[str, str]]
+    ) -> set[tuple[str, str]]:
+        """Next hops from which flows might meet a lost link, as far as we can tell.
+
+        ``lost`` are those of the flows' own ways. Others that end where one of these does are
+        likely on other ways to the same destinations: whatever leads over them, or is next to them,
+        is to be kept off. ``local`` are all links of this switch, as neighbour and key.
+        """
+        ends = {end for link in lost for end in link[:2]}
+        near = [link for link in down if self.switch in link[:2] or not ends.isdisjoint(link[:2])]
+        nodes = {end for link in near for end in link[:2] if self.switch not in link[:2]}
+        return {port for port in local if port[0] in nodes} | self.leading_over(near)
+
     def leading_over(self, links: Collection[Link]) -> set[tuple[str, str]]:
         """Next hops, as neighbour and key, from which any group comes to one of these links."""
         found = {

@@ -28,6 +28,7 @@ import numpy as np
 import structlog
 
 from heddle_agent.fib.linux import nft, schema, staging
+from heddle_agent.fib.linux.detours import Detours
 from heddle_agent.fib.linux.entries import (
     NO_CHANGE,
     Change,
@@ -89,6 +90,7 @@ class LinuxFib:
         self._ways = Ways()
         self._entries = Entries()
         self._hops = Hops(self._kernel.routes, self._kernel.urgent, cables)
+        self._detours = Detours(self._kernel.routes)
         self._lost: frozenset[Link] = frozenset()
         self._down: frozenset[Port] = frozenset()  # those of them that are this switch's
         self._rules: set[schema.Shape] = set()
@@ -141,6 +143,14 @@ class LinuxFib:
             self._hops.steer(self._down)
             self._flip(steering.choices, avoidances)
 
+    def detour(self, groups: Mapping[Group, Collection[Port]]) -> None:
+        """Have groups on the underlay keep off these next hops, as ``detours`` says."""
+        with told("no detours: what routing has not withdrawn yet may still be used"):
+            self._detours.lay(groups, self._entries, self._nics, self._hops)
+            transaction = Transaction()
+            self._ways.detour(groups, transaction)
+            self._commit(transaction)
+
     def avoid(self, hops: Collection[Port]) -> None:
         """Take routes over next hops away, even while another thread is in here."""
         with told("next hops not avoided before links and groups move"):
@@ -159,6 +169,8 @@ class LinuxFib:
             avoidances = self._hops.avoidances
             if nft.ask_generation(self._kernel.nft) != self._generation:
                 self._recover()
+            if self._detours.over:
+                self.detour({})
             self._flip({}, avoidances)
             self._hops.refresh()
 
@@ -302,7 +314,8 @@ class LinuxFib:
         self, sets: Mapping[Match, Group], batch: Batch
     ) -> tuple[dict[str, bytes], list[Failure]]:
         """New addresses, and what this switch cannot hold: hops, addresses, room."""
-        hops = self._strange_groups(set(sets.values()))
+        new = [group for group in set(sets.values()) if group not in self._ways.numbers]
+        hops = self._hops.strange(new)
         nics = dict.fromkeys(nic for match in sets for nic in match[:2])
         fresh, strange = self._nics.learn(nics, batch.addresses, self._entries.in_use)
         failures: list[Failure] = []
@@ -317,18 +330,6 @@ class LinuxFib:
             held, out = self._entries.groups, {f.match for f in failures}
             failures += overflow(self.table_size, held, batch, [m for m in sets if m not in out])
         return fresh, failures
-
-    def _strange_groups(self, groups: Collection[Group]) -> dict[Group, str]:
-        """Groups with a next hop to which packets cannot be sent, and why."""
-        new = [group for group in groups if group not in self._ways.numbers]
-        hops = {hop for g in new for hop in (g.primary, g.backup) if hop is not None}
-        lost = self._hops.resolve(hops)
-        return {
-            group: lost[hop]
-            for group in new
-            for hop in (group.backup, group.primary)
-            if hop in lost
-        }
 
     def _blame(
         self, batch: Batch, refused: RefusedError, blamed: list[Failure], attempt: int

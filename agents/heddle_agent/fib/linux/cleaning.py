@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from heddle_agent.fib.linux import elements, nft, rtnetlink, schema
+from heddle_agent.fib.linux import detours, elements, nft, rtnetlink, schema
 from heddle_agent.fib.linux.kernel import Kernel, open_socket
 from heddle_agent.fib.linux.netlink import KernelError, Netlink, Opener
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
@@ -41,10 +41,11 @@ def clean(opener: Opener = open_socket) -> Removed:
         back = [number for number, name in changed.items() if _same(present.get(name), number)]
         _all(kernel.routes, [rtnetlink.change_rule(rule, add=False) for rule in rules])
         _all(kernel.routes, [rtnetlink.delete_route(slot) for slot in routes])
+        around = detours.clean(kernel.routes)
         _all(kernel.routes, [rtnetlink.ignore_linkdown(number, on=False) for number in back])
     finally:
         kernel.close()
-    return Removed(entries, len(rules), len(routes), len(back))
+    return Removed(entries, len(rules), len(routes) + around, len(back))
 
 
 def _table(kernel: Kernel) -> tuple[int, Mapping[int, str]]:

@@ -76,6 +76,10 @@ class Entries:
         self._counted = {m: c for m, c in self._counted.items() if m in self._keys}
         return uses
 
+    def leading_to(self, groups: Collection[Group]) -> Iterator[tuple[str, Group]]:
+        """Destination and group of each entry of these groups."""
+        return ((match[1], group) for match, group in self.groups.items() if group in groups)
+
     def in_use(self, nic: str) -> bool:
         """Whether any entry names a NIC."""
         return any(nic in match[:2] for match in self.groups)

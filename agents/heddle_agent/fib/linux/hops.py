@@ -24,7 +24,7 @@ import structlog
 from heddle_agent.fib.linux import marks, rtnetlink
 from heddle_agent.fib.linux.netlink import KernelError, Netlink
 from heddle_agent.fib.linux.rtnetlink import Interface, Request
-from heddle_agent.fib.values import NextHop
+from heddle_agent.fib.values import Group, NextHop
 
 _log = structlog.get_logger()
 
@@ -68,6 +68,15 @@ class Hops:
         self._routed: set[int] = set()
         self._ruled: set[int] = set()
 
+    def indexes(self) -> dict[Port, int]:
+        """Indexes of the interfaces of all links, as far as they are there."""
+        present = rtnetlink.interfaces(self._kernel)
+        return {
+            port: present[cable.interface].number
+            for port, cable in self._cables.items()
+            if cable.interface in present
+        }
+
     def slots_of(self, ports: Collection[Port]) -> frozenset[int]:
         """The slots of some links, as far as they have one."""
         return frozenset(slot for port, slot in self.slots.items() if port in ports)
@@ -102,6 +111,17 @@ class Hops:
             refused = self._establish()
             strange.update((hop, refused[s]) for hop in hops if (s := self._slot(hop)) in refused)
         return strange
+
+    def strange(self, groups: Collection[Group]) -> dict[Group, str]:
+        """Groups with a next hop to which packets cannot be sent, and why."""
+        hops = {hop for g in groups for hop in (g.primary, g.backup) if hop is not None}
+        lost = self.resolve(hops)
+        return {
+            group: lost[hop]
+            for group in groups
+            for hop in (group.backup, group.primary)
+            if hop in lost
+        }
 
     def steer(self, down: Collection[Port]) -> None:
         """These links of the switch are held to be down: at once no route over them."""

@@ -13,7 +13,9 @@ TAG = 0x48 << 24
 TAG_MASK = 0xFF << 24
 PRIMARY_SHIFT = 12
 SLOT_MASK = 0xFFF
-SLOTS = range(1, SLOT_MASK + 1)
+SLOTS = range(1, SLOT_MASK)
+DETOUR = SLOT_MASK
+"""The slot of no next hop: its table leads around lost links (``detours``)."""
 UNDERLAY = 0
 
 PROTOCOL = 0x48  # of our routes and rules: neither the kernel's nor any routing daemon's

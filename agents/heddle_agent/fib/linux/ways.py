@@ -50,6 +50,7 @@ class Ways:
         self._written: dict[int, int] = {}
         self._owed: set[int] = set()
         self._choices: dict[Group, Choice] = {}
+        self._detoured: set[Group] = set()
         self._down: frozenset[Link] = frozenset()
         self._by_backup_risk: defaultdict[Link, set[int]] = defaultdict(set)
         self._next = 0
@@ -130,6 +131,14 @@ class Ways:
         self._staged.update(numbers.values())
         transaction.various(WAYS, [self._element(number) for number in numbers.values()])
         return numbers, {number: described(self.groups[number]) for number in numbers.values()}
+
+    def detour(self, groups: Collection[Group], transaction: Transaction) -> None:
+        """Have these groups, as far as they are on the underlay, take detours, and no others."""
+        wanted = {group for group in groups if group in self.numbers}
+        changed, self._detoured = wanted ^ self._detoured, wanted
+        numbers = [n for group in changed for n in self._shared.get(group, ())]
+        self._wanted.update((number, self._mark(number)) for number in numbers)
+        self._write([n for n in numbers if self._written[n] != self._wanted[n]], transaction)
 
     def flip(self, transaction: Transaction) -> None:
         """Have all that is staged take effect."""
@@ -222,7 +231,7 @@ class Ways:
         choice = self._choices.get(group, Choice.PRIMARY)
         primary, backup = self._slots[number]
         if choice is Choice.UNDERLAY:
-            return marks.UNDERLAY
+            return marks.mark(0, marks.DETOUR) if group in self._detoured else marks.UNDERLAY
         if choice is Choice.BACKUP:
             return marks.mark(0, backup)
         return marks.mark(primary, backup if self._down.isdisjoint(group.backup_risks) else 0)

@@ -1,0 +1,189 @@
+"""Ways around lost links for flows whose primary and whose backup are both gone.
+
+They are the underlay's, but the underlay does not know yet: until its routing protocol has
+withdrawn them, it hashes flows over next hops from which they would meet a lost link. So for a
+while these flows have routes of their own, one for each destination: those of the main table,
+without such next hops. A destination for which none would be left, or that the underlay reaches
+otherwise than by gateways, gets no such route, and falls to the underlay as it is.
+
+They are of use for the time that routing takes to converge, and a risk after that, since nobody but
+the main table hears of what routing learns later. So they go again with the first ``refresh`` after
+``LASTING_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from heddle_agent.fib.linux import marks
+from heddle_agent.fib.linux.entries import Entries
+from heddle_agent.fib.linux.hops import Hops, Port
+from heddle_agent.fib.linux.netlink import (
+    CREATE,
+    REPLACE,
+    KernelError,
+    Netlink,
+    attribute,
+    attributes,
+    messages,
+    native,
+    number,
+)
+from heddle_agent.fib.linux.nics import Nics
+from heddle_agent.fib.linux.rtnetlink import (
+    DELETE_ROUTE,
+    GET_ROUTE,
+    NEW_ROUTE,
+    Request,
+    ask,
+    change_rule,
+    slot_rules,
+)
+from heddle_agent.fib.values import Group
+
+LASTING_SECONDS = 3.0
+MOST = 512  # destinations: what is left to the underlay as it is has at most a moment more to wait
+
+_TABLE = marks.TABLES + marks.DETOUR
+_ROUTE = struct.Struct("=BBBBBBBBI")
+_HOP = struct.Struct("=HBBi")  # length, flags, weight less 1, interface
+_IPV4, _WHOLE, _UNICAST = 2, 32, 1
+_DESTINATION, _OIF, _GATEWAY, _PRIORITY, _MULTIPATH, _TABLE_ATTRIBUTE = 1, 4, 5, 6, 9, 15
+_MATCH_ONLY = 0x2000  # the route itself, not what becomes of one packet
+_UNUSABLE = 0x1 | 0x10  # dead, or without carrier
+_ON_LINK = 0x4
+
+
+class Way(NamedTuple):
+    """One next hop of a route."""
+
+    interface: int
+    gateway: bytes
+    weight: int
+    """Less 1, as the kernel has it."""
+
+
+class Detours:
+    """The detours of one switch."""
+
+    def __init__(self, kernel: Netlink, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` is monotonic, in seconds."""
+        self._kernel = kernel
+        self._clock = clock
+        self._since: float | None = None
+        self._clean = False  # whether nothing is there that another agent has left
+        self._ruled = False
+
+    @property
+    def over(self) -> bool:
+        """Whether there are any, and they have lasted long enough."""
+        return self._since is not None and self._clock() - self._since >= LASTING_SECONDS
+
+    def lay(
+        self, groups: Mapping[Group, Collection[Port]], entries: Entries, nics: Nics, hops: Hops
+    ) -> None:
+        """Routes for groups, to all their destinations, that keep off some next hops; no others.
+
+        OSError if the kernel does not answer.
+        """
+        if not groups:
+            self._clear()
+            return
+        indexes, wanted = hops.indexes(), dict[bytes, set[int]]()
+        for destination, group in entries.leading_to(groups):
+            avoided = {indexes[port] for port in groups[group] if port in indexes}
+            wanted.setdefault(nics.addresses[destination], set()).update(avoided)
+        self._lay(wanted)
+
+    def _lay(self, wanted: Mapping[bytes, Collection[int]]) -> None:
+        self._rule()
+        stale = set() if self._clean and self._since is None else set(_laid(self._kernel))
+        self._since, self._clean = self._clock(), True
+        requests: list[Request] = []
+        for destination, avoided in list(wanted.items())[:MOST]:
+            ways = self._ways(destination)
+            left = [way for way in ways if way.interface not in avoided]
+            if 0 < len(left) < len(ways):
+                requests.append(_add(destination, left))
+                stale.discard(destination)
+        ask(self._kernel, [*map(_delete, stale), *requests])
+
+    def _clear(self) -> None:
+        if self._since is not None or not self._clean:
+            ask(self._kernel, list(map(_delete, _laid(self._kernel))))
+            self._since, self._clean = None, True
+
+    def _rule(self) -> None:
+        """Have the rules by which packets come to our table. They are there for good."""
+        if not self._ruled:
+            ask(self._kernel, list(map(change_rule, slot_rules(marks.DETOUR))))
+            self._ruled = True
+
+    def _ways(self, destination: bytes) -> list[Way]:
+        """What the main table would do with a destination, as far as it does it by gateways."""
+        head = _ROUTE.pack(_IPV4, _WHOLE, 0, 0, 0, 0, 0, 0, _MATCH_ONLY)
+        try:
+            answers = self._kernel.get(GET_ROUTE, head + attribute(_DESTINATION, destination))
+        except KernelError:  # the underlay does not reach it at all
+            return []
+        return [way for answer in answers for way in _hops(answer.body)]
+
+
+def _hops(body: bytes) -> Iterator[Way]:
+    """The next hops of a route as the kernel tells it."""
+    told = attributes(body[_ROUTE.size :])
+    if _OIF in told and _GATEWAY in told:
+        yield Way(number(told[_OIF]), told[_GATEWAY], 0)
+    several, at = told.get(_MULTIPATH, b""), 0
+    while at + _HOP.size <= len(several):
+        length, flags, weight, interface = _HOP.unpack_from(several, at)
+        gateway = attributes(several[at + _HOP.size : at + length]).get(_GATEWAY)
+        if gateway is not None and not flags & _UNUSABLE:
+            yield Way(interface, gateway, weight)
+        at += max(length, _HOP.size) + (-length % 4)
+
+
+def _add(destination: bytes, ways: Collection[Way]) -> Request:
+    hops = b""
+    for way in ways:
+        gateway = attribute(_GATEWAY, way.gateway)
+        hops += _HOP.pack(_HOP.size + len(gateway), _ON_LINK, way.weight, way.interface) + gateway
+    body = _head(destination) + attribute(_MULTIPATH, hops)
+    return Request(NEW_ROUTE, CREATE | REPLACE, body)
+
+
+def _delete(destination: bytes) -> Request:
+    return Request(DELETE_ROUTE, 0, _head(destination))
+
+
+def _head(destination: bytes) -> bytes:
+    head = _ROUTE.pack(_IPV4, _WHOLE, 0, 0, 0, marks.PROTOCOL, 0, _UNICAST, 0)
+    table = native(_TABLE_ATTRIBUTE, _TABLE) + native(_PRIORITY, marks.METRIC)
+    return head + table + attribute(_DESTINATION, destination)
+
+
+def _laid(kernel: Netlink) -> list[bytes]:
+    """Destinations of the routes that are in our table, whoever made them."""
+    head = _ROUTE.pack(_IPV4, 0, 0, 0, 0, marks.PROTOCOL, 0, 0, 0) + native(
+        _TABLE_ATTRIBUTE, _TABLE
+    )
+    found = []
+    try:
+        for data in kernel.dump(GET_ROUTE, head):
+            for message in messages(data):
+                told = attributes(message.body[_ROUTE.size :])
+                if message.kind == NEW_ROUTE and number(told[_TABLE_ATTRIBUTE]) == _TABLE:
+                    found.append(told[_DESTINATION])
+    except KernelError:  # there is no such table yet
+        return []
+    return found
+
+
+def clean(kernel: Netlink) -> int:
+    """Remove all detours; how many there were."""
+    laid = _laid(kernel)
+    ask(kernel, list(map(_delete, laid)))
+    return len(laid)

@@ -1,0 +1,130 @@
+"""Primary and backup both gone: packets go around what the underlay does not know of yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from heddle_agent.fib import Group, Link, NextHop, Packet
+from heddle_agent.fib.linux import LinuxFib, clean, detours, marks
+from heddle_agent.table import Forwarding
+from tests.contract import fib_linux
+from tests.contract.fib_bench import ADDRESSES
+from tests.contract.fib_linux import CABLES, World
+from tests.unit.agent.worlds import SPINES, SWITCH, far, push, take, uplink
+
+PAIR, OTHER = ("nic0", "far0", 0, 0), ("nic0", "far1", 0, 0)
+TABLE = marks.TABLES + marks.DETOUR
+KEY = (SPINES[0], SPINES[1], (far(0),), (far(1),))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A switch whose underlay spreads over four spines."""
+    with fib_linux.world() as world:
+        yield world
+
+
+@pytest.fixture
+def forwarding(world: World) -> Iterator[Forwarding]:
+    """Two entries by the same two spines, of which both ways end at the same leaf."""
+    with closing(LinuxFib(SWITCH, CABLES, opener=world.switch.netlink)) as backend:
+        forwarding = Forwarding(SWITCH, backend, [hop.port for hop in SPINES])
+        take(forwarding, push([(PAIR, KEY), (OTHER, KEY)], addresses=ADDRESSES))
+        yield forwarding
+
+
+def ways(world: World, destination: str = "far0") -> set[NextHop]:
+    """The uplinks of packets of 64 ports."""
+    packets = [Packet("nic0", destination, port) for port in range(64)]
+    wire = [(ADDRESSES[p.source], ADDRESSES[p.destination], *p[2:]) for p in packets]
+    tokens = [world.send(one) for one in wire]
+    return {SPINES[int(str(world.arrives(token)).removeprefix("up"))] for token in tokens}
+
+
+def laid(world: World) -> list[str]:
+    """Detours, as the kernel has them; a table without a route is none."""
+    return world.switch.run("sh", "-c", f"ip route show table {TABLE} 2>&1; true").splitlines()
+
+
+def lose(forwarding: Forwarding, *links: Link, up: bool = False) -> None:
+    """Links are lost one after the other, or come back."""
+    for link in links:
+        forwarding.links_changed({link: up})
+
+
+def test_packets_keep_off_ways_that_are_lost(world: World, forwarding: Forwarding) -> None:
+    """Of four equal ways of the underlay two are dead: flows are on the others, all of them."""
+    lose(forwarding, far(0))
+    assert ways(world) == {SPINES[1]}
+    lose(forwarding, far(1))
+    assert ways(world) == ways(world, "far1") == {SPINES[2], SPINES[3]}
+    lose(forwarding, far(2))
+    assert ways(world) == {SPINES[3]}
+    lose(forwarding, far(1), up=True)
+    assert ways(world) == {SPINES[1]}
+    lose(forwarding, far(0), far(2), up=True)
+    assert ways(world) == {SPINES[0]}
+
+
+def test_a_carrier_lost_meanwhile_is_left_by_the_kernel_alone(
+    world: World, forwarding: Forwarding
+) -> None:
+    """A detour has several next hops, of which those without carrier are not used."""
+    world.switch.run("sysctl", "-qw", "net.ipv4.conf.up2.ignore_routes_with_linkdown=1")
+    lose(forwarding, far(0), far(1))
+    world.cable(2, up=False)
+    assert ways(world) == {SPINES[3]}
+
+
+def test_without_another_way_the_underlay_is_left_as_it_is(
+    world: World, forwarding: Forwarding
+) -> None:
+    """All four are lost: whatever it does is as good, and it may know more."""
+    lose(forwarding, *(far(number) for number in range(4)))
+    assert not any("nexthop" in line or "via" in line for line in laid(world))
+    assert len(ways(world)) > 1
+
+
+def test_links_elsewhere_are_no_reason_to_keep_off(world: World, forwarding: Forwarding) -> None:
+    """A spine that lost another leaf is a way to this one still."""
+    lose(forwarding, far(0), far(1), Link.between("spine2", "leaf7"))
+    assert ways(world) == {SPINES[2], SPINES[3]}
+
+
+def test_routing_has_its_way_again_after_a_while(
+    world: World, forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has learnt by then nobody else knows; a look before that changes nothing."""
+    lose(forwarding, far(0), far(1))
+    forwarding.mend()
+    assert ways(world) == {SPINES[2], SPINES[3]}
+    monkeypatch.setattr(detours, "LASTING_SECONDS", 0.0)
+    forwarding.mend()
+    assert laid(world) == []
+    assert ways(world) == set(SPINES)
+    lose(forwarding, far(0), far(1), up=True)
+    assert ways(world) == {SPINES[0]}
+
+
+def test_what_a_dead_agent_left_goes(world: World, forwarding: Forwarding) -> None:
+    """The next agent sees what is lost by itself; and cleaning leaves nothing."""
+    lose(forwarding, far(0), far(1))
+    assert len(laid(world)) > 0
+    forwarding.fib.close()
+    with closing(LinuxFib(SWITCH, CABLES, opener=world.switch.netlink)) as backend:
+        again = Forwarding(SWITCH, backend, [hop.port for hop in SPINES])
+        assert ways(world) == {SPINES[0]}
+        lose(again, uplink(0), far(1))
+        assert {SPINES[0], SPINES[1]}.isdisjoint(ways(world))
+    assert clean(world.switch.netlink).routes > 0
+    assert laid(world) == []
+
+
+def test_a_group_that_is_not_there_takes_no_detour(world: World, forwarding: Forwarding) -> None:
+    """Nothing changes by it."""
+    assert isinstance(forwarding.fib, LinuxFib)
+    forwarding.fib.detour({Group(SPINES[0]): {SPINES[1].port}})
+    assert ways(world) == {SPINES[0]}

@@ -17,6 +17,8 @@ from heddle_emulator.report.evidence import Certified, Chart, Event, Line, Mark,
 from heddle_emulator.report.maps import Snapshot, heat_maps
 
 MOST_LINES = 8
+MOMENT = 1e-9
+"""Seconds before the end in which nothing is seen: what stops there stops with the run."""
 
 
 def story(outcome: Outcome, title: str, variant: str) -> Story:
@@ -68,8 +70,9 @@ def _slowest(turns: list[Turn], rows: Ints) -> Floats:
 
 
 def _line(name: str, times: Floats, values: Floats, end: float) -> Line:
-    shown = [round(float(value), 4) for value in values]
-    return Line(name, (*times.round(6).tolist(), end), (*shown, shown[-1]))
+    before = np.flatnonzero(times < end - MOMENT)
+    shown = [round(float(value), 4) for value in values[before]]
+    return Line(name, (*times[before].round(6).tolist(), end), (*shown, shown[-1]))
 
 
 def _snapshots(outcome: Outcome) -> Iterator[Snapshot]:

@@ -24,7 +24,7 @@ STEP = 0.01
 """Utilisation of one step of a byte, up to ``MOST`` of them."""
 PANEL, PAGE = 300, 1000
 """Pixels that a small map may take, of which several stand side by side, and a large one."""
-LARGEST, LEAST, TALL = 26, 4, 9
+LARGEST, LEAST, TALL = 30, 4, 9
 BROAD = 9
 """Pixels of a cell that holds its own cross; in narrower ones crosses reach beyond it."""
 FULLEST = 8

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heddle_emulator.report import words
 from heddle_emulator.report.axis import Axis, Tick
 from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Number, Story
-from heddle_emulator.report.timeline import WORDS
+from heddle_emulator.report.timeline import WORDS, episodes
 
 WIDTH, HEIGHT = 1000.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 20.0, 24.0, 26.0
 MOST_LINES = 8
 """As many as eyes tell apart; the rest are drawn alike."""
 HEADROOM = 1.06
+REACTIONS = frozenset({Mark.DETECTED, Mark.REPAIR, Mark.RECOVERED, Mark.PLAN, Mark.ACK})
 MARKED = (Mark.FAULT, Mark.REPAIR, Mark.RECOVERED, Mark.ACK, Mark.MEND)
 NEAR = 12.0
+CLOSE = 0.25
+"""Share of a run below which its first episode is drawn once more, by itself."""
+AROUND = 0.35
+"""What is seen before and after it, in lengths of the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,51 @@ def plots(story: Story, stories: Sequence[Story]) -> tuple[Plot, ...]:
     Charts of one title among ``stories`` have one scale, so that variants can be compared.
     """
     shown = [chart for chart in story.charts if _values(chart)]
-    return tuple(_plot(chart, story, _range(chart, stories)) for chart in shown)
+    window = _first_episode(story)
+    found = list[Plot]()
+    for chart in shown:
+        scale = _range(chart, stories)
+        found.append(_plot(chart, story, scale))
+        closer = window and _within(chart, *window)
+        if closer:
+            found.append(_plot(closer, replace(story, seconds=None), scale))
+    return tuple(found)
+
+
+def _first_episode(story: Story) -> tuple[float, float] | None:
+    """From a little before the first fault until a little after what it set off, if that is short.
+
+    A dip of milliseconds in a run of seconds is a line that says nothing.
+    """
+    told = next(iter(episodes(story)), ())
+    faults = [event.at for event in told if event.mark is Mark.FAULT]
+    ends = [event.at for event in told if event.mark in REACTIONS]
+    if not faults or not ends or max(ends) <= min(faults):
+        return None
+    begin, length = min(faults), max(ends) - min(faults)
+    whole = max((time for one in story.charts for line in one.lines for time in line.times),
+                default=0.0)  # fmt: skip
+    if length * (1 + 2 * AROUND) > CLOSE * whole:
+        return None
+    return max(0.0, begin - AROUND * length), min(whole, max(ends) + AROUND * length)
+
+
+def _within(chart: Chart, begin: float, end: float) -> Chart | None:
+    """A part of a chart; None where nothing happens in it."""
+    parts = [_part(line, begin, end) for line in chart.lines]
+    if all(len(set(part.values)) <= 1 for part in parts):
+        return None
+    return replace(chart, title=f"{chart.title}, around the first fault", lines=tuple(parts))
+
+
+def _part(line: Line, begin: float, end: float) -> Line:
+    points = list(zip(line.times, line.values, strict=True))
+    before = [value for time, value in points if time <= begin]
+    inside = [(time, value) for time, value in points if begin < time < end]
+    first = before[-1] if before else None
+    told = [(begin, first), *inside]
+    times, values = zip(*told, (end, told[-1][1]), strict=True)
+    return Line(line.name, times, values)
 
 
 def _range(chart: Chart, stories: Sequence[Story]) -> tuple[float, float]:

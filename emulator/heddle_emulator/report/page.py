@@ -28,6 +28,7 @@ class Told:
     story: Story
     overview: timeline.Track | None
     episodes: tuple[timeline.Track, ...]
+    more_episodes: int
     plots: tuple[lines.Plot, ...]
     heats: tuple[heat.Heat, ...]
     shown: frozenset[str]
@@ -98,7 +99,8 @@ def _told(story: Story, stories: tuple[Story, ...]) -> Told:
     return Told(
         story=story,
         overview=timeline.overview(story),
-        episodes=timeline.episodes(story),
+        episodes=timeline.reactions(story),
+        more_episodes=max(0, len(timeline.episodes(story)) - timeline.MOST_EPISODES),
         plots=lines.plots(story, stories),
         heats=maps,
         shown=frozenset(shown),

@@ -93,10 +93,15 @@ def overview(story: Story) -> Track | None:
     return _track(title, story.events, lambda event: axis.at(event.at), axis.ticks(8, words.tick))
 
 
-def episodes(story: Story) -> tuple[Track, ...]:
-    """What each fault set off, on an axis of decades; the first few of them."""
-    found = [one for one in _episodes(story.events) if _is_told(one)]
-    return tuple(_zoomed(number, one) for number, one in enumerate(found[:MOST_EPISODES], 1))
+def episodes(story: Story) -> tuple[tuple[Event, ...], ...]:
+    """Events that each fault, or mend, set off, it being the first of them."""
+    return tuple(tuple(one) for one in _episodes(story.events) if _is_told(one))
+
+
+def reactions(story: Story) -> tuple[Track, ...]:
+    """The first few episodes, each on an axis of decades."""
+    found = episodes(story)[:MOST_EPISODES]
+    return tuple(_zoomed(number, one) for number, one in enumerate(found, 1))
 
 
 def _is_told(events: Sequence[Event]) -> bool:
@@ -117,9 +122,8 @@ def _episodes(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 
 def _is_over(events: Sequence[Event], following: Event) -> bool:
-    if following.at - events[0].at > EPISODE_SECONDS:
-        return True
-    return following.mark is Mark.MEND and events[0].mark is Mark.FAULT
+    """A fault after a mend, or the other way round, begins another."""
+    return following.mark is not events[0].mark or following.at - events[0].at > EPISODE_SECONDS
 
 
 def _zoomed(number: int, events: Sequence[Event]) -> Track:

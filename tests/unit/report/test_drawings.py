@@ -46,14 +46,14 @@ def test_every_event_is_on_the_timeline(events: list[Event]) -> None:
         places = [dot.x for dot in lane.dots]
         assert places == sorted(places)
         assert all(track.left <= x <= track.width for x in places)
-    for episode in timeline.episodes(story):
+    for episode in timeline.reactions(story):
         assert all(dot.x >= episode.left for lane in episode.lanes for dot in lane.dots)
 
 
 def test_a_reaction_of_milliseconds_is_told_apart() -> None:
     """In the episode of its fault each event has a mark of its own; in the whole run not."""
     story = Story("run", seconds=60.0, events=EVENTS)
-    (episode,) = timeline.episodes(story)
+    (episode,) = timeline.reactions(story)
     assert sum(len(lane.dots) for lane in episode.lanes) == len(EVENTS) - 1
     places = [lane.dots[0].x for lane in episode.lanes]
     assert places == sorted(places)
@@ -90,6 +90,27 @@ def test_extremes_of_a_line_are_drawn_however_many_points_there_are(
         up = Axis(min(0.0, *known), max(known) * lines.HEADROOM, plot.bottom, plot.top)
         assert min(ys) == up.at(max(known))
         assert max(ys) == up.at(min(known))
+
+
+def test_a_dip_of_milliseconds_is_drawn_by_itself() -> None:
+    """A run of seconds shows it as a line; around the fault it has a width, on the same scale."""
+    rates = Chart("rate", "", (Line("a", (0.0, 0.1, 0.12, 10.0), (8.0, 2.0, 7.0, 7.0)),))
+    story = Story("run", seconds=10.0, events=EVENTS, charts=(rates,))
+    whole, closer = lines.plots(story, [story])
+    assert closer.title == "rate, around the first fault"
+    assert closer.y_ticks == whole.y_ticks
+    widths = [_width(plot.curves[0].path) for plot in (whole, closer)]
+    assert widths[0] < 3
+    assert widths[1] > 50
+    assert closer.curves[0].least == "2"
+    still = replace(rates, lines=(Line("a", (0.0, 10.0), (8.0, 8.0)),))
+    assert len(lines.plots(replace(story, charts=(still,)), [story])) == 1
+
+
+def _width(path: str) -> float:
+    """Pixels from the first step of a path to the second."""
+    first, second, *_ = (float(x) for x in re.findall(r"H([\d.]+)", path))
+    return second - first
 
 
 def test_charts_of_one_title_have_one_scale() -> None:

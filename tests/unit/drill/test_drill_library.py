@@ -1,0 +1,43 @@
+"""The library as a whole: enough of it, every kind of fault in it, and a page that tells of it."""
+
+from __future__ import annotations
+
+from heddle_emulator.drill.load import load_scenario
+from heddle_emulator.drill.scenario import Kind, Point
+from tests.drills.table import PAGE, page, paths
+
+SCENARIOS = [load_scenario(path) for path in paths()]
+STEPS = [step for one in SCENARIOS for step in (*one.setup, *one.timeline)]
+UNROLLED = {Kind.FLAP}
+"""Kinds that are cuts and mends once a file is read."""
+
+
+def test_the_page_tells_of_every_drill() -> None:
+    """README.md is what the files say; where it is not, tests/drills/table.py writes it anew."""
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_there_are_enough_drills_with_names_of_their_own() -> None:
+    """At least 40, of which at least 25 need nothing but time."""
+    names = [one.name for one in SCENARIOS]
+    assert len(set(names)) == len(names) >= 40
+    assert sum("fluid" in one.worlds for one in SCENARIOS) >= 25
+
+
+def test_every_kind_of_fault_is_drilled() -> None:
+    """Each kind of step occurs, and the controller dies at each of its named points."""
+    kinds = {step.kind for step in STEPS}
+    text = "".join(path.read_text() for path in paths())
+    kinds |= {kind for kind in UNROLLED if f"{kind.value}:" in text}
+    assert set(Kind) - kinds == set()
+    assert {step.point for step in STEPS} >= set(Point)
+
+
+def test_one_two_four_and_eight_links_are_lost_at_once() -> None:
+    """As many as a name says, at the same moment."""
+    found = {
+        one.name: sum(len(step.targets) for step in one.timeline if step.kind is Kind.CUT)
+        for one in SCENARIOS
+        if one.name.startswith("lost-")
+    }
+    assert found == {"lost-1": 1, "lost-2": 2, "lost-4": 4, "lost-8": 8}

@@ -50,5 +50,6 @@ lock: setup  ## resolve requirements.lock anew (LOCK_ARGS=--upgrade takes newer 
 bench: setup  ## Heddle and its peers side by side; writes bench.json (BENCH_ARGS=--quick, --full)
 	@$(PY) tests/bench/run.py $(BENCH_ARGS)
 
-drills: setup  ## play every drill on real kernels, as root; report in drills-report (DRILL_ARGS='--runs 3')
+drills: setup  ## play every drill, in virtual time and (as root) on real kernels; reports in drills-report (DRILL_ARGS='--runs 3')
+	@.venv/bin/heddle-emulator drill tests/drills/fluid/*.yaml --report drills-report/fluid $(DRILL_ARGS)
 	@.venv/bin/heddle-emulator drill tests/drills/netns/*.yaml --report drills-report $(DRILL_ARGS)

@@ -1,0 +1,100 @@
+"""The fluid world against packets on cases nobody chose: makespans within 5 %.
+
+Small fabrics of every sort, collectives of all sorts, one or two groups on hosts anywhere, QPs
+hashed; messages that take time to start, links that take time to pass. A NIC serves its QPs in
+turns, and so does every switch: what a fluid model assumes of congestion control.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric
+from heddle_emulator.play.nccl import Trial, script_of
+from heddle_emulator.play.play import Setting, play
+from heddle_emulator.strategy import choose
+from heddle_emulator.topology import clos, random_regular, three_tier
+from tests.unit.emulator.packet_steps import twin_of
+
+CLOSE = 0.05
+PACKETS = 100
+"""Of the largest message."""
+MESSAGE = 1.0
+"""Gbit that each rank has to send or so, on links of 400 Gbit/s."""
+WAYS = (
+    ("all_reduce", "ring"),
+    ("all_gather", "ring"),
+    ("reduce_scatter", "ring"),
+    ("all_reduce", "halving-doubling"),
+    ("all_reduce", "mesh"),
+    ("all_gather", "mesh"),
+    ("alltoall", "pairwise"),
+    ("alltoall", "skewed"),
+    ("sendrecv", "ring"),
+)
+
+
+@st.composite
+def fabrics(draw: st.DrawFn) -> Fabric:
+    """Leaves and spines, two tapered zones, or switches at random; a GPU a host."""
+    kind = draw(st.sampled_from(["clos", "zones", "regular"]))
+    if kind == "clos":
+        spines, speed = draw(st.integers(1, 4)), draw(st.sampled_from([200.0, 400.0, 800.0]))
+        return clos(leaves=4, spines=spines, nics_per_leaf=3, nics_per_host=1, uplink_gbps=speed)
+    if kind == "zones":
+        taper = draw(st.sampled_from([1.0, 2.0, 4.0]))
+        return three_tier(
+            zones=2, leaves=2, spines=2, nics_per_leaf=3, cores=2, taper=taper, nics_per_host=1
+        )
+    seed = draw(st.integers(0, 99))
+    return random_regular(switches=6, degree=3, nics_per_switch=2, nics_per_host=1, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """In parts of the time that a message needs on a link."""
+
+    startup: float
+    hop: float
+
+
+costs = st.builds(Costs, st.sampled_from([0.0, 0.02, 0.1]), st.sampled_from([0.0, 0.005, 0.02]))
+
+
+@st.composite
+def trials(draw: st.DrawFn, fabric: Fabric) -> Trial:
+    """One group or two, on hosts in any order."""
+    op, algorithm = draw(st.sampled_from(WAYS))
+    hosts = draw(st.permutations([*fabric.structure.nics_of_host]))
+    power = algorithm == "halving-doubling"
+    ranks = draw(st.sampled_from([2, 4]) if power else st.integers(2, 6))
+    groups = [hosts[:ranks], hosts[ranks : 2 * ranks]][: draw(st.integers(1, 2))]
+    qps = draw(st.sampled_from([1, 1, 2, 4]))
+    return Trial(op, tuple(map(tuple, groups)), 1, algorithm, qps, pxn=False)
+
+
+@settings(max_examples=40)
+@given(st.data(), costs)
+def test_collectives_take_as_long_as_their_packets(data: st.DataObject, cost: Costs) -> None:
+    """Rings step by step, halves and doubles, meshes and all-to-alls."""
+    fabric = data.draw(fabrics())
+    trial = data.draw(trials(fabric))
+    script = script_of(fabric, trial).scaled(MESSAGE * 1e9 / 8)
+    carried = choose("ecmp", fabric, script.flows, data.draw(st.integers(0, 99))).carried
+    each = MESSAGE / 400 / trial.ranks
+    twin, wire = twin_of(
+        fabric,
+        script,
+        carried,
+        packets=PACKETS,
+        startup=cost.startup * each,
+        hop=cost.hop * each,
+    )
+    fluid = play(fabric, script, carried, Setting(wire, nvlink_gbps=1e9)).seconds
+    packets = twin.run()
+    note(f"fluid {fluid:.6f} s, packets {packets:.6f} s")
+    assert fluid == pytest.approx(packets, rel=CLOSE)

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,22 +50,26 @@ class Controller:
             return await self.process.wait()
 
 
-async def start(path: Path, *options: str) -> tuple[Process, Path]:
+async def start(
+    path: Path, *options: str, program: Sequence[str | Path] = (PROGRAM,)
+) -> tuple[Process, Path]:
     """Start a controller with a store below ``path``; its log goes to a file there."""
     log = path / "controller.log"
     store = f"sqlite:///{path / 'heddle.sqlite3'}"
     words = ("--listen", "127.0.0.1:0", "--metrics-port", "0", "--store", store, *options)
     with log.open("ab") as stderr:
         process = await asyncio.create_subprocess_exec(
-            PROGRAM, "serve", *words, stdin=DEVNULL, stdout=PIPE, stderr=stderr
+            *program, "serve", *words, stdin=DEVNULL, stdout=PIPE, stderr=stderr
         )
     return process, log
 
 
 @asynccontextmanager
-async def controlling(path: Path, *options: str) -> AsyncIterator[Controller]:
+async def controlling(
+    path: Path, *options: str, program: Sequence[str | Path] = (PROGRAM,)
+) -> AsyncIterator[Controller]:
     """A controller that is ready; killed at the end if it still runs."""
-    process, log = await start(path, *options)
+    process, log = await start(path, *options, program=program)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(30):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,6 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from heddle.v1 import placement_pb2
+from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
@@ -23,6 +26,7 @@ from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import three_tier
 from heddle_emulator.walk import measure
 from tests.integration.controlling import Controller, controlling
+from tests.integration.mortal import DIE
 from tests.redis_server import EVERY_SECOND, RedisServer
 
 NAME = "fabrics/replicated"
@@ -64,6 +68,10 @@ class Replica:
         await self.controller.process.wait()
         return at
 
+    def doom(self, step: str) -> None:
+        """Have it kill itself when it comes to a step of its work: see ``mortal``."""
+        (self.controller.log.parent / DIE).write_text(step)
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Log lines of an event, oldest first."""
         lines = self.controller.log.read_text().splitlines()
@@ -89,20 +97,27 @@ class House:
     fabric: Fabric
     stack: AsyncExitStack
     replicas: list[Replica] = field(default_factory=list)
+    started: int = 0
     jobs: list[Job] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     """Packets of programmed jobs that were found to be lost, whenever that was looked at."""
     fleet: Fleet = field(init=False)
 
+    async def again(self, replica: Replica) -> Replica:
+        """Start a replica where one was that is gone."""
+        return await self.another("--listen", replica.address)
+
     async def another(self, *options: str) -> Replica:
         """Start a replica."""
-        name = f"r{len(self.replicas)}"
+        self.started += 1
+        name = f"r{self.started}"
         folder = self.folder / name
         await asyncio.to_thread(folder.mkdir)
         started = controlling(
             folder,
             *("--store", self.redis.url, "--controller-id", name, "--log-format", "json"),
             *options,
+            program=(sys.executable, "-m", "tests.integration.mortal", str(folder)),
         )
         replica = Replica(name, await self.stack.enter_async_context(started))
         self.replicas.append(replica)
@@ -128,6 +143,14 @@ class House:
         for one in jobs:
             await client.submit(one)
             self.jobs.append(one)
+
+    async def withdraw(self, replica: Replica) -> None:
+        """Take the last job away again."""
+        name = f"{NAME}/jobs/{self.jobs[-1].name}"
+        async with replica.controller.channel() as channel:
+            request = placement_pb2.DeleteJobRequest(name=name)
+            await PlacementServiceStub(channel).DeleteJob(request, timeout=SECONDS)
+        self.jobs.pop()
 
     def flows(self) -> Flows:
         """Of all jobs that were acknowledged."""

@@ -7,9 +7,10 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 DRILL_ARGS ?=
+FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format shape proto lock bench drills
+.PHONY: help setup demo test lint format shape proto lock bench fuzz drills
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +50,9 @@ lock: setup  ## resolve requirements.lock anew (LOCK_ARGS=--upgrade takes newer 
 
 bench: setup  ## Heddle and its peers side by side; writes bench.json (BENCH_ARGS=--quick, --full)
 	@$(PY) tests/bench/run.py $(BENCH_ARGS)
+
+fuzz: setup  ## a million odd inputs for all that reads what strangers write (FUZZ_ARGS='--seed 7')
+	@$(PY) -m tests.fuzz.run $(FUZZ_ARGS)
 
 drills: setup  ## play every drill, in virtual time and (as root) on real kernels; reports in drills-report (DRILL_ARGS='--runs 3')
 	@.venv/bin/heddle-emulator drill tests/drills/fluid/*.yaml --report drills-report/fluid $(DRILL_ARGS)

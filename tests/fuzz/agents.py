@@ -1,0 +1,230 @@
+"""Targets: what agents are told, by controllers and by each other, and what they tell."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from heddle.v1 import agent_pb2 as pb
+from heddle.v1 import common_pb2, relay_pb2
+from heddle_agent.backdoor import BackDoor, KeyRing, wire
+from heddle_agent.backdoor.wire import MalformedError
+from heddle_agent.fib import Link, MemoryFib
+from heddle_agent.session.decode import MalformedPushError, decode_push
+from heddle_agent.table import Forwarding, Status
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.program import no_entries
+from heddle_controller.reconcile.southbound import Push, PushMode
+from heddle_controller.serve.codec import agent as codec
+from tests.fuzz.target import Target, check
+from tests.fuzz.wires import disturbed, message
+from tests.unit.agent.controllers import wire_push
+from tests.unit.agent.doors import FABRIC, KEY, Air, Place
+from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
+from tests.unit.store.samples import clos
+
+
+def parsed(kind: type[Any], use: Callable[[Any], bool]) -> Callable[[bytes], bool]:
+    """Bytes that are no message are refused before anybody looks at them."""
+
+    def run(content: bytes) -> bool:
+        made = kind()
+        try:
+            made.ParseFromString(content)
+        except DecodeError:
+            return False
+        return use(made)
+
+    return run
+
+
+def _push(made: pb.Push) -> bool:
+    """A push that is taken is what the table then holds, and its hops are the switch's."""
+    try:
+        push = decode_push(made)
+    except MalformedPushError:
+        return False
+    fib = MemoryFib(SWITCH, SPINES, FixedUnderlay(), table_size=64)
+    forwarding = Forwarding(SWITCH, fib, (hop.port for hop in SPINES))
+    receipt = forwarding.receive(push)
+    forwarding.program(push)
+    held = fib.read_back()
+    local = {hop.port for hop in SPINES}
+    named = {endpoint.nic for endpoint in made.operations.endpoints}
+    for (source, destination, *ports), group in held.items():
+        check(group.primary.port in local, "a next hop is the switch's own")
+        check(group.backup is None or group.backup.port in local, "so is a backup")
+        check({source, destination} <= named, "NICs are those of the push")
+        check(all(0 <= port < 65536 for port in ports), "ports are ports")
+    check(len(held) <= 64, "the table's size holds")
+    taken = receipt.status is Status.APPLIED
+    check(forwarding.table.fence.epoch == (made.epoch if taken else 0), "the fence is what it was")
+    return bool(held)
+
+
+def _session(made: pb.SessionParameters) -> bool:
+    try:
+        about = codec.session_from_pb(made, 1)
+    except InputError:
+        return False
+    check(made.fabric == f"fabrics/{about.fabric}", "a session is of the fabric it names")
+    check(about.switch == made.switch, "and of the switch")
+    check(0 <= about.generation < 1 << 63, "numbers fit the store")
+    return True
+
+
+SENT = Push(PushMode.FULL_SYNC, 1, 1, clos(), no_entries(), no_entries())
+
+
+def _result(made: pb.PushResult) -> bool:
+    try:
+        codec.stage_from_pb(made, SENT, 1.0)
+        codec.table_from_pb(made)
+    except InputError:
+        return False
+    check((made.epoch, made.generation) == (1, 1), "an answer is of its push")
+    return True
+
+
+def _links(made: pb.LinkStateReport) -> bool:
+    try:
+        report = codec.links_from_pb(made, "l0", "i1")
+    except InputError:
+        return False
+    for seen in report.links:
+        check(seen.state.name in {"UP", "DOWN"}, "links are up or down")
+        check(0 <= seen.sequence < 1 << 63, "numbers fit the store")
+    return True
+
+
+def _counters(made: pb.CounterReport) -> bool:
+    try:
+        counters = codec.counters_from_pb(made)
+    except InputError:
+        return False
+    check(counters is not None, "counters are something")
+    return True
+
+
+def _letter(made: relay_pb2.Letter) -> bool:
+    return bool(made.notes)
+
+
+class Doors:
+    """A door that knows its peer, and what the peer has really sent."""
+
+    def __init__(self) -> None:
+        self.air = Air(random.Random(1))
+        self.heard: list[object] = []
+        self.doors = {name: self._door(name) for name in ("l0", "s0")}
+        for name, other in (("l0", "s0"), ("s0", "l0")):
+            self.doors[name].set_peers({other: other})
+        self.air.doors = self.doors
+        self.air.deliver()
+        self.doors["s0"].announce([Link.between("s0", "l1")])
+        self.sent = [datagram for _, target, datagram in self.air.waiting if target == "l0"]
+        self.air.deliver()
+        check(self.heard, "what was really sent is heard")
+        check(self.sent, "and is known here")
+        self.heard.clear()
+
+    def _door(self, name: str) -> BackDoor:
+        return BackDoor(
+            fabric=FABRIC,
+            switch=name,
+            keys=KeyRing([KEY], clock=lambda: 0.0),
+            network=Place(self.air, name),
+            heard=lambda switch, down: self.heard.append((switch, tuple(down))),
+            boot=1,
+        )
+
+    def strike(self, content: bytes) -> bool:
+        """Nothing without the key, and nothing that was heard before, moves a flow."""
+        self.doors["l0"].receive(content, "10.9.9.9:7")
+        self.air.waiting.clear()
+        check(not self.heard, "nobody is believed without the key, or twice")
+        return False
+
+
+def _body(
+    decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]
+) -> Callable[[bytes], bool]:
+    """What is taken says the same again when it is written."""
+
+    def run(content: bytes) -> bool:
+        try:
+            made = decode(content)
+        except MalformedError:
+            return False
+        check(decode(encode(made)) == made, "a body survives a round trip")
+        return True
+
+    return run
+
+
+def _make(good: Message) -> Callable[[random.Random], bytes]:
+    """Messages like a good one, or of its type alone."""
+
+    def make(chance: random.Random) -> bytes:
+        if chance.random() < 0.6:
+            return disturbed(good, chance).SerializeToString()
+        descriptor: Any = good.DESCRIPTOR
+        return message(descriptor, chance).SerializeToString()
+
+    return make
+
+
+def _message(name: str, good: Message, use: Callable[[Any], bool], weight: float = 2) -> Target:
+    content = good.SerializeToString()
+    return Target(name, parsed(type(good), use), [content], _make(good), weight)
+
+
+def _good() -> dict[str, Message]:
+    """A good message of each kind."""
+    link = common_pb2.LinkRef(source="l0", target="s0", key="0")
+    seen = pb.LinkObservation(link=link, state=common_pb2.STATE_DOWN, sequence=3, reason="carrier")
+    rows = [("nic0", "far0", 0, 0, 1), ("nic0", "far1", 100, 2, None)]
+    return {
+        "push": wire_push(*rows, full=True, risk=("spine0", "leaf1")),
+        "session": pb.SessionParameters(fabric="fabrics/f1", switch="l0", instance_id="i1"),
+        "result": pb.PushResult(
+            nonce=1, epoch=1, generation=1, stage=pb.PUSH_STAGE_FIB, status=pb.PUSH_STATUS_APPLIED
+        ),
+        "links": pb.LinkStateReport(links=[seen], full=True),
+        "counters": pb.CounterReport(
+            endpoints=[pb.Endpoint(nic="n0.0"), pb.Endpoint(nic="n1.0")],
+            sources=[0],
+            destinations=[1],
+            source_ports=[0],
+            packets=[3],
+            bytes=[300],
+        ),
+        "letter": relay_pb2.Letter(
+            sender="r1", notes=[relay_pb2.Note(call=relay_pb2.LeaderCall(epoch=3, holder="r1"))]
+        ),
+    }
+
+
+def targets() -> list[Target]:
+    """All of them."""
+    doors, good = Doors(), _good()
+    record = wire.Record("s0", 3, 4, (Link.between("s0", "l1"),))
+    notice, digest = wire.encode_notice(record), wire.encode_digest(3, 2**40)
+    return [
+        _message("push to an agent", good["push"], _push, 3),
+        _message("session of an agent", good["session"], _session),
+        _message("answer of an agent", good["result"], _result),
+        _message("links of an agent", good["links"], _links),
+        _message("counters of an agent", good["counters"], _counters),
+        _message("letter among replicas", good["letter"], _letter, 1),
+        Target("datagram to a back door", doors.strike, doors.sent, weight=4),
+        Target("notice", _body(wire.decode_notice, wire.encode_notice), [notice], weight=4),
+        Target("digest", _body(wire.decode_digest, _digest), [digest], weight=2),
+    ]
+
+
+def _digest(told: tuple[int, int]) -> bytes:
+    return wire.encode_digest(*told)

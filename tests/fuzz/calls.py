@@ -1,0 +1,261 @@
+"""Targets: every method of every service, past the wire and through everything behind it.
+
+Requests go to the servicers of an API over a real store; what they raise has to become a
+status that tells of a fault of the client's, or of the state of things, never of ours.
+Each method sees what others left: fabrics are put, jobs come and go, plans are committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from types import ModuleType
+from typing import Any
+
+import structlog
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from heddle.v1 import (
+    audit_pb2,
+    common_pb2,
+    demand_pb2,
+    fabric_pb2,
+    overlay_pb2,
+    placement_pb2,
+    plan_pb2,
+)
+from heddle_controller.app import planning_engine
+from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
+from heddle_controller.reconcile.audit import verify
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.records import PlanFacts
+from heddle_controller.serve.agents.link_book import LinkBook
+from heddle_controller.serve.agents.overlays import OverlayBook
+from heddle_controller.serve.audit import AuditService
+from heddle_controller.serve.codec import fabric as fabric_codec
+from heddle_controller.serve.codec import job as job_codec
+from heddle_controller.serve.demand import DemandService
+from heddle_controller.serve.fabric import FabricService
+from heddle_controller.serve.flow_index import FlowIndexes
+from heddle_controller.serve.interceptors.errors import status_of
+from heddle_controller.serve.overlay import OverlayService
+from heddle_controller.serve.placement import PlacementService
+from heddle_controller.serve.plan import PlanService
+from heddle_controller.serve.rates import RateBook
+from heddle_controller.serve.watch import Changes
+from heddle_controller.store.embedded import EmbeddedStore, open_embedded
+from heddle_controller.telemetry.metrics import Telemetry
+from heddle_controller.traffic.jobs import flows_of_job
+from tests.fuzz.target import SCRATCH, Target, check
+from tests.fuzz.wires import disturbed, message
+from tests.unit.store.samples import clos, demands, job, plan_of, program_of
+
+PROTOS: tuple[ModuleType, ...] = (
+    audit_pb2,
+    demand_pb2,
+    fabric_pb2,
+    overlay_pb2,
+    placement_pb2,
+    plan_pb2,
+)
+QUIET = {"WatchRates"}
+"""Streams that say nothing while there is nothing to say."""
+PATIENCE = 20.0
+"""Seconds after which a call hangs."""
+
+
+F1, PLAN = "fabrics/f1", "fabrics/f1/plan"
+LINK = common_pb2.LinkRef(source="l0", target="s0", key="0")
+SPEC = job_codec.job_to_pb(job("new", ("h0.1", "h1.1")))
+FLOW = demand_pb2.FlowDemand(flow="f", source="n0.0", destination="n1.1", gbps=10, job="x", qps=2)
+GOOD: dict[str, Callable[[], Message]] = {
+    "ListAuditRecords": lambda: audit_pb2.ListAuditRecordsRequest(after=1, page_size=2),
+    "PutDemands": lambda: demand_pb2.PutDemandsRequest(name=f"{F1}/demands/d2", demands=[FLOW]),
+    "ListDemands": lambda: demand_pb2.ListDemandsRequest(name=f"{F1}/demands/d1", page_size=1),
+    "DeleteDemands": lambda: demand_pb2.DeleteDemandsRequest(name=f"{F1}/demands/d2"),
+    "ReportRates": lambda: demand_pb2.ReportRatesRequest(
+        fabric=F1, batch=demand_pb2.RateBatch(interval_seconds=1, flows=["a"], rates_gbps=[2.0])
+    ),
+    "WatchRates": lambda: demand_pb2.WatchRatesRequest(fabric=F1),
+    "PutFabric": lambda: fabric_pb2.PutFabricRequest(
+        fabric=fabric_codec.fabric_to_pb("f1", clos())
+    ),
+    "GetFabric": lambda: fabric_pb2.GetFabricRequest(name=F1),
+    "ListFabrics": lambda: fabric_pb2.ListFabricsRequest(page_size=1),
+    "ListLinks": lambda: fabric_pb2.ListLinksRequest(parent=F1, page_size=3),
+    "SetLinkState": lambda: fabric_pb2.SetLinkStateRequest(
+        fabric=F1, link=LINK, admin_state=common_pb2.STATE_UP
+    ),
+    "SetSwitchState": lambda: fabric_pb2.SetSwitchStateRequest(
+        fabric=F1, node="s0", admin_state=common_pb2.STATE_DRAINED
+    ),
+    "WatchFabric": lambda: fabric_pb2.WatchFabricRequest(name=F1),
+    "SetOverlay": lambda: overlay_pb2.SetOverlayRequest(
+        name=f"{F1}/overlay", state=overlay_pb2.OVERLAY_STATE_WITHDRAWN
+    ),
+    "GetOverlay": lambda: overlay_pb2.GetOverlayRequest(name=f"{F1}/overlay"),
+    "SubmitJob": lambda: placement_pb2.SubmitJobRequest(parent=F1, job_id="new", spec=SPEC),
+    "GetJob": lambda: placement_pb2.GetJobRequest(name=f"{F1}/jobs/j1"),
+    "ListJobs": lambda: placement_pb2.ListJobsRequest(parent=F1, page_size=1),
+    "UpdateJob": lambda: placement_pb2.UpdateJobRequest(name=f"{F1}/jobs/new", spec=SPEC),
+    "DeleteJob": lambda: placement_pb2.DeleteJobRequest(name=f"{F1}/jobs/new"),
+    "WatchJobs": lambda: placement_pb2.WatchJobsRequest(parent=F1),
+    "GetPlan": lambda: plan_pb2.GetPlanRequest(name=PLAN),
+    "ListRoutes": lambda: plan_pb2.ListRoutesRequest(parent=PLAN, page_size=1, link=LINK),
+    "WatchPlan": lambda: plan_pb2.WatchPlanRequest(name=PLAN),
+    "ExplainFlow": lambda: plan_pb2.ExplainFlowRequest(plan=PLAN, flow="j1/f0"),
+    "WhatIf": lambda: plan_pb2.WhatIfRequest(
+        fabric=F1,
+        links=[plan_pb2.LinkChange(link=LINK, admin_state=common_pb2.STATE_DOWN)],
+        demands=[FLOW],
+    ),
+}
+"""A request of each method that is answered, as things stand at the start."""
+
+
+class World:
+    """The services of one controller, without a wire and without the loop."""
+
+    def __init__(self) -> None:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+        self.loop = asyncio.new_event_loop()
+        self.store: EmbeddedStore = self.loop.run_until_complete(self._furnish())
+        store, telemetry = self.store, Telemetry()
+        intake, changes = Intake(store, flows_of_job), Changes(store)
+        indexes = FlowIndexes(store)
+        self.services: dict[str, Any] = {
+            "FabricService": FabricService(store, intake, changes, LinkBook(telemetry).unwell),
+            "PlacementService": PlacementService(store, intake, changes),
+            "DemandService": DemandService(store, intake, indexes, RateBook()),
+            "PlanService": PlanService(store, changes, indexes, planning_engine(1.0)),
+            "OverlayService": OverlayService(store, OverlayBook(store, lambda: 1, telemetry)),
+            "AuditService": AuditService(store),
+        }
+        self.calls = 0
+
+    def close(self) -> None:
+        """Let go of the store and the loop."""
+        self.loop.run_until_complete(self.store.close())
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+        structlog.reset_defaults()
+
+    async def _furnish(self) -> EmbeddedStore:
+        store = await open_embedded(SCRATCH / "store.sqlite3", audit_kept=1000)
+        await store.put_fabric("f1", clos())
+        await store.submit_job("f1", job(), checked_revision=1)
+        await store.put_demands("f1", "d1", demands(("n0.1", "n1.1")), checked_revision=1)
+        epoch = await store.acquire_leadership("fuzz")
+        plan = plan_of((await store.get_fabric("f1")).fabric)
+        program, facts = program_of(plan, epoch, 1), PlanFacts()
+        await store.commit(
+            "f1", epoch=epoch, expected_generation=0, plan=plan, program=program, facts=facts
+        )
+        return store
+
+    def call(self, service: str, method: Any, requests: list[Message]) -> bool:
+        """One call; whether it was answered."""
+        self.calls += 1
+        return self.loop.run_until_complete(self._call(service, method, requests))
+
+    async def _call(self, service: str, method: Any, requests: list[Message]) -> bool:
+        handler = getattr(self.services[service], method.name)
+        request: Any = _stream(requests) if method.client_streaming else requests[0]
+        try:
+            quiet = method.name in QUIET
+            async with asyncio.timeout(0.002 if quiet else PATIENCE):
+                if method.server_streaming:
+                    async with aclosing(handler(request, None)) as answers:
+                        await anext(answers)
+                    return True
+                answer = await handler(request, None)
+        except StopAsyncIteration:
+            return False
+        except TimeoutError:
+            if method.server_streaming and method.name in QUIET:
+                return True
+            raise
+        except Exception as error:
+            if status_of(error) is None:
+                raise
+            return False
+        await self._judge(method.name, requests[0], answer)
+        return True
+
+    async def _judge(self, method: str, request: Any, answer: Any) -> None:
+        """What was taken is what there is, and the trail of it holds."""
+        answer.SerializeToString()
+        if method == "PutFabric":
+            fabric = fabric_codec.fabric_from_pb(answer)
+            again = parse_fabric(fabric_document(fabric), "again")
+            check(again.link_count == len(request.fabric.links), "no link is lost")
+            check(again.node_count == len(request.fabric.nodes), "no node is lost")
+        if method == "SubmitJob":
+            check(answer.name == f"{request.parent}/jobs/{request.job_id}", "a job has its name")
+            check(list(answer.spec.hosts) == list(request.spec.hosts), "and its hosts")
+        if self.calls % 500 == 0:
+            page = await self.store.audit()
+            check(verify(page.anchor, page.records) == page.head, "the audit trail holds")
+
+
+async def _stream(requests: list[Message]) -> AsyncIterator[Message]:
+    for request in requests:
+        yield request
+
+
+def _target(world: World, service: str, method: Any) -> Target:
+    kind: Any = GetMessageClass(method.input_type)
+
+    def run(content: bytes) -> bool:
+        """Bytes are one request, or several where the client streams, by a length of two bytes."""
+        parts = _parts(content) if method.client_streaming else [content]
+        requests = []
+        for part in parts:
+            request = kind()
+            try:
+                request.ParseFromString(part)
+            except DecodeError:
+                return False
+            requests.append(request)
+        return world.call(service, method, requests)
+
+    good = GOOD.get(method.name)
+
+    def one(chance: random.Random) -> Message:
+        if good is not None and chance.random() < 0.7:
+            return disturbed(good(), chance)
+        return message(kind.DESCRIPTOR, chance)
+
+    def make(chance: random.Random) -> bytes:
+        count = chance.choice((0, 1, 1, 2, 3)) if method.client_streaming else 1
+        made = [one(chance).SerializeToString() for _ in range(count)]
+        if method.client_streaming:
+            return b"".join(len(one).to_bytes(2, "big") + one for one in made if len(one) < 65536)
+        return made[0]
+
+    return Target(f"{service}/{method.name}", run, [b""], make, 0.35)
+
+
+def _parts(content: bytes) -> list[bytes]:
+    parts = []
+    while len(content) >= 2:
+        end = 2 + int.from_bytes(content[:2], "big")
+        parts.append(content[2:end])
+        content = content[end:]
+    return parts
+
+
+def targets(world: World) -> list[Target]:
+    """One a method."""
+    descriptors: list[Callable[[], Any]] = [
+        service for module in PROTOS for service in module.DESCRIPTOR.services_by_name.values()
+    ]
+    return [
+        _target(world, service.name, method)  # type: ignore[attr-defined] # descriptors
+        for service in descriptors
+        for method in service.methods  # type: ignore[attr-defined] # descriptors
+    ]

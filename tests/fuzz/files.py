@@ -1,0 +1,315 @@
+"""Targets: every file format that Heddle reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from heddle_agent.backdoor.keys import read_keys
+from heddle_agent.backdoor.memory_file import MemoryFile
+from heddle_agent.table import FenceFile
+from heddle_controller.cli.audit import read_export
+from heddle_controller.cli.failure import Failure
+from heddle_controller.importers import load_fabric
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import (
+    fabric_document,
+    load_fabric_file,
+    parse_fabric,
+)
+from heddle_controller.model.files.flows_file import load_demands
+from heddle_controller.model.files.plan_file import load_plan, save_plan
+from heddle_controller.reconcile.audit import AuditBroken, AuditEntry, AuditRecord, Mark, verify
+from heddle_controller.serve.codec import audit as audit_codec
+from heddle_controller.serve.security.caller import Caller, Role
+from heddle_controller.serve.security.certificates import Mapper, Rule, read_rules
+from heddle_controller.serve.security.tokens import Tokens, new_token, read_grants
+from heddle_controller.traffic.jobs_file import load_jobs
+from heddle_controller.traffic.trace import load_trace
+from heddle_emulator.campaign.load import load_campaign
+from heddle_emulator.drill.load import load_scenario
+from tests.fuzz.target import ROOT, SCRATCH, Target, as_json, check, of_file
+from tests.property.test_traffic_garbage import AICB, GRAPH, JOBS, SIMAI, TABLE
+from tests.unit.store.samples import clos, plan_of
+
+FABRIC = clos()
+FLOWS = b"""flow,src,dst,gbps,job,phase,qps,class
+f0,n0.0,n1.0,400,j,,4,bandwidth
+f1,n0.1,n1.1,1.5,j,p,1,latency
+"""
+WORDS = tuple(
+    word.encode()
+    for word in (
+        '"id"', '"kind"', '"nic"', '"leaf"', '"spine"', '"gbps"', '"source"', '"target"', '"key"',
+        '"state"', '"down"', "drained", "n0.0", "l0", "s0", "hosts", "h[0-9]", "h[9-0]", "tp: 8",
+        "bytes: 1GiB", "all_reduce", "CommGroup.tp_group", "fabric:", "timeline:", "expect:",
+    )
+)  # fmt: skip
+
+
+def links_of(fabric: Fabric) -> list[tuple[object, ...]]:
+    """Every link, by ids."""
+    links, ids = fabric.structure.links, fabric.structure.nodes.ids
+    columns = (links.a.tolist(), links.b.tolist(), links.key, links.gbps.tolist())
+    return sorted(
+        (ids[a], ids[b], str(key), gbps) for a, b, key, gbps in zip(*columns, strict=True)
+    )
+
+
+def judge_fabric(fabric: Fabric, _content: bytes) -> None:
+    """Sound by itself, and the same when written and read again."""
+    ids = fabric.structure.nodes.ids
+    check(len(set(ids)) == len(ids) > 0, "ids are unique")
+    check(all(ids), "no id is empty")
+    for a, b, _, gbps in links_of(fabric):
+        check(a != b, "no link ends where it begins")
+        check(isinstance(gbps, float) and math.isfinite(gbps) and gbps > 0, f"speed is {gbps}")
+    named = [(*sorted((str(a), str(b))), key) for a, b, key, _ in links_of(fabric)]
+    check(len(set(named)) == len(named), "parallel links have keys of their own")
+    again = parse_fabric(fabric_document(fabric), "again")
+    check(links_of(again) == links_of(fabric), "links survive a round trip")
+    check(again.structure.nodes.ids == ids, "nodes survive a round trip")
+
+
+def judge_flows(demands: Any, content: bytes) -> None:
+    """What another reader of CSV makes of the same bytes."""
+    rows = list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+    check(len(demands) <= len(rows), "no flow comes from nowhere")
+    check(len(set(demands.ids)) == len(demands.ids), "ids are unique")
+    for gbps, qps in zip(demands.gbps.tolist(), demands.qps.tolist(), strict=True):
+        check(math.isfinite(gbps) and gbps > 0, f"rate is {gbps}")
+        check(qps >= 1, f"{qps} QPs")
+    for source, destination in zip(demands.source, demands.destination, strict=True):
+        check(source != destination, "a flow has two ends")
+
+
+def judge_jobs(jobs: Any, _: bytes) -> None:
+    """Every job could run."""
+    for job in jobs:
+        parallel = job.parallelism
+        check(job.name and job.hosts and job.gpus_per_host >= 1, "a job has a name, hosts, GPUs")
+        check(len(set(job.hosts)) == len(job.hosts), "no host twice")
+        ranks = len(job.hosts) * job.gpus_per_host
+        sizes = [size or 1 for size in (parallel.tp, parallel.pp, parallel.cp, parallel.dp)]
+        check(ranks % math.prod(sizes) == 0, f"{ranks} ranks for {sizes}")
+        check(all(one.bytes > 0 for one in job.collectives), "collectives carry something")
+        check(math.isfinite(job.priority) and job.priority > 0, f"priority {job.priority}")
+        check(job.qps >= 1, f"{job.qps} QPs")
+
+
+def judge_trace(trace: Any, _: bytes) -> None:
+    """Sizes that can be sent."""
+    check(all(one.bytes > 0 for one in trace.collectives), "collectives carry something")
+
+
+def _plan() -> tuple[Callable[[bytes], bool], list[bytes]]:
+    plan = plan_of(FABRIC)
+    path = SCRATCH / "good-plan.json"
+    save_plan(plan, path)
+    good = path.read_bytes()
+
+    def judge(read: Any, _: bytes) -> None:
+        check(read.flows.ids == plan.flows.ids, "a plan is of its flows")
+        ends = read.fabric.structure.nodes.ids
+        check(set(read.unrouted) <= set(range(len(read.flows.ids))), "reasons are of flows")
+        check(len(ends) == FABRIC.node_count, "a plan is of its fabric")
+        check(int(read.paths.first[-1]) == len(read.paths.arcs), "paths have their arcs")
+
+    run = of_file(lambda p: load_plan(p, FABRIC, plan.flows), InputError, judge, ".json")
+    return run, [good]
+
+
+def _trail() -> tuple[Callable[[bytes], bool], list[bytes]]:
+    """An export that verifies up to the noted mark is the one that was exported."""
+    mark, records, lines = Mark(), [], [as_json({"anchor": str(Mark())})]
+    for n in range(4):
+        entry = AuditEntry(1000.0 + n, "operator ann", f"r{n}", "submit_job", f"j{n}", "", "{}")
+        mark = mark.follow(entry.content())
+        records.append(AuditRecord(mark.number, mark.hash, entry))
+        lines.append(_line(records[-1]))
+    good = b"\n".join(lines)
+
+    def run(content: bytes) -> bool:
+        path = SCRATCH / "trail.jsonl"
+        path.write_bytes(content)
+        try:
+            start, read = read_export(path)
+            last = verify(start, read, mark)
+        except (Failure, AuditBroken):
+            return False
+        if last == mark and start == Mark():
+            check(read == records, "a chain that ends at the noted mark is the one noted")
+        return True
+
+    return run, [good]
+
+
+def _line(record: AuditRecord) -> bytes:
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - of one corpus
+
+    return as_json(
+        MessageToDict(audit_codec.record_to_pb(record), preserving_proto_field_name=True)
+    )
+
+
+def _tokens() -> tuple[Callable[[bytes], bool], list[bytes]]:
+    """Nobody is let in by anything but the token itself."""
+    path = SCRATCH / "tokens"
+    token, grant = new_token(Caller(Role.SCHEDULER, ""), "slurm", 4e9)
+    path.write_text(grant.line())
+    tokens = Tokens(path)
+
+    def run(content: bytes) -> bool:
+        text = content.decode(errors="replace")
+        found = tokens.caller(text)
+        check((found is not None) == (text == token), "only the token itself lets in")
+        return found is not None
+
+    return run, [token.encode()]
+
+
+def _names() -> tuple[Callable[[bytes], bool], list[bytes]]:
+    """A certificate is an operator's only by its whole URI or the rule's whole name."""
+    mapper = Mapper(rules=(Rule("cn", "netops", Caller(Role.OPERATOR, "")),))
+
+    def run(content: bytes) -> bool:
+        text = content.decode(errors="replace")
+        uri = mapper.caller({"uri": [text]})
+        if uri.role is Role.OPERATOR:
+            name = text.removeprefix("spiffe://heddle/operator/")
+            check(name != text and name and "/" not in name, "an operator's URI is whole")
+        check(uri.role is not Role.LOCAL, "nobody is local by a certificate")
+        named = mapper.caller({"cn": [text]})
+        check((named.role is Role.OPERATOR) == (text == "netops"), "a name is whole")
+        return uri.role is not Role.NOBODY
+
+    return run, [b"spiffe://heddle/operator/ann", b"spiffe://heddle/agent/f1/l%2F0", b"netops"]
+
+
+def _owned(make: Callable[[Path], Any], good: bytes, name: str) -> Target:
+    return Target(name, of_file(lambda path: make(path).load(), ValueError), [good])
+
+
+def _drills() -> list[bytes]:
+    return [path.read_bytes() for path in sorted((ROOT / "tests" / "drills").glob("*/*.yaml"))]
+
+
+def _campaigns() -> list[bytes]:
+    found = [text for text in _drills() if text.startswith(b"campaign:")]
+    small = b"""campaign: example
+fabric: {clos: {leaves: 2, spines: 2, nics_per_leaf: 2}}
+demands:
+  - {pattern: permutation, qps: 4}
+draw: published
+failures: 30
+seed: 7
+mend: 3d
+notices: datagrams
+"""
+    return [*found, small]
+
+
+def targets() -> list[Target]:
+    """All of them."""
+    plan, plans = _plan()
+    trail, trails = _trail()
+    token, tokens = _tokens()
+    name, names = _names()
+    golden = [(ROOT / "tests/golden/fabric.json").read_bytes()]
+    small = [as_json(fabric_document(clos(2, 1, 1)))]
+    line = new_token(Caller(Role.AGENT, "", "f1", "l0"), "l0", 4e9)[1].line().encode()
+    return [
+        Target(
+            "fabric.json",
+            of_file(load_fabric_file, InputError, judge_fabric, ".json"),
+            small,
+            words=WORDS,
+            weight=2,
+        ),
+        Target(
+            "flows.csv",
+            of_file(load_demands, InputError, judge_flows, ".csv"),
+            [FLOWS],
+            words=WORDS,
+            weight=2,
+        ),
+        Target(
+            "jobs.yaml",
+            of_file(load_jobs, InputError, judge_jobs, ".yaml"),
+            [JOBS],
+            words=WORDS,
+            weight=0.5,
+        ),
+        Target("plan.json", plan, plans, words=WORDS),
+        Target(
+            "AICB trace",
+            of_file(load_trace, InputError, judge_trace),
+            [AICB, SIMAI],
+            words=WORDS,
+            weight=2,
+        ),
+        Target(
+            "imported fabric",
+            of_file(load_fabric, InputError, judge_fabric),
+            [TABLE, GRAPH, golden[0][:4096]],
+            words=WORDS,
+        ),
+        Target(
+            "drill",
+            of_file(load_scenario, InputError, suffix=".yaml"),
+            _drills(),
+            words=WORDS,
+            weight=0.1,
+        ),
+        Target(
+            "campaign",
+            of_file(load_campaign, InputError, suffix=".yaml"),
+            _campaigns(),
+            words=WORDS,
+            weight=0.1,
+        ),
+        Target("audit export", trail, trails),
+        Target(
+            "tokens file",
+            of_file(read_grants, InputError),
+            [line, b"# c\n" + line + b"\n"],
+            weight=2,
+        ),
+        Target(
+            "roles file",
+            of_file(read_rules, InputError),
+            [b"cn slurm-* scheduler # a\nou netops operator\ndns l0 agent f1 l0\n"],
+            weight=2,
+        ),
+        Target("bearer token", token, tokens, weight=2),
+        Target("certificate names", name, names, weight=2),
+        Target(
+            "back door keys",
+            of_file(read_keys, ValueError),
+            [b"# k\n" + b"ab" * 32 + b"\n"],
+            weight=2,
+        ),
+        _owned(
+            lambda path: MemoryFile(path, "fabrics/f1", "l0"),
+            as_json(
+                {
+                    "fabric": "fabrics/f1",
+                    "switch": "l0",
+                    "boot": 5,
+                    "peers": {"s0": "10.0.0.1:7402"},
+                    "keys": ["ab" * 32],
+                }
+            ),
+            "back door memory",
+        ),
+        _owned(
+            lambda path: FenceFile(path, "fabrics/f1", "l0"),
+            as_json({"fabric": "fabrics/f1", "switch": "l0", "highest_epoch": 3, "generation": 7}),
+            "agent state",
+        ),
+    ]

@@ -1,0 +1,75 @@
+"""A small part of ``make fuzz`` in every run of the tests, and that it sees what it looks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzz.run import Tally, inputs, opened, run_target, strike
+from tests.fuzz.target import Target, check
+
+PART = 60
+
+
+@pytest.fixture(scope="module")
+def targets() -> Iterator[list[Target]]:
+    """All of them, made once."""
+    with opened() as everything:
+        yield everything
+
+
+def test_a_part_of_it(targets: list[Target], pytestconfig: pytest.Config) -> None:
+    """Every target takes or refuses each input; the seed is that of hypothesis."""
+    seed = int(pytestconfig.option.hypothesis_seed)
+    print(f"seed {seed}")  # noqa: T201 - to run it again
+    tallies = [run_target(target, seed, range(PART)) for target in targets]
+    assert [(one.name, one.faults) for one in tallies if one.faults] == []
+    assert all(one.inputs == PART for one in tallies)
+
+
+def test_good_inputs_are_taken(targets: list[Target]) -> None:
+    """What the spoiling begins from is good: else every refusal would be for another reason."""
+    never = {"datagram to a back door"}  # was heard already: a replay
+    for target in targets:
+        if target.make is None and target.name not in never:
+            assert target.run(target.corpus[0]), target.name
+
+
+def test_faults_are_seen() -> None:
+    """A crash, a wrong accept and a hang each count as what they are."""
+
+    def crash(_: bytes) -> bool:
+        raise KeyError("x")
+
+    def wrong(_: bytes) -> bool:
+        check(holds=False, what="it is wrong")
+        return True
+
+    def hang(_: bytes) -> bool:
+        while True:
+            time.sleep(0.01)
+
+    for run, kind in ((crash, "crash"), (wrong, "wrong"), (hang, "hang")):
+        tally = Tally("x")
+        strike(Target("x", run, [b"x"]), b"x", tally, seconds=0.2)
+        ((text, content),) = tally.faults
+        assert text.startswith(kind)
+        assert content == b"x"
+
+
+def test_the_same_seed_makes_the_same_inputs() -> None:
+    """So that a fault can be run again from its number."""
+    target = Target("t", lambda _: True, [b"abc 123", b"[1, 2]"])
+    first = list(inputs(target, 7, range(50)))
+    assert list(inputs(target, 7, range(50))) == first
+    assert list(inputs(target, 7, [41])) == [first[41]]
+    assert list(inputs(target, 8, range(50))) != first
+    assert len(set(first)) > 30
+
+
+@pytest.mark.parametrize("word", ["fabric", "push", "Job", "token", "trace", "drill", "notice"])
+def test_what_strangers_write_has_its_target(targets: list[Target], word: str) -> None:
+    """Files, calls, notices and messages are all there."""
+    assert any(word in target.name for target in targets)

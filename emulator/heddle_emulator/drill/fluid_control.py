@@ -32,7 +32,7 @@ PATIENCE = 60.0
 """Real seconds for the whole to come up."""
 SETTLE_SECONDS = 20.0
 """Real seconds in which a controller that can do something has done it."""
-LULL_SECONDS = 0.04
+LULL_SECONDS = 0.08
 """No push for so long: all of this stage have come."""
 CALM_SECONDS = 0.06
 """Nothing at all for so long: there is nothing more to come."""
@@ -43,7 +43,7 @@ ROLLOUT_SECONDS = 0.5
 """For which the controller waits for an agent that hangs, in real and in virtual time."""
 OPTIONS = (
     f"--rollout-seconds={ROLLOUT_SECONDS}",
-    "--debounce-seconds=0.01",
+    "--debounce-seconds=0.03",
     "--counter-interval-seconds=0",
 )
 

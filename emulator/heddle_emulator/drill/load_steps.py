@@ -104,8 +104,13 @@ def _time(own: Fields, word: str) -> float:
     value = seconds(own.record.get(word))
     if value is not None and value > 0:
         return value
-    own.fault(f"{word} is {short(own.record.get(word))}; {CURE}")
+    own.fault(f"{_found(own, word)}; {CURE}")
     return 1.0
+
+
+def _found(own: Fields, word: str) -> str:
+    """What stands where something else should."""
+    return f"{word} is {short(own.record[word])}" if word in own.record else f"has no {word}"
 
 
 def _wrong_by(own: Fields, word: str) -> float:
@@ -113,7 +118,7 @@ def _wrong_by(own: Fields, word: str) -> float:
     back = isinstance(value, str) and value.startswith("-")
     found = seconds(value[1:] if back and isinstance(value, str) else value)
     if found is None:
-        own.fault(f"{word} is {short(value)}; {CURE}")
+        own.fault(f"{_found(own, word)}; {CURE}")
         return 0.0
     return -found if back else found
 

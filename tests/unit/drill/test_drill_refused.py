@@ -1,0 +1,198 @@
+"""Drills that cannot be played are refused before anything runs, with the line and a cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.errors import InputError
+from heddle_emulator.drill.load import load_scenario
+from heddle_emulator.drill.scenario import Bundle, Kind, Point, Scenario, When
+from heddle_emulator.drill.worlds import FLUID, NETNS, fit
+
+HEAD = """drill: example
+proves: something
+worlds: [fluid, netns]
+fabric:
+  three_tier: {zones: 2, leaves: 2, spines: 2, nics_per_leaf: 2, cores: 2, nics_per_host: 1}
+jobs:
+  - job: ring
+    hosts: [z0-l0-h0, z0-l1-h0]
+    gpus_per_host: 1
+    parallelism: {dp: 2}
+    collectives: [{operation: all_reduce, group: dp, bytes: 1MB}]
+    compute: 5ms
+  - {job: late, hosts: [z0-l0-h1, z1-l0-h0], gpus_per_host: 1, parallelism: {dp: 2}}
+demands:
+  - {from: z0-l0, to: z1-l0, gbps: 10}
+probes:
+  - {probe: one, from: z0-l0-h0-n0, to: z1-l0-h0-n0, rate: 100}
+control: {plan: 30ms}
+"""
+TAIL = """
+expect:
+  - {stranded: one, most: 0}
+"""
+
+
+def _load(folder: Path, steps: str, tail: str = TAIL, head: str = HEAD) -> Scenario:
+    path = folder / "drill.yaml"
+    path.write_text(f"{head}timeline:\n{steps.rstrip()}{tail}")
+    return load_scenario(path)
+
+
+def _line_of(path: Path, part: str) -> int:
+    lines = path.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if part in line)
+
+
+def test_every_step_is_understood(tmp_path: Path) -> None:
+    """What a step says arrives in its fields; a flap is the cuts and mends that it stands for."""
+    scenario = _load(
+        tmp_path,
+        """
+  - {at: 10ms, flap: z0-l0 to z0-s0, period: 20ms, count: 2}
+  - {at: 100ms, silence: z0-l0 to z0-s0, share: 0.25}
+  - {at: 110ms, degrade: z0-l0 to z0-s1, gbps: 50}
+  - {at: 120ms, cut: uplinks of z0}
+  - {at: 125ms, submit: late}
+  - {at: 130ms, kill: controller, point: commit}
+  - {at: 140ms, skew: z0-l0, by: -1h}
+  - {at: 150ms, part: [controller, z0-l1]}
+  - {at: 160ms, replace: z0-l1-h0, with: z1-l1-h1}
+  - {at: 170ms, finish: late}
+""",
+        "\nexpect:\n  - {slowest: all, when: after, least: 0.5}\n",
+    )
+    first = scenario.timeline[:4]
+    assert [step.at for step in first] == pytest.approx([0.01, 0.02, 0.03, 0.04])
+    assert [step.kind for step in first] == [Kind.CUT, Kind.MEND] * 2
+    by_kind = {step.kind: step for step in scenario.timeline[4:]}
+    assert by_kind[Kind.SILENCE].share == 0.25
+    assert by_kind[Kind.DEGRADE].gbps == 50
+    assert by_kind[Kind.CUT].targets == (Bundle(True, "z0"),)
+    assert by_kind[Kind.KILL].point is Point.COMMIT
+    assert by_kind[Kind.SKEW].by == -3600
+    assert by_kind[Kind.PART].targets == ("controller", "z0-l1")
+    assert by_kind[Kind.REPLACE].other == "z1-l1-h1"
+    assert scenario.control.plan == pytest.approx(0.03)
+    assert [spec.compute for spec in scenario.jobs] == [0.005, 0.0]
+    assert scenario.expectations[0].when is When.AFTER
+    assert scenario.world == FLUID
+    fit(scenario, FLUID)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("{at: 1s, flap: z0-l0 to z0-s0}", "has no period; give a number and its unit"),
+        ("{at: 1s, flap: z0-l0 to z0-s0, period: 1s, count: 9999}", "at most 1,000"),
+        ("{at: 1s, silence: z0-l0 to z0-s0, share: 2}", "above 0 and at most 1"),
+        ("{at: 1s, degrade: z0-l0 to z0-s0}", "say what the cable carries"),
+        ("{at: 1s, slow: z0-l0}", "has no by; give a number and its unit"),
+        ("{at: 1s, slow: z0-l0, by: 5ms, share: 1}", "unknown key 'share'"),
+        ("{at: 1s, kill: controller, point: lunch}", "give one of intent, plan"),
+        ("{at: 1s, kill: z0-l0, point: plan}", "only the controller dies at a point"),
+        ("{at: 1s, part: [controller]}", "names 1; name two"),
+        ("{at: 1s, part: [controller, z9]}", "no switch z9"),
+        ("{at: 1s, fail: fabric}", "name the store"),
+        ("{at: 1s, crash: z0-l0 to z0-s0}", "is a cable"),
+        ("{at: 1s, cut: links of nowhere}", "a switch or a zone"),
+        ("{at: 1s, cut: uplinks of c0}", "a switch or a zone"),
+        ("{at: 1s, submit: nobody}", "no job nobody"),
+        ("{at: 1s, replace: z1-l1-h1, with: z1-l1-h0}", "no job has host z1-l1-h1"),
+        ("{at: 1s, replace: z0-l0-h0, with: moon}", "no host moon"),
+        ("{at: 1s, start: z0-l0, empty: perhaps}", "give true or false"),
+    ],
+)
+def test_steps_that_make_no_sense(tmp_path: Path, steps: str, said: str) -> None:
+    """The message says what is wrong and what would be right, and names the line."""
+    with pytest.raises(InputError) as refused:
+        _load(tmp_path, f"  - {steps}\n")
+    told = [str(problem) for problem in refused.value.problems]
+    line = _line_of(tmp_path / "drill.yaml", steps)
+    assert any(said in text for text in told), told
+    assert any(f"(line {line})" in text for text in told), told
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("cut: z0-l0 to z0-s0 | cut: z0-l0 to z0-s0", "cut already, since line"),
+        ("cut: links of z0-l0 | cut: z0-l0 to z0-s0", "cut already, since line"),
+        ("cut: z0-l0 to z0-s0 | silence: z0-l0 to z0-s0", "cut already, since line"),
+        ("mend: z0-l0 to z0-s0", "is whole then"),
+        ("mend: all", "nothing is broken then"),
+        ("kill: controller | kill: controller", "stands already, since line"),
+        ("start: controller", "kill controller does not stand before it"),
+        ("kill: z0-l0 | hang: z0-l0", "is killed since line"),
+        ("crash: z0-l0 | kill: z0-l0", "is without power since line"),
+        ("reboot: z0-s0", "crash z0-s0 does not stand"),
+        ("part: [z0-l0, controller] | part: [controller, z0-l0]", "stands already"),
+        ("join: [z0-l0, controller]", "does not stand before it"),
+        ("restore: store", "does not stand before it"),
+        ("submit: late | submit: late", "runs then; finish it before"),
+        ("finish: late | submit: late", "does not run then; submit it before"),
+        ("replace: z0-l0-h0, with: z0-l1-h0", "has z0-l1-h0 already"),
+    ],
+)
+def test_steps_that_contradict_others(tmp_path: Path, steps: str, said: str) -> None:
+    """What stands before a step, and since which line, is part of the message."""
+    told = [f"  - {{at: {100 + 100 * n}ms, {s}}}" for n, s in enumerate(steps.split(" | "))]
+    with pytest.raises(InputError) as refused:
+        _load(tmp_path, "\n".join(told) + "\n")
+    assert any(said in str(problem) for problem in refused.value.problems), refused.value.problems
+
+
+def test_what_is_worse_may_follow(tmp_path: Path) -> None:
+    """A degraded cable may be silent and a silent one be cut; mended once, it is whole."""
+    steps = ["degrade: {}, gbps: 10", "degrade: {}, gbps: 5", "silence: {}", "cut: {}", "mend: {}"]
+    cable = "z0-l0 to z0-s0"
+    told = [f"  - {{at: {100 + n}ms, {s.format(cable)}}}" for n, s in enumerate(steps)]
+    assert len(_load(tmp_path, "\n".join(told) + "\n").timeline) == 5
+
+
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        ("{iteration: one, most: 1}", "one is no job"),
+        ("{makespan: ring, most: 1s}", "has no end; give it iterations"),
+        ("{lost: all, when: after, most: 1}", "is of a whole run; when goes with"),
+        ("{slowest: nobody, least: 1}", "no probe nobody"),
+        ("{slowest: all, when: soon, least: 1}", "give one of before, during, after"),
+    ],
+)
+def test_expectations_that_cannot_be_evaluated(tmp_path: Path, expected: str, said: str) -> None:
+    """They are refused, not found wanting after minutes of play."""
+    with pytest.raises(InputError) as refused:
+        _load(tmp_path, "  - {at: 1s, cut: z0-l0 to z0-s0}\n", f"\nexpect:\n  - {expected}\n")
+    assert any(said in str(problem) for problem in refused.value.problems), refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("steps", "tail", "said"),
+    [
+        ("cut: z0-l0 to z0-s0", TAIL, "netns has no jobs"),
+        ("crash: z0-l0", TAIL, "netns cannot crash; leave it out, or play it in fluid"),
+        ("kill: controller, point: plan", TAIL, "kills at once"),
+        (
+            "cut: z0-l0 to z0-s0",
+            "\nexpect:\n  - {gap: plan, most: 0}\n",
+            "netns cannot measure gap; fluid can",
+        ),
+        (
+            "cut: z0-l0 to z0-s0",
+            "\nexpect:\n  - {slowest: all, when: after, least: 1}\n",
+            "leave when and all out",
+        ),
+    ],
+)
+def test_a_world_refuses_what_it_has_not(tmp_path: Path, steps: str, tail: str, said: str) -> None:
+    """With the line, and the world that has it."""
+    scenario = _load(tmp_path, f"  - {{at: 1s, {steps}}}\n", tail)
+    with pytest.raises(InputError) as refused:
+        fit(scenario, NETNS)
+    told = [str(problem) for problem in refused.value.problems]
+    assert any(said in text for text in told), told
+    assert all("(line " in text for text in told), told

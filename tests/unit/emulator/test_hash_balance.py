@@ -7,50 +7,15 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NodeKind
-from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_emulator.strategy import e_ecmp, ecmp, strategy
-from heddle_emulator.switches import Switches
 from heddle_emulator.topology import clos, three_tier
 from heddle_emulator.traffic import flows_between
-from heddle_emulator.walk import measure
-
-
-def _random_pairs(count: int, nics: int, seed: int) -> Flows:
-    """Flows of 1 Gbit/s from NICs of the first leaf to NICs of the second."""
-    random = np.random.default_rng(seed)
-    zeros = np.zeros(count, dtype=np.int64)
-    return Flows(
-        ids=tuple(f"f{row}" for row in range(count)),
-        source=random.integers(nics, size=count),
-        destination=nics + random.integers(nics, size=count),
-        gbps=np.ones(count),
-        job=zeros,
-        phase=zeros + ANY_PHASE,
-        qps=zeros + 1,
-        traffic_class=zeros,
-        weight=np.ones(count),
-        job_names=("j",),
-        phase_names=(),
-    )
+from tests.bench.published import NEAR, PUBLISHED, imbalance
 
 
 def test_thousand_flows_on_sixteen_links() -> None:
     """The fullest of 16 uplinks has 1.23 ± 0.02 times the mean, on average over 300 draws."""
-    fabric = clos(leaves=2, spines=16, nics_per_leaf=200)
-    first = int(fabric.rows_of_kind(NodeKind.NIC)[0])
-    leaf = fabric.structure.index["l0"]
-    up = (fabric.structure.tail == leaf) & (
-        fabric.structure.nodes.kind[fabric.structure.head] == NodeKind.SPINE
-    )
-    ratios = []
-    for seed in range(300):
-        flows = _random_pairs(1000, 200, seed)
-        flows.source[:] += first
-        flows.destination[:] += first
-        loads = measure(fabric, flows, Switches(fabric, seed)).loads[up]
-        assert loads.sum() == 1000
-        ratios.append(loads.max() / loads.mean())
-    assert abs(np.mean(ratios) - 1.23) <= 0.02
+    assert imbalance(300).mean() == pytest.approx(PUBLISHED, abs=NEAR)
 
 
 def test_a_permutation_collides_on_a_fabric_that_could_carry_it() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from heddle_emulator.play.nccl import Trial, table
 from heddle_emulator.topology import clos, rail_optimised, three_tier
 from tests.bench.collectives import SHAPES, experts, gathered, reduced
-
-MIB = 1 << 20
+from tests.bench.published import replaced
 
 
 @pytest.mark.parametrize(("last", "static"), [(4, 1.0), (5, 0.5)])
@@ -18,13 +16,9 @@ def test_static_pinning_breaks_when_server_4_is_replaced(last: int, static: floa
     Pinning goes by a server's place in its rack, and 5 has the place of 3. A plan sees
     that half of the uplinks are idle.
     """
-    fabric = clos(leaves=3, spines=8, nics_per_leaf=8, nics_per_host=4)
-    servers = [*fabric.structure.nics_of_host]
-    jobs = ((servers[0], servers[2]), (servers[1], servers[last - 1]))
-    found = table(fabric, Trial("all_reduce", jobs, 4), [MIB], ["static", "te", "ideal"])
-    whole = found["ideal"][0].busbw
-    assert found["static"][0].busbw == pytest.approx(whole * static)
-    assert found["te"][0].busbw == pytest.approx(whole)
+    found = replaced(last)
+    assert found["static"] == pytest.approx(static)
+    assert found["te"] == pytest.approx(1.0)
 
 
 def test_eight_all_reduces_with_an_uplink_down() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,17 +31,18 @@ from heddle_emulator.campaign.draw import Draw
 from heddle_emulator.campaign.executor import Executor, Processes
 from heddle_emulator.campaign.journal import Journal
 from heddle_emulator.campaign.load import DRAWS, changed, load_campaign
+from heddle_emulator.campaign.page import evidence, outcome
 from heddle_emulator.campaign.ray_executor import Ray
 from heddle_emulator.campaign.replay import write_replays
-from heddle_emulator.campaign.result import Result
 from heddle_emulator.campaign.run import Report, run
 from heddle_emulator.campaign.seat import CampaignError
 from heddle_emulator.campaign.summary import MEASURES, Summary, summed_up
 from heddle_emulator.cli.interrupt import interrupted
+from heddle_emulator.report.campaign import campaign_page
 
 FAILED = 1
 INTERRUPTED = 130
-SUMMARY = "summary.json"
+SUMMARY, PAGE = "summary.json", "index.html"
 _HEAD = ("measure", "least", "median", "90 %", "99 %", "most")
 
 _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -99,11 +101,26 @@ def campaign(
     replays = write_replays(out, told, summary)
     record = summary.record() | {"name": told.name, "seed": told.drawing.seed}
     (out / SUMMARY).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
+    links = [replay.relative_to(out).as_posix() for replay in replays]
+    known = evidence(told, summary, [*journal.results.values()], links, _again())
+    (out / PAGE).write_text(campaign_page(known), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(record))
     else:
         _show(told, summary, out, replays)
     return code or (0 if summary.held else FAILED)
+
+
+def _again() -> str:
+    """The command under way, with all that was given to it."""
+    context, words = click.get_current_context(), ["heddle-emulator", "campaign"]
+    for known in context.command.params:
+        value = context.params[known.name or ""]
+        if value is None or value is False or value == known.default:
+            continue
+        option = [known.opts[0]] if isinstance(known, click.Option) else []
+        words += option if value is True else [*option, str(value)]
+    return shlex.join(words)
 
 
 def _asked(file: Path | None, fabric: Path | None, flows: Path | None) -> Campaign:
@@ -170,7 +187,7 @@ def _show(told: Campaign, summary: Summary, out: Path, replays: list[Path]) -> N
     console.print(rows)
     console.print("\nworst trials")
     for result in summary.worst:
-        console.print(f"  {result.number:>5}  {result.words}: {_why(result)}", soft_wrap=True)
+        console.print(f"  {result.number:>5}  {result.words}: {outcome(result)}", soft_wrap=True)
     style = "bold green" if summary.held else "bold red"
     console.print(
         f"\n{summary.played} of {summary.asked} trials played, {summary.bad} bad;"
@@ -178,17 +195,3 @@ def _show(told: Campaign, summary: Summary, out: Path, replays: list[Path]) -> N
         style=style,
         soft_wrap=True,
     )
-
-
-def _why(result: Result) -> str:
-    """What there is to say of a trial."""
-    if result.fault:
-        return f"could not be played: {result.fault}"
-    parts = [
-        f"stranded {result.stranded_local} then {result.stranded} QPs",
-        f"slowest flow {result.slowest_local:.0%} then {result.slowest:.0%}",
-        f"gap {result.gap:.1%}",
-        f"{result.moved} of {result.affected} moved",
-        f"acknowledged after {result.acked_seconds * 1e3:.0f} ms",
-    ]
-    return ", ".join(parts + ([] if result.regained else ["not as before once mended"]))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,13 @@ import pytest
 from heddle_controller.model.errors import InputError
 from heddle_emulator.campaign.draw import Drawing
 from heddle_emulator.campaign.journal import NAME, Journal
+from heddle_emulator.campaign.page import evidence
+from heddle_emulator.campaign.ray_executor import Ray
 from heddle_emulator.campaign.replay import write_replays
 from heddle_emulator.campaign.run import run
 from heddle_emulator.campaign.summary import summed_up
 from heddle_emulator.drill.load import load_scenario
+from heddle_emulator.report.campaign import campaign_page
 from tests.unit.campaign.campaigns import Player, small
 
 
@@ -113,3 +117,23 @@ def test_spreads_are_of_what_was_played(tmp_path: Path) -> None:
     assert summary.spreads["slowest"].most == 1.0
     assert not summary.held
     assert not summed_up(results[:0], 12).held
+
+
+def test_the_page_names_the_worst_trials(tmp_path: Path) -> None:
+    """It says how many are bad, and each of the worst has its replay beside the page."""
+    with Journal(tmp_path, small(), resume=False) as journal:
+        results = run(small(), Player(faults=frozenset({2})), journal, nobody)
+    summary = summed_up(results, 12)
+    replays = [path.name for path in write_replays(tmp_path, small(), summary)]
+    text = campaign_page(evidence(small(), summary, results, replays, "heddle-emulator campaign"))
+    assert "1 of 12 trials bad" in text
+    for result, replay in zip(summary.worst, replays, strict=True):
+        assert result.words in text
+        assert replay in text
+
+
+def test_a_cluster_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not installed that is said, with what to install."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"heddle-emulator\[ray\]"):
+        list(Ray("auto").results(small(), small().trials()))

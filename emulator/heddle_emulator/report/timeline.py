@@ -129,7 +129,7 @@ def _is_over(events: Sequence[Event], following: Event) -> bool:
 def _zoomed(number: int, events: Sequence[Event]) -> Track:
     first = events[0].at
     after = [event.at - first for event in events if event.at > first]
-    low = 10.0 ** max(-6, min(-3, _decade(min(after))))
+    low = 10.0 ** max(-6, min(-3, _decade(0.8 * min(after))))
     axis = LogAxis(low, max(max(after) * 1.3, low * 10), LEFT, WIDTH - RIGHT)
     start = Tick(LEFT, "0")
     ticks = (start, *(tick for tick in axis.ticks(words.tick) if tick.place > LEFT + 30))

@@ -1,0 +1,160 @@
+"""Drills in virtual time against arithmetic: what a fault costs follows from the times told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from heddle_emulator.drill.fluid_world import House
+from heddle_emulator.drill.load import load_scenario
+from heddle_emulator.report.evidence import Mark, Story
+
+PROGRAM = Path(sys.executable).with_name("heddle-emulator")
+HEAD = """drill: sums
+proves: sums
+worlds: [fluid]
+fabric: {clos: {leaves: 2, spines: 2, nics_per_leaf: 1, nics_per_host: 1}}
+control: {detect: 2ms, notice: 1ms, report: 1ms, plan: 20ms, push: 5ms, bgp: 50ms}
+"""
+DEMAND = """demands: [{from: l0-h0-n0, to: l1-h0-n0, gbps: 100}]
+probes: [{probe: one, from: l0-h0-n0, to: l1-h0-n0, rate: 1000}]
+"""
+JOB = """jobs:
+  - job: pair
+    hosts: [l0-h0, l1-h0]
+    gpus_per_host: 1
+    parallelism: {dp: 2}
+    collectives: [{operation: send_recv, group: world, bytes: 250MB}]
+    compute: 5ms
+probes: [{probe: one, from: l0-h0-n0, to: l1-h0-n0, rate: 1000}]
+"""
+EXPECT = "\nexpect: [{stranded: all, most: 0}]\n"
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[House]:
+    """One controller for all that do nothing to it."""
+    with House() as shared:
+        yield shared
+
+
+def _play(
+    house: House, folder: Path, traffic: str, steps: str, settle: str = "300ms"
+) -> tuple[Mapping[tuple[str, str], float], Story]:
+    """Values of one run, and its story."""
+    path, stories = folder / "sums.yaml", list[Story]()
+    path.write_text(f"{HEAD}{traffic}settle: {settle}\ntimeline:\n{steps}{EXPECT}")
+    found = house.play(load_scenario(path), 1, lambda _: None, stories.append)
+    return {(measure, of): series[0] for (_, measure, of), series in found.items()}, stories[0]
+
+
+def test_a_lost_link_costs_what_its_times_say(house: House, tmp_path: Path) -> None:
+    """Far away: seen and told. The flow sends 100 Gbit/s into the hole for just so long."""
+    values, story = _play(house, tmp_path, DEMAND, "  - {at: 100ms, cut: hop 3 of one}\n")
+    assert values["recovered", "one"] == pytest.approx(0.003)
+    assert values["lost_gbit", "one"] == pytest.approx(100 * 0.003)
+    assert values["lost", "one"] == pytest.approx(1000 * 0.003)
+    assert values["delivered", "all"] == pytest.approx(1 - 0.003 / 0.4)
+    assert values["detected", ""] == pytest.approx(0.002)
+    assert values["notified", ""] == pytest.approx(0.003)
+    assert values["solved", ""] == pytest.approx(0.023)
+    assert values["slowest during", "all"] == 0
+    assert values["slowest after", "all"] == 1
+    assert values["stranded", "all"] == 0
+    marks = [event.mark for event in story.events]
+    assert marks.index(Mark.FAULT) < marks.index(Mark.DETECTED) < marks.index(Mark.RECOVERED)
+    assert [moment.title for moment in story.maps[0].moments] == ["before", "during", "after"]
+
+
+def test_a_near_one_needs_no_notice(house: House, tmp_path: Path) -> None:
+    """The leaf sees it itself, agent or not; without anybody told the controller has no part."""
+    steps = "  - {at: 50ms, kill: l0}\n  - {at: 100ms, cut: hop 2 of one}\n"
+    values, _ = _play(house, tmp_path, DEMAND, steps)
+    assert values["recovered", "one"] == pytest.approx(0.002)
+    assert values["stranded", "all"] == 0
+
+
+def test_a_silent_link_and_a_slow_one(house: House, tmp_path: Path) -> None:
+    """A part that is lost is a part of all; a slow link gives what it has, and both are mended."""
+    steps = """  - {at: 100ms, silence: l0 to s0, share: 0.2}
+  - {at: 100ms, silence: l0 to s1, share: 0.2}
+  - {at: 200ms, mend: all}
+  - {at: 300ms, degrade: l1-h0-n0 to l1, gbps: 40}
+"""
+    values, _ = _play(house, tmp_path, DEMAND, steps, settle="100ms")
+    assert values["lost", "one"] == pytest.approx(100, abs=1)
+    assert values["slowest during", "one"] == pytest.approx(0.4)
+    assert values["slowest after", "one"] == pytest.approx(0.4)
+    assert values["stranded", "all"] == 0
+
+
+def test_a_job_waits_for_as_long_as_its_way_is_dead(house: House, tmp_path: Path) -> None:
+    """250 MB at 400 Gbit/s are 5 ms; the iteration that meets the hole is longer by 3 ms."""
+    values, _ = _play(house, tmp_path, JOB, "  - {at: 106ms, cut: hop 3 of one}\n")
+    assert values["iteration during", "pair"] == pytest.approx(1 + 0.003 / 0.010, rel=1e-6)
+    assert values["iteration after", "pair"] == pytest.approx(1)
+    assert values["lost_gbit", "one"] == pytest.approx(400 * 0.003)
+
+
+def test_replaced_and_finished(house: House, tmp_path: Path) -> None:
+    """A job that ends sends no more, and its flows leave the plan."""
+    values, story = _play(house, tmp_path, JOB, "  - {at: 100ms, finish: pair}\n")
+    assert values["stranded", "all"] == 0
+    assert values["utilization before", ""] == pytest.approx(1)
+    assert values["utilization after", ""] == 0
+    (line,) = [line for line in story.charts[0].lines if line.name == "pair"]
+    late = [value for at, value in zip(line.times, line.values, strict=True) if at > 0.11]
+    assert late
+    assert not any(late)
+
+
+def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
+    """The drill under way is in the report as interrupted; processes and folders are gone."""
+    path = tmp_path / "long.yaml"
+    steps = "".join(
+        f"  - {{at: {n}s, drain: s0}}\n  - {{at: {n}.5s, undrain: s0}}\n" for n in range(1, 90)
+    )
+    path.write_text(f"{HEAD.replace('sums', 'long', 1)}{DEMAND}timeline:\n{steps}{EXPECT}")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [PROGRAM, "drill", str(path), "--runs=20", f"--report={tmp_path / 'report'}"]
+    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(scratch)})
+    try:
+        deadline = time.monotonic() + 60
+        while not list(scratch.glob("heddle-drill-*/agents.log")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        children = _children(process.pid)
+        assert children
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+    told = json.loads((tmp_path / "report" / "long.json").read_text())
+    assert told["fault"] == "it was interrupted"
+    assert not told["held"]
+    assert not list(scratch.iterdir()), list(scratch.iterdir())
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+def _children(parent: int) -> list[int]:
+    """Processes that a process has started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (folder / "stat").read_text().rpartition(") ")[2].split()
+        except OSError:
+            continue
+        if int(status[1]) == parent:
+            found.append(int(folder.name))
+    return found

@@ -125,7 +125,7 @@ def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
     path.write_text(f"{HEAD.replace('sums', 'long', 1)}{DEMAND}timeline:\n{steps}{EXPECT}")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [PROGRAM, "drill", str(path), "--runs=20", f"--report={tmp_path / 'report'}"]
+    command = [str(PROGRAM), "drill", str(path), "--runs=20", f"--report={tmp_path / 'report'}"]
     process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(scratch)})
     try:
         deadline = time.monotonic() + 60

@@ -1,0 +1,53 @@
+"""The commands for two replicas that REPLICAS.md gives, typed as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.needs import missing
+from tests.redis_server import free_port
+
+PAGE = Path(__file__).parents[2] / "controller" / "REPLICAS.md"
+PORTS = ("6400", "7400", "7401", "7500", "7501")
+SECONDS = 110.0
+
+
+def commands() -> str:
+    """The page's script, with ports that are free."""
+    (script,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for port in PORTS:
+        assert port in script
+        script = script.replace(port, str(free_port()))
+    return str(script)
+
+
+def test_the_quick_start_does_what_it_says(tmp_path: Path) -> None:
+    """It ends with a plan of a new leader that all switches with entries have acknowledged."""
+    if shutil.which("redis-server") is None:
+        missing("redis-server: apt-get install redis-server")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with (tmp_path / "out").open("wb") as said:
+        # What it leaves running is in its process group, and ends with it.
+        shell = subprocess.Popen(
+            ["bash", "-e", "-c", commands()],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        status = shell.wait(SECONDS)
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+    out = (tmp_path / "out").read_text()
+    assert status == 0, out
+    epochs = re.findall(r"epoch[:\s]+(\d+)", out)
+    assert [*dict.fromkeys(epochs)] == ["1", "2"], out

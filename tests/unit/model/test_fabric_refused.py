@@ -73,6 +73,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "gbps boolean": (edge(0, gbps=True), r"gbps is True, no number"),
     "no gbps": (without("edges", 0, "gbps"), r"edge 'h1n0'-'leaf1': has no gbps"),
     "unknown end": (edge(0, source="ghost"), r"edge 'ghost'-'leaf1': source 'ghost' is no node"),
+    "empty end": (edge(0, target=""), r"edge '[^']*'-'': target '' is no node"),
     "no end": (without("edges", 0, "target"), r"edges\[0\]: has no target"),
     "self loop": (edge(0, target="h1n0"), r"edge 'h1n0'-'h1n0': joins a node to itself"),
     "same link": (

@@ -161,10 +161,10 @@ def _links(records: list[dict[str, Any]], index: dict[str, int], origin: str) ->
 
 
 def _ends(table: Records, field: str, index: dict[str, int]) -> Ints:
-    names = table.strings(field, required=True)
+    names, given = table.strings(field, required=True), table.column(field)
     rows = np.array([index.get(name, NONE) for name in names], dtype=np.int64)
     table.faults(
-        (row for row in np.flatnonzero(rows == NONE).tolist() if names[row]),
+        (row for row in np.flatnonzero(rows == NONE).tolist() if names[row] or given[row] == ""),
         lambda row: f"{field} {short(names[row])} is no node; add the node or drop the edge",
     )
     return rows

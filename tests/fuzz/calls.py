@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from types import ModuleType
 from typing import Any
@@ -240,6 +240,20 @@ def _target(world: World, service: str, method: Any) -> Target:
     return Target(f"{service}/{method.name}", run, [b""], make, 0.35)
 
 
+def _any_order(targets: Sequence[Target]) -> Target:
+    """A method each time, so that calls meet what others have left."""
+
+    def run(content: bytes) -> bool:
+        return bool(content) and targets[content[0] % len(targets)].run(content[1:])
+
+    def make(chance: random.Random) -> bytes:
+        which = chance.randrange(len(targets))
+        one = targets[which].make
+        return bytes([which]) + (one(chance) if one else b"")
+
+    return Target("calls in any order", run, [b"\0"], make, 8)
+
+
 def _parts(content: bytes) -> list[bytes]:
     parts = []
     while len(content) >= 2:
@@ -254,8 +268,9 @@ def targets(world: World) -> list[Target]:
     descriptors: list[Callable[[], Any]] = [
         service for module in PROTOS for service in module.DESCRIPTOR.services_by_name.values()
     ]
-    return [
+    found = [
         _target(world, service.name, method)  # type: ignore[attr-defined] # descriptors
         for service in descriptors
         for method in service.methods  # type: ignore[attr-defined] # descriptors
     ]
+    return [*found, _any_order(found)]

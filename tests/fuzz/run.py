@@ -175,7 +175,7 @@ def keep(tallies: Sequence[Tally]) -> None:
 def main() -> int:
     """Run; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--inputs", type=int, default=1_050_000)
+    parser.add_argument("--inputs", type=int, default=2_000_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--target", default="", help="only targets with this in their name")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))

@@ -1,0 +1,106 @@
+"""SECURITY.md is true: its commands make what the programs take, its tests are there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+
+from heddle_controller.serve.security.certificates import read_rules
+from heddle_controller.serve.security.keys import Tls
+from tests.integration.operating import heddle
+from tests.integration.serving import LOOPBACK, serving
+from tests.needs import missing
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "SECURITY.md").read_text()
+
+
+def block(after: str, kind: str = "") -> str:
+    """The first fenced block after some words."""
+    rest = GUIDE[GUIDE.index(after) :]
+    found = re.search(rf"```{kind}\n(.*?)```", rest, re.DOTALL)
+    assert found, after
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the commands for certificates were run."""
+    if shutil.which("openssl") is None:
+        missing("no openssl: apt-get install openssl")
+    folder = tmp_path_factory.mktemp("pki")
+    commands = block("## Certificates", "sh")
+    done = subprocess.run(
+        ["sh", "-c", commands], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+async def test_certificates_by_the_guide(made: Path, tmp_path: Path) -> None:
+    """The operator gets in and may change, the scheduler may not, the switch's may neither."""
+    tls = Tls(made / "controller.crt", made / "controller.key", made / "ca.crt")
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    async with serving(tmp_path, replace(LOOPBACK, tls=tls)) as s:
+        await s.put_fabric()
+        words = ("--server", f"localhost:{s.api.port}", "--tls-ca", made / "ca.crt")
+
+        async def does(name: str, *command: str) -> int:
+            files = ("--tls-cert", made / f"{name}.crt", "--tls-key", made / f"{name}.key")
+            return (await asyncio.to_thread(heddle, *words, *files, *command)).code
+
+        down = ("fabric", "link", "l0,s0", "down")
+        assert [await does(name, *down) for name in ("ann", "slurm", "leaf0")] == [0, 2, 2]
+        assert [await does(name, "fabric", "list") for name in ("slurm", "leaf0")] == [0, 2]
+        assert await does("ann", "audit", "verify") == 0
+    structlog.reset_defaults()
+
+
+def test_keys_are_their_owners_alone(made: Path) -> None:
+    """As the commands leave them."""
+    assert {path.stat().st_mode & 0o077 for path in made.glob("*.key")} == {0}
+
+
+def test_roles_by_the_guide(tmp_path: Path) -> None:
+    """The example of the file is one."""
+    path = tmp_path / "roles"
+    path.write_text(block("Certificates of another make get"))
+    assert [str(rule.caller.role) for rule in read_rules(path)] == [
+        "scheduler",
+        "operator",
+        "agent",
+    ]
+
+
+COMMANDS = (
+    ("heddle",),
+    ("heddle-controller", "serve"),
+    ("heddle-agent", "run"),
+    ("heddle", "token", "new"),
+    ("heddle", "audit", "verify"),
+    ("heddle", "audit", "export"),
+)
+
+
+def help_of(program: str, *words: str) -> str:
+    """What a command says of itself."""
+    command = [str(ROOT / ".venv" / "bin" / program), *words, "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_it_points_at_is_there() -> None:
+    """Every test that is said to show something, and every option of the programs."""
+    tests = set(re.findall(r"`((?:\w+/)?(?:test_)?\w+\.py)`", GUIDE))
+    assert len(tests) > 10
+    for name in tests:
+        assert list((ROOT / "tests").rglob(name)), name
+    helped = "".join(help_of(*words) for words in COMMANDS)
+    told = set(re.findall(r"(--[a-z][a-z-]+)", GUIDE)) - {"--version"}
+    assert {option for option in told if option not in helped} == set()

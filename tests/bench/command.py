@@ -34,6 +34,8 @@ from tests.bench.health import measure as health
 from tests.bench.healthy import measure as healthy
 from tests.bench.loading import measure as loading
 from tests.bench.opensm import OpensmError
+from tests.bench.published import measure as published
+from tests.bench.push import measure as push
 from tests.bench.race import measure as race
 from tests.bench.repair import measure as repair
 from tests.bench.rows import DEFAULT, FULL, QUICK, Row, Scale
@@ -52,7 +54,9 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "growth": growth,
     "loading": loading,
     "health": health,
+    "push": push,
     "fluid": fluid,
+    "published": published,
     "collectives": collectives,
     "campaign": campaign,
     "race": race,

@@ -53,6 +53,7 @@ class Scale:
     """Sizes at which OpenSM is timed."""
     lab_runs: int
     """Of each failure on real packets."""
+    push_leaves: int
     races: int
     campaign_failures: int
 
@@ -73,6 +74,7 @@ DEFAULT = Scale(
     growth_zones=(1, 2, 4, 8, 16, 32),
     peer_hosts=(1024,),
     lab_runs=10,
+    push_leaves=2048,
     races=1_000,
     campaign_failures=100,
 )
@@ -91,6 +93,7 @@ FULL = Scale(
     growth_zones=(1, 2, 4, 8, 16, 32),
     peer_hosts=(1024, 10240, 24576),
     lab_runs=30,
+    push_leaves=2048,
     races=10_000,
     campaign_failures=1_000,
 )
@@ -109,6 +112,7 @@ QUICK = Scale(
     growth_zones=(1, 2),
     peer_hosts=(64,),
     lab_runs=1,
+    push_leaves=16,
     races=10,
     campaign_failures=4,
 )

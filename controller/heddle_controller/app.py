@@ -118,10 +118,12 @@ async def run(settings: Settings) -> None:
         stack.push_async_callback(store.close)
         tenure = Tenure(store.leads)
         gateway = Gateway(telemetry, settings.agent_queue, tenure)
-        await _join_replicas(settings, store, gateway, stack)
+        exchange = await _join_replicas(settings, store, gateway, stack)
         world = _world(settings, store, gateway, telemetry)
         reconciler = Reconciler(world)
         api = await _api(settings, world, gateway, telemetry, store)
+        if exchange is not None:
+            exchange.addresses.learned = api.introductions.learned
         stack.push_async_callback(api.stop, settings.drain_seconds)
         await api.start()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -159,18 +161,19 @@ def _store_files(settings: Settings) -> Files:
 
 async def _join_replicas(
     settings: Settings, store: EmbeddedStore | RedisStore, gateway: Gateway, stack: AsyncExitStack
-) -> None:
+) -> Exchange | None:
     """Where a store can have several controllers, have them know of each other.
 
     Ended after the API: that agents leave is the last that others hear of us.
     """
     if not isinstance(store, RedisStore):
-        return
+        return None
     relay = open_relay(settings.store, store.link, _store_files(settings))
     stack.push_async_callback(relay.close)
     exchange = Exchange(relay, gateway, settings.controller_id)
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     stack.callback(tasks.create_task(exchange.run(), name="replicas").cancel)
+    return exchange
 
 
 def _tell(settings: Settings, port: int, metrics_port: int) -> None:

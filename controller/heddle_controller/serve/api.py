@@ -96,7 +96,8 @@ class Api:
             links=links,
             overlays=self._overlays,
         )
-        self._introductions = agent.introductions
+        self.introductions = agent.introductions
+        """Who tells agents of each other; has to be told of those with other replicas."""
         services = [
             _service(fabric_pb2, "FabricService", add_FabricServiceServicer_to_server, fabric),
             _service(
@@ -132,7 +133,7 @@ class Api:
         """Answer calls; health is NOT_SERVING until ``set_serving``."""
         self._tasks = [
             asyncio.create_task(self._changes.run(), name="serve changes"),
-            asyncio.create_task(self._introductions.run(), name="introduce agents"),
+            asyncio.create_task(self.introductions.run(), name="introduce agents"),
             asyncio.create_task(self._overlays.run(), name="overlay"),
         ]
         await self._server.start()

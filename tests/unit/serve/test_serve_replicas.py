@@ -47,8 +47,8 @@ class Replica:
         """Those that it can push to."""
         return set(self.gateway.sessions("f1"))
 
-    def agent(self, switch: str, time: float = 0.0) -> AgentStream:
-        """An agent begins a session with it, which answers all pushes."""
+    def agent(self, switch: str, door: str = "") -> AgentStream:
+        """An agent begins a session with it."""
         about = AgentSession(
             id=self.gateway.next_id(),
             fabric="f1",
@@ -60,11 +60,9 @@ class Replica:
             highest_epoch=1,
             generation=3,
             table_digest=b"d",
+            back_door=door,
         )
-        stream = self.gateway.open(about)
-        if time:
-            stream.opened = time
-        return stream
+        return self.gateway.open(about)
 
 
 @asynccontextmanager
@@ -238,6 +236,19 @@ async def test_a_forged_letter_of_an_old_epoch_is_dropped() -> None:
                 assert report.highest_epoch == 2
             assert not taken
         assert b.switches() == set()
+
+
+async def test_replicas_tell_each_other_where_agents_take_notices() -> None:
+    """Whoever has a first agent of a fabric asks, and hears of all that come."""
+    async with replicas(Office(), "a", "b") as (a, b):
+        known: dict[str, str] = {}
+        b.exchange.addresses.learned = lambda _, addresses: known.update(addresses)
+        a.agent("l0", door="10.0.0.1:1")
+        b.agent("l1", door="10.0.0.2:1")
+        await until(lambda: known == {"l0": "10.0.0.1:1"})
+        known.clear()
+        a.agent("l2", door="10.0.0.3:1")
+        await until(lambda: known == {"l2": "10.0.0.3:1"})
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -9,6 +9,7 @@ from heddle.v1 import relay_pb2 as pb
 from heddle_controller.reconcile.replicas import Relay
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.serve.replicas.addresses import Addresses
 from heddle_controller.serve.replicas.branch import Branch
 from heddle_controller.serve.replicas.mirrors import Mirrors
 from heddle_controller.serve.replicas.post import CALL_SECONDS, Post
@@ -24,6 +25,7 @@ class Exchange:
         self._post = Post(relay, f"{holder}/{secrets.token_hex(4)}", pace)
         self._branch = Branch(self._post, gateway.tenure)
         self._mirrors = Mirrors(self._post, gateway, holder)
+        self.addresses = Addresses(self._post)
         for stream in gateway.local():
             self._branch.opened(stream)
         gateway.replicas = self
@@ -39,10 +41,12 @@ class Exchange:
     def opened(self, stream: AgentStream) -> None:
         """See ``Replicas``."""
         self._branch.opened(stream)
+        self.addresses.opened(stream)
 
     def closed(self, stream: AgentStream) -> None:
         """See ``Replicas``."""
         self._branch.closed(stream)
+        self.addresses.closed(stream)
         self._mirrors.vacant(stream.about)
 
     async def run(self) -> None:
@@ -55,6 +59,7 @@ class Exchange:
                     self._branch.lost()
                     self._mirrors.lost()
                     self._mirrors.call()
+                    self.addresses.ask()
                     continue
                 for note in letter.notes:
                     self._take(letter.sender, note)
@@ -80,3 +85,5 @@ class Exchange:
                 self._mirrors.result(sender, note.result)
             case "beat":
                 self._mirrors.beat(sender, note.beat)
+            case "addresses":
+                self.addresses.heard(sender, note.addresses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -129,7 +130,7 @@ def _stages(outcome: Outcome) -> Iterator[tuple[str, float]]:
         "detected": log.seen[:1],
         "notified": log.told[:1],
         "solved": [at for at, _ in log.plans[1:2]],
-        "acked": log.stood[-1:] if outcome.settled else [],
+        "acked": [at for at in log.stood if log.plans[1:] and at >= log.plans[1][0]][:1],
     }
     for name, times in moments.items():
         if times:
@@ -185,8 +186,20 @@ def streams_of_group(course: Course, name: str, rows: Ints) -> Bools:
     return found
 
 
-def rates(course: Course, streams: Bools) -> tuple[Floats, Floats]:
-    """When each span begins, and the Gbit/s that some streams had in it."""
-    times = np.array([span.begin for span in course.spans])
-    gbps = [float(span.sent[streams].sum()) / (span.end - span.begin) for span in course.spans]
-    return times, np.asarray(gbps)
+def rates(course: Course, streams: Bools, step: float) -> tuple[Floats, Floats]:
+    """Gbit/s that some streams had, and from when: means over ``step`` seconds, or to a loss.
+
+    A mean begins anew where flows begin to lose packets or end it, so that no dip is smoothed.
+    """
+    turns = course.turns
+    marks = [turn.at for was, turn in pairwise(turns) if (was.losing != turn.losing).any()]
+    begins, sums, lengths = list[float](), list[float](), list[float]()
+    for span in course.spans:
+        fresh = not begins or span.begin >= begins[-1] + step - SAME
+        if fresh or any(abs(span.begin - mark) < SAME for mark in marks):
+            begins.append(span.begin)
+            sums.append(0.0)
+            lengths.append(0.0)
+        sums[-1] += float(span.sent[streams].sum())
+        lengths[-1] += span.end - span.begin
+    return np.asarray(begins), np.asarray(sums) / np.asarray(lengths)

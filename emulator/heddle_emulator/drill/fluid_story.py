@@ -17,6 +17,8 @@ from heddle_emulator.report.evidence import Certified, Chart, Event, Line, Mark,
 from heddle_emulator.report.maps import Snapshot, heat_maps
 
 MOST_LINES = 8
+POINTS = 100
+"""Of a line of rates."""
 MOMENT = 1e-9
 """Seconds before the end in which nothing is seen: what stops there stops with the run."""
 
@@ -51,7 +53,7 @@ def _charts(outcome: Outcome) -> Iterator[Chart]:
     lines = []
     for name, rows in groups.items():
         if len(rows):
-            times, gbps = rates(course, streams_of_group(course, name, rows))
+            times, gbps = rates(course, streams_of_group(course, name, rows), horizon / POINTS)
             lines.append(_line(name, times, gbps, horizon))
     if lines:
         yield Chart("What arrives, all flows together", "Gbit/s", tuple(lines))

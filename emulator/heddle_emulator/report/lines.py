@@ -34,6 +34,7 @@ class Curve:
     """Place among the theme's lines; beyond ``MOST_LINES`` all have the last."""
     first: str
     least: str
+    most: str
     last: str
 
 
@@ -63,6 +64,8 @@ class Plot:
     ceiling: float | None
     """Pixel of what could be reached."""
     ceiling_text: str
+    told: bool = True
+    """Whether its numbers are told in a table; not those of a part of another chart."""
     left: float = LEFT
     top: float = TOP
     right: float = WIDTH - RIGHT
@@ -84,7 +87,8 @@ def plots(story: Story, stories: Sequence[Story]) -> tuple[Plot, ...]:
         found.append(_plot(chart, story, scale))
         closer = window and _within(chart, *window)
         if closer:
-            found.append(_plot(closer, replace(story, seconds=None), scale))
+            part = _plot(closer, replace(story, seconds=None), scale)
+            found.append(replace(part, told=False))
     return tuple(found)
 
 
@@ -177,9 +181,9 @@ def _flags(events: Sequence[Event], axis: Axis) -> Iterator[Flag]:
 
 def _curve(number: int, line: Line, unit: str, axes: tuple[Axis, Axis]) -> Curve:
     known = [value for value in line.values if value is not None]
-    ends = (known[0], min(known), known[-1]) if known else (None, None, None)
-    first, least, last = (words.with_unit(value, unit) if known else words.NONE for value in ends)
-    return Curve(line.name, _steps(line, axes), min(number, MOST_LINES - 1), first, least, last)
+    ends = (known[0], min(known), max(known), known[-1]) if known else ()
+    told = [words.with_unit(value, unit) for value in ends] or [words.NONE] * 4
+    return Curve(line.name, _steps(line, axes), min(number, MOST_LINES - 1), *told)
 
 
 def _steps(line: Line, axes: tuple[Axis, Axis]) -> str:

@@ -27,6 +27,8 @@ SHORTEST = 7
 EPISODE_SECONDS = 1.0
 """A fault so soon after the last, with no plan acknowledged between, is of the same episode."""
 MOST_EPISODES = 4
+NAMED = 60
+"""Letters of a fault's text in a title."""
 TRIGGERS = frozenset({Mark.FAULT, Mark.MEND})
 WORDS = {
     Mark.FAULT: "fault",
@@ -133,7 +135,7 @@ def _zoomed(number: int, events: Sequence[Event]) -> Track:
     axis = LogAxis(low, max(max(after) * 1.3, low * 10), LEFT, WIDTH - RIGHT)
     start = Tick(LEFT, "0")
     ticks = (start, *(tick for tick in axis.ticks(words.tick) if tick.place > LEFT + 30))
-    what = events[0].text
+    what = events[0].text if len(events[0].text) <= NAMED else f"{events[0].text[:NAMED]}…"
     title = f"Episode {number}: after “{what}” at {words.seconds(first)}, by decades of time"
     return _track(title, events, lambda event: axis.at(event.at - first), ticks)
 

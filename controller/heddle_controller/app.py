@@ -150,7 +150,7 @@ async def _open_store(settings: Settings) -> EmbeddedStore | RedisStore:
         settings.store,
         files=_store_files(settings),
         timeout=settings.store_timeout_seconds,
-        durability=Durability(settings.store_wait_replicas, settings.store_timeout_seconds),
+        durability=Durability(settings.store_wait_replicas),
         bounds=Bounds(audit=settings.audit_records),
     )
 

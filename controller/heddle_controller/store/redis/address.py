@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -117,6 +117,25 @@ def _forms() -> str:
     )
 
 
+async def find(address: Address, files: Files, timeout: float) -> Address:  # noqa: ASYNC109 - of each
+    """The server itself: where there are sentinels, whoever they say is the master now.
+
+    Raises:
+        RedisError: no sentinel answers, or none knows of a master.
+    """
+    if not address.service:
+        return address
+    options = _options(address, files, timeout)
+    del options["db"], options["username"], options["password"]  # those are the server's
+    sentinel = Sentinel(list(address.hosts), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    try:
+        master = await sentinel.discover_master(address.service)
+    finally:
+        for client in sentinel.sentinels:
+            await client.aclose()
+    return replace(address, hosts=(master,), service="")
+
+
 def connect(address: Address, files: Files, timeout: float, block: float = 0.0) -> Redis:
     """A client; connections are made when they are first needed.
 
@@ -126,7 +145,21 @@ def connect(address: Address, files: Files, timeout: float, block: float = 0.0) 
         timeout: Seconds that a server may take to answer, or to be connected to.
         block: Seconds more for a client whose calls wait in the server.
     """
-    options: dict[str, Any] = {
+    options = _options(address, files, timeout, block)
+    if address.path:
+        return Redis(unix_socket_path=address.path, **options)
+    if not address.service:
+        host, port = address.hosts[0]
+        return Redis(host=host, port=port, **options)
+    shared = _options(address, files, timeout)
+    del shared["db"], shared["username"], shared["password"]
+    sentinel = Sentinel(list(address.hosts), sentinel_kwargs=shared)  # type: ignore[no-untyped-call]
+    client: Redis = sentinel.master_for(address.service, **options)
+    return client
+
+
+def _options(address: Address, files: Files, timeout: float, block: float = 0.0) -> dict[str, Any]:
+    return {
         "db": address.database,
         "username": address.username,
         "password": address.password,
@@ -135,19 +168,8 @@ def connect(address: Address, files: Files, timeout: float, block: float = 0.0) 
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "client_name": "heddle-controller",
+        **(_tls(files) if address.tls else {}),
     }
-    if address.path:
-        return Redis(unix_socket_path=address.path, **options)
-    if address.tls:
-        options |= _tls(files)
-    if not address.service:
-        host, port = address.hosts[0]
-        return Redis(host=host, port=port, **options)
-    shared = {name: options[name] for name in options if name.startswith(("socket", "ssl"))}
-    sentinel = Sentinel(list(address.hosts), sentinel_kwargs=shared)  # type: ignore[no-untyped-call]
-    # One connection less than the service's own retries: the next try asks the sentinels again.
-    client: Redis = sentinel.master_for(address.service, **options)
-    return client
 
 
 def _tls(files: Files) -> dict[str, Any]:

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.store.changes import Changes
 from heddle_controller.store.redis.change import FACTS, INTENT
+from heddle_controller.store.redis.link import BLOCK_SECONDS
 from heddle_controller.store.redis.mirror import Mirror
 
-BLOCK_SECONDS = 0.5
-"""For which one call waits in the server; then it shows that the server is there."""
 AT_ONCE = 1_000
 
 
@@ -28,13 +27,11 @@ class Follower:
 
     def __init__(
         self,
-        client: Redis,
         mirror: Mirror,
         changes: Changes,
         writer: str,
         lease_moved: Callable[[], None],
     ) -> None:
-        self._client = client
         self._link = mirror.link
         self._log = mirror.keys.log
         self._mirror = mirror
@@ -50,7 +47,6 @@ class Follower:
         """From where the mirror stands now; everything may have changed."""
         await self._end()
         self._last = self._mirror.number
-        await self._client.connection_pool.disconnect()
         self._task = asyncio.create_task(self._run(self._start), name="store log")
         self._tell_all()
 
@@ -69,12 +65,12 @@ class Follower:
         while start == self._start:
             await self._link.returned.wait()
             try:
-                answer: Any = await self._client.xread(
+                answer: Any = await self._link.blocking.xread(
                     {self._log: f"{self._last}-0"},
                     count=AT_ONCE,
                     block=round(BLOCK_SECONDS * 1000),
                 )
-            except (RedisError, OSError, TimeoutError) as error:
+            except (RedisError, OSError, TimeoutError, Unavailable) as error:
                 if start == self._start and self._link.up:
                     self._link.lost(error)
                 await asyncio.sleep(0)
@@ -112,4 +108,3 @@ class Follower:
             self._warming.cancel()
             with suppress(asyncio.CancelledError):
                 await self._warming
-        await self._client.aclose()

@@ -46,9 +46,7 @@ class Durability:
     """What else a write waits for, besides what the server's own settings say."""
 
     replicas: int = 0
-    """That must have it."""
-    seconds: float = 1.0
-    """For which they are waited for."""
+    """That must have it, within half the time that a call may take."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +153,7 @@ class Lane:
             for keys, args in calls:
                 WRITE.queue(pipeline, keys, args)
             if self._durability.replicas:
-                pipeline.wait(self._durability.replicas, round(self._durability.seconds * 1000))
+                pipeline.wait(self._durability.replicas, round(self._link.timeout * 500))
             answers: list[Any] = await pipeline.execute(raise_on_error=False)
         for answer in answers:
             if isinstance(answer, AWAY):

@@ -28,13 +28,18 @@ from redis.exceptions import (
 )
 
 from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.store.redis.address import Address, Files, connect, find
 
 log = structlog.stdlib.get_logger(__name__)
 
 Answer = TypeVar("Answer")
 
+BLOCK_SECONDS = 0.5
+"""For which a call may wait in the server."""
 FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
 """Seconds between knocks."""
+WHY_MOST = 160
+"""Characters of an error that are worth telling."""
 AWAY = (
     AuthenticationError,
     BusyLoadingError,
@@ -50,17 +55,24 @@ AWAY = (
 class Link:
     """One server, or whichever is the master now."""
 
-    def __init__(self, client: Redis, name: str, timeout: float) -> None:
+    def __init__(
+        self, address: Address, files: Files, timeout: float, patience: float = 0.0
+    ) -> None:
         """A link that is up until a call fails.
 
         Args:
-            client: Makes connections as they are needed.
-            name: Of the server, for people; without a password.
+            address: Of the server, or of the sentinels that know it.
+            files: For TLS.
             timeout: Seconds within which the server has to answer a call.
+            patience: Seconds for which a server that is older than the one before is
+                not believed to be the one: the right one may still be found.
         """
-        self.client = client
-        self.name = name
+        self._address = address
+        self._files = files
+        self.name = str(address)
+        """Of the server, for people; without a password."""
         self.timeout = timeout
+        self.patience = patience
         self.on_return: list[Callable[[], Awaitable[None]]] = []
         """Called, in order, when the server is there again, before others may use it."""
         self.returned = asyncio.Event()
@@ -71,6 +83,13 @@ class Link:
         self.ending = False
         """Set before ``closed``: what was begun is finished, nobody waits any longer."""
         self.losses = 0
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._client: Redis | None = None
+        self._blocking: Redis | None = None
+        self._old: list[tuple[float, Redis]] = []
+        """Clients of before, which may have calls under way, and when they have none."""
         self._heard = time.monotonic()
         self._knocking: asyncio.Task[None] | None = None
 
@@ -97,16 +116,54 @@ class Link:
                 have done what it was asked or not.
         """
         self.check(inner=inner)
+        client = self._client
+        self._under_way += 1
+        self._idle.clear()
         try:
             async with asyncio.timeout(2 * self.timeout):
-                answer = await make(self.client)
+                client = client or await self._find()
+                answer = await make(client)
         except AWAY as error:
-            self.lost(error)
+            if client is self._client:  # not of one that has been given up already
+                self.lost(error)
             raise self.refusal() from error
         except RedisError as error:
             raise Unavailable(f"store {self.name}: {error}") from error
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
         self.heard()
         return answer
+
+    async def _find(self) -> Redis:
+        """A client of whichever is the server now; the one before is given up.
+
+        All connections of one client are to one server: a mixture of two masters, the old
+        one and the new, would answer each question by the other's facts.
+        """
+        found = await find(self._address, self._files, self.timeout)
+        now = time.monotonic()
+        await self._drop(now)
+        over = now + 3 * self.timeout + BLOCK_SECONDS
+        self._old += [(over, old) for old in (self._client, self._blocking) if old is not None]
+        self._client = connect(found, self._files, self.timeout)
+        self._blocking = connect(found, self._files, self.timeout, BLOCK_SECONDS)
+        return self._client
+
+    async def _drop(self, now: float) -> None:
+        """Let go of clients whose calls are over."""
+        over = [client for end, client in self._old if end <= now]
+        self._old = [(end, client) for end, client in self._old if end > now]
+        for client in over:
+            await client.aclose()
+
+    @property
+    def blocking(self) -> Redis:
+        """A client of the same server whose calls may wait there, ``BLOCK_SECONDS`` at most."""
+        if self._blocking is None:
+            raise self.refusal()
+        return self._blocking
 
     def check(self, *, inner: bool = False) -> None:
         """Nothing while the server can be used. Raises ``Unavailable``."""
@@ -120,14 +177,15 @@ class Link:
         return Unavailable(f"store {self.name} is away: {self.why}", LAST_PAUSE)
 
     def heard(self) -> None:
-        """The server answered."""
-        self._heard = time.monotonic()
+        """The server answered; while it is looked at, that does not count."""
+        if self.up:
+            self._heard = time.monotonic()
 
     def lost(self, error: BaseException) -> None:
         """A call failed: refuse the next ones, and knock."""
         if self.closed:
             return
-        self.why = " ".join(str(error).split()) or "no answer in time"
+        self.why = _words(error)
         if self.returned.is_set():
             log.error("store lost", store=self.name, why=self.why)
             self.losses += 1
@@ -142,18 +200,20 @@ class Link:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
             pause = min(2 * pause, LAST_PAUSE)
             try:
-                await self.client.connection_pool.disconnect(inuse_connections=False)
+                async with asyncio.timeout(2 * self.timeout):
+                    await self._find()
                 await self.call(_usable, inner=True)
                 for look in self.on_return:
                     await look()
-            except Unavailable as error:
-                self.why = str(error.__cause__ or error)
+            except (Unavailable, *AWAY) as error:
+                self.why = _words(error.__cause__ or error)
             except Exception as fault:
                 log.exception("store cannot be taken up again", store=self.name)
                 self.why = str(fault)
             else:
                 log.warning("store is back", store=self.name, away_seconds=self.silent_for())
                 self.returned.set()
+                self.heard()
                 return
 
     async def close(self) -> None:
@@ -163,7 +223,14 @@ class Link:
             self._knocking.cancel()
             with suppress(asyncio.CancelledError):
                 await self._knocking
-        await self.client.aclose()
+        await self._idle.wait()  # what is under way when a client is closed is never let go of
+        self._old += [(0.0, one) for one in (self._client, self._blocking) if one is not None]
+        await self._drop(float("inf"))
+
+
+def _words(error: BaseException) -> str:
+    """What went wrong in one line; the library's own can be pages."""
+    return " ".join(str(error).split())[:WHY_MOST] or "no answer in time"
 
 
 async def _usable(client: Redis) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.store.common.reporters import Reporter
 from heddle_controller.store.redis.change import Outcome, new_token
 from heddle_controller.store.redis.fabric import meta_of
@@ -55,6 +56,7 @@ class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
         try:
             await mirror.follow(inner=True)
         except OlderError as error:
+            self._be_patient(error)
             known = {fabric: view.versions() for fabric, view in mirror.views.items()}
             fields = {fabric: view.fields() for fabric, view in mirror.views.items()}
             log.error("store came back older", store=shared.link.name, why=str(error))  # noqa: TRY400 - a finding, whose trace says nothing
@@ -64,6 +66,16 @@ class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
         for recovery in shared.recoveries:
             if not recovery.done:  # it may have been cut short, by the server going again
                 await self._give_back(recovery)
+
+    def _be_patient(self, error: OlderError) -> None:
+        """Leave an older server alone for a while, where there may be a newer one.
+
+        A master that died and was started again at once still counts as the master until
+        the sentinels have agreed on another.
+        """
+        link = self._shared.link
+        if link.silent_for() < link.patience:
+            raise Unavailable(f"another master is looked for, since {error}") from error
 
     async def _give_back(self, recovery: Recovery) -> None:
         shared = self._shared

@@ -17,12 +17,12 @@ from redis.asyncio import Redis
 
 from heddle_controller.reconcile.errors import Unavailable, Unusable
 from heddle_controller.store.changes import Changes, Watcher
-from heddle_controller.store.redis.address import Files, connect, parse_address
+from heddle_controller.store.redis.address import Files, parse_address
 from heddle_controller.store.redis.blobs import Blobs
 from heddle_controller.store.redis.change import FACTS, INTENT, Outcome, new_token
 from heddle_controller.store.redis.fabrics import FabricPart
 from heddle_controller.store.redis.facts import FactPart
-from heddle_controller.store.redis.follower import BLOCK_SECONDS, Follower
+from heddle_controller.store.redis.follower import Follower
 from heddle_controller.store.redis.jobs import JobPart
 from heddle_controller.store.redis.lane import Bounds, Durability, Lane, Sent
 from heddle_controller.store.redis.link import Link
@@ -33,6 +33,8 @@ from heddle_controller.store.redis.recovery import RecoveryPart
 from heddle_controller.store.redis.scripts import Keys
 from heddle_controller.store.redis.states import StatePart
 
+ELECTION_SECONDS = 3.0
+"""That sentinels may take from one master to the next, in which the old one may turn up."""
 FORM = 1
 """Of what is stored; a newer one is refused."""
 
@@ -47,9 +49,9 @@ class RedisStore(
 ):
     """``Store`` on a Redis; made by ``open_redis``."""
 
-    def __init__(self, shared: Shared, blocking: Redis) -> None:
+    def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._follower = Follower(blocking, shared.mirror, shared.changes, shared.writer, self.wake)
+        self._follower = Follower(shared.mirror, shared.changes, shared.writer, self.wake)
         shared.lane.on_done.append(self._written)
         shared.link.on_return += [self._look_again, self._follower.begin_anew]
 
@@ -130,9 +132,10 @@ async def open_redis(
         address = parse_address(url)
     except ValueError as error:
         raise Unusable(f"store: {error}") from None
-    files, bounds = files or Files(), bounds or Bounds()
+    bounds = bounds or Bounds()
     keys, writer = Keys(address.name), new_token()
-    link = Link(connect(address, files, timeout), str(address), timeout)
+    patience = ELECTION_SECONDS if address.service else 0.0
+    link = Link(address, files or Files(), timeout, patience)
     try:
         await link.call(lambda client: _claim(client, keys, link.name))
         mirror = Mirror(link, keys)
@@ -143,8 +146,7 @@ async def open_redis(
     blobs = Blobs(link, keys)
     lane = Lane(blobs, writer, bounds, durability or Durability())
     shared = Shared(link, keys, mirror, lane, blobs, Changes(), writer, bounds, now)
-    blocking = connect(address, files, timeout, BLOCK_SECONDS)
-    return RedisStore(shared, blocking)
+    return RedisStore(shared)
 
 
 async def _claim(client: Redis, keys: Keys, name: str) -> None:

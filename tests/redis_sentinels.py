@@ -1,0 +1,97 @@
+"""A master, a replica and a sentinel that makes the one take the other's place."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.needs import missing
+from tests.redis_server import ALWAYS, RedisServer, free_port
+
+DOWN_MILLISECONDS = 300
+"""Without an answer, until the sentinels take the master for dead."""
+PATIENCE = 20.0
+
+
+class Sentinels:
+    """One sentinel over a master and a replica; a second one is named, and does not run."""
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("redis-sentinel")
+        if program is None:
+            missing("redis-sentinel: apt-get install redis-sentinel")
+        self._program = program
+        self._folder = folder
+        options = (*ALWAYS, "--repl-diskless-sync-delay", "0")
+        self.master = RedisServer(folder / "one", *options, port=free_port())
+        follow = ("--replicaof", f"127.0.0.1 {self.master.port}")
+        self.replica = RedisServer(folder / "two", *options, *follow, port=free_port())
+        self._ports = [free_port() for _ in range(2)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        """For ``--store``."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        return f"redis+sentinel://{hosts}/heddle"
+
+    def __enter__(self) -> Self:
+        self.master.start()
+        self.replica.start()
+        self._until(lambda: self._says(b"master_link_status:up"))
+        self._start(self._ports[-1])
+        self._until(self._knows)
+        return self
+
+    def _start(self, port: int) -> None:
+        config = self._folder / f"sentinel-{port}.conf"
+        config.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {self._folder}\n"
+            f"logfile {self._folder}/sentinel-{port}.log\n"
+            f"sentinel monitor heddle 127.0.0.1 {self.master.port} 1\n"
+            f"sentinel down-after-milliseconds heddle {DOWN_MILLISECONDS}\n"
+            "sentinel failover-timeout heddle 3000\n"
+        )
+        self._processes.append(subprocess.Popen([self._program, str(config)]))
+
+    def _knows(self) -> bool:
+        """Whether the sentinel has found the replica."""
+        log = self._folder / f"sentinel-{self._ports[-1]}.log"
+        return log.exists() and "+slave " in log.read_text()
+
+    def _says(self, text: bytes) -> bool:
+        """Whether the replica says so of itself; its connections are cut when its role changes."""
+        try:
+            return text in self.replica.command("INFO", "replication")
+        except OSError:
+            return False
+
+    def fail_over(self) -> None:
+        """Kill the master; once the replica is in its place, start it again as a replica."""
+        self.master.kill()
+        self._until(lambda: self._says(b"role:master"))
+        self.master.start()
+
+    @staticmethod
+    def _until(holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not holds():
+            assert time.monotonic() < end, "no sentinel does what it should"
+            time.sleep(0.02)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self.replica.close()
+        self.master.close()

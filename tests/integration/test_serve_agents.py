@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from heddle.v1 import common_pb2
 from heddle_controller.model.fabric import State
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.errors import SessionLost
+from heddle_controller.reconcile.records import FabricRecord
 from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
 from heddle_controller.serve.codec import common
 from tests.integration.serving import Serving, reason, refusal, serving, until, violations
@@ -129,6 +131,19 @@ async def test_what_an_agent_sees_of_links_is_stored(tmp_path: Path) -> None:
                     await asyncio.sleep(0.005)
                     record = await s.store.get_fabric("f1")
             assert record.fabric.link_state[row] == State.UP
+
+
+async def test_sessions_hold_no_copy_of_the_fabric(tmp_path: Path) -> None:
+    """What the fabric was when an agent came is of no use later, and large times thousands."""
+    async with serving(tmp_path) as s, AsyncExitStack() as stack:
+        await s.put_fabric()
+        gc.collect()
+        before = sum(isinstance(one, FabricRecord) for one in gc.get_objects())
+        for switch in ("l0", "l1", "s0", "s1"):
+            await stack.enter_async_context(connected(s, switch))
+        gc.collect()
+        after = sum(isinstance(one, FabricRecord) for one in gc.get_objects())
+        assert after - before < 4
 
 
 async def test_a_session_ends_with_its_stream(tmp_path: Path) -> None:

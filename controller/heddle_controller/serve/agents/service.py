@@ -94,6 +94,7 @@ class AgentService(AgentServiceServicer):
             log.info("agent connected", version=about.software_version)
             self._overlays.joined(session, record.overlay, withdrawn=first.overlay_withdrawn)
             self.introductions.joined(session, record.fabric.structure)
+            del record  # it is of this moment, and large: a session may last for months
             reader = asyncio.create_task(self._read(session, request_iterator))
             try:
                 yield self._accepted()

@@ -27,6 +27,7 @@ class AgentCollector(Collector):
             ("connected", "1 while a controller has accepted the session."),
             ("epoch", "Highest epoch accepted."),
             ("generation", "Generation held whole; 0 for none."),
+            ("overlay_withdrawn", "1 while no packet is matched against the entries."),
         ):
             family = GaugeMetricFamily(f"heddle_agent_{name}", text, labels=["switch"])
             for agent in self._agents:
@@ -35,6 +36,7 @@ class AgentCollector(Collector):
                     "connected": agent.connected,
                     "epoch": held.epoch,
                     "generation": held.generation,
+                    "overlay_withdrawn": agent.forwarding.fib.withdrawn,
                 }
                 family.add_metric([agent.switch], values[name])
             yield family

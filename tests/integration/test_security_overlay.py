@@ -124,6 +124,8 @@ async def test_the_whole_fabric_on_the_underlay_and_back(tmp_path: Path) -> None
                 assert "4 of 4" in done.out
                 assert answered(leaf) == ["hash", "hash"]
                 assert first.held.entries
+                shown = await controller.does("show", "plan")
+                assert "OVERLAY WITHDRAWN since" in shown.out
             assert (await overlay(controller))["agent_count"] == 3
             # A link goes meanwhile: entries follow, unseen.
             done = await controller.does("fabric", "link", "l1,s0", "down")
@@ -133,6 +135,7 @@ async def test_the_whole_fabric_on_the_underlay_and_back(tmp_path: Path) -> None
             done = await controller.does("overlay", "restore")
             assert done.code == 0, done.err
             assert set(answered(leaf)) <= {"s1", "hash"}
+            assert "WITHDRAWN" not in (await controller.does("show", "plan")).out
             assert fleet["l1"].fib.withdrawn  # it was away
             async with fleet["l1"].agent(controller.address):
                 await until(lambda: not fleet["l1"].fib.withdrawn)

@@ -10,12 +10,14 @@ import click
 
 from heddle.v1 import common_pb2, placement_pb2
 from heddle.v1 import plan_pb2 as pb
+from heddle.v1.overlay_pb2 import OVERLAY_STATE_WITHDRAWN, GetOverlayRequest
 from heddle_controller.cli import routes
 from heddle_controller.cli.client import Client
 from heddle_controller.cli.failure import UNROUTED, House
 from heddle_controller.cli.options import INPUT_FILE, STATES, link_ref, with_client
 from heddle_controller.cli.output import echo_json
 from heddle_controller.model.files.flows_file import load_demands
+from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.traffic.jobs_file import load_jobs
@@ -41,8 +43,18 @@ def show_plan(client: Client, *, watch: bool) -> None:
 def _echo_plan(client: Client, plan: pb.Plan) -> None:
     if client.json:
         echo_json(plan)
-    else:
-        routes.echo_plan(plan)
+        return
+    routes.echo_plan(plan)
+    stands = client.call(client.overlays.GetOverlay, GetOverlayRequest(name=overlay_of(plan)))
+    if stands.state == OVERLAY_STATE_WITHDRAWN:
+        since = common.time_text(stands.state_time)
+        text = f"OVERLAY WITHDRAWN since {since}: no switch follows this plan"
+        click.echo(f"{text}; 'heddle overlay restore' ends that")
+
+
+def overlay_of(plan: pb.Plan) -> str:
+    """Name of the overlay of a plan's fabric."""
+    return f"{plan.name.rpartition('/')[0]}/overlay"
 
 
 @show.command("routes")

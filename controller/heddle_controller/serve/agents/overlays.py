@@ -3,14 +3,17 @@
 Every replica follows the store and tells its own agents, so nobody has to pass it on: at
 the start of a session, ahead of any push, and whenever the flag changes. It is a level,
 not an event: what an agent is told last is how it shall stand, and a replica that missed
-a change tells of it when it next reads the store. An order carries the newest epoch known
-here, and an agent that knows of a newer one does not obey.
+a change tells of it when it next reads the store. While the store cannot be reached nobody
+is told anything: what this replica knew last may be of the past, and agents stay as they
+are. An order carries the newest epoch known here, and an agent that knows of a newer one
+does not obey.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +24,9 @@ from heddle_controller.reconcile.errors import NotFound, PortError, Unavailable
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import Overlay
 from heddle_controller.serve.agents.stream import AgentStream
+
+LOOK_SECONDS = 2.0
+"""How often the flag is read where no notice of a change came."""
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -78,7 +84,9 @@ class OverlayBook:
         self._measure(about.fabric)
 
     def spread(self, fabric: str, overlay: Overlay) -> None:
-        """Tell every agent that was last told otherwise."""
+        """Tell every agent that was last told otherwise, if this is of now."""
+        if self._store.stale_for() > 0:
+            return
         if self._wanted.get(fabric, False) is not overlay.withdrawn:
             log.warning("overlay", fabric=fabric, withdrawn=overlay.withdrawn)
         self._wanted[fabric] = overlay.withdrawn
@@ -96,6 +104,21 @@ class OverlayBook:
 
     async def run(self) -> None:
         """Follow the store until it is closed."""
+        again = asyncio.create_task(self._look_again())
+        try:
+            await self._follow()
+        finally:
+            again.cancel()
+
+    async def _look_again(self) -> None:
+        """Now and then, whatever notices came: the store may have been away."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for fabric in [name for name, sessions in self._sessions.items() if sessions]:
+                with suppress(Unavailable):
+                    await self._look(fabric)
+
+    async def _follow(self) -> None:
         while True:
             try:
                 async for fabric in self._store.changes():

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from heddle_controller.serve.interceptors.around import Method
+from heddle_controller.serve.interceptors.limits import Limits
+from heddle_controller.serve.security.budget import Allowance, Budget
+from heddle_controller.serve.security.caller import Caller, Role, set_caller
+
+METHOD = Method("s", "m", streams=False)
+
+
+class Call:
+    """As much of gRPC's context as limits look at."""
+
+    status: Any = None
+
+    async def abort_with_status(self, status: Any) -> None:
+        """As gRPC does, it raises."""
+        self.status = status
+        raise PermissionError
+
+
+@pytest.mark.parametrize(
+    ("caller", "limited"),
+    [
+        (Caller(Role.LOCAL, "127.0.0.1"), False),
+        (Caller(Role.LOCAL, "::1"), False),
+        (Caller(Role.LOCAL, "unix:/run/heddle"), False),
+        (Caller(Role.LOCAL, "10.0.0.7"), True),
+        (Caller(Role.OPERATOR, "127.0.0.1"), True),
+        (Caller(Role.SCHEDULER, "token slurm"), True),
+        (Caller(Role.NOBODY, "127.0.0.1"), True),
+    ],
+)
+async def test_who_is_limited(caller: Caller, *, limited: bool) -> None:
+    """All but plain text from the controller's own host, also where --insecure lets others in."""
+    limits = Limits(Budget(Allowance(1.0, 1.0, 1), lambda: 0.0))
+    set_caller(caller)
+    call: Any = Call()
+    async with limits.around(METHOD, call):
+        pass
+    if not limited:
+        async with limits.around(METHOD, call):
+            pass
+        return
+    with pytest.raises(PermissionError):
+        async with limits.around(METHOD, call):
+            pass
+    assert call.status.code.name == "RESOURCE_EXHAUSTED"

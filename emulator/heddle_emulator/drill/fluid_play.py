@@ -107,6 +107,8 @@ class Play(Stage):
         self.provoked = set()
         held = await self.conductor.settle()
         committed = told + self.control.plan if fresh else self.now
+        if fresh and self.control.measured:
+            committed = told + max(self.conductor.heard.committed - begin, 0.0)
         self.log.plan(committed, self.conductor.heard.plan)
         for due, own in self._dues(held, committed, begin):
             self.agenda.put(due, partial(self._let_in, own), PUSHES)

@@ -17,6 +17,7 @@ from heddle_emulator.report.evidence import Certified, Evidence, Found, Measured
 
 FEW_EVENTS = 14
 """So many are listed without being asked for."""
+EVERY_RUN = frozenset({("max", "most"), ("min", "least")})
 OPEN_MAPS = 2
 """Maps that are open even if nothing in them stands out."""
 
@@ -55,6 +56,7 @@ def page(evidence: Evidence) -> str:
             verdict=verdict(evidence),
             stories=[_told(story, evidence.stories) for story in evidence.stories],
             bars=bars.bars(evidence.convergence),
+            abouts={one.measure.partition(" ")[0]: one.about for one in evidence.measured},
             measured=[(one, bars.strip(one)) for one in evidence.measured],
         )
     )
@@ -78,7 +80,14 @@ def _failed(failed: list[Found]) -> str:
     if not failed:
         return ""
     first = failed[0]
-    return f"{_sentence(first.what)} was to be {first.wanted}, and was {first.got}."
+    return f"{_sentence(first.what)} was to be {expected(first)}, and was {first.got}."
+
+
+def expected(found: Found) -> str:
+    """What was expected, without the statistic where the bound is of every run."""
+    if (found.statistic, found.bound) in EVERY_RUN:
+        return found.wanted.removeprefix(f"{found.statistic} ")
+    return found.wanted
 
 
 def _sentence(text: str) -> str:
@@ -126,6 +135,7 @@ def environment() -> Environment:
         "seconds": words.seconds,
         "percent": words.percent,
         "shown": _quantity,
+        "expected": expected,
     }
     found.globals |= {
         "bands": palette.BANDS,

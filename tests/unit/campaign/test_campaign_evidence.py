@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from heddle_emulator.campaign.page import evidence
+from heddle_emulator.campaign.result import Result
+from heddle_emulator.campaign.summary import summed_up
+from heddle_emulator.report.campaign import campaign_page
+from tests.unit.campaign.campaigns import Player, small
+from tests.unit.report.reading import Reader
+
+COMMAND = "heddle-emulator campaign x.yaml"
+
+
+def _played(*, faults: frozenset[int] = frozenset()) -> list[Result]:
+    campaign = small(4)
+    results: list[Result] = []
+    results.extend(Player(faults).results(campaign, campaign.trials()))
+    return results
+
+
+def _text(results: list[Result]) -> str:
+    campaign = small(4)
+    summary = summed_up(results, campaign.failures)
+    links = [f"replays/trial-{result.number}.yaml" for result in summary.worst]
+    known = evidence(campaign, summary, results, links, COMMAND)
+    assert known.held == summary.held
+    return Reader(campaign_page(known)).text
+
+
+def test_a_campaign_that_held_says_so() -> None:
+    """With the least slowest flow of all trials, which is that of the last, as the worst."""
+    text = _text(_played())
+    assert "All 4 trials stranded no flow and came back to what was before" in text
+    assert "slowest flow under the new plan 25 %" in text
+    assert "trial-3.yaml" in text
+    assert COMMAND in text
+
+
+def test_a_trial_that_could_not_be_played_is_named_with_its_reason() -> None:
+    """It counts as bad, and in no spread."""
+    text = _text(_played(faults=frozenset({3})))
+    assert "1 of 4 trials bad" in text
+    assert "could not be played: no plan was held in time" in text
+    assert "slowest flow under the new plan 33.3 %" in text
+
+
+def test_a_campaign_of_which_nothing_could_be_played_has_a_page() -> None:
+    """As one that was ended at once."""
+    text = _text(_played(faults=frozenset(range(4))))
+    assert "4 of 4 trials bad" in text
+    assert "How the trials are spread" not in text
+    assert "Only 0 trials of 4 played" in _text([])

@@ -13,6 +13,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.drill.measures import measure_of
 from heddle_emulator.drill.scenario import Statistic
 from heddle_emulator.drill.verdict import Finding, Key, Values, Verdict, statistic
+from heddle_emulator.drill.worlds import NETNS
 from heddle_emulator.report.evidence import (
     Convergence,
     Evidence,
@@ -148,7 +149,8 @@ def _facts(verdict: Verdict) -> Iterator[Fact]:
     yield Fact("runs", str(_runs(verdict)))
     yield Fact("heddle-emulator", version("heddle-emulator"))
     yield Fact("Python", platform.python_version())
-    yield Fact("kernel", platform.release())
+    if verdict.world == NETNS:
+        yield Fact("kernel", platform.release())
     yield Fact("played", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
 
 

@@ -2,9 +2,10 @@
 
     python -m tests.fuzz.run [--inputs N] [--seed S] [--target WORD] [--processes P]
 
-Every input comes from the seed, the target's name and its number, so that a fault can be
-run again; the input itself is written to ``fuzz-faults/``. A line a target: inputs, how many
-were taken and refused, faults, the slowest. Exit 1 if there was any fault.
+Inputs are good ones spoilt, and messages made up field by field; one that reaches a line of
+ours that none had before is spoilt further (``guide``). All of it follows from the seed and
+the number of processes; inputs that show a fault are written to ``fuzz-faults/``. A line a
+target: inputs, how many were taken, faults, lines reached, the slowest. Exit 1 at any fault.
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
 
 from tests.fuzz import agents, calls, files
+from tests.fuzz.guide import MOST, Guide
 from tests.fuzz.mutate import spoilt
 from tests.fuzz.target import Target, WrongError
 
 DEADLINE = 30.0
 """Seconds that no input may take, on a machine that does other things too."""
+TRACED = 8
+"""One input in so many is traced."""
 MOST_FAULTS = 5
 """Of one target, after which it is left alone."""
 FAULTS = Path("fuzz-faults")
@@ -46,6 +51,8 @@ class Tally:
     name: str
     inputs: int = 0
     taken: int = 0
+    lines: int = 0
+    """Of ours, reached by the inputs that were traced."""
     slowest: float = 0.0
     seconds: float = 0.0
     faults: list[tuple[str, bytes]] = field(default_factory=list)
@@ -62,8 +69,14 @@ def opened() -> Iterator[list[Target]]:
         world.close()
 
 
-def inputs(target: Target, seed: int, numbers: Sequence[int]) -> Iterator[bytes]:
-    """The inputs of these numbers: spoilt good ones; where it can make them, half are made up."""
+def inputs(
+    target: Target, seed: int, numbers: Sequence[int], corpus: Sequence[bytes] = ()
+) -> Iterator[bytes]:
+    """The inputs of these numbers: good ones spoilt, and made up where the target can do that.
+
+    ``corpus`` may grow while they are taken.
+    """
+    corpus = corpus or target.corpus
     for number in numbers:
         text = f"{seed}/{target.name}/{number}"
         chance = random.Random(hashlib.sha256(text.encode()).digest())
@@ -71,7 +84,7 @@ def inputs(target: Target, seed: int, numbers: Sequence[int]) -> Iterator[bytes]
             made = target.make(chance)
             yield spoilt(chance, [made], target.words) if number % 4 == 1 else made
         else:
-            yield spoilt(chance, target.corpus, target.words)
+            yield spoilt(chance, corpus, target.words)
 
 
 @contextmanager
@@ -111,11 +124,16 @@ def strike(target: Target, content: bytes, tally: Tally, seconds: float = DEADLI
 def run_target(target: Target, seed: int, numbers: Sequence[int]) -> Tally:
     """Run the inputs of these numbers."""
     tally, begin = Tally(target.name), time.perf_counter()
-    for content in inputs(target, seed, numbers):
-        strike(target, content, tally)
+    guide, corpus = Guide(), list(target.corpus)
+    for content in inputs(target, seed, numbers, corpus):
+        if tally.inputs % TRACED:
+            strike(target, content, tally)
+        elif guide.traced(partial(strike, target, content, tally)) and len(corpus) < MOST:
+            corpus.append(content)
         if len(tally.faults) >= MOST_FAULTS:
             break
     tally.seconds = time.perf_counter() - begin
+    tally.lines = len(guide.reached)
     return tally
 
 
@@ -142,17 +160,19 @@ def merged(shares: Sequence[Sequence[Tally]]) -> list[Tally]:
         one.taken += tally.taken
         one.seconds += tally.seconds
         one.slowest = max(one.slowest, tally.slowest)
+        one.lines = max(one.lines, tally.lines)
         one.faults += tally.faults
     return list(found.values())
 
 
 def told(tallies: Sequence[Tally], seconds: float, seed: int) -> str:
     """A table, and what it comes to."""
-    lines = [f"{'target':36} {'inputs':>9} {'taken':>9} {'faults':>6} {'slowest ms':>10} {'/s':>7}"]
+    heads = ("inputs", "taken", "faults", "lines", "slowest ms", "/s")
+    lines = [f"{'target':36} {'{:>9} {:>9} {:>6} {:>5} {:>10} {:>7}'.format(*heads)}"]
     for one in tallies:
         pace = one.inputs / one.seconds if one.seconds else 0.0
         lines.append(
-            f"{one.name:36} {one.inputs:9} {one.taken:9} {len(one.faults):6} "
+            f"{one.name:36} {one.inputs:9} {one.taken:9} {len(one.faults):6} {one.lines:5} "
             f"{one.slowest * 1000:10.1f} {pace:7.0f}"
         )
     kinds = [text.partition(":")[0] for one in tallies for text, _ in one.faults]

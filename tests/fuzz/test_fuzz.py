@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from heddle_controller.reconcile.audit import parse_mark
+from tests.fuzz.guide import Guide
 from tests.fuzz.run import Tally, inputs, opened, run_target, strike
 from tests.fuzz.target import Target, check
 
@@ -67,6 +69,19 @@ def test_the_same_seed_makes_the_same_inputs() -> None:
     assert list(inputs(target, 7, [41])) == [first[41]]
     assert list(inputs(target, 8, range(50))) != first
     assert len(set(first)) > 30
+
+
+def test_inputs_that_reach_further_are_kept() -> None:
+    """A line of ours that was not reached before makes an input worth more."""
+    guide = Guide()
+
+    def refused() -> None:
+        with pytest.raises(ValueError, match="is not a mark"):
+            parse_mark("x")
+
+    assert guide.traced(refused)
+    assert not guide.traced(refused)
+    assert guide.traced(lambda: parse_mark(f"1:{'0' * 64}"))
 
 
 @pytest.mark.parametrize("word", ["fabric", "push", "Job", "token", "trace", "drill", "notice"])

@@ -177,6 +177,12 @@ class Lab:
         port = self.far_end(row)
         self.link_switch(port.namespace).set(port.name, up=up)
 
+    def set_speed(self, row: int, gbps: float) -> None:
+        """Have a cable carry so much each way, where speeds are limited."""
+        for port in self.layout.cables[row].ends:
+            script = plumbing.speed_script(port, gbps * self.mbit_per_gbps)
+            tools.run_inside(self.spaces[port.namespace], ["tc", "-batch", "-"], script)
+
     def remove(self) -> None:
         """End and delete everything that bears the lab's mark; may be called twice."""
         for switch in self._switches.values():

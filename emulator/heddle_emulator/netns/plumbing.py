@@ -151,6 +151,12 @@ def shaping_script(layout: Layout, node: str, mbit_per_gbps: float) -> str:
     return "\n".join(lines) + "\n"
 
 
+def speed_script(port: Port, mbit: float) -> str:
+    """For ``tc -batch``: a port that is shaped sends at another speed from now on."""
+    lines = (line for line in _shaped(port, mbit) if line.startswith("class add"))
+    return "".join(f"{line.replace('add', 'change', 1)}\n" for line in lines)
+
+
 def speeds(layout: Layout, per_gbps: float) -> dict[Port, float]:
     """Speed of the cable at each port, so much for each Gbit/s of the fabric."""
     return {port: cable.gbps * per_gbps for cable in layout.cables for port in cable.ends}

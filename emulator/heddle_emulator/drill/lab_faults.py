@@ -37,6 +37,7 @@ class Faults:
     cut: set[int] = field(default_factory=set)
     """Link rows."""
     silent: set[int] = field(default_factory=set)
+    degraded: set[int] = field(default_factory=set)
     hung: set[str] = field(default_factory=set)
     """Nodes whose program is stopped."""
     parted: set[tuple[str, str]] = field(default_factory=set)
@@ -53,7 +54,7 @@ class Faults:
             LabError: a probe's way has no such hop.
         """
         if ALL in step.targets:
-            return sorted(self.cut | self.silent)
+            return self._broken()
         return [row for target in step.targets for row in self._row(target, ways)]
 
     def _row(self, target: Target, ways: dict[str, Way]) -> Sequence[int]:
@@ -75,8 +76,12 @@ class Faults:
             for row in rows:
                 self._set_silence(row, share=step.share)
             self.silent.update(rows)
+        elif step.kind is Kind.DEGRADE:
+            for row in rows:
+                self.lab.set_speed(row, step.gbps)
+            self.degraded.update(rows)
         elif step.kind is Kind.MEND:
-            self.mend(sorted(self.cut | self.silent) if ALL in step.targets else rows)
+            self.mend(self._broken() if ALL in step.targets else rows)
         else:
             self._to_programs(step)
         return begin
@@ -101,12 +106,18 @@ class Faults:
             self.lab.set_link(row, up=True)
         for row in set(rows) & self.silent:
             self._set_silence(row, share=0.0)
+        for row in set(rows) & self.degraded:
+            self.lab.set_speed(row, self.lab.layout.cables[row].gbps)
         self.cut -= set(rows)
         self.silent -= set(rows)
+        self.degraded -= set(rows)
+
+    def _broken(self) -> list[int]:
+        return sorted(self.cut | self.silent | self.degraded)
 
     def set_right(self) -> None:
         """Mend all cables, and whatever keeps programs from working or from each other."""
-        self.mend(sorted(self.cut | self.silent))
+        self.mend(self._broken())
         for node in list(self.hung):
             self._hang(node, hangs=False)
         for one, other in list(self.parted):

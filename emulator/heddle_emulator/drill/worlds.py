@@ -14,6 +14,7 @@ _IN_LAB = frozenset(
     {
         Kind.CUT,
         Kind.SILENCE,
+        Kind.DEGRADE,
         Kind.MEND,
         Kind.KILL,
         Kind.START,
@@ -78,6 +79,10 @@ def _in_lab(scenario: Scenario) -> Iterator[Problem]:
         yield Problem(
             f"job {spec.job.name} (line {spec.line})", f"{NETNS} has no jobs; probe flows"
         )
+    for step in scenario.timeline:
+        if step.kind is Kind.DEGRADE and not scenario.lab.rate_mbit:
+            at = f"timeline (line {step.line})"
+            yield Problem(at, "cables have no speed to lose; give lab: {rate_mbit: 20} or the like")
     if not scenario.probes:
         yield Problem("probes", f"there are none; {NETNS} sees nothing else, so give one or more")
 

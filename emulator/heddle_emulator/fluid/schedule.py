@@ -2,9 +2,8 @@
 
 An activity waits for those before it, then for its ``delay`` (computing, starting a
 message), then sends its streams, and is complete its ``lag`` after the last of them has
-left (what is still on the wire), but no sooner than ``least`` seconds after it began to
-send (what takes its time however fast its streams are). One without streams is computing,
-or a place where others meet. Nothing here knows of jobs or collectives: those are many activities.
+left (what is still on the wire). One without streams is computing, or a place where
+others meet. Nothing here knows of jobs or collectives: those are many activities.
 """
 
 from __future__ import annotations
@@ -34,15 +33,9 @@ class Schedule:
     """Of each stream, shape (streams,)."""
     gbit: Floats
     """What each stream has to send, shape (streams,)."""
-    least: Floats | None = None
-    """Seconds, shape (activities,); None is 0 for all."""
 
     def __len__(self) -> int:
         return len(self.delay)
-
-    def floor(self) -> Floats:
-        """``least`` of every activity."""
-        return np.zeros(len(self)) if self.least is None else self.least
 
 
 def join_schedules(parts: Sequence[Schedule]) -> Schedule:
@@ -62,5 +55,4 @@ def join_schedules(parts: Sequence[Schedule]) -> Schedule:
         join_streams([part.streams for part in parts]),
         moved("activity"),
         np.concatenate([empty, *(part.gbit for part in parts)]),
-        np.concatenate([empty, *(part.floor() for part in parts)]),
     )

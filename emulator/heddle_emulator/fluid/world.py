@@ -74,7 +74,6 @@ class World:
         count = len(schedule)
         self._ready, self._begin, self._end = (np.full(count, np.inf) for _ in range(3))
         self._timer = np.full(count, np.inf)
-        self._least = schedule.floor()
         self._pending = np.bincount(schedule.after, minlength=count)
         self._open = np.bincount(schedule.activity, minlength=count)
         order = np.argsort(schedule.before, kind="stable")
@@ -186,8 +185,7 @@ class World:
         return self._own[places(self._first_own, rows)]
 
     def _sent(self, rows: Ints) -> None:
-        least = self._begin[rows] + self._least[rows]
-        self._timer[rows] = np.maximum(self.now + self._schedule.lag[rows], least)
+        self._timer[rows] = self.now + self._schedule.lag[rows]
 
     def _complete(self, rows: Ints) -> None:
         self._end[rows] = self.now

@@ -5,9 +5,10 @@ where steps follow one another, as on the way down a tree, that adds up.
 
 A ring waits less. Its step on a hop needs what the hop before brought in the step before, and
 nothing else; so a hop that is slower than the others sends one step after another without a
-pause, and the latency of the others goes by meanwhile. What a ring takes with no other traffic
-is therefore followed step by step, hop by hop. In company it is done no sooner than that, and
-no sooner than its slowest hop has sent all that it has to.
+pause, and the latency of the others goes by meanwhile. How much of it is not hidden is found by
+following a ring step by step. Rings that share a link may meet there in every step, or take
+turns without ever meeting; which, is chance. So a ring is followed both ways, each hop sharing
+its links with all that begins with it, and each having them for itself, and the mean is taken.
 """
 
 from __future__ import annotations
@@ -33,26 +34,38 @@ class Latency:
     """Before it sends."""
     lag: Floats
     """After it has sent."""
-    least: Floats
-    """From sending until complete, however fast it sends."""
 
 
-def latency(script: Script, carried: Carried, wire: Wire, alone: Floats) -> Latency:
-    """``alone`` is how many seconds each move needs if nothing but its activity is going on."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Needs:
+    """Seconds that each move needs, shape (moves,)."""
+
+    alone: Floats
+    """If there is nothing but its activity."""
+    together: Floats
+    """Beside all that begins with it."""
+
+
+def latency(script: Script, carried: Carried, wire: Wire, needs: Needs) -> Latency:
+    """What each activity of a script waits for besides its bytes."""
     links = _links(script, carried)
     longest = np.zeros(len(script))
     moves = np.flatnonzero(script.flow != NONE)
     np.maximum.at(longest, script.activity[moves], links[moves])
-    ring = _rings(script)
-    steps = np.where(ring, np.minimum(script.steps, 1), script.steps)
-    delay = steps * wire.startup_seconds
-    least = np.zeros(len(script))
+    delay = script.steps * wire.startup_seconds
+    lag = script.steps * longest * wire.hop_seconds
     if wire.startup_seconds or wire.hop_seconds:
-        hops = np.flatnonzero(ring[script.activity] & (script.flow != NONE))
-        least = _passed_on(script, hops, alone[hops], links[hops] * wire.hop_seconds, wire)
-    return Latency(
-        script.seconds + delay, steps * longest * wire.hop_seconds, np.maximum(least - delay, 0.0)
-    )
+        ring = np.flatnonzero(_rings(script))
+        hops = moves[np.isin(script.activity[moves], ring)]
+        sent = np.zeros(len(script))
+        np.maximum.at(sent, script.activity[hops], needs.together[hops])
+        once = wire.startup_seconds + longest * wire.hop_seconds
+        shown = np.zeros(len(script))
+        for seconds in (needs.alone, needs.together):
+            ends = _passed_on(script, hops, seconds[hops], links[hops] * wire.hop_seconds, wire)
+            shown += np.maximum(ends - sent, once) / 2
+        delay[ring], lag[ring] = wire.startup_seconds, (shown - wire.startup_seconds)[ring]
+    return Latency(script.seconds + delay, lag)
 
 
 def _links(script: Script, carried: Carried) -> Floats:

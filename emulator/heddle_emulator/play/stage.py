@@ -20,7 +20,7 @@ from heddle_emulator.fluid.rows import places
 from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.streams import Streams, join_streams
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.latency import latency
+from heddle_emulator.play.latency import Needs, latency
 from heddle_emulator.play.same_way import same_way
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
@@ -49,7 +49,7 @@ def staged(
     messages = _messages(script, carried, wire, crossing, same)
     stepwise = _stepwise(script, carried, uses, ~single | (script.flow == NONE), wire)
     streams = join_streams([messages.streams, stepwise.streams])
-    cost = latency(script, carried, wire, _alone(fabric, script, uses))
+    cost = latency(script, carried, wire, _needs(fabric, script, carried, uses))
     return Schedule(
         delay=cost.delay,
         lag=cost.lag,
@@ -58,21 +58,57 @@ def staged(
         streams=streams,
         activity=np.concatenate([messages.activity, stepwise.activity]),
         gbit=np.concatenate([messages.gbit, stepwise.gbit]),
-        least=cost.least,
     )
 
 
-def _alone(fabric: Fabric, script: Script, uses: _Uses) -> Floats:
-    """Seconds that each move needs if nothing but its own activity is going on."""
+def _needs(fabric: Fabric, script: Script, carried: Carried, uses: _Uses) -> Needs:
+    """What each move needs on its fullest arc, by itself and beside others.
+
+    What waits for the same begins together. While a QP sends, another sends no more than it
+    does, and no more than it has.
+    """
     arcs = 2 * fabric.link_count
     wired = np.flatnonzero(uses.arc < arcs)
-    codes = script.activity[uses.move[wired]] * arcs + uses.arc[wired]
-    _, same = np.unique(codes, return_inverse=True)
-    together = np.bincount(same, weights=uses.gbit[wired])[same]
-    seconds = np.zeros(len(script.flow))
-    capacity = fabric.structure.capacity[uses.arc[wired]]
-    np.maximum.at(seconds, uses.move[wired], together / capacity)
-    return seconds
+    move, arc = uses.move[wired], uses.arc[wired]
+    codes, same = np.unique(script.activity[move] * arcs + arc, return_inverse=True)
+    own = np.bincount(same, uses.gbit[wired], len(codes)).astype(np.float64)
+    wave = np.full(len(script), NONE, dtype=np.int64)
+    wave[script.after] = script.before
+    place = (wave[codes // arcs] + 1) * arcs + codes % arcs
+    each = _by_qp(script, carried)[codes // arcs]
+    found = []
+    for gbit in (own, _together(own, own / each, place)):
+        seconds = np.zeros(len(script.flow))
+        np.maximum.at(seconds, move, gbit[same] / fabric.structure.capacity[arc])
+        found.append(seconds)
+    return Needs(*found)
+
+
+def _by_qp(script: Script, carried: Carried) -> Floats:
+    """The most Gbit of a QP of each activity, above 0."""
+    moves = np.flatnonzero(script.flow != NONE)
+    most = np.full(len(script), np.finfo(float).tiny)
+    gbit = script.gbit[moves] / carried.flows.qps[script.flow[moves]]
+    np.maximum.at(most, script.activity[moves], gbit)
+    return most
+
+
+def _together(gbit: Floats, qps: Floats, place: Ints) -> Floats:
+    """What passes each place until each has passed, when all QPs there pass alike."""
+    each = np.divide(gbit, qps, out=np.zeros(len(gbit)), where=qps > 0)
+    order = np.lexsort((each, place))
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = np.diff(place[order]) != 0
+    group = np.cumsum(new) - 1
+    begin = np.flatnonzero(new)[group]
+    passed = np.cumsum(gbit[order])
+    sending = np.cumsum(qps[order])
+    of_group = np.bincount(group, qps[order])[group]
+    before = np.where(begin > 0, passed[begin - 1], 0.0)
+    ended = np.where(begin > 0, sending[begin - 1], 0.0)
+    total = np.empty_like(gbit)
+    total[order] = passed - before + each[order] * (of_group - (sending - ended))
+    return total
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -214,102 +214,62 @@ notices: datagrams
     return [*found, small]
 
 
+def _traffic() -> list[Target]:
+    """What is planned: fabrics, flows, jobs, traces, plans."""
+    fabric = of_file(load_fabric_file, InputError, judge_fabric, ".json")
+    flows = of_file(load_demands, InputError, judge_flows, ".csv")
+    jobs = of_file(load_jobs, InputError, judge_jobs, ".yaml")
+    trace = of_file(load_trace, InputError, judge_trace)
+    imported = of_file(load_fabric, InputError, judge_fabric)
+    small = [as_json(fabric_document(clos(2, 1, 1)))]
+    golden = (ROOT / "tests/golden/fabric.json").read_bytes()
+    return [
+        Target("fabric.json", fabric, small, words=WORDS, weight=2),
+        Target("flows.csv", flows, [FLOWS], words=WORDS, weight=2),
+        Target("jobs.yaml", jobs, [JOBS], words=WORDS, weight=0.5),
+        Target("plan.json", *_plan(), words=WORDS),
+        Target("AICB trace", trace, [AICB, SIMAI], words=WORDS, weight=2),
+        Target("imported fabric", imported, [TABLE, GRAPH, golden[:4096]], words=WORDS),
+    ]
+
+
+def _played() -> list[Target]:
+    """What the emulator plays."""
+    drill = of_file(load_scenario, InputError, suffix=".yaml")
+    campaign = of_file(load_campaign, InputError, suffix=".yaml")
+    return [
+        Target("drill", drill, _drills(), words=WORDS, weight=0.1),
+        Target("campaign", campaign, _campaigns(), words=WORDS, weight=0.1),
+    ]
+
+
+def _secured() -> list[Target]:
+    """What decides who gets in, and what was done."""
+    line = new_token(Caller(Role.AGENT, "", "f1", "l0"), "l0", 4e9)[1].line().encode()
+    grants, rules = of_file(read_grants, InputError), of_file(read_rules, InputError)
+    roles = b"cn slurm-* scheduler # a\nou netops operator\ndns l0 agent f1 l0\n"
+    return [
+        Target("audit export", *_trail()),
+        Target("tokens file", grants, [line, b"# c\n" + line + b"\n"], weight=2),
+        Target("roles file", rules, [roles], weight=2),
+        Target("bearer token", *_tokens(), weight=2),
+        Target("certificate names", *_names(), weight=2),
+    ]
+
+
+def _on_a_switch() -> list[Target]:
+    """What an agent finds on its disk."""
+    owner = {"fabric": "fabrics/f1", "switch": "l0"}
+    memory = owner | {"boot": 5, "peers": {"s0": "10.0.0.1:7402"}, "keys": ["ab" * 32]}
+    fence = owner | {"highest_epoch": 3, "generation": 7}
+    keys = of_file(read_keys, ValueError)
+    return [
+        Target("back door keys", keys, [b"# k\n" + b"ab" * 32 + b"\n"], weight=2),
+        _owned(lambda at: MemoryFile(at, **owner), as_json(memory), "back door memory"),
+        _owned(lambda at: FenceFile(at, **owner), as_json(fence), "agent state"),
+    ]
+
+
 def targets() -> list[Target]:
     """All of them."""
-    plan, plans = _plan()
-    trail, trails = _trail()
-    token, tokens = _tokens()
-    name, names = _names()
-    golden = [(ROOT / "tests/golden/fabric.json").read_bytes()]
-    small = [as_json(fabric_document(clos(2, 1, 1)))]
-    line = new_token(Caller(Role.AGENT, "", "f1", "l0"), "l0", 4e9)[1].line().encode()
-    return [
-        Target(
-            "fabric.json",
-            of_file(load_fabric_file, InputError, judge_fabric, ".json"),
-            small,
-            words=WORDS,
-            weight=2,
-        ),
-        Target(
-            "flows.csv",
-            of_file(load_demands, InputError, judge_flows, ".csv"),
-            [FLOWS],
-            words=WORDS,
-            weight=2,
-        ),
-        Target(
-            "jobs.yaml",
-            of_file(load_jobs, InputError, judge_jobs, ".yaml"),
-            [JOBS],
-            words=WORDS,
-            weight=0.5,
-        ),
-        Target("plan.json", plan, plans, words=WORDS),
-        Target(
-            "AICB trace",
-            of_file(load_trace, InputError, judge_trace),
-            [AICB, SIMAI],
-            words=WORDS,
-            weight=2,
-        ),
-        Target(
-            "imported fabric",
-            of_file(load_fabric, InputError, judge_fabric),
-            [TABLE, GRAPH, golden[0][:4096]],
-            words=WORDS,
-        ),
-        Target(
-            "drill",
-            of_file(load_scenario, InputError, suffix=".yaml"),
-            _drills(),
-            words=WORDS,
-            weight=0.1,
-        ),
-        Target(
-            "campaign",
-            of_file(load_campaign, InputError, suffix=".yaml"),
-            _campaigns(),
-            words=WORDS,
-            weight=0.1,
-        ),
-        Target("audit export", trail, trails),
-        Target(
-            "tokens file",
-            of_file(read_grants, InputError),
-            [line, b"# c\n" + line + b"\n"],
-            weight=2,
-        ),
-        Target(
-            "roles file",
-            of_file(read_rules, InputError),
-            [b"cn slurm-* scheduler # a\nou netops operator\ndns l0 agent f1 l0\n"],
-            weight=2,
-        ),
-        Target("bearer token", token, tokens, weight=2),
-        Target("certificate names", name, names, weight=2),
-        Target(
-            "back door keys",
-            of_file(read_keys, ValueError),
-            [b"# k\n" + b"ab" * 32 + b"\n"],
-            weight=2,
-        ),
-        _owned(
-            lambda path: MemoryFile(path, "fabrics/f1", "l0"),
-            as_json(
-                {
-                    "fabric": "fabrics/f1",
-                    "switch": "l0",
-                    "boot": 5,
-                    "peers": {"s0": "10.0.0.1:7402"},
-                    "keys": ["ab" * 32],
-                }
-            ),
-            "back door memory",
-        ),
-        _owned(
-            lambda path: FenceFile(path, "fabrics/f1", "l0"),
-            as_json({"fabric": "fabrics/f1", "switch": "l0", "highest_epoch": 3, "generation": 7}),
-            "agent state",
-        ),
-    ]
+    return [*_traffic(), *_played(), *_secured(), *_on_a_switch()]

@@ -122,6 +122,9 @@ def entries(fabric: Fabric, switch: str, shift: int) -> Entries:
     nics = fabric.rows_of_kind(NodeKind.NIC)
     steps = 1 + count % (len(nics) - 1)
     others = nics[(np.searchsorted(nics, nic) + steps) % len(nics)]
+    primary, backup = (ways[(count + shift + n) % len(ways)] for n in range(2))
+    risks = [_link(fabric, arc, nic) for arc, nic in zip(primary, others, strict=True)]
+    spare = [~_link(fabric, arc, nic) for arc, nic in zip(backup, others, strict=True)]
     zeros = np.zeros(EACH, dtype=np.int64)
     return Entries(
         switch=zeros + row,
@@ -129,12 +132,20 @@ def entries(fabric: Fabric, switch: str, shift: int) -> Entries:
         destination=others,
         source_port=FIRST_PORT + count,
         destination_port=zeros,
-        primary=ways[(count + shift) % len(ways)],
-        backup=ways[(count + shift + 1) % len(ways)],
+        primary=primary,
+        backup=backup,
         stage=zeros,
-        risk_first=np.zeros(EACH + 1, dtype=np.int64),
-        risk_links=np.empty(0, dtype=np.int64),
+        risk_first=np.arange(0, 2 * EACH + 1, 2),
+        risk_links=np.stack([risks, spare], axis=1).ravel(),
     )
+
+
+def _link(fabric: Fabric, uplink: int, nic: int) -> int:
+    """The link by which the spine at the end of an uplink reaches a NIC's leaf."""
+    structure = fabric.structure
+    first, arcs = structure.out
+    leaf, spine = int(structure.head[arcs[first[nic]]]), int(structure.head[uplink])
+    return structure.links_between[min(leaf, spine), max(leaf, spine)][0]
 
 
 @contextmanager

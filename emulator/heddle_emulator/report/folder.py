@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from heddle_controller.model.errors import refuse
 from heddle_emulator.report.evidence import Evidence
@@ -18,6 +19,7 @@ from heddle_emulator.report.index import Entry, index
 from heddle_emulator.report.junit import junit
 from heddle_emulator.report.page import page
 from heddle_emulator.report.plain import PlainError, from_plain, to_plain
+from heddle_emulator.report.sound import flaws
 
 INDEX, JUNIT = "index.html", "junit.xml"
 LONGEST = 120
@@ -43,7 +45,8 @@ def write(folder: Path, evidences: Sequence[Evidence]) -> None:
     for name, evidence in zip(names, evidences, strict=True):
         text = json.dumps(to_plain(evidence), separators=(",", ":"), allow_nan=False)
         _put(folder / f"{name}.json", text + "\n")
-        _put(folder / f"{name}.html", page(evidence))
+    for name in names:
+        _put(folder / f"{name}.html", page(read(folder / f"{name}.json")))
     _put_whole(folder, list(_reports(folder)))
 
 
@@ -73,11 +76,14 @@ def read(path: Path) -> Evidence:
         InputError: it is none, with the place of what is wrong.
     """
     try:
-        return from_plain(Evidence, json.loads(path.read_text(encoding="utf-8")))
+        evidence = from_plain(Evidence, json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecursionError) as error:
         if isinstance(error, PlainError):
             raise refuse(str(path), error.place, f"{error.reason}; give a drill's report") from None
         raise refuse(str(path), "file", f"is no JSON: {error}") from None
+    for place, reason in flaws(evidence):
+        raise refuse(str(path), place, f"{reason}; give a drill's report as it was written")
+    return evidence
 
 
 def _reports(folder: Path) -> Iterable[Read]:
@@ -104,7 +110,7 @@ def file_names(evidences: Sequence[Evidence]) -> list[str]:
 
 def _put_whole(folder: Path, found: Sequence[Read]) -> None:
     _put(folder / JUNIT, junit(one.evidence for one in found))
-    _put(folder / INDEX, index([Entry(f"{one.stem}.html", one.evidence) for one in found]))
+    _put(folder / INDEX, index([Entry(quote(f"{one.stem}.html"), one.evidence) for one in found]))
 
 
 def _put(path: Path, text: str) -> None:

@@ -12,9 +12,10 @@ from heddle_emulator.report.page import Verdict, environment, verdict
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One drill and its page, relative to the index."""
+    """One drill and its page."""
 
     page: str
+    """Relative to the index, as a URL."""
     evidence: Evidence
 
 

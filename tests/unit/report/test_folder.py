@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -76,6 +78,46 @@ def test_what_is_no_report_is_refused(
     assert error.startswith(f"error: {path}: ")
     assert reason in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda d: d["stories"][0]["maps"][0]["moments"][1]["values"].pop(),
+         "stories[0].maps[0].moments[1].values: are not 8 rows of 4"),
+        (lambda d: d["stories"][0]["maps"][0]["moments"][1]["dead"].append({"row": 9, "column": 0}),
+         "stories[0].maps[0].moments[1].dead[1]: is no cell"),
+        (lambda d: d["stories"][0]["charts"][0]["lines"][1]["times"].reverse(),
+         "stories[0].charts[0].lines[1].times: are not in order"),
+        (lambda d: d["stories"][0]["charts"][0]["lines"][0]["values"].pop(),
+         "stories[0].charts[0].lines[0]: has 4 times and 3 values"),
+        (lambda d: d["convergence"]["runs"][0]["seconds"].append(1.0),
+         "convergence.runs[0]: has 3 stages of 2"),
+        (lambda d: d["stories"][0]["events"][0].update(at=None), "stories[0].events[0].at: is no"),
+    ],
+)  # fmt: skip
+def test_a_report_that_does_not_fit_together_is_refused(
+    change: Callable[[Any], object], place: str, tmp_path: Path
+) -> None:
+    """Rather than drawn wrongly, or with a traceback."""
+    write(tmp_path, [held()])
+    path = tmp_path / "remote-link.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError) as refused:
+        render(path)
+    assert place in str(refused.value)
+
+
+def test_a_file_whose_name_is_a_url_is_linked_as_a_file(tmp_path: Path) -> None:
+    """Somebody may have put it there."""
+    write(tmp_path, [held()])
+    (tmp_path / "remote-link.json").rename(tmp_path / "javascript:alert(1) #x.json")
+    render(tmp_path)
+    reader = Reader((tmp_path / "index.html").read_text())
+    links = [str(attrs["href"]) for tag, attrs in reader.tags if tag == "a"]
+    assert links == ["junit.xml", "javascript%3Aalert%281%29%20%23x.html"]
 
 
 def test_a_folder_with_no_report_is_refused(tmp_path: Path) -> None:

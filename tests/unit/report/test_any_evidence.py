@@ -1,0 +1,108 @@
+"""Whatever evidence says, as long as it fits together: a page comes of it, and it is sound."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_emulator.report.evidence import (
+    Chart,
+    Convergence,
+    Dead,
+    Event,
+    Evidence,
+    Found,
+    HeatMap,
+    Line,
+    Mark,
+    Measured,
+    Moment,
+    Stages,
+    Story,
+)
+from heddle_emulator.report.page import page
+from heddle_emulator.report.plain import from_plain, to_plain
+from heddle_emulator.report.sound import flaws
+from tests.unit.report.reading import Reader
+
+WORDS = st.text(max_size=12)
+TIMES = st.floats(0, 1e7)
+NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+@st.composite
+def _lines(draw: st.DrawFn) -> Line:
+    times = sorted(draw(st.lists(TIMES, max_size=8)))
+    values = draw(st.lists(NUMBERS, min_size=len(times), max_size=len(times)))
+    return Line(draw(WORDS), tuple(times), tuple(values))
+
+
+@st.composite
+def _maps(draw: st.DrawFn) -> HeatMap:
+    rows, columns = (tuple(draw(st.lists(WORDS, max_size=4))) for _ in range(2))
+    used = st.none() | st.floats(0, 1e6)
+    line = st.lists(used, min_size=len(columns), max_size=len(columns)).map(tuple)
+    values = st.lists(line, min_size=len(rows), max_size=len(rows)).map(tuple)
+    cell = st.builds(
+        Dead, st.integers(0, max(len(rows) - 1, 0)), st.integers(0, max(len(columns) - 1, 0))
+    )
+    dead = st.lists(cell, max_size=3).map(tuple) if rows and columns else st.just(())
+    moment = st.builds(Moment, title=WORDS, at=st.none() | TIMES, values=values, dead=dead)
+    moments = tuple(draw(st.lists(moment, max_size=3)))
+    return HeatMap(draw(WORDS), "spine", "leaf", rows, columns, moments, draw(st.booleans()))
+
+
+@st.composite
+def _convergences(draw: st.DrawFn) -> Convergence:
+    stages = tuple(draw(st.lists(WORDS, max_size=4)))
+    length = st.lists(TIMES, min_size=len(stages), max_size=len(stages)).map(tuple)
+    runs = st.lists(st.builds(Stages, run=WORDS, seconds=length), max_size=40)
+    return Convergence(stages, tuple(draw(runs)))
+
+
+CHARTS = st.builds(
+    Chart,
+    title=WORDS,
+    unit=st.sampled_from(["share", "Gbit/s", ""]),
+    lines=st.lists(_lines(), max_size=12).map(tuple),
+    ceiling=NUMBERS,
+)
+STORIES = st.builds(
+    Story,
+    title=WORDS,
+    seconds=st.none() | TIMES,
+    events=st.lists(
+        st.builds(Event, at=TIMES, mark=st.sampled_from(Mark), text=WORDS), max_size=9
+    ).map(tuple),
+    charts=st.lists(CHARTS, max_size=3).map(tuple),
+    maps=st.lists(_maps(), max_size=3).map(tuple),
+)
+MEASURED = st.builds(
+    Measured,
+    unit=st.sampled_from(["s", "share", "packets"]),
+    runs=st.lists(NUMBERS, max_size=9).map(tuple),
+    median=NUMBERS,
+    p99=NUMBERS,
+    min=NUMBERS,
+    max=NUMBERS,
+)
+EVIDENCE = st.builds(
+    Evidence,
+    seconds=TIMES,
+    expectations=st.lists(st.from_type(Found), max_size=3).map(tuple),
+    measured=st.lists(MEASURED, max_size=3).map(tuple),
+    stories=st.lists(STORIES, max_size=2).map(tuple),
+    convergence=st.none() | _convergences(),
+)
+
+
+@settings(max_examples=60)
+@given(EVIDENCE)
+def test_a_page_comes_of_it(evidence: Evidence) -> None:
+    """No section fails for want of values, for extremes of them, or for what they are called."""
+    known = from_plain(Evidence, to_plain(evidence))
+    assert not list(flaws(known))
+    reader = Reader(page(known))
+    assert (reader.wrong, reader.open) == ([], [])
+    for _, attrs in reader.tags:
+        assert not any("nan" in str(attrs.get(key)) for key in ("d", "x", "y", "transform"))

@@ -156,6 +156,12 @@ async def test_malformed_rates_are_refused(tmp_path: Path) -> None:
         for bad in (no_interval, lengths, batch(j1_f0=-1.0), batch(j1_f0=float("inf"))):
             message = pb.ReportRatesRequest(fabric="fabrics/f1", batch=bad)
             assert "batch" in violations(await refusal(s.demands.ReportRates(iter([message]))))
+        for seconds in (2**62, -(2**62), 253_402_300_799):
+            never = batch(j1_f0=1.0)
+            never.time.seconds = seconds
+            message = pb.ReportRatesRequest(fabric="fabrics/f1", batch=never)
+            error = await refusal(s.demands.ReportRates(iter([message])))
+            assert "batch.time" in violations(error)
         assert "fabric" in violations(await refusal(s.demands.ReportRates(iter([]))))
         nowhere = pb.ReportRatesRequest(fabric="fabrics/none", batch=batch(j1_f0=1.0))
         error = await refusal(s.demands.ReportRates(iter([nowhere])))

@@ -118,7 +118,7 @@ class DemandService(DemandServiceServicer):
         known = index.rows if index else {}
         kept = [row for row, flow in enumerate(batch.flows) if flow in known]
         rates = Rates(
-            time=common.time_from_pb(batch.time),
+            time=common.time_from_pb(batch.time, "batch.time"),
             interval=batch.interval_seconds,
             flows=tuple(batch.flows[row] for row in kept),
             gbps=np.array(batch.rates_gbps, dtype=np.float64)[kept],

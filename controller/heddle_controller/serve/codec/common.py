@@ -17,6 +17,10 @@ from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.plan import Certificate
 
 
+_FIRST, _LAST, _NANOS = -62_135_596_800, 253_402_300_798, 10**9
+"""Seconds that a Timestamp may hold, less one as floats round; nanoseconds of a second."""
+
+
 def state_to_pb(state: int) -> pb.State.ValueType:
     """A state for the wire."""
     return pb.State.ValueType(state + 1)
@@ -61,9 +65,16 @@ def time_to_pb(seconds: float) -> Timestamp:
     return whole
 
 
-def time_from_pb(time: Timestamp) -> float:
-    """Seconds since 1970; 0 where unset."""
-    return time.seconds + time.nanos / 1e9
+def time_from_pb(time: Timestamp, field: str = "time") -> float:
+    """Seconds since 1970; 0 where unset.
+
+    Raises:
+        InputError: it is none of the years 1 to 9999, so nobody could be told of it.
+    """
+    if not (_FIRST <= time.seconds <= _LAST and 0 <= time.nanos < _NANOS):
+        reason = f"{time.seconds} s and {time.nanos} ns are no time of the years 1 to 9999"
+        raise refuse("request", field, reason)
+    return time.seconds + time.nanos / _NANOS
 
 
 def time_text(time: Timestamp) -> str:

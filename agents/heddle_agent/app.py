@@ -36,6 +36,10 @@ _SWITCH_SECONDS = 0.0005
 """A thread that programs gives way to the loop after so long: a notice has to take its turn with it
 a few times. At Python's own 5 ms, a repair that meets a long batch takes thrice as long."""
 
+_GARBAGE = (20_000, 50, 100)
+"""After how many new objects garbage is looked for, and how often among older ones. To look through
+all entries takes as long as a repair; a push makes tens of thousands of objects and few circles."""
+
 
 def next_hops(settings: Settings) -> list[NextHop]:
     """The links that the settings name; SettingsError if one is none, or there twice."""
@@ -203,4 +207,5 @@ def run(settings: Settings) -> None:
     configure_logs(settings.log_level, settings.log_format)
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.freeze()  # what is imported stays: to look through it takes longer than a repair may
+    gc.set_threshold(*_GARBAGE)
     asyncio.run(serve(settings))

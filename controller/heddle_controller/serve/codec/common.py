@@ -16,7 +16,6 @@ from heddle_controller.model.fabric import Fabric, Ints, State
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.plan import Certificate
 
-
 _FIRST, _LAST, _NANOS = -62_135_596_800, 253_402_300_798, 10**9
 """Seconds that a Timestamp may hold, less one as floats round; nanoseconds of a second."""
 

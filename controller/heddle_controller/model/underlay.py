@@ -78,6 +78,20 @@ class Underlay:
             only &= (byte >> (7 - (place & 7)).astype(np.uint8)) & 1 == 0
         return only
 
+    def may_return(self, arcs: Ints, destinations: Ints) -> Bools:
+        """Whether what leaves by each arc, and then by the underlay, may come back to its tail.
+
+        Every hop of the underlay is nearer than the one before, so it does only where the head is
+        further away than the tail.
+        """
+        reach, place = self.reach, self.reach.place[destinations]
+        if not reach.distance.size:
+            return np.zeros(len(arcs), dtype=np.bool_)
+        here = reach.distance[reach.row[self.structure.tail[arcs]], place]
+        there = reach.distance[reach.row[self.structure.head[arcs]], place]
+        result: Bools = (there > here) & (self.structure.head[arcs] != destinations)
+        return result
+
     def next_hops(self, switch: int, destination: int) -> Ints:
         """Arcs by which a switch forwards to a NIC, in the structure's order."""
         first, arcs = self.structure.out

@@ -9,7 +9,7 @@ The risk of an entry is every link between switches from here to the destination
 whoever hears of one's loss can turn the flow aside without asking anybody, to the
 backup, unless a link of the backup's own path is lost as well. A pair whose QPs part
 further down shares the risk of all of them, and takes a backup only if it avoids all
-of it.
+of it. Nor does an entry take a backup from which the underlay may send packets back.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, ROCE_PORT, SOURCE_PORT_COUNT
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries, no_entries
+from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.hops import Hops, hops_of, links_ahead
 
 MOST_STAGES = 32
@@ -111,7 +112,7 @@ def _backups(
     rows, links = links_ahead(plan, plan.backups, hops.path[units.member[spare]], place)
     risk = risk_unit * plan.fabric.link_count + risk_link
     shared = np.isin(unit[rows] * plan.fabric.link_count + links, risk)
-    good = np.ones(len(spare), dtype=np.bool_)
+    good = ~_turns_back(plan, plan.backups.arcs[place], hops.destination[units.member[spare]])
     good[rows[shared]] = False
     backup = np.full(len(units), NONE, dtype=np.int64)
     chosen, first = np.unique(unit[good], return_index=True)
@@ -120,6 +121,19 @@ def _backups(
     mine = np.isin(rows, taken)
     codes = np.unique(unit[rows[mine]] * plan.fabric.link_count + links[mine])
     return backup, codes // plan.fabric.link_count, codes % plan.fabric.link_count
+
+
+def _turns_back(plan: Plan, arcs: Ints, destinations: Ints) -> Bools:
+    """Whether packets may come back to where a backup turned them aside.
+
+    Only the first hop of a backup is an entry, the underlay has the rest: a way round by a switch
+    that is further away leads there only by luck. Asked as ``needs_entry`` is.
+    """
+    fabric = plan.fabric
+    result = underlay(fabric.structure).may_return(arcs, destinations)
+    if not fabric.carries.all():
+        result |= underlay(fabric.structure, fabric.carries).may_return(arcs, destinations)
+    return result
 
 
 def _expanded(

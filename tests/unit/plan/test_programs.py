@@ -178,6 +178,22 @@ def test_detour_that_only_a_failure_opens() -> None:
     assert entries.stage.tolist() == [2, 0, 1]
 
 
+def test_no_backup_from_which_packets_may_come_back() -> None:
+    """With its link to leaf2 down, spine0 may send packets for it back: it is no backup of leaf0's.
+
+    Once the backup's spine has its link, it is.
+    """
+    fabric = clos(leaves=3, spines=3, nics=1)
+    (link,) = fabric.find_links("leaf2", "spine0")
+    way = {"a": [(0, 0, "n0 leaf0 spine1 leaf2 n2")]}
+    round_about = {"a": [(0, 0, "n0 leaf0 spine0 leaf1 spine2 leaf2 n2")]}
+    straight = {"a": [(0, 0, "n0 leaf0 spine2 leaf2 n2")]}
+    sick = fabric.with_links({link: State.DOWN})
+    for backups, spine in ((round_about, ""), (straight, "spine2")):
+        draft = Draft(sick, wishes(sick, a=Wish("n0", "n2")), way, backups)
+        assert told(sick, entries_of(draft.plan())) == [("leaf0", "n0>n2", 0, "spine1", spine)]
+
+
 def test_ports_wrap_round() -> None:
     """The ports of a pair stay within the dynamic range, however many QPs it has."""
     fabric = clos()

@@ -98,8 +98,8 @@ class RaceGateway:
             await asyncio.wait([work, ended], return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
+            work.add_done_callback(_forgotten)
         if not work.done() or lost.is_set():
-            work.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise SessionLost(session.switch)
         return work.result()
 
@@ -141,6 +141,12 @@ class RaceGateway:
     def _tell(self, change: SessionChange, session: AgentSession) -> None:
         for queue in self._listeners:
             queue.put_nowait(SessionEvent(change, session))
+
+
+def _forgotten(work: asyncio.Future[PushReport]) -> None:
+    """Whether it failed is of no interest to whoever has stopped waiting."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _failures(failures: object) -> tuple[OperationFailure, ...]:

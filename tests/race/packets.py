@@ -3,8 +3,8 @@
 *Knowing*: no switch sends a packet by an entry over a link, its own or further on, of which its
 agent knows that it is down.
 
-*Arriving*: once every agent knows of every dead link and BGP has converged, every packet whose ends
-are joined arrives; whatever the controller is doing at the time, and whatever it believes.
+*Arriving*: once every agent knows just the links that are dead and BGP has converged, each packet
+whose ends are joined arrives; whatever the controller is doing at the time, or believes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Packets:
                     lost = f"sent by {name} over the dead link to {hop.node}"
                     break
                 name = hop.node
-            if lost and must_arrive:
+            if lost and must_arrive and self._joined(leaf, packet.destination):
                 yield f"{packet}: {lost}, and everybody knows better"
 
     @cached_property
@@ -85,6 +85,22 @@ class Packets:
                 if kind[one] != NodeKind.NIC:
                     found[ids[one], ids[other], str(key)] = row
         return found
+
+    def _joined(self, leaf: str, destination: str) -> bool:
+        """Whether links that carry lead from a leaf to a NIC at all."""
+        world = self._scene.world
+        structure = world.structure
+        first, arcs = structure.out
+        found, waiting = {structure.index[leaf]}, [structure.index[leaf]]
+        while waiting:
+            node = waiting.pop()
+            if structure.nodes.kind[node] == NodeKind.NIC:
+                continue
+            own = arcs[first[node] : first[node + 1]]
+            heads = set(structure.head[own[world.carries[own]]].tolist()) - found
+            found |= heads
+            waiting += heads
+        return structure.index[destination] in found
 
     def _entry_way(self, fib: MemoryFib, name: str, packet: Packet) -> frozenset[Link]:
         """The links that an entry sends a packet over now; empty where the underlay has it."""

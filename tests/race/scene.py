@@ -57,8 +57,11 @@ class Scene:
         self.post = Post(self.delays)
         self.agents: dict[str, Agent] = {}
         self.links: dict[str, ManualLinks] = {}
+        self._whole = fabric
+        self._unseen: dict[int, set[str]] = {}
+        """Ends of each link that see it down."""
         self.version = 0
-        """Grows with every change of a link."""
+        """Grows with every change of what BGP has to tell."""
         self.heard = dict.fromkeys(self.switches.fibs, 0)
         """The version that BGP has told each switch of."""
         self.dead: frozenset[Link] = frozenset()
@@ -162,8 +165,6 @@ class Scene:
         """A link dies, or is mended; who has to hear of it does so in time."""
         self.switches.change({link: State.UP if up else State.DOWN})
         self.dead = self._dead()
-        self.version += 1
-        version, underlay = self.version, Underlay(self.world)
         structure = self.world.structure
         ends = [
             structure.nodes.ids[int(end[link])] for end in (structure.links.a, structure.links.b)
@@ -171,8 +172,6 @@ class Scene:
         key = str(structure.links.key[link])
         for one, other in (ends, reversed(ends)):
             self.later(2e-3, lambda one=one, other=other: self._seen(one, other, key))  # type: ignore[misc]
-        for row in self.heard:
-            self.later(80e-3, lambda row=row: self._converged(row, version, underlay))  # type: ignore[misc]
         self._changed()
 
     def _dead(self) -> frozenset[Link]:
@@ -191,6 +190,7 @@ class Scene:
         (links.up if up else links.down)(neighbour, key)
         observed = [seen for seen in links.current() if seen.link == named]
         self.agents[switch]._repair(observed)
+        self._routed(row, switch, up=up)
         self._changed()
         seen = observed[0]
         state = State.UP if seen.up else State.DOWN
@@ -208,6 +208,22 @@ class Scene:
             await asyncio.wait([before])
         await self.store.report_links(NAME, report)
 
+    def _routed(self, link: int, switch: str, *, up: bool) -> None:
+        """BGP uses links that both ends see up, and tells of them; each switch hears in its time.
+
+        A switch that does not see a link itself has told nobody of a route over it.
+        """
+        before = bool(self._unseen.get(link))
+        ends = self._unseen.setdefault(link, set())
+        (ends.discard if up else ends.add)(switch)
+        if bool(ends) == before:
+            return
+        self.version += 1
+        states = {row: State.DOWN if unseen else State.UP for row, unseen in self._unseen.items()}
+        version, underlay = self.version, Underlay(self._whole.with_links(states))
+        for row in self.heard:
+            self.later(80e-3, lambda row=row: self._converged(row, version, underlay))  # type: ignore[misc]
+
     def _converged(self, row: int, version: int, underlay: Underlay) -> None:
         if version > self.heard[row]:
             self.heard[row] = version
@@ -219,9 +235,9 @@ class Scene:
 
     @property
     def all_know(self) -> bool:
-        """Whether every agent knows of every link that is down, and BGP has converged."""
+        """Whether every agent knows just the links that are down, and BGP has converged."""
         heard = all(version == self.version for version in self.heard.values())
-        return heard and all(agent._view.down >= self.dead for agent in self.agents.values())
+        return heard and all(agent._view.down == self.dead for agent in self.agents.values())
 
     async def settled(self) -> None:
         """Wait until the newest plan is of the fabric as it is, and every switch holds it."""

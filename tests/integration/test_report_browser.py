@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from heddle_emulator.cli import run
 from heddle_emulator.report.index import Entry, index
 from heddle_emulator.report.page import page
 from heddle_emulator.report.palette import BANDS, DARK, LIGHT, Theme, band
@@ -17,7 +18,8 @@ from heddle_emulator.topology.clos import clos
 from tests.integration.browsing import Look, Pixels, browser, look, read_png
 from tests.unit.report.evidences import held, lost, story, unplayed
 
-WIDE, NARROW = (1280, 4200), (500, 1400)
+DRILL = Path(__file__).parents[1] / "drills" / "fluid" / "link-cut.yaml"
+WIDE, NARROW = (1280, 4600), (500, 1400)
 PHONE = 360
 """Pixels; browsers make no window of their own as narrow."""
 PARTS = [
@@ -62,7 +64,7 @@ def test_a_report_looks_as_it_should(theme: Theme, tmp_path: Path) -> None:
 def _assert_drawn(seen: Look, theme: Theme) -> None:
     """No drawing is empty, cut off by the page, or drawn over another."""
     drawings = seen.found["figure svg.wide"]
-    assert len(drawings) == 4
+    assert len(drawings) == 5
     for box in drawings:
         assert box[2] > 600
         assert 0.005 < 1 - _share(seen.part(box), theme.page) < 0.5
@@ -144,6 +146,23 @@ def test_a_large_fabric_is_drawn(tmp_path: Path) -> None:
     assert during[2] == 5 * 192
     colours = {one.light for one in BANDS if _share(seen.part(during), one.light) > 0.005}
     assert len(colours) >= 5
+
+
+def test_a_drill_as_it_was_played_can_be_looked_at(tmp_path: Path) -> None:
+    """From the command to the browser: a link is cut, and its cells say so until the end."""
+    assert run(["drill", str(DRILL), "--report", str(tmp_path)]) == 0
+    text = (tmp_path / "link-cut.html").read_text()
+    seen = look(text, tmp_path, [*PARTS, "svg.cells .dead"], size=(1280, 4000))
+    assert seen.console == []
+    assert _share(seen.part(seen.found[".verdict"][0]), LIGHT.good_panel) > 0.5
+    assert len(seen.found["svg.cells > rect"]) == 6
+    assert len(seen.found["svg.cells .dead"]) == 4
+    shown = [box for box in seen.found["figure svg.wide"] if box[1] + box[3] < len(seen.pixels)]
+    assert len(shown) >= 3
+    for box in shown:
+        assert 0.005 < 1 - _share(seen.part(box), LIGHT.page) < 0.5
+    index = look((tmp_path / "index.html").read_text(), tmp_path, ["h1"], size=(900, 700))
+    assert "The one drill held" in index.dom
 
 
 def test_a_picture_is_read_as_it_was_drawn(tmp_path: Path) -> None:

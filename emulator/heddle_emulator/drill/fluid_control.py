@@ -34,6 +34,8 @@ SETTLE_SECONDS = 20.0
 """Real seconds in which a controller that can do something has done it."""
 LULL_SECONDS = 0.08
 """No push for so long: all of this stage have come."""
+LONG_LULL_SECONDS = 2.0
+"""The same while the controller has not heard of all, or has no plan for it."""
 CALM_SECONDS = 0.06
 """Nothing at all for so long: there is nothing more to come."""
 DEAF_SECONDS = 0.3
@@ -192,7 +194,7 @@ class Conductor:
         calm = begin
         while (now := time.monotonic()) - begin < SETTLE_SECONDS:
             pushes = self.fleet.gate.waiting_for(self.fleet.awake)
-            if pushes and now - self.fleet.gate.last > LULL_SECONDS:
+            if pushes and now - self.fleet.gate.last > self._lull():
                 break
             if pushes or (self._can_hear and not self._at_rest()):
                 calm = now
@@ -202,6 +204,14 @@ class Conductor:
         held = self.fleet.gate.take(self.fleet.awake)
         self._due.update(one.switch for one in held)
         return held
+
+    def _lull(self) -> float:
+        """Real seconds without a push after which those that have come are all for now.
+
+        While there is something that the controller has not planned for yet, more will come.
+        """
+        knows = self.heard.is_fresh and self._agrees() and not self.fleet.unreached()
+        return LULL_SECONDS if knows or not self._can_hear else LONG_LULL_SECONDS
 
     def _calm(self) -> float:
         """Real seconds without anything new after which there is nothing more to come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from heddle.v1 import plan_pb2
@@ -26,14 +27,17 @@ class Log:
         """Note an event."""
         self.events.append(Event(at, mark, text, target))
 
-    def plan(self, at: float, plan: plan_pb2.Plan | None) -> None:
-        """The controller's newest plan, if it is another one than before."""
-        if plan is None or (self.plans and self.plans[-1][1].generation >= plan.generation):
-            return
-        if self.plans:
-            text = f"plan {plan.generation} committed, {plan.changed_count} flows move"
-            self.tell(at, Mark.PLAN, text)
-        self.plans.append((at, plan))
+    def planned(self, at: float, plans: Mapping[int, plan_pb2.Plan]) -> None:
+        """What the controller has planned so far, by generation; some of it may be new."""
+        known = self.plans[-1][1].generation if self.plans else -1
+        for generation in sorted(plans):
+            if generation <= known:
+                continue
+            plan = plans[generation]
+            if self.plans:
+                text = f"plan {generation} committed, {plan.changed_count} flows move"
+                self.tell(at, Mark.PLAN, text)
+            self.plans.append((at, plan))
 
     def stands(self, at: float) -> None:
         """All switches hold the newest plan."""

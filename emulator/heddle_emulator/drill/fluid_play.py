@@ -47,7 +47,7 @@ class Play(Stage):
     async def run(self, horizon: float) -> None:
         """Set up, then play the timeline to its end, in seconds."""
         await self.conductor.ready(self.wanted())
-        self.log.plan(0.0, self.conductor.heard.plan)
+        self.log.planned(0.0, self.conductor.heard.plans)
         for step in self.scenario.setup:
             self.agenda.put(self.now, partial(self.steps.do, step))
         await self._until(0.0)
@@ -109,7 +109,7 @@ class Play(Stage):
         committed = told + self.control.plan if fresh else self.now
         if fresh and self.control.measured:
             committed = told + max(self.conductor.heard.committed - begin, 0.0)
-        self.log.plan(committed, self.conductor.heard.plan)
+        self.log.planned(committed, self.conductor.heard.plans)
         for due, own in self._dues(held, committed, begin):
             self.agenda.put(due, partial(self._let_in, own), PUSHES)
         self._busy = self._busy or bool(fresh) or bool(held)

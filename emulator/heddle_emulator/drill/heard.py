@@ -61,11 +61,17 @@ class Heard:
         return self.lacking == 0
 
     @property
+    def is_fresh(self) -> bool:
+        """Whether the newest plan is newer than the last change of links or wants."""
+        late = time.monotonic() - self.changed >= BELATED_SECONDS
+        return self.committed >= self.changed or late
+
+    @property
     def lacking(self) -> int:
         """Switches that do not hold the newest plan, or what there is while it is too old."""
         if self.plan is None:
             return 0
-        if self.committed < self.changed and time.monotonic() - self.changed < BELATED_SECONDS:
+        if not self.is_fresh:
             return EVERYBODY
         if self.plan.HasField("programmed_time"):
             return 0

@@ -76,3 +76,28 @@ def test_tls_files_come_together() -> None:
 def test_addresses_are_split(text: str, parts: tuple[str, int]) -> None:
     """Names, IPv4, and IPv6 in brackets."""
     assert split_address(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"tls_cert": "c", "tls_key": "k"}, "nobody could get in"),
+        ({"token_listen": "0.0.0.0:7403", "tokens": "t"}, "to hide them"),
+        ({"tls_cert": "c", "tls_key": "k", "tls_client_ca": "a", "token_listen": "x:1"}, "tokens"),
+        ({"token_listen": "7403"}, "use host:port"),
+        ({"calls_per_second": "-1"}, "greater than or equal to 0"),
+        ({"audit_records": "10"}, "greater than or equal to 1000"),
+    ],
+)
+def test_doors_that_make_no_sense(given: dict[str, str], text: str) -> None:
+    """A server that lets nobody in, or a port on which tokens could be read, is not started."""
+    with pytest.raises(InputError, match=text):
+        load_settings(**given)
+
+
+def test_doors_that_do() -> None:
+    """TLS with certificates, with tokens, or with both."""
+    pair = {"tls_cert": "c", "tls_key": "k"}
+    assert load_settings(**pair, tokens="t").tls_client_ca is None
+    both = load_settings(**pair, tls_client_ca="a", tokens="t", token_listen="0.0.0.0:7403")
+    assert both.token_listen == "0.0.0.0:7403"

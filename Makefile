@@ -7,10 +7,11 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 DRILL_ARGS ?=
+SOAK_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format shape proto lock bench fuzz drills
+.PHONY: help setup demo test lint format shape proto lock bench fuzz drills soak
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,3 +58,6 @@ fuzz: setup  ## a million odd inputs for all that reads what strangers write (FU
 drills: setup  ## play every drill, in virtual time and (as root) on real kernels; reports in drills-report (DRILL_ARGS='--runs 3')
 	@.venv/bin/heddle-emulator drill tests/drills/fluid/*.yaml --report drills-report/fluid $(DRILL_ARGS)
 	@.venv/bin/heddle-emulator drill tests/drills/netns/*.yaml --report drills-report $(DRILL_ARGS)
+
+soak: setup  ## placements, faults and restarts of replicas for 30 minutes: does anything grow (SOAK_ARGS='--minutes 5')
+	@$(PY) tests/bench/soak.py $(SOAK_ARGS)

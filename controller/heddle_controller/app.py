@@ -112,6 +112,7 @@ async def run(settings: Settings) -> None:
     """
     async with AsyncExitStack() as stack:
         telemetry = Telemetry()
+        telemetry.watch_tasks(asyncio.get_running_loop())
         metrics = _metrics_server(telemetry, settings)
         stack.callback(metrics.close)
         store = await _open_store(settings)

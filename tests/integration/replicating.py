@@ -98,6 +98,8 @@ class House:
     stack: AsyncExitStack
     replicas: list[Replica] = field(default_factory=list)
     started: int = 0
+    clients: dict[str, Client] = field(default_factory=dict)
+    """By address."""
     jobs: list[Job] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     """Packets of programmed jobs that were found to be lost, whenever that was looked at."""
@@ -135,8 +137,11 @@ class House:
         return replica.led_at()
 
     async def client(self, replica: Replica) -> Client:
-        """A client of a replica."""
-        return await self.stack.enter_async_context(Client(replica.address, NAME))
+        """A client of a replica, the same for one that takes its place."""
+        if replica.address not in self.clients:
+            client = Client(replica.address, NAME)
+            self.clients[replica.address] = await self.stack.enter_async_context(client)
+        return self.clients[replica.address]
 
     async def submit(self, client: Client, *jobs: Job) -> None:
         """Submit jobs; each is acknowledged, hence must never be lost."""

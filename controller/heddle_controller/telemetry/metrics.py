@@ -6,6 +6,7 @@ switch, of which there are too many. Base units throughout.
 
 from __future__ import annotations
 
+import asyncio
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
@@ -57,6 +58,11 @@ class Telemetry:
         self._certificate = CertificateGauges(self.registry)
         self._agents = AgentMeters(self.registry)
         self._calls = CallMeters(self.registry)
+
+    def watch_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell how many tasks a loop has; one that is never done would show here first."""
+        gauge = Gauge("heddle_event_loop_tasks", "Tasks of the process", registry=self.registry)
+        gauge.set_function(lambda: float(len(asyncio.all_tasks(loop))))
 
     def _register(self, metric: Metric) -> None:
         """A metric's kind is in its name: a count, a time, or the state of something."""

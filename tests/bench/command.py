@@ -41,6 +41,7 @@ from tests.bench.repair import measure as repair
 from tests.bench.rows import DEFAULT, FULL, QUICK, Row, Scale
 from tests.bench.same_world import measure as same_world
 from tests.bench.screen import Screen
+from tests.bench.submits import measure as submits
 
 FAILED, INTERRUPTED = 1, 130
 MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
@@ -55,6 +56,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "loading": loading,
     "health": health,
     "push": push,
+    "submits": submits,
     "fluid": fluid,
     "published": published,
     "collectives": collectives,

@@ -56,6 +56,7 @@ class Scale:
     push_leaves: int
     races: int
     campaign_failures: int
+    submits: int
 
 
 _PUBLISHED = (192, 16, 16)
@@ -77,6 +78,7 @@ DEFAULT = Scale(
     push_leaves=2048,
     races=1_000,
     campaign_failures=100,
+    submits=1_000,
 )
 FULL = Scale(
     "full",
@@ -96,6 +98,7 @@ FULL = Scale(
     push_leaves=2048,
     races=10_000,
     campaign_failures=1_000,
+    submits=1_000,
 )
 QUICK = Scale(
     "quick",
@@ -115,6 +118,7 @@ QUICK = Scale(
     push_leaves=16,
     races=10,
     campaign_failures=4,
+    submits=64,
 )
 
 

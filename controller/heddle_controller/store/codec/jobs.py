@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -22,7 +21,7 @@ from heddle_controller.store.codec.container import DamagedError
 
 def job_json(job: Job) -> bytes:
     """A job as one JSON object."""
-    return orjson.dumps(asdict(job), option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(job, option=orjson.OPT_SORT_KEYS)
 
 
 def parse_job(content: bytes) -> Job:
@@ -56,7 +55,7 @@ def _job(fields: dict[str, Any]) -> Job:
 
 def record_json(record: JobRecord) -> bytes:
     """A job's record as one JSON object."""
-    return orjson.dumps(asdict(record))
+    return orjson.dumps(record)
 
 
 def parse_record(content: bytes) -> JobRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import orjson
 
@@ -57,7 +57,7 @@ class DemandPart(Part):
                 fabric=fabric,
                 kind=INTENT,
                 guards=(guard, (field, view.raw(field))),
-                ops=(put(field, orjson.dumps(asdict(new))),),
+                ops=(put(field, orjson.dumps(new)),),
                 keep=(blob,),
                 drop=(old.blob,) if old else (),
                 audit=entry(request, now, "put_demands", _name(fabric, name), texts),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import orjson
 
@@ -33,7 +33,7 @@ class Meta:
 
     def op(self) -> Op:
         """That sets it."""
-        return put("meta", orjson.dumps(asdict(self)))
+        return put("meta", orjson.dumps(self))
 
 
 def meta_of(view: View) -> Meta:

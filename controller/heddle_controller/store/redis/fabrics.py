@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import orjson
@@ -177,7 +177,7 @@ class FabricPart(Part):
             change = replace(
                 change,
                 kind=INTENT,
-                ops=(put("overlay", orjson.dumps(asdict(overlay))), meta.op(), new_ground()),
+                ops=(put("overlay", orjson.dumps(overlay)), meta.op(), new_ground()),
                 audit=entry(request, now, "set_overlay", f"fabrics/{view.name}", texts),
             )
         summary = record.summary()

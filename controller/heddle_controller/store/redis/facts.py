@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -60,7 +59,7 @@ class FactPart(DemandPart):
     async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
         """See ``PlanStore``."""
         ops = tuple(
-            Op("needs", f"{FACT}/{name}", orjson.dumps(asdict(fact)), f"{JOB}/{name}")
+            Op("needs", f"{FACT}/{name}", orjson.dumps(fact), f"{JOB}/{name}")
             for name, fact in facts.items()
         )
         await self._note(fabric, epoch, ops)

@@ -8,7 +8,7 @@ has moved on. The newest plan of each fabric is kept in memory.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -125,7 +125,7 @@ class PlanPart(Part):
             change = Change(fabric, "n", guards, epoch=epoch, time=self._shared.now())
             if row is None or view.number(GENERATION) != generation:
                 return change, False
-            ops = (put(field, orjson.dumps(asdict(replace(row, blob=blob.id)))),)
+            ops = (put(field, orjson.dumps(replace(row, blob=blob.id))),)
             return replace(change, kind=FACTS, ops=ops, keep=(blob,), drop=(row.blob,)), True
 
         done = await self._write(fabric, NO_ASK, decide)
@@ -179,7 +179,7 @@ def _commit(view: View, program: Program, row: _Row, keep: tuple[Blob, ...]) -> 
     old = {name: _row(view, int(name)) for name in view.names(PLAN)}
     gone = {name: one for name, one in old.items() if one and int(name) <= generation - KEPT}
     ops = [
-        put(f"{PLAN}/{generation}", orjson.dumps(asdict(row))),
+        put(f"{PLAN}/{generation}", orjson.dumps(row)),
         put(GENERATION, generation),
         *(drop(f"{PLAN}/{name}") for name in gone),
     ]

@@ -1,0 +1,105 @@
+"""Jobs submitted by many clients at once: how many a second are accepted and durable.
+
+Each is checked against the fabric first and written with its audit record, as the API
+does it, in one process and with no planning beside it: what is measured is the store
+and what stands before it. Every submission is acknowledged before its client asks for
+the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import Request
+from heddle_controller.store.embedded import open_embedded
+from heddle_controller.store.redis import open_redis
+from heddle_controller.traffic.jobs import flows_of_job
+from tests.bench.rows import Row, Scale, quantile
+from tests.bench.screen import Screen
+from tests.redis_server import ALWAYS, EVERY_SECOND, RedisServer
+from tests.unit.store.samples import clos, job
+
+CLIENTS = 64
+LEAST = 500.0
+"""Submissions a second."""
+LEAVES, HOSTS = 16, 128
+BLOCK = LEAVES * HOSTS // 2
+"""Jobs of two hosts that the fabric has room for at once."""
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """The embedded store, and Redis by how it waits for its disk."""
+    stores: dict[str, Callable[[Path], AbstractAsyncContextManager[Store]]] = {
+        "embedded": _embedded,
+        "Redis, appendfsync always": lambda folder: _redis(folder, ALWAYS),
+        "Redis, appendfsync everysec": lambda folder: _redis(folder, EVERY_SECOND),
+    }
+    title = f"jobs submitted by {CLIENTS} clients at once"
+    rows = []
+    with screen.progress(title, len(stores)) as advance:
+        for done, (who, opened) in enumerate(stores.items()):
+            rows.append(asyncio.run(_row(title, who, opened, min(scale.submits, BLOCK))))
+            advance(done + 1)
+    return rows
+
+
+async def _row(
+    title: str,
+    who: str,
+    opened: Callable[[Path], AbstractAsyncContextManager[Store]],
+    count: int,
+) -> Row:
+    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder:
+        async with opened(Path(folder)) as store:
+            await store.put_fabric("f1", clos(LEAVES, 8, HOSTS))
+            rate, waits = await _submit(store, count)
+            assert len(await store.list_jobs("f1")) == count
+    return Row(
+        title,
+        who,
+        f"{rate:,.0f} a second; {quantile(waits, 0.99) * 1e3:.0f} ms at 99 %",
+        f">= {LEAST:.0f} a second",
+        rate >= LEAST,
+        f"{count:,} jobs, each checked, durable and audited before the next of its client",
+        {"per_second": rate, "seconds": waits},
+    )
+
+
+async def _submit(store: Store, count: int) -> tuple[float, list[float]]:
+    """Submissions a second, and how long each took."""
+    intake, numbers = Intake(store, flows_of_job), iter(range(count))
+    waits: list[float] = []
+
+    async def client() -> None:
+        for number in numbers:
+            leaf, host = divmod(number, HOSTS // 2)
+            hosts = (f"h{leaf}.{2 * host}", f"h{leaf}.{2 * host + 1}")
+            begin = time.perf_counter()
+            await intake.submit_job("f1", job(f"j{number}", hosts), request=Request(f"r{number}"))
+            waits.append(time.perf_counter() - begin)
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    return count / (time.perf_counter() - begin), waits
+
+
+@asynccontextmanager
+async def _embedded(folder: Path) -> AsyncIterator[Store]:
+    store = await open_embedded(folder / "store.db")
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def _redis(folder: Path, options: tuple[str, ...]) -> AsyncIterator[Store]:
+    with RedisServer(folder / "redis", *options) as server:
+        store = await open_redis(server.url)
+        yield store
+        await store.close()

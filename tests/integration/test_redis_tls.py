@@ -1,0 +1,101 @@
+"""Redis over TLS, with certificates on both sides, and with a password."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.reconcile.errors import Unavailable, Unusable
+from heddle_controller.store.redis import open_redis
+from heddle_controller.store.redis.address import Files
+from tests.needs import missing
+from tests.redis_server import NEVER, RedisServer, free_port
+from tests.unit.store.samples import clos
+
+PASSWORD = "correct-horse"
+
+
+def certificate(folder: Path, name: str, signer: str = "") -> None:
+    """A key and a certificate for 127.0.0.1, of its own authority or of ``signer``."""
+    program = shutil.which("openssl")
+    if program is None:
+        missing("openssl: apt-get install openssl")
+    by = ["-CA", str(folder / f"{signer}.pem"), "-CAkey", str(folder / f"{signer}.key")]
+    command = [
+        *(program, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+        *("-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"),
+        *("-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem")),
+        *(by if signer else []),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates of one authority, and another authority."""
+    made = tmp_path_factory.mktemp("tls")
+    certificate(made, "ca")
+    certificate(made, "server", "ca")
+    certificate(made, "client", "ca")
+    certificate(made, "stranger")
+    return made
+
+
+@pytest.fixture(scope="module")
+def port(folder: Path) -> Iterator[int]:
+    """Of a server that wants a certificate and a password."""
+    number = free_port()
+    options = (
+        *(*NEVER, "--tls-port", str(number), "--requirepass", PASSWORD),
+        *("--tls-cert-file", str(folder / "server.pem")),
+        *("--tls-key-file", str(folder / "server.key")),
+        *("--tls-ca-cert-file", str(folder / "ca.pem")),
+    )
+    with RedisServer(folder / "redis", *options):
+        yield number
+
+
+def files(folder: Path, ca: str = "ca", name: str = "client") -> Files:
+    """What a controller shows and believes."""
+    if not name:
+        return Files(folder / f"{ca}.pem")
+    return Files(folder / f"{ca}.pem", folder / f"{name}.pem", folder / f"{name}.key")
+
+
+async def test_over_tls(folder: Path, port: int) -> None:
+    """With the right authority, certificate and password the store works."""
+    url = f"rediss://:{PASSWORD}@127.0.0.1:{port}"
+    store = await open_redis(url, files=files(folder))
+    await store.put_fabric("f1", clos())
+    assert (await store.get_fabric("f1")).name == "f1"
+    assert PASSWORD not in store.link.name
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("ca", "name", "password"),
+    [
+        ("stranger", "client", PASSWORD),
+        ("ca", "", PASSWORD),
+        ("ca", "stranger", PASSWORD),
+        ("ca", "client", "battery-staple"),
+    ],
+)
+async def test_strangers(folder: Path, port: int, ca: str, name: str, password: str) -> None:
+    """A server of another authority, or one that does not know us, is told of without secrets."""
+    url = f"rediss://:{password}@127.0.0.1:{port}"
+    with pytest.raises(Unavailable) as refused:
+        await open_redis(url, files=files(folder, ca, name))
+    assert f"rediss://127.0.0.1:{port}" in str(refused.value)
+    assert password not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["http://x", "redis://", "redis+sentinel://h", "redis://h/x"])
+async def test_no_address(url: str) -> None:
+    """What is no address is refused with the forms that are."""
+    with pytest.raises(Unusable, match="use redis://host:6379"):
+        await open_redis(url)

@@ -134,6 +134,14 @@ def test_scripts_in_names_do_not_run(tmp_path: Path) -> None:
     assert "<title>ran</title>" not in seen.dom
 
 
+def test_a_script_that_is_not_ours_would_not_run(tmp_path: Path) -> None:
+    """Even if a text ever came through unescaped, the page forbids what it does not know."""
+    text = page(held()).replace("<h1>", "<h1><script>document.title='ran'</script>")
+    seen = look(text, tmp_path, ["h1"], size=NARROW)
+    assert "<title>ran</title>" not in seen.dom
+    assert any("Content Security Policy" in line for line in seen.console)
+
+
 def test_a_large_fabric_is_drawn(tmp_path: Path) -> None:
     """A zone of 192 leaves by 16 spines: every cell is there, and has its name."""
     fabric = clos(leaves=192, spines=16, nics_per_leaf=1)

@@ -2,11 +2,14 @@
 
 The order is that of a reader's questions: did it hold, what was expected and what came, what
 happened when, where did the traffic go, how long did each stage take, how can I see it myself.
-Templates escape all they are given; the scripts only add to what can be read without them.
+Templates escape all they are given, and a page lets its browser run no script but the one whose
+hash it names; that one only adds to what can be read without it.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from dataclasses import dataclass
 from functools import cache
 
@@ -131,6 +134,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    script = found.get_template("page.js").render()
     found.filters |= {
         "seconds": words.seconds,
         "percent": words.percent,
@@ -145,5 +149,6 @@ def environment() -> Environment:
         "event_words": timeline.WORDS,
         "few_events": FEW_EVENTS,
         "strip_width": bars.STRIP,
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
     }
     return found

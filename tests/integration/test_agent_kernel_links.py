@@ -252,6 +252,19 @@ async def test_an_interface_may_get_another_name(pair: Pair) -> None:
         await one.says(0, "link down", "carrier")
 
 
+async def test_a_bridge_that_an_interface_leaves_takes_nothing_with_it(pair: Pair) -> None:
+    """The kernel tells of the end of its part in the bridge much as of its own."""
+    async with agent(pair, "--interfaces=alias") as one:
+        near = ("ip", "-n", pair.near, "link")
+        run(*near, "add", "br0", "type", "bridge")
+        run(*near, "set", "up0", "master", "br0")
+        run(*near, "set", "up0", "nomaster")
+        pair.carrier(1, up=False)  # told after all that
+        await one.says(1, "link down", "carrier")
+        assert "link taken up on a new interface" not in one.events()
+        assert one.links(0) in ([], [("link down", "probe")])  # a bridge answers no probes
+
+
 async def test_a_link_slower_than_it_should_be_is_told(pair: Pair) -> None:
     """Packets wait while it sends a quarter of its rate: slow. Idle or at its rate: well."""
     for number in range(2):

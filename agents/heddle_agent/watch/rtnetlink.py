@@ -183,7 +183,9 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _tells(kind: int, body: bytes) -> bool:
-    return kind in (_NEW_LINK, _DELETED_LINK) and len(body) >= _LINK.size
+    """Whether a message is about an interface itself, and not about its part in a bridge."""
+    about_links = kind in (_NEW_LINK, _DELETED_LINK) and len(body) >= _LINK.size
+    return about_links and _LINK.unpack_from(body)[0] == socket.AF_UNSPEC
 
 
 def _interface(kind: int, body: bytes) -> Interface:

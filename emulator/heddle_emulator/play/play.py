@@ -10,7 +10,7 @@ from heddle_controller.model.fabric import Fabric, Floats
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.fluid.wire import NO_COST, Wire
 from heddle_emulator.fluid.world import Run, World
-from heddle_emulator.play.stage import NVLINK_GBPS, capacities, staged
+from heddle_emulator.play.stage import NVLINK_GBPS, capacities, staged, ways_of_messages
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 
@@ -18,6 +18,9 @@ FEW = 20_000
 """Streams up to which each end is an event of its own."""
 COARSE = 0.001
 """The part of the time gone by within which ends are one event where there are more."""
+MOST = 500_000
+"""Paths of messages up to which QPs of a message go on by themselves; where there are more they go
+in step, as where every piece of a message is divided among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,10 @@ def world_of(
     timeline: Timeline | None = None,
 ) -> World:
     """A world about to play a script, for callers that interfere with its course."""
-    schedule = staged(fabric, script, carried, setting.wire)
+    in_step = ways_of_messages(script, carried) > MOST
+    schedule = staged(fabric, script, carried, setting.wire, in_step=in_step)
     capacity = capacities(fabric, script, setting.nvlink_gbps)
-    coarse = 0.0 if len(schedule.streams) <= FEW else COARSE
+    coarse = 0.0 if len(schedule.streams) <= FEW and not in_step else COARSE
     return World(capacity, schedule, coarse=coarse, timeline=timeline)
 
 

@@ -35,15 +35,22 @@ def capacities(fabric: Fabric, script: Script, nvlink_gbps: float = NVLINK_GBPS)
 
 
 def staged(
-    fabric: Fabric, script: Script, carried: Carried, wire: Wire, *, apart: bool = False
+    fabric: Fabric,
+    script: Script,
+    carried: Carried,
+    wire: Wire,
+    *,
+    apart: bool = False,
+    in_step: bool = False,
 ) -> Schedule:
     """The script over the paths it was given. A flow without any never ends.
 
-    Kept ``apart``, each path of a message is a stream of its own, whatever ways they take.
+    Kept ``apart``, each path of a message is a stream of its own, whatever ways they take;
+    ``in_step``, all QPs of a message are one, its slowest setting the pace.
     """
     uses = _uses(2 * fabric.link_count, script, carried, wire)
     moves = np.bincount(script.activity, minlength=len(script))
-    single = (moves == 1)[script.activity]
+    single = (moves == 1)[script.activity] & (not in_step)
     crossing = np.flatnonzero(single & (script.flow != NONE))
     same = np.arange(len(carried.paths), dtype=np.int64) if apart else same_way(carried)
     messages = _messages(script, carried, wire, crossing, same)
@@ -109,6 +116,13 @@ def _together(gbit: Floats, qps: Floats, place: Ints) -> Floats:
     total = np.empty_like(gbit)
     total[order] = passed - before + each[order] * (of_group - (sending - ended))
     return total
+
+
+def ways_of_messages(script: Script, carried: Carried) -> int:
+    """Paths of all messages together: so many streams they are at most."""
+    moves = np.bincount(script.activity, minlength=len(script))
+    flow = script.flow[(moves == 1)[script.activity] & (script.flow != NONE)]
+    return int(np.bincount(carried.paths.flow, minlength=len(carried.flows))[flow].sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

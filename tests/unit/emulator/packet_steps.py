@@ -13,6 +13,9 @@ from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 from tests.unit.emulator.packet_twin import Twin
 
+WINDOW = 24
+"""Packets of a message that may be on their way: as many as keep links busy, and few enough that
+what waits at one link is not sent on another, as congestion control or flow control sees to."""
 HOPS = 4
 """Of most ways; a packet is sent once for each, and counted once as what it carries."""
 
@@ -57,7 +60,7 @@ def twin_of(
         told.paths,
         told.gbit,
         packet_gbit=packet,
-        window=packets,
+        window=WINDOW,
         fair=fair,
         after=told.after,
         queue=told.queue,

@@ -16,6 +16,7 @@ from heddle_controller.traffic.jobs import flows_of_job
 from heddle_controller.traffic.patterns import patterns_of
 from heddle_emulator.cli import run
 from heddle_emulator.fluid.wire import ROCE
+from heddle_emulator.play import play
 from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
 from heddle_emulator.play.play import PLAIN, Setting
 from heddle_emulator.strategy import choose
@@ -114,6 +115,20 @@ def test_named_workloads_play(name: str) -> None:
     (found,) = _played(fabric, placed, setting=Setting(ROCE))
     assert told.seconds < found.seconds < 2 * told.seconds
     assert found.compute_seconds == told.seconds
+
+
+def test_queue_pairs_in_step_take_about_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done where there are very many of them changes an iteration by little."""
+    fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
+    hosts = tuple(fabric.structure.nics_of_host)
+    placed = Placed("j", workload("recommendation"), hosts, 8, 8, pxn=False)
+    script = script_of(fabric, [placed])
+    carried = choose("ecmp", fabric, script.flows, 0).carried
+    (alone,) = iterate(fabric, [placed], carried, script)
+    monkeypatch.setattr(play, "MOST", 0)
+    (in_step,) = iterate(fabric, [placed], carried, script)
+    assert in_step.seconds == pytest.approx(alone.seconds, rel=0.01)
+    assert in_step.seconds != alone.seconds
 
 
 def test_iterate_on_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,8 @@ Whatever takes time is done beforehand, so that a fault strikes when it is due, 
 moment strike right after each other. A cable is cut at its upper end: the lower end loses its
 carrier, as in a fabric. A silent cable drops what comes in at both ends, all of it or a part, and
 keeps its carrier. Who hangs is stopped by a signal; two that are parted drop each other's packets
-on the management network.
+on the management network. A switch without power has no agent, no entries and only dark cables;
+its routing daemons live on, so that booting takes no time but the agent's own.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from heddle_agent.fib.linux import clean
 from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.drill.lab_paths import Way
 from heddle_emulator.drill.places import cables
 from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
 from heddle_emulator.netns import tools
 from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.programs import Programs
@@ -41,6 +46,8 @@ class Faults:
     hung: set[str] = field(default_factory=set)
     """Nodes whose program is stopped."""
     parted: set[tuple[str, str]] = field(default_factory=set)
+    crashed: dict[str, list[int]] = field(default_factory=dict)
+    """Switches without power, and the cables that went dark with them."""
 
     def prepare(self) -> None:
         """Open what faults will need."""
@@ -93,6 +100,12 @@ class Faults:
                 self._kill(step)
             case Kind.START:
                 self._start(step)
+            case Kind.CRASH:
+                for node in self._nodes(step):
+                    self._crash(node)
+            case Kind.REBOOT:
+                for node in self._nodes(step):
+                    self._reboot(node)
             case Kind.HANG | Kind.RESUME:
                 for node in self._nodes(step):
                     self._hang(node, hangs=step.kind is Kind.HANG)
@@ -122,6 +135,8 @@ class Faults:
             self._hang(node, hangs=False)
         for one, other in list(self.parted):
             self._part(one, other, apart=False)
+        for node in list(self.crashed):
+            self._reboot(node)
 
     def present(self) -> Fabric:
         """The fabric as it is: a silent cable still has its carrier, so BGP may keep it."""
@@ -169,7 +184,28 @@ class Faults:
                 self._programs().start_controller()
                 self._programs().wait_ready()
             else:
+                if step.empty:
+                    self._forget(node)
                 self._programs().start_agent(node)
+
+    def _crash(self, node: str) -> None:
+        self._programs().kill(node)
+        links = self.lab.layout.fabric.structure.links
+        row = self.lab.layout.fabric.structure.index[node]
+        own = np.flatnonzero((links.a == row) | (links.b == row)).tolist()
+        self.crashed[node] = [link for link in own if link not in self.cut]
+        for link in self.crashed[node]:
+            self.lab.set_link(link, up=False)
+        self.cut.update(self.crashed[node])
+        self._forget(node)
+
+    def _reboot(self, node: str) -> None:
+        self.mend(self.crashed.pop(node))
+        self._programs().start_agent(node)
+
+    def _forget(self, node: str) -> None:
+        """Have the kernel of a switch hold nothing of an agent's."""
+        inside(self.lab.spaces[node], clean)
 
     def _nodes(self, step: Step) -> list[str]:
         return [MGMT if target == CONTROLLER else str(target) for target in step.targets]

@@ -20,6 +20,8 @@ _IN_LAB = frozenset(
         Kind.START,
         Kind.HANG,
         Kind.RESUME,
+        Kind.CRASH,
+        Kind.REBOOT,
         Kind.PART,
         Kind.JOIN,
         Kind.DRAIN,
@@ -69,8 +71,6 @@ def _unable(step: Step, world: str) -> str:
         return f"{world} cannot {word}; leave it out, or play it in {_only(able)}"
     if world == NETNS and step.point is not None:
         return f"{world} kills at once; leave point out, or play it in {FLUID}"
-    if world == NETNS and step.empty:
-        return f"{world} starts agents over what their kernel holds; leave empty out"
     return ""
 
 

@@ -13,7 +13,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import structlog
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from heddle_controller.reconcile.errors import Unavailable, Unusable
 from heddle_controller.store.changes import Changes, Watcher
@@ -32,6 +34,8 @@ from heddle_controller.store.redis.plans import PlanPart
 from heddle_controller.store.redis.recovery import RecoveryPart
 from heddle_controller.store.redis.scripts import Keys
 from heddle_controller.store.redis.states import StatePart
+
+log = structlog.stdlib.get_logger(__name__)
 
 ELECTION_SECONDS = 3.0
 """That sentinels may take from one master to the next, in which the old one may turn up."""
@@ -138,6 +142,7 @@ async def open_redis(
     link = Link(address, files or Files(), timeout, patience)
     try:
         await link.call(lambda client: _claim(client, keys, link.name))
+        await link.call(lambda client: _warn(client, link.name))
         mirror = Mirror(link, keys)
         await mirror.load()
     except (Unavailable, Unusable):
@@ -158,3 +163,19 @@ async def _claim(client: Redis, keys: Keys, name: str) -> None:
             f"store {name}: written by a newer Heddle (form {form!r}, this one knows {FORM}); "
             "run that one, or start with another ?name="
         )
+
+
+async def _warn(client: Any, name: str) -> None:  # noqa: ANN401 - the library's types are unions
+    """Say how durable what is acknowledged is, where the server tells."""
+    settings: dict[str, str] = {}
+    for setting in ("appendonly", "appendfsync", "maxmemory-policy"):
+        try:
+            for value in (await client.config_get(setting)).values():
+                settings[setting] = value.decode() if isinstance(value, bytes) else value
+        except ResponseError:
+            return  # not everybody may ask
+    log.info("store settings", store=name, **settings)
+    if settings.get("maxmemory-policy", "").startswith("allkeys"):
+        log.error("the server may throw away what it keeps: set maxmemory-policy noeviction")
+    if settings.get("appendonly") == "no":
+        log.warning("the server keeps nothing when it ends: set appendonly yes", store=name)

@@ -1,0 +1,132 @@
+"""What a Redis holds of us stays bounded, and nothing is left behind by what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle_controller.reconcile.audit import verify
+from heddle_controller.reconcile.errors import StaleEpoch
+from heddle_controller.reconcile.records import PlanFacts, Request
+from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis.lane import Bounds
+from heddle_controller.store.redis.scripts import Keys
+from tests.redis_server import NEVER, RedisServer
+from tests.unit.store.samples import clos, demands, job, plan_of, program_of
+
+KEYS = Keys("heddle")
+BOUNDS = Bounds(requests=10, writes=10, audit=10)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server with nothing else in it."""
+    with RedisServer(tmp_path, *NEVER) as running:
+        yield running
+
+
+@pytest.fixture
+async def store(server: RedisServer) -> AsyncIterator[RedisStore]:
+    """A store that keeps little."""
+    opened = await open_redis(server.url, bounds=BOUNDS)
+    yield opened
+    await opened.close()
+
+
+async def ask(store: RedisStore, *words: Any) -> Any:
+    """What the server answers to a command."""
+    client: Any = store.link
+    return await client.call(lambda redis: redis.execute_command(*words))
+
+
+async def blobs(store: RedisStore) -> set[str]:
+    """The large values that are there for good."""
+    names = [name.decode() for name in await ask(store, "KEYS", KEYS.blob("*"))]
+    lasting = {name for name in names if await ask(store, "TTL", name) == -1}
+    assert lasting == {name.decode() for name in await ask(store, "HKEYS", KEYS.references)}
+    return lasting
+
+
+async def commit(store: RedisStore, epoch: int) -> None:
+    """Commit a plan after the newest."""
+    generation = (await store.versions("f1")).generation
+    plan = plan_of((await store.intent("f1")).fabric)
+    await store.commit(
+        "f1",
+        epoch=epoch,
+        expected_generation=generation,
+        plan=plan,
+        program=program_of(plan, epoch, generation + 1),
+        facts=PlanFacts(),
+    )
+
+
+async def test_large_values_go_with_what_points_at_them(store: RedisStore) -> None:
+    """Structures, plans and demand sets are dropped with the last fabric or plan on them."""
+    epoch = await store.acquire_leadership("c")
+    for spines in (2, 3, 2, 3, 4):
+        await store.put_fabric("f1", clos(spines=spines))
+        await commit(store, epoch)
+    assert len(await blobs(store)) == 4 + 4, "four plans, each on a structure of its own"
+    for _ in range(4):
+        await commit(store, epoch)
+    assert len(await blobs(store)) == 4 + 1, "four plans on the fabric's structure"
+    for _ in range(3):
+        await store.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=5)
+    assert len(await blobs(store)) == 4 + 1 + 1
+    await store.delete_demands("f1", "d")
+    assert len(await blobs(store)) == 4 + 1
+
+
+async def test_a_refused_plan_goes_by_itself(store: RedisStore, server: RedisServer) -> None:
+    """What was written for a commit that is refused has a time to live."""
+    await store.put_fabric("f1", clos())
+    epoch = await store.acquire_leadership("c")
+    await commit(store, epoch)
+    before = await blobs(store)
+    other = await open_redis(server.url, bounds=BOUNDS)
+    await store.release_leadership(epoch)
+    await other.acquire_leadership("d")
+    with pytest.raises(StaleEpoch):
+        await commit(store, epoch)
+    assert await blobs(store) == before
+    await other.close()
+
+
+async def test_memories_are_bounded(store: RedisStore) -> None:
+    """Answers to requests, the log and the audit trail keep the newest; the trail verifies."""
+    await store.put_fabric("f1", clos(hosts=1))
+    for number in range(400):
+        name = f"j{number % 7}"
+        request = Request(f"r{number}")
+        if number % 14 < 7:
+            await store.submit_job("f1", job(name, ()), checked_revision=1, request=request)
+        else:
+            await store.delete_job("f1", name, request=request)
+    assert await ask(store, "HLEN", KEYS.requests) == BOUNDS.requests
+    assert await ask(store, "LLEN", KEYS.request_order) == BOUNDS.requests
+    assert await ask(store, "XLEN", KEYS.log) < 250, "trimmed by whole pages of the stream"
+    page = await store.audit()
+    assert len(page.records) == BOUNDS.audit
+    assert verify(page.anchor, page.records) == page.head
+    assert page.head.number == 401
+    assert await ask(store, "DBSIZE") < 15
+
+
+async def test_a_replica_that_slept_through_the_log(store: RedisStore, server: RedisServer) -> None:
+    """Who missed more than the log has reads everything again, and hears of it."""
+    other = await open_redis(server.url, bounds=BOUNDS)
+    await other.put_fabric("f1", clos(hosts=500))
+    await store.versions("f1")
+    changes = store.changes()
+    assert await anext(changes) == "f1"
+    for number in range(400):
+        wanted = job(f"j{number}", (f"h0.{number}",))
+        await other.submit_job("f1", wanted, checked_revision=1)
+    assert await anext(changes) == "f1"
+    assert len(await store.list_jobs("f1")) == 400
+    assert await store.versions("f1") == await other.versions("f1")
+    await other.close()

@@ -108,20 +108,22 @@ class Routes:
     underlay: Underlay
     _set_of_group: list[int] = field(default_factory=list)
     _sets: list[Sequence[NextHop]] = field(default_factory=list)
-    _attached: dict[int, Sequence[NextHop]] = field(default_factory=dict)
+    _attached: dict[int, Sequence[NextHop]] | None = None
 
     def learn(self, underlay: Underlay) -> None:
         """Take new routes."""
         self.underlay = underlay
-        self._set_of_group, self._sets, self._attached = [], [], {}
+        self._set_of_group, self._sets, self._attached = [], [], None
 
     def next_hops(self, destination: str) -> Sequence[NextHop]:
         """Equal-cost next hops towards a NIC: one object for all that share them."""
-        if not self._sets:
-            self._work_out()
+        if self._attached is None:
+            self._attached = self._neighbours()
         nic = self.fabric.structure.index[destination]
         if nic in self._attached:
             return self._attached[nic]
+        if not self._sets:
+            self._work_out()
         return self._sets[self._set_of_group[int(self.underlay.group[nic])]]
 
     def _work_out(self) -> None:
@@ -129,11 +131,16 @@ class Routes:
         first, which = _alike(ways)
         self._sets = [self._named(arcs[column]) for column in ways[:, first].T]
         self._set_of_group = which.tolist()
+
+    def _neighbours(self) -> dict[int, Sequence[NextHop]]:
+        """Next hops to the NICs of this switch: all that many a switch is ever asked for."""
+        found: dict[int, Sequence[NextHop]] = {}
         heads = self.fabric.structure.head
         own = self.underlay.arcs_of(self.switch)
         for arc in own[self.fabric.structure.nodes.kind[heads[own]] == NodeKind.NIC].tolist():
             nic = int(heads[arc])
-            self._attached[nic] = (*self._attached.get(nic, ()), self.hops[arc])
+            found[nic] = (*found.get(nic, ()), self.hops[arc])
+        return found
 
     def _named(self, arcs: Ints) -> Sequence[NextHop]:
         return tuple(self.hops[arc] for arc in arcs.tolist())

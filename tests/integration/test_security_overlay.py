@@ -24,6 +24,7 @@ from tests.contract.fib_bench import ADDRESSES
 from tests.contract.fib_linux import CABLES, LinuxBench
 from tests.integration.controlling import Controller, controlling
 from tests.integration.serving import until
+from tests.redis_server import RedisServer
 from tests.unit.agent.worlds import ROCE, SPINES, SWITCH
 from tests.unit.store.samples import clos
 
@@ -231,3 +232,28 @@ def test_a_restarted_agent_stands_as_before() -> None:
         assert sent(bench, packets) == hashed
         assert bench.fib.set_overlay(withdrawn=False) == ""
         assert set(sent(bench, packets)) == {SPINES[2]}
+
+
+async def test_over_replicas(tmp_path: Path) -> None:
+    """Ordered at one replica, obeyed by the agents of another, and recorded once for both."""
+    fabric = clos()
+    leaf = switches(fabric)["l0"]
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    with RedisServer(tmp_path / "redis") as redis:
+        async with (
+            controlling(folders[0], "--store", redis.url) as one,
+            controlling(folders[1], "--store", redis.url) as two,
+        ):
+            await furnish(one, tmp_path, fabric)
+            async with leaf.agent(two.address):
+                await until(leaf.fib.read_back, 30.0)
+                assert (await one.does("overlay", "withdraw")).code == 0
+                await until(lambda: leaf.fib.withdrawn)
+                shown = await two.does("overlay", "show", "--json")
+                assert shown.json["state"] == "OVERLAY_STATE_WITHDRAWN"
+                assert (await two.does("overlay", "restore")).code == 0
+                assert not leaf.fib.withdrawn
+            marks = {(await each.does("audit", "verify")).out for each in (one, two)}
+            assert len(marks) == 1

@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from heddle.v1 import common_pb2 as pb
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Fabric, Ints, State
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.plan import Certificate
 
@@ -98,16 +98,6 @@ def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
         reason = f"link {named!r} has {len(rows)} parallel links: give one of the keys {keys}"
         raise refuse("request", field, reason)
     return rows[0]
-
-
-def links_to_pb(fabric: Fabric, rows: Ints) -> list[pb.LinkRef]:
-    """The names of many links."""
-    links, ids = fabric.structure.links, fabric.structure.nodes.ids
-    columns = (links.a[rows].tolist(), links.b[rows].tolist(), rows.tolist())
-    return [
-        pb.LinkRef(source=ids[a], target=ids[b], key=str(links.key[row]))
-        for a, b, row in zip(*columns, strict=True)
-    ]
 
 
 def certificate_to_pb(certificate: Certificate) -> pb.Certificate:

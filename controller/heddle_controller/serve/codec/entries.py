@@ -2,7 +2,8 @@
 
 What repeats (NICs, next hops, links at risk, sets of them) is sent once and named
 by its index. A push of a few entries is as common as one of ten thousand, so the
-tables are made per push.
+tables are made per push, and their rows in place: protobuf copies what is handed to
+it in lists, which costs as much as making it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.fabric import NONE, Fabric, Ints
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push
-from heddle_controller.serve.codec import common
 
 
 def push_to_pb(push: Push, nonce: int) -> pb.Push:
@@ -38,12 +38,14 @@ def batch(fabric: Fabric, sets: Entries, deletes: Entries) -> pb.OperationBatch:
     ids, addresses = fabric.structure.nodes.ids, fabric.structure.nodes.address
     message = pb.OperationBatch(
         kinds=[pb.OPERATION_KIND_SET] * len(sets) + [pb.OPERATION_KIND_DELETE] * len(deletes),
-        endpoints=[pb.Endpoint(nic=ids[n], address=addresses[n]) for n in nics.tolist()],
         sources=ends[:count].tolist(),
         destinations=ends[count:].tolist(),
         source_ports=np.concatenate([e.source_port for e in both]).tolist(),
         destination_ports=np.concatenate([e.destination_port for e in both]).tolist(),
     )
+    add = message.endpoints.add
+    for nic in nics.tolist():
+        add(nic=ids[nic], address=addresses[nic])
     if len(sets):
         _add_next_hops(message, fabric, sets, len(deletes))
         _add_risks(message, fabric, sets, len(deletes))
@@ -61,19 +63,17 @@ def _add_next_hops(message: pb.OperationBatch, fabric: Fabric, sets: Entries, bl
     arcs, index = _table(np.concatenate([sets.primary, sets.backup]))
     none = len(arcs) > 0 and arcs[0] == NONE
     arcs, index = (arcs[1:], index - 1) if none else (arcs, index)
-    message.next_hops.extend(_next_hops(fabric, arcs))
+    _name_next_hops(message, fabric, arcs)
     message.primaries.extend(index[: len(sets)].tolist() + [0] * blank)
     message.backups.extend((index[len(sets) :] + 1).tolist() + [0] * blank)
 
 
-def _next_hops(fabric: Fabric, arcs: Ints) -> list[pb.NextHop]:
-    structure = fabric.structure
+def _name_next_hops(message: pb.OperationBatch, fabric: Fabric, arcs: Ints) -> None:
+    structure, add = fabric.structure, message.next_hops.add
     nodes, keys = structure.nodes, structure.links.key
     heads, links = structure.head[arcs].tolist(), (arcs >> 1).tolist()
-    return [
-        pb.NextHop(node=nodes.ids[head], key=str(keys[link]), address=nodes.address[head])
-        for head, link in zip(heads, links, strict=True)
-    ]
+    for head, link in zip(heads, links, strict=True):
+        add(node=nodes.ids[head], key=str(keys[link]), address=nodes.address[head])
 
 
 def _add_risks(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank: int) -> None:
@@ -82,18 +82,25 @@ def _add_risks(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank:
     group_of, spare_of = np.split(group_of, 2)
     links = np.unique(groups)
     links = links[links != NONE]
-    message.risk_links.extend(common.links_to_pb(fabric, links))
+    _name_links(message, fabric, links)
     members, width = np.searchsorted(links, groups).tolist(), groups.shape[1]
-    message.risk_groups.extend(
-        pb.RiskGroup(links=row[width - size :])
-        for row, size in zip(members, sizes.tolist(), strict=True)
-        if size
-    )
+    add = message.risk_groups.add
+    for row, size in zip(members, sizes.tolist(), strict=True):
+        if size:
+            add().links.extend(row[width - size :])
     # Sorted first, if there is one: the empty group, which the wire writes as 0.
     none = int(sizes[0] == 0)
     message.risks.extend((group_of + 1 - none).tolist() + [0] * blank)
     if (spare_of + 1 - none).any():
         message.backup_risks.extend((spare_of + 1 - none).tolist() + [0] * blank)
+
+
+def _name_links(message: pb.OperationBatch, fabric: Fabric, rows: Ints) -> None:
+    links, ids, add = fabric.structure.links, fabric.structure.nodes.ids, message.risk_links.add
+    for a, b, row in zip(
+        links.a[rows].tolist(), links.b[rows].tolist(), rows.tolist(), strict=True
+    ):
+        add(source=ids[a], target=ids[b], key=str(links.key[row]))
 
 
 def _risk_groups(sets: Entries) -> tuple[Ints, Ints, Ints]:

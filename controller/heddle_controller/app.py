@@ -117,6 +117,7 @@ async def run(settings: Settings) -> None:
         stack.callback(metrics.close)
         store = await _open_store(settings)
         stack.push_async_callback(store.close)
+        _watch_store(store, telemetry)
         tenure = Tenure(store.leads)
         gateway = Gateway(telemetry, settings.agent_queue, tenure)
         exchange = await _join_replicas(settings, store, gateway, stack)
@@ -154,6 +155,14 @@ async def _open_store(settings: Settings) -> EmbeddedStore | RedisStore:
         durability=Durability(settings.store_wait_replicas),
         bounds=Bounds(audit=settings.audit_records),
     )
+
+
+def _watch_store(store: EmbeddedStore | RedisStore, telemetry: Telemetry) -> None:
+    about = "Age of what reads are answered from while the store is away; 0 while it is not"
+    telemetry.watch("heddle_store_stale_seconds", about, store.stale_for)
+    if isinstance(store, RedisStore):
+        for figure in store.figures():
+            telemetry.watch(*figure)
 
 
 def _store_files(settings: Settings) -> Files:

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -294,3 +295,19 @@ async def test_emptied_server_gets_everything_back(tmp_path: Path) -> None:
         assert now.version > intent.version
         await store.submit_job("f1", job("j2", ("h0.1",)), checked_revision=1)
         await store.close()
+
+
+async def test_figures_tell_of_it(server: RedisServer) -> None:
+    """What an operator watches counts losses, and what was given back."""
+    store = await opened(server)
+    await store.put_fabric("f1", clos())
+    figures = {name: read for name, _, read in store.figures()}
+    assert [read() for read in figures.values()] == [0, 0, 0]
+    assert server.command("FLUSHALL").startswith(b"+OK")
+    with suppress(Unavailable):
+        await store.submit_job("f1", job(), checked_revision=1)
+    await usable(store)
+    assert figures["heddle_store_losses"]() == 1
+    assert figures["heddle_store_writes_lost"]() == 0
+    assert (await store.get_fabric("f1")).name == "f1"
+    await store.close()

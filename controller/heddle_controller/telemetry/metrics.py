@@ -7,6 +7,7 @@ switch, of which there are too many. Base units throughout.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
@@ -63,6 +64,10 @@ class Telemetry:
         """Tell how many tasks a loop has; one that is never done would show here first."""
         gauge = Gauge("heddle_event_loop_tasks", "Tasks of the process", registry=self.registry)
         gauge.set_function(lambda: float(len(asyncio.all_tasks(loop))))
+
+    def watch(self, name: str, about: str, read: Callable[[], float]) -> None:
+        """A gauge that is read when somebody asks."""
+        Gauge(name, about, registry=self.registry).set_function(read)
 
     def _register(self, metric: Metric) -> None:
         """A metric's kind is in its name: a count, a time, or the state of something."""

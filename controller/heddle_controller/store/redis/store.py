@@ -10,7 +10,7 @@ Everything a replica knows can be had again from the server and the agents.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import structlog
@@ -63,6 +63,23 @@ class RedisStore(
     def link(self) -> Link:
         """The connection, for what else is kept in the same server."""
         return self._shared.link
+
+    def figures(self) -> Iterable[tuple[str, str, Callable[[], float]]]:
+        """What an operator should see of the server: name, meaning, and how to read it."""
+        link, recoveries = self._shared.link, self._shared.recoveries
+        return (
+            ("heddle_store_losses", "Times that the store was lost", lambda: link.losses),
+            (
+                "heddle_store_writes_offered_again",
+                "Acknowledged writes that a store which came back older did not have",
+                lambda: sum(recovery.lost for recovery in recoveries),
+            ),
+            (
+                "heddle_store_writes_lost",
+                "Those of them that could not be given back",
+                lambda: sum(recovery.refused for recovery in recoveries),
+            ),
+        )
 
     def _written(self, sent: Sent, outcome: Outcome) -> None:
         self._shared.mirror.advance(sent.change, outcome.number, sent.token)

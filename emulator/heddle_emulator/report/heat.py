@@ -93,6 +93,16 @@ class Heat:
     """Whether something in it is worth a look at once: a dead cable, or one above 100 %."""
 
     @property
+    def broken(self) -> bool:
+        """Whether a cable was down at any moment."""
+        return any(panel.dead for panel in self.panels)
+
+    @property
+    def worst(self) -> float:
+        """Utilisation of the fullest cable at any moment."""
+        return max(panel.worst for panel in self.panels)
+
+    @property
     def width(self) -> int:
         """Pixels of the cells."""
         return self.cell_width * len(self.columns)

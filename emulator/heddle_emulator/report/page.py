@@ -21,8 +21,10 @@ from heddle_emulator.report.evidence import Certified, Evidence, Found, Measured
 FEW_EVENTS = 14
 """So many are listed without being asked for."""
 EVERY_RUN = frozenset({("max", "most"), ("min", "least")})
-OPEN_MAPS = 2
-"""Maps that are open even if nothing in them stands out."""
+OPEN_MAPS, MOST_OPEN = 2, 4
+"""Maps that are open even if nothing in them stands out, and those that are if much does."""
+FEW_MAPS = 6
+"""So many are summed up without being asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ def _runs(evidence: Evidence) -> int:
 
 def _told(story: Story, stories: tuple[Story, ...]) -> Told:
     maps = heat.heats(story)
-    shown = {one.title for one in maps if one.told} or {one.title for one in maps[:OPEN_MAPS]}
+    told = sorted((one for one in maps if one.told), key=lambda one: (not one.broken, -one.worst))
+    shown = {one.title for one in told[:MOST_OPEN] or maps[:OPEN_MAPS]}
     return Told(
         story=story,
         overview=timeline.overview(story),
@@ -148,6 +151,7 @@ def environment() -> Environment:
         "count": words.count,
         "event_words": timeline.WORDS,
         "few_events": FEW_EVENTS,
+        "few_maps": FEW_MAPS,
         "strip_width": bars.STRIP,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
     }

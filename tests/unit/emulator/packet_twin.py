@@ -1,6 +1,6 @@
 """A packet-level twin of the fluid world, small and slow: what it is held against.
 
-Every message is cut into packets of one size. A sender has a window of packets on
+Every message is cut into packets of one size. A QP has a window of packets on
 their way, and sends the next when one has arrived; links pass on one packet at a time,
 hold as many as come, and take some time to hand one over. Where several QPs wait for a
 link it takes them in turn (``fair``), or packet by packet as they came; the link that a
@@ -51,7 +51,6 @@ class Twin:
         self._first = [path[0] for path in paths]
         self._unsent = [max(round(size / packet_gbit), 1) for size in gbit]
         self._left = [*self._unsent]
-        self._window, self._on_their_way = window, [0] * len(paths)
         self._sent, self._lead = [0] * len(paths), lead
         self._behind = behind
         self._followers: list[list[int]] = [[] for _ in paths]
@@ -62,12 +61,14 @@ class Twin:
         for message, all_before in enumerate(after or []):
             for before in all_before:
                 self._next[before].append(message)
-        self._begun = [False] * len(paths)
         self._arrived = [0] * len(paths)
         self._fair = [fair] * len(capacity)
         for link in self._first:
             self._fair[link] = True
         self._queue = [*(queue or range(len(paths)))]
+        self._window, self._on_their_way = window, [0] * len(paths)
+        self._to_send: list[deque[int]] = [deque() for _ in paths]
+        """Of each queue: messages that have begun and are not all sent."""
         self._waiting: list[dict[int, deque[int]]] = [{} for _ in capacity]
         self._turns: list[deque[int]] = [deque() for _ in capacity]
         self._busy = [False] * len(capacity)
@@ -85,8 +86,8 @@ class Twin:
         while self._events:
             self.now, _, kind, link, message = heapq.heappop(self._events)
             if kind == BEGIN:
-                self._begun[message] = True
-                self._send(message)
+                self._to_send[self._queue[message]].append(message)
+                self._send(self._queue[message])
             elif kind == THERE:
                 self._pass_on(link, message)
             else:
@@ -112,11 +113,11 @@ class Twin:
     def _deliver(self, message: int) -> None:
         self._left[message] -= 1
         self._arrived[message] += 1
-        self._on_their_way[message] -= 1
+        self._on_their_way[self._queue[message]] -= 1
         if not self._left[message]:
             self._end(message)
         for other in (message, *self._followers[message]):
-            self._send(other)
+            self._send(self._queue[other])
 
     def _end(self, message: int) -> None:
         self.ends[message] = self.now
@@ -125,19 +126,19 @@ class Twin:
             if not self._waits[other]:
                 self._later(self._delay, BEGIN, 0, other)
 
-    def _send(self, message: int) -> None:
-        while (
-            self._begun[message]
-            and self._unsent[message]
-            and self._on_their_way[message] < self._window
-        ):
+    def _send(self, queue: int) -> None:
+        ready = self._to_send[queue]
+        while ready and self._on_their_way[queue] < self._window:
+            message = ready[0]
             if self._behind is not None:
                 there = self._arrived[self._behind[message]] + self._lead
                 if self._sent[message] >= there:
                     return
             self._unsent[message] -= 1
+            if not self._unsent[message]:
+                ready.popleft()
             self._sent[message] += 1
-            self._on_their_way[message] += 1
+            self._on_their_way[queue] += 1
             self._arrive(self._first[message], message)
 
     def _arrive(self, link: int, message: int) -> None:

@@ -119,7 +119,7 @@ class Steps:
             if target != CONTROLLER:
                 await self.stage.fleet.crash(self.stage.row_of(target))
             elif step.point is not None:
-                self.stage.conductor.controller.die_at(step.point.value)
+                self.stage.conductor.controller.orders.die_at(step.point.value)
             else:
                 await self.stage.conductor.kill_controller()
 
@@ -170,11 +170,11 @@ class Steps:
             self.stage.fleet.air.cut.discard(frozenset((one, other)))
 
     async def _fail(self, _: Step) -> None:
-        self.stage.conductor.controller.store_down(down=True)
+        self.stage.conductor.controller.orders.store_down(down=True)
         self.stage.conductor.store_is_down = True
 
     async def _restore(self, _: Step) -> None:
-        self.stage.conductor.controller.store_down(down=False)
+        self.stage.conductor.controller.orders.store_down(down=False)
         self.stage.conductor.store_is_down = False
         await self.stage.conductor.catch_up()
         self.stage.provoke(reports=True)
@@ -182,7 +182,7 @@ class Steps:
     async def _skew(self, step: Step) -> None:
         for target in step.targets:
             if target == CONTROLLER:
-                self.stage.conductor.controller.skew(step.by)
+                self.stage.conductor.controller.orders.skew(step.by)
             else:
                 self.stage.fleet.skew[self.stage.row_of(target)] = step.by
 

@@ -22,6 +22,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.drill.lab_paths import Way
 from heddle_emulator.drill.places import cables
 from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
+from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.netns import tools
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.kernel import inside
@@ -96,6 +97,8 @@ class Faults:
     def _to_programs(self, step: Step) -> None:
         """What befalls programs, or what lies between them."""
         match step.kind:
+            case Kind.FAIL | Kind.RESTORE | Kind.SKEW:
+                self._order(step)
             case Kind.KILL:
                 self._kill(step)
             case Kind.START:
@@ -137,6 +140,8 @@ class Faults:
             self._part(one, other, apart=False)
         for node in list(self.crashed):
             self._reboot(node)
+        if self.programs is not None and self.programs.orders is not None:
+            self.programs.orders.clear()
 
     def present(self) -> Fabric:
         """The fabric as it is: a silent cable still has its carrier, so BGP may keep it."""
@@ -176,7 +181,10 @@ class Faults:
 
     def _kill(self, step: Step) -> None:
         for node in self._nodes(step):
-            self._programs().signal(node, signal.SIGKILL)
+            if step.point is not None:
+                self._orders().die_at(step.point.value)
+            else:
+                self._programs().signal(node, signal.SIGKILL)
 
     def _start(self, step: Step) -> None:
         for node in self._nodes(step):
@@ -187,6 +195,12 @@ class Faults:
                 if step.empty:
                     self._forget(node)
                 self._programs().start_agent(node)
+
+    def _order(self, step: Step) -> None:
+        if step.kind is Kind.SKEW:
+            self._orders().skew(step.by)
+        else:
+            self._orders().store_down(down=step.kind is Kind.FAIL)
 
     def _crash(self, node: str) -> None:
         self._programs().kill(node)
@@ -209,6 +223,12 @@ class Faults:
 
     def _nodes(self, step: Step) -> list[str]:
         return [MGMT if target == CONTROLLER else str(target) for target in step.targets]
+
+    def _orders(self) -> Orders:
+        orders = self._programs().orders
+        if orders is None:
+            raise LabError("this lab's controller takes no orders to fail")
+        return orders
 
     def _programs(self) -> Programs:
         if self.programs is None:

@@ -22,6 +22,7 @@ from heddle_emulator.drill.lab_probes import Sending, sendings
 from heddle_emulator.drill.lab_story import Played, story
 from heddle_emulator.drill.scenario import FAULTS, Kind, LabSpec, Scenario, Step, Variant
 from heddle_emulator.drill.verdict import Key
+from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.netns import mark, witness
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.errors import LabError
@@ -43,6 +44,9 @@ STEADY_SECONDS = 0.3
 """Ways that are the same after so long stay."""
 PATIENCE = 60.0
 
+ORDERED = frozenset({Kind.FAIL, Kind.RESTORE, Kind.SKEW})
+"""Steps for which a controller has to look out for orders."""
+
 Report = Callable[[str], None]
 Tell = Callable[[Story], None]
 Found = dict[Key, list[float]]
@@ -62,7 +66,7 @@ def play(scenario: Scenario, runs: int, report: Report, tell: Tell = lambda _: N
     options = LabOptions(spec.rate_mbit, Bfd(spec.bfd_ms) if spec.bfd_ms else None, scenario.seed)
     layout = lay_out(scenario.fabric)
     with Lab(mark.claim(mark.fresh_name()), layout, options) as lab:
-        programs = Programs(lab, agents=_agent_options(spec)) if spec.programs else None
+        programs = _programs(scenario, lab) if spec.programs else None
         try:
             start = time.monotonic()
             bring_up(lab, programs, report)
@@ -71,6 +75,14 @@ def play(scenario: Scenario, runs: int, report: Report, tell: Tell = lambda _: N
         finally:
             if programs is not None:
                 programs.close()
+
+
+def _programs(scenario: Scenario, lab: Lab) -> Programs:
+    """Controller and agents, the former made to fail only where some step wants that."""
+    steps = (*scenario.setup, *scenario.timeline)
+    ordered = any(step.point or step.kind in ORDERED for step in steps)
+    orders = Orders(lab.folder / "orders") if ordered else None
+    return Programs(lab, agents=_agent_options(scenario.lab), orders=orders)
 
 
 def _agent_options(spec: LabSpec) -> tuple[str, ...]:

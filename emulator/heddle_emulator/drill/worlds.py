@@ -24,6 +24,9 @@ _IN_LAB = frozenset(
         Kind.REBOOT,
         Kind.PART,
         Kind.JOIN,
+        Kind.FAIL,
+        Kind.RESTORE,
+        Kind.SKEW,
         Kind.DRAIN,
         Kind.UNDRAIN,
     }
@@ -69,8 +72,8 @@ def _unable(step: Step, world: str) -> str:
     if step.kind not in _KINDS[world]:
         able = [name for name, kinds in _KINDS.items() if step.kind in kinds]
         return f"{world} cannot {word}; leave it out, or play it in {_only(able)}"
-    if world == NETNS and step.point is not None:
-        return f"{world} kills at once; leave point out, or play it in {FLUID}"
+    if world == NETNS and step.kind is Kind.SKEW and set(step.targets) != {CONTROLLER}:
+        return f"{world} has one clock; skew the {CONTROLLER}, or play it in {FLUID}"
     return ""
 
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from heddle_emulator.fleet.controller import Controller
+from heddle_emulator.fleet.orders import Orders
 
 ORDERS = "orders"
 
@@ -20,12 +21,12 @@ class DoomedController:
 
     def __init__(self, folder: Path, *options: str) -> None:
         self._folder, self._options = folder, options
-        self._orders = folder / ORDERS
+        self.orders = Orders(folder / ORDERS)
+        """What shall go wrong in it."""
         self._controller: Controller | None = None
         self._hangs = False
 
     async def __aenter__(self) -> Self:
-        self._orders.mkdir()
         await self.start()
         return self
 
@@ -52,7 +53,7 @@ class DoomedController:
     @property
     def sound(self) -> bool:
         """Whether it serves, and nothing will happen to it of what was ordered."""
-        return self.serves and not any(self._orders.iterdir())
+        return self.serves and self.orders.none
 
     @property
     def api(self) -> str:
@@ -66,7 +67,7 @@ class DoomedController:
         Raises:
             ControllerError: it is not ready in time, or ended.
         """
-        program = (sys.executable, "-m", "heddle_emulator.fleet.mortal", str(self._orders))
+        program = (sys.executable, "-m", "heddle_emulator.fleet.mortal", str(self.orders.folder))
         self._controller = Controller(self._folder, *self._options, program=program)
         await self._controller.__aenter__()
 
@@ -75,19 +76,6 @@ class DoomedController:
         self._hangs = False
         if self._controller is not None and self._controller.running:
             await self._controller.kill()
-
-    def die_at(self, point: str) -> None:
-        """Have it die as soon as it comes to a point of its work: see ``mortal``."""
-        (self._orders / "die").write_text(point)
-
-    def store_down(self, *, down: bool) -> None:
-        """Have its store fail, or serve again."""
-        path = self._orders / "store-down"
-        path.touch() if down else path.unlink(missing_ok=True)
-
-    def skew(self, seconds: float) -> None:
-        """Put its clock ahead; it stays so in those that are started after it."""
-        (self._orders / "skew").write_text(f"{seconds}")
 
     def hang(self) -> None:
         """SIGSTOP."""

@@ -27,8 +27,8 @@ from heddle_controller.app import SystemClock, main
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.store.embedded import EmbeddedStore
+from heddle_emulator.fleet.orders import DIE, SKEW, STORE_DOWN
 
-DIE, STORE_DOWN, SKEW = "die", "store-down", "skew"
 AFTER = {"intent": "intent", "commit": "commit"}
 """Point by the call after which it is."""
 BEFORE = {"commit": "plan", "record_programmed": "ack"}

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.netns import mark, tools
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.lab import Lab
@@ -30,22 +31,30 @@ class Programs:
     """The controller and the agents of one lab, by node; ``mgmt`` is the controller's."""
 
     def __init__(
-        self, lab: Lab, *, controller: tuple[str, ...] = (), agents: tuple[str, ...] = ()
+        self,
+        lab: Lab,
+        *,
+        controller: tuple[str, ...] = (),
+        agents: tuple[str, ...] = (),
+        orders: Orders | None = None,
     ) -> None:
-        """Further options of ``heddle-controller serve`` and of every ``heddle-agent run``."""
+        """Further options of ``heddle-controller serve`` and of every ``heddle-agent run``.
+
+        With ``orders`` the controller fails as these say.
+        """
         self.lab = lab
         self.api = f"{lab.layout.management(MGMT)}:{API_PORT}"
         """Where the controller listens, on the management network."""
         self._options, self._agent_options = controller, agents
         self._warm: subprocess.Popen[str] | None = None
         self.processes: dict[str, int] = {}
+        self.orders = orders
 
     def start_controller(self) -> None:
         """Start the controller; returns at once."""
         host = self.lab.layout.management(MGMT)
-        program = Path(sys.executable).with_name("heddle-controller")
         command = [
-            str(program),
+            *self._program(),
             "serve",
             f"--listen={self.api}",
             "--insecure",
@@ -57,6 +66,12 @@ class Programs:
         self.log_of(MGMT).unlink(missing_ok=True)
         space, log = self.lab.spaces[MGMT], self.log_of(MGMT)
         self.processes[MGMT] = tools.start_inside(space, command, log)
+
+    def _program(self) -> list[str]:
+        """The installed controller, or the same looking out for orders to fail."""
+        if self.orders is None:
+            return [str(Path(sys.executable).with_name("heddle-controller"))]
+        return [sys.executable, "-m", "heddle_emulator.fleet.mortal", str(self.orders.folder)]
 
     def wait_ready(self) -> None:
         """Wait until the controller serves.

@@ -147,7 +147,7 @@ def test_a_large_fabric_is_drawn(tmp_path: Path) -> None:
     fabric = clos(leaves=192, spines=16, nics_per_leaf=1)
     chance = np.random.default_rng(3).poisson(16, 2 * fabric.link_count) / 16
     seen = look(
-        page(replace(held(), stories=(story(fabric, chance),))), tmp_path, PARTS, size=(1280, 5200)
+        page(replace(held(), stories=(story(fabric, chance),))), tmp_path, PARTS, size=(1280, 3000)
     )
     assert seen.console == []
     during = seen.found["svg.cells > rect"][1]

@@ -49,6 +49,9 @@ _KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.
     "--seconds", type=click.FloatRange(0), default=0.0, help="Those jobs compute an iteration."
 )
 @click.option(
+    "--overlap", is_flag=True, help="Collectives of --jobs all go on at once, while GPUs compute."
+)
+@click.option(
     "--fabric",
     help="Fabric file, or a published cluster by name. [default: 16 racks of 2 hosts, 16 spines]",
 )
@@ -72,6 +75,7 @@ def iterate_command(
     jobs: tuple[str, ...],
     file: Path | None,
     seconds: float,
+    overlap: bool,
     fabric: str | None,
     gpus: int,
     qps: int,
@@ -93,7 +97,7 @@ def iterate_command(
     names, settings = names_of(strategies), settings_of(words)
     loaded = without(named_fabric(fabric), down)
     if file is not None:
-        placed = _read(file, seconds, pxn)
+        placed = _read(file, seconds, pxn, overlap=overlap)
     else:
         drawn = None if packed else seed
         placed = _placed(loaded, jobs or ("llama3-8k:16",), gpus, drawn)
@@ -156,12 +160,13 @@ def _placed(fabric: Fabric, jobs: Sequence[str], gpus: int, seed: int | None) ->
     return placed
 
 
-def _read(path: Path, seconds: float, pxn: bool | None) -> list[Placed]:  # noqa: FBT001 - click
+def _read(path: Path, seconds: float, pxn: bool | None, *, overlap: bool) -> list[Placed]:  # noqa: FBT001 - click
     """The jobs of a file, where it puts them."""
-    return [
-        Placed(job.name, workload_of(job, seconds), job.hosts, job.gpus_per_host, job.qps, pxn)
-        for job in load_jobs(path)
-    ]
+    placed = []
+    for job in load_jobs(path):
+        told = workload_of(job, seconds, overlap=overlap)
+        placed.append(Placed(job.name, told, job.hosts, job.gpus_per_host, job.qps, pxn))
+    return placed
 
 
 def _record(found: dict[str, _Found], seed: int) -> dict[str, object]:

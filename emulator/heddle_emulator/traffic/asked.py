@@ -1,7 +1,7 @@
 """Jobs as users write them, as workloads: an iteration runs each of their collectives once.
 
-A job says nothing of how long it computes, nor of overlap: its collectives take turns,
-as the controller assumes of their phases.
+A job says nothing of how long it computes, nor of overlap. Its collectives take turns, as the
+controller assumes of their phases, or all go on at once while it computes, if that is asked.
 """
 
 from __future__ import annotations
@@ -21,27 +21,35 @@ _OPS = {
 }
 _WAYS = {Algorithm.TREE: "tree", Algorithm.PAIRWISE: "mesh"}
 """Where they differ from what an operation is done by anyway."""
+SLICES = 4
+"""Turns of computing that collectives overlap with."""
 _ONE_WAY = {Operation.ALL_TO_ALL, Operation.SEND_RECV}
 
 
-def workload_of(job: Job, seconds: float) -> Workload:
-    """A job that computes for so long in an iteration.
+def workload_of(job: Job, seconds: float, *, overlap: bool = False) -> Workload:
+    """A job that computes for so long in an iteration, its collectives in turns or all at once.
 
     Raises:
         InputError: its parallelism does not fit its hosts.
     """
     parallelism = resolve_parallelism(job)
     asked = job.collectives or implied_collectives(parallelism)
-    exchanges = [_exchange(one, group_size(parallelism, one.group)) for one in asked]
+    exchanges = [_exchange(one, group_size(parallelism, one.group), overlap) for one in asked]
     return Workload(
-        job.name, parallelism, seconds, tuple(exchanges), slices=1, traffic_class=job.traffic_class
+        job.name,
+        parallelism,
+        seconds,
+        tuple(exchanges),
+        slices=SLICES if overlap else 1,
+        traffic_class=job.traffic_class,
     )
 
 
-def _exchange(asked: Collective, members: int) -> Exchange:
+def _exchange(asked: Collective, members: int, overlap: bool) -> Exchange:  # noqa: FBT001
     op, way = _OPS[asked.operation], _WAYS.get(asked.algorithm, "")
     if asked.operation is Operation.SEND_RECV and asked.group is Group.PP:
         op = "handround" if asked.algorithm is Algorithm.RING else "handon"
     # An all-gather is counted by what a rank puts in there, by what comes out here.
     size = asked.bytes * (members if asked.operation is Operation.ALL_GATHER else 1)
-    return Exchange(op, asked.group, size, algorithm="" if asked.operation in _ONE_WAY else way)
+    way = "" if asked.operation in _ONE_WAY else way
+    return Exchange(op, asked.group, size, overlap=overlap, algorithm=way)

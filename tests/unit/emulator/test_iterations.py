@@ -169,6 +169,24 @@ def test_jobs_of_a_file_run_their_collectives(
     assert told["name"] == "a"
 
 
+def test_collectives_of_a_file_all_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two all-reduces of 100 MB share the NICs, and all but a quarter of computing hides."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=2)
+    save_fabric_file(fabric, tmp_path / "fabric.json")
+    line = "    - {operation: all_reduce, group: world, bytes: 100000000}\n"
+    head = "- job: a\n  hosts: [l0-h0, l1-h0]\n  gpus_per_host: 2\n  collectives:\n"
+    (tmp_path / "jobs.yaml").write_text(head + 2 * line)
+    words = ["iterate", "--jobs", str(tmp_path / "jobs.yaml"), "--seconds", "0.001", "--json"]
+    words += ["--fabric", str(tmp_path / "fabric.json"), "--strategies", "ideal"]
+    words += ["--header", "0", "--startup-us", "0", "--hop-us", "0"]
+    for more, seconds in ([], 0.001 + 0.003), (["--overlap"], 0.001 / 4 + 0.003):
+        assert run([*words, *more]) == 0
+        (told,) = json.loads(capfd.readouterr().out)["strategies"]["ideal"]
+        assert told["seconds"] == pytest.approx(seconds), more
+
+
 def test_collectives_of_jobs_as_exchanges() -> None:
     """Every operation and algorithm a job may name is one that can be played, in like amounts."""
     fabric = clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=2)

@@ -124,6 +124,41 @@ async def test_what_an_older_leader_did_at_last_is_found(house: House) -> None:
             await house.settled()
 
 
+class Failing:
+    """A store that fails whoever gives up waiting for it, as a connection may that is cut."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
+        """See the port."""
+        try:
+            async for fabric in self._store.changes(facts=facts):
+                yield fabric
+        except asyncio.CancelledError:
+            raise Unavailable("cut off") from None
+
+
+async def test_a_loop_that_is_ended_ends(house: House) -> None:
+    """Even where what it waits for fails at that very moment: it does not begin to lead again."""
+    async with house.running():
+        await furnish(house)
+        raw: Any = Failing(house.store)
+        other = Reconciler(house.world(raw, house.gateway))
+        assert house.reconciler is not None
+        task = asyncio.create_task(other.run())
+        await house.store.release_leadership(house.reconciler.epoch)
+        await asyncio.wait_for(other.known.wait(), 5)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=5)
+        assert done, "it goes on"
+        assert task.cancelled()
+
+
 async def reach(house: House, moody: Moody, calls: int) -> None:
     """Wait until so many calls have failed."""
     await house.until(lambda: moody.failed >= calls, f"{calls} failed calls")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 
+import structlog
+
 from heddle.v1 import relay_pb2 as pb
 from heddle_controller.reconcile.replicas import Relay
 from heddle_controller.serve.agents.gateway import Gateway
@@ -13,6 +15,8 @@ from heddle_controller.serve.replicas.addresses import Addresses
 from heddle_controller.serve.replicas.branch import Branch
 from heddle_controller.serve.replicas.mirrors import Mirrors
 from heddle_controller.serve.replicas.post import CALL_SECONDS, Post
+
+log = structlog.stdlib.get_logger(__name__)
 
 
 class Exchange:
@@ -62,7 +66,10 @@ class Exchange:
                     self.addresses.ask()
                     continue
                 for note in letter.notes:
-                    self._take(letter.sender, note)
+                    try:
+                        self._take(letter.sender, note)
+                    except Exception:  # a fault in one note ends neither us nor the others
+                        log.exception("note not understood", sender=letter.sender)
 
     async def _call(self) -> None:
         while True:

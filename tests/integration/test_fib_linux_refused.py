@@ -138,10 +138,14 @@ def test_a_nic_without_an_address_of_its_own_fails_alone(
         assert bench.where(Packet("nic0", "far0", 1)) == SPINES[1]
 
 
+@pytest.mark.parametrize("piece", [1, 3, LinuxFib.piece])
 def test_entries_that_the_kernel_has_no_room_for_fail_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    """Maps of four here: four entries are in, each other one is told TABLE_FULL."""
+    """Maps of four here: four entries are in, each other one is told TABLE_FULL.
+
+    And those that are in forward, in whichever piece the kernel had enough.
+    """
     add = Transaction.add
 
     def small(self: Transaction, kind: int, *values: bytes, **more: Any) -> None:
@@ -151,11 +155,15 @@ def test_entries_that_the_kernel_has_no_room_for_fail_alone(
     monkeypatch.setattr(Transaction, "add", small)
     addresses = {"nic0": "10.0.0.1", **{f"far{n}": f"10.9.0.{n + 1}" for n in range(7)}}
     backend = LinuxFib(SWITCH, CABLES, opener=world.switch.netlink)
-    sets = {("nic0", f"far{n}", 0, 0): Group(SPINES[n % 4]) for n in range(7)}
+    backend.piece = piece
+    sets: dict[Match, Group] = {("nic0", f"far{n}", 0, 0): Group(SPINES[n % 4]) for n in range(7)}
     failures = backend.apply(Batch(sets, addresses=addresses))
     assert {failure.reason for failure in failures} == {Reason.TABLE_FULL}
     assert len(failures) == 3
     assert backend.read_back().keys() == sets.keys() - {failure.match for failure in failures}
+    for match in backend.read_back():
+        token = world.send(("10.0.0.1", addresses[match[1]], 5, 6))
+        assert world.arrives(token) == sets[match].primary.node.replace("spine", "up")
     assert not backend.apply(Batch(deletes=list(sets)))
     backend.close()
 

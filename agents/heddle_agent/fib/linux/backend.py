@@ -243,6 +243,7 @@ class LinuxFib:
         notes = self._ways.add(new, self._hops.slots, batch.diverted, transaction)
         self._notes.put(transaction, Kind.GROUP, notes)
         self._prepare(set(sets.values()), rules, transaction)
+        self._ways.flip(transaction)
         numbers = list(map(self._ways.numbers.__getitem__, change.sets.values()))
         self._take(change, numbers, transaction)
         self._rules = rules
@@ -264,18 +265,15 @@ class LinuxFib:
         self._commit(transaction)
         self._rules = rules
         numbers = list(map(staged.__getitem__, befores))
-        flipped = False
         for piece in self._entries.pieces(change, self.piece):
             self._change, transaction = piece, Transaction()
-            if not piece.sets and not flipped:
+            if not piece.sets:
                 self._ways.flip(transaction)
-                flipped = True
             self._take(piece, numbers[: len(piece.sets)], transaction)
             del numbers[: len(piece.sets)]
-        if not flipped:
-            transaction = Transaction()
-            self._ways.flip(transaction)
-            self._commit(transaction)
+        transaction = Transaction()
+        self._ways.flip(transaction)
+        self._commit(transaction)
 
     def _prepare(
         self, needed: Collection[Group], rules: set[schema.Shape], transaction: Transaction

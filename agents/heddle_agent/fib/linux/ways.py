@@ -43,6 +43,7 @@ class Ways:
         self.groups: dict[int, Group] = {}
         self._shared: defaultdict[Group, set[int]] = defaultdict(set)  # all its numbers
         self._staged: set[int] = set()
+        self._flipping: set[int] = set()  # staged until the transaction at hand is through
         self._uses: Counter[int] = Counter()  # entries by group
         self._unused: set[int] = set()
         self._slots: dict[int, tuple[int, int]] = {}
@@ -93,7 +94,8 @@ class Ways:
         }
         transaction.various(WAYS, [self._element(number) for number in lost])
         self._owed = {n for n, mark in self._written.items() if mark != self._wanted[n]}
-        self._staged &= self._owed
+        self._staged = (self._staged | self._flipping) & self._owed
+        self._flipping.clear()
 
     def add(
         self,
@@ -141,10 +143,10 @@ class Ways:
         self._write([n for n in numbers if self._written[n] != self._wanted[n]], transaction)
 
     def flip(self, transaction: Transaction) -> None:
-        """Have all that is staged take effect."""
+        """Have all that is staged take effect, also by an attempt that the kernel refused."""
         due = [n for n in self._staged if n in self.groups and self._written[n] != self._wanted[n]]
         self._write(due, transaction)
-        self._staged.clear()
+        self._flipping, self._staged = self._staged, set()
 
     def leads(self, number: int | None) -> int:
         """The mark by which a number forwards; without a number the underlay's."""

@@ -14,6 +14,7 @@ import structlog
 
 from heddle_controller.reconcile.errors import PortError, StaleEpoch
 from heddle_controller.reconcile.rollout.pushes import Outrun
+from heddle_controller.reconcile.waiting import end_if_asked
 from heddle_controller.reconcile.worker import Worker, World
 
 log = structlog.stdlib.get_logger(__name__)
@@ -47,10 +48,10 @@ class Reconciler:
                 delay = self._world.settings.retry_first
             except* Exception as fault:
                 log.exception("leadership failed", epoch=self._epoch, why=_words(fault))
-                _end_if_asked()
+                end_if_asked()
                 await self._world.clock.sleep(delay)
                 delay = min(2 * delay, self._world.settings.retry_last)
-            _end_if_asked()
+            end_if_asked()
 
     def _learn(self, ended: BaseExceptionGroup[PortError]) -> None:
         """Remember the greatest epoch that was met."""
@@ -93,7 +94,7 @@ class Reconciler:
                 raise
             except* Exception as fault:
                 log.exception("fabric failed", fabric=fabric, epoch=epoch, why=_words(fault))
-            _end_if_asked()
+            end_if_asked()
             await self._world.clock.sleep(delay)
             delay = min(2 * delay, settings.retry_last)
             workers[fabric] = Worker(fabric, epoch, self._world)
@@ -101,17 +102,6 @@ class Reconciler:
     async def _mind_the_end(self, epoch: int) -> None:
         await self._world.store.leadership_lost(epoch)
         raise StaleEpoch(epoch, epoch + 1)
-
-
-def _end_if_asked() -> None:
-    """Go on being cancelled: a group of tasks of which one failed meanwhile forgets that it was.
-
-    Raises:
-        CancelledError: somebody has asked for the end of this task.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:

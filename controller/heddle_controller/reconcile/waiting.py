@@ -1,4 +1,4 @@
-"""Waiting for something to happen, or for a time by the clock port."""
+"""Waiting for something to happen, or for a time by the clock port; and giving up."""
 
 from __future__ import annotations
 
@@ -20,3 +20,17 @@ async def pause(clock: Clock, wake: asyncio.Event, ends: Sequence[float | None])
     finally:
         for wait in waits:
             wait.cancel()
+
+
+def end_if_asked() -> None:
+    """Go on being cancelled, where an error that came with it has taken its place.
+
+    So it does in a group of tasks of which one failed meanwhile, and wherever what is given up
+    fails in being closed. Whoever catches such errors and tries again asks here first.
+
+    Raises:
+        CancelledError: somebody has asked for the end of this task.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.reconcile.waiting import end_if_asked
 from heddle_controller.store.redis.address import Files, connect, parse_address
 from heddle_controller.store.redis.link import Link
 
@@ -75,6 +76,7 @@ class RedisRelay:
                         yield letter
             except (RedisError, OSError, TimeoutError, Unavailable) as error:
                 log.debug("post not read", store=self._link.name, why=str(error))
+                end_if_asked()
             await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
 
     async def _subscribed(self, post: Any, channels: list[str]) -> None:  # noqa: ANN401 - has no types

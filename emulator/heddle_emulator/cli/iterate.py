@@ -99,8 +99,7 @@ def iterate_command(
     if file is not None:
         placed = _read(file, seconds, pxn, overlap=overlap)
     else:
-        drawn = None if packed else seed
-        placed = _placed(loaded, jobs or ("llama3-8k:16",), gpus, drawn)
+        placed = _placed(loaded, jobs or ("llama3-8k:16",), gpus, None if packed else seed)
         placed = [replace(one, qps=qps, pxn=pxn) for one in placed]
     script = script_of(loaded, placed, iterations)
     _check_step(step, placed, iterations)

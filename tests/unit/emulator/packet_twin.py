@@ -53,14 +53,9 @@ class Twin:
         self._left = [*self._unsent]
         self._sent, self._lead = [0] * len(paths), lead
         self._behind = behind
-        self._followers: list[list[int]] = [[] for _ in paths]
-        for message, leader in enumerate(behind or []):
-            self._followers[leader].append(message)
+        self._followers = _named_by([[leader] for leader in behind or []], len(paths))
         self._waits = [len(before) for before in after or [[]] * len(paths)]
-        self._next: list[list[int]] = [[] for _ in paths]
-        for message, all_before in enumerate(after or []):
-            for before in all_before:
-                self._next[before].append(message)
+        self._next = _named_by(after or [], len(paths))
         self._arrived = [0] * len(paths)
         self._fair = [fair] * len(capacity)
         for link in self._first:
@@ -76,13 +71,13 @@ class Twin:
         self._count = 0
         self.now = 0.0
         self.ends = [0.0] * len(paths)
-        for message, waits in enumerate(self._waits):
-            if not waits:
-                self._later(delay, BEGIN, 0, message)
         self._delay = delay
 
     def run(self) -> float:
         """Seconds until the last packet has arrived."""
+        for message, waits in enumerate(self._waits):
+            if not waits:
+                self._later(self._delay, BEGIN, 0, message)
         while self._events:
             self.now, _, kind, link, message = heapq.heappop(self._events)
             if kind == BEGIN:
@@ -159,3 +154,12 @@ class Twin:
             self._turns[link].append(queue)
         self._busy[link] = True
         self._later(self._seconds[link], FREE, link, message)
+
+
+def _named_by(names: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """For each of so many messages, those that name it."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    for message, named in enumerate(names):
+        for other in named:
+            found[other].append(message)
+    return found

@@ -14,6 +14,7 @@ import numpy as np
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.rates import CURE, sensible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,8 +94,8 @@ def _problems(demands: Demands, fabric: Fabric, source: Ints, destination: Ints)
             "source and destination are both {source!r}; drop the flow",
         ),
         (
-            ~(np.isfinite(demands.gbps) & (demands.gbps > 0)),
-            "gbps is {gbps:g}; give a number above 0",
+            ~sensible(demands.gbps),
+            f"gbps is {{gbps:g}}; {CURE}",
         ),
         (demands.qps < 1, "qps is {qps}; give 1 or more"),
         (last_row != np.arange(len(demands)), "this id is used twice; give each flow its own"),

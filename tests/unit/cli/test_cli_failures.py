@@ -74,5 +74,5 @@ def test_wrong_usage_exits_2(words: tuple[str, ...]) -> None:
 
 def test_a_pem_file_that_cannot_be_read_is_named() -> None:
     """One line, exit 2."""
-    done = heddle("--ca", "/nowhere/ca.pem", "fabric", "list")
+    done = heddle("--tls-ca", "/nowhere/ca.pem", "fabric", "list")
     assert (done.code, "/nowhere/ca.pem" in done.err) == (2, True)

@@ -23,6 +23,7 @@ from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.model.files.content import MEBIBYTE, open_content
 from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.rates import CURE, sensible
 
 CEILING = 1024 * MEBIBYTE
 """A million flows take some 50 MB."""
@@ -210,8 +211,7 @@ def _rates(chunk: _Chunk, problems: list[Problem]) -> Floats:
         rates = np.array([*map(float, column)])
     except ValueError:
         rates = np.array([*map(_float, column)])
-    bad = ~(np.isfinite(rates) & (rates > 0))
-    _tell(chunk, problems, bad, "gbps", "give a finite number above 0")
+    _tell(chunk, problems, ~sensible(rates), "gbps", CURE)
     return rates
 
 

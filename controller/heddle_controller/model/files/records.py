@@ -17,6 +17,7 @@ import numpy as np
 from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.rates import CURE, sensible
 
 LARGEST = 2**62
 """Integers above are refused: no count or index is as large."""
@@ -82,7 +83,7 @@ class Records:
         return np.array([NONE if value is None else value for value in column], dtype=np.int64)
 
     def rates(self, field: str) -> Floats:
-        """Finite numbers above 0; every record must have one."""
+        """Rates in Gbit/s; every record must have a sensible one."""
         column = self.column(field)
         if not set(map(type, column)) <= {int, float}:
             self.faults(
@@ -92,8 +93,8 @@ class Records:
             return np.ones(len(column))
         rates = np.array([_float(value) for value in column])
         self.faults(
-            np.flatnonzero(~(np.isfinite(rates) & (rates > 0))).tolist(),
-            lambda row: f"{field} is {short(column[row])}; give a finite number above 0",
+            np.flatnonzero(~sensible(rates)).tolist(),
+            lambda row: f"{field} is {short(column[row])}; {CURE}",
         )
         return rates
 

@@ -1,0 +1,19 @@
+"""Which rates make sense: far more than any link or flow has, far less than floats can hold.
+
+Loads are sums of rates over capacities. With both between these bounds no sum over any
+fabric overflows, and none is lost beside another: a plan's certificate stays a number.
+"""
+
+from __future__ import annotations
+
+from heddle_controller.model.fabric import Bools, Floats
+
+LEAST, MOST = 1e-6, 1e9
+"""In Gbit/s: a kilobit and an exabit a second."""
+CURE = "give a finite number above 0, from 1e-06 to 1e+09"
+
+
+def sensible(gbps: Floats) -> Bools:
+    """Whether each rate is one that a link or a flow may have; nan is none."""
+    result: Bools = (gbps >= LEAST) & (gbps <= MOST)
+    return result

@@ -25,6 +25,8 @@ async def test_agents_of_a_follower_are_programmed_by_the_leader(tmp_path: Path)
         first, second = house.replicas
         assert first.epoch == 1
         assert second.epoch == 0
+        for replica in house.replicas:
+            assert await (await house.client(replica)).is_healthy()
         assert all(len(replica.events("agent connected")) for replica in house.replicas), (
             "agents spread over replicas"
         )

@@ -116,6 +116,19 @@ def test_replaced_and_finished(house: House, tmp_path: Path) -> None:
     assert not any(late)
 
 
+def test_plans_may_take_as_long_as_they_did(house: House, tmp_path: Path) -> None:
+    """Measured, a plan comes when it was heard of; what agents do still takes what was told."""
+    path = tmp_path / "measured.yaml"
+    head = HEAD.replace("plan: 20ms, push: 5ms", "measured: true")
+    step = "  - {at: 100ms, cut: hop 3 of one}\n"
+    path.write_text(f"{head}{DEMAND}settle: 30s\ntimeline:\n{step}{EXPECT}")
+    found = house.play(load_scenario(path), 1, lambda _: None)
+    assert found["", "recovered", "one"] == [pytest.approx(0.003)]
+    (solved,), (acked,) = found["", "solved", ""], found["", "acked", ""]
+    assert 0.003 < solved <= acked
+    assert found["", "stranded", "all"] == [0]
+
+
 def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
     """The drill under way is in the report as interrupted; processes and folders are gone."""
     path = tmp_path / "long.yaml"

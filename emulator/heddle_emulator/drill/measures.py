@@ -31,7 +31,11 @@ class Measure:
 MEASURES = {
     "lost": Measure("packets lost", "packets"),
     "lost_gbit": Measure("Gbit sent into black holes", "Gbit", worlds=FLUID),
-    "recovered": Measure("from the fault to the first packet after the last that was lost", "s"),
+    "recovered": Measure(
+        "from the fault to the first packet after the last that was lost; in virtual time the"
+        " longest that a flow lost any",
+        "s",
+    ),
     "stranded": Measure("flows that still lose packets at the end", "flows"),
     "looped": Measure("packets that passed a switch twice", "packets"),
     "delivered": Measure("what came over what was sent", "share"),

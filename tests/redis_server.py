@@ -91,7 +91,11 @@ class RedisServer:
         self._sockets.cleanup()
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self,

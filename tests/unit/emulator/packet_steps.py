@@ -13,9 +13,11 @@ from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 from tests.unit.emulator.packet_twin import Twin
 
-WINDOW = 24
-"""Packets of a message that may be on their way: as many as keep links busy, and few enough that
-what waits at one link is not sent on another, as congestion control or flow control sees to."""
+QUEUED = 8
+"""Packets of a QP that may be on their way beyond those that links' latency needs: enough to keep
+links busy, and few enough that what waits at one link is not sent on another, as congestion control
+or flow control sees to."""
+MOST_HOPS = 6
 HOPS = 4
 """Of most ways; a packet is sent once for each, and counted once as what it carries."""
 
@@ -48,7 +50,7 @@ def twin_of(
     """
     steps = script.steps[script.activity]
     largest = float((script.gbit / np.maximum(steps, 1)).max())
-    packet = largest / packets
+    packet, fastest = largest / packets, float(fabric.structure.capacity.max())
     told, last = _Messages(), dict[int, list[int]]()
     for activity in _in_order(script):
         others = script.before[script.after == activity].tolist()
@@ -60,14 +62,14 @@ def twin_of(
         told.paths,
         told.gbit,
         packet_gbit=packet,
-        window=WINDOW,
+        window=QUEUED + round(MOST_HOPS * hop * fastest / packet),
         fair=fair,
         after=told.after,
         queue=told.queue,
         delay=startup,
         hop_seconds=hop,
     )
-    again = packet / float(fabric.structure.capacity.max()) * (HOPS - 1) / HOPS
+    again = packet / fastest * (HOPS - 1) / HOPS
     return twin, Wire(startup_seconds=startup, hop_seconds=hop + again)
 
 

@@ -78,6 +78,12 @@ def links_ahead(plan: Plan, paths: Paths, path: Ints, place: Ints) -> tuple[Ints
     Returns:
         The row in ``place`` each use belongs to, and its link.
     """
+    rows, arcs = arcs_ahead(plan, paths, path, place)
+    return rows, arcs >> 1
+
+
+def arcs_ahead(plan: Plan, paths: Paths, path: Ints, place: Ints) -> tuple[Ints, Ints]:
+    """As ``links_ahead``, in order of travel, by their arcs."""
     structure = plan.fabric.structure
     length = paths.first[path + 1] - place
     rows = np.repeat(np.arange(len(place)), length)
@@ -85,4 +91,4 @@ def links_ahead(plan: Plan, paths: Paths, path: Ints, place: Ints) -> tuple[Ints
     arcs = paths.arcs[np.repeat(place, length) + within]
     switch = structure.nodes.kind != NodeKind.NIC
     inner = switch[structure.tail[arcs]] & switch[structure.head[arcs]]
-    return rows[inner], arcs[inner] >> 1
+    return rows[inner], arcs[inner]

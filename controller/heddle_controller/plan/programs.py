@@ -23,7 +23,7 @@ from heddle_controller.model.flows import FIRST_SOURCE_PORT, ROCE_PORT, SOURCE_P
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries, no_entries
 from heddle_controller.model.underlay import underlay
-from heddle_controller.plan.hops import Hops, hops_of, links_ahead
+from heddle_controller.plan.hops import Hops, arcs_ahead, hops_of, links_ahead
 
 MOST_STAGES = 32
 """Far more than any path has switches with a choice."""
@@ -109,10 +109,13 @@ def _backups(
     """
     spare = np.flatnonzero(hops.backup[units.member] != NONE)
     unit, place = units.of[spare], hops.backup[units.member[spare]]
-    rows, links = links_ahead(plan, plan.backups, hops.path[units.member[spare]], place)
+    rows, arcs = arcs_ahead(plan, plan.backups, hops.path[units.member[spare]], place)
+    links = arcs >> 1
     risk = risk_unit * plan.fabric.link_count + risk_link
     shared = np.isin(unit[rows] * plan.fabric.link_count + links, risk)
-    good = ~_turns_back(plan, plan.backups.arcs[place], hops.destination[units.member[spare]])
+    destination = hops.destination[units.member[spare]]
+    good = ~_turns_back(plan, plan.backups.arcs[place], destination)
+    good[_wrong_ways(plan, rows, arcs, destination)] = False
     good[rows[shared]] = False
     backup = np.full(len(units), NONE, dtype=np.int64)
     chosen, first = np.unique(unit[good], return_index=True)
@@ -134,6 +137,18 @@ def _turns_back(plan: Plan, arcs: Ints, destinations: Ints) -> Bools:
     if not fabric.carries.all():
         result |= underlay(fabric.structure, fabric.carries).may_return(arcs, destinations)
     return result
+
+
+def _wrong_ways(plan: Plan, rows: Ints, arcs: Ints, destinations: Ints) -> Ints:
+    """Rows of backups with a hop, after the first, that the underlay does not take by itself.
+
+    ``rows`` and ``arcs`` are parallel: the hops of each backup in order of travel. Where one goes
+    round by a switch further away, packets would meet the very link that it is to avoid.
+    """
+    later = np.zeros(len(rows), dtype=np.bool_)
+    later[1:] = rows[1:] == rows[:-1]
+    taken = underlay(plan.fabric.structure, plan.fabric.carries).forwards(arcs, destinations[rows])
+    return rows[later & ~taken]
 
 
 def _expanded(

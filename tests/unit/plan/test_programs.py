@@ -194,6 +194,24 @@ def test_no_backup_from_which_packets_may_come_back() -> None:
         assert told(sick, entries_of(draft.plan())) == [("leaf0", "n0>n2", 0, "spine1", spine)]
 
 
+def test_no_backup_that_the_underlay_would_not_follow() -> None:
+    """A way round the link at risk, taken far from here, is one that packets would not take.
+
+    Only the first hop is written; at s3 the underlay knows a shorter way, over that very link.
+    """
+    nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(6)]
+    nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
+    links = [("s0", "s1"), ("s0", "s2"), ("s1", "s3"), ("s2", "s3"), ("s3", "s5")]
+    fabric = joined(nodes, [*links, ("s3", "s4"), ("s4", "s5"), ("a", "s0"), ("b", "s5")])
+    draft = Draft(
+        fabric,
+        wishes(fabric, f=Wish("a", "b")),
+        {"f": [(0, 0, "a s0 s1 s3 s5 b")]},
+        {"f": [(0, 0, "a s0 s2 s3 s4 s5 b")]},
+    )
+    assert told(fabric, entries_of(draft.plan()))[0] == ("s0", "a>b", 0, "s1", "")
+
+
 def test_ports_wrap_round() -> None:
     """The ports of a pair stay within the dynamic range, however many QPs it has."""
     fabric = clos()

@@ -90,8 +90,9 @@ async def test_failover_loses_nothing_acknowledged(sentinels: Sentinels, waits: 
     async with asyncio.timeout(DEADLINE):
         second = await other.acquire_leadership("c2")
     assert second > epoch
+    facts = {"j000": JobFacts("", JobState.PLANNED)}
     with pytest.raises(StaleEpoch):
-        await one.record_jobs("f1", epoch=epoch, facts={"j000": JobFacts("", JobState.PLANNED)})
+        await acknowledged(lambda: one.record_jobs("f1", epoch=epoch, facts=facts))
     await one.close()
     await other.close()
 

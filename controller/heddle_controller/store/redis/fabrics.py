@@ -81,6 +81,7 @@ class FabricPart(Part):
             update_time=now,
         )
         states = self._states(view, wanted.fabric, structure, now)
+        packed = states.packed()
         revision = (view.number(REVISION) if view else 0) + (not same)
         record = FabricRecord(
             name=wanted.name,
@@ -95,19 +96,11 @@ class FabricPart(Part):
         )
         before = record_of(view, structures) if view else None
         texts = _text(before, old), _text(record, meta)
-        guards = [ground(view)]
-        if wanted.checked_version is not None:
-            guards.append(("version", str(version).encode() if version else None))
         change = Change(
             fabric=wanted.name,
             kind=INTENT,
-            guards=tuple(guards),
-            ops=(
-                meta.op(),
-                put("states", states.packed()),
-                put(REVISION, revision),
-                new_ground(),
-            ),
+            guards=_guards(view, wanted),
+            ops=(meta.op(), put("states", packed), put(REVISION, revision), new_ground()),
             keep=() if same else (blob,),
             drop=(old.blob,) if old and not same else (),
             audit=entry(request, now, "put_fabric", f"fabrics/{wanted.name}", texts),
@@ -182,6 +175,13 @@ class FabricPart(Part):
             )
         summary = record.summary()
         return replace(change, answer=summary_json(summary)), summary
+
+
+def _guards(view: View | None, wanted: FabricPut) -> tuple[tuple[str, bytes | None], ...]:
+    """What must hold still: what it was decided on, and what it was checked against."""
+    if wanted.checked_version is None:
+        return (ground(view),)
+    return (ground(view), ("version", view.raw("version") if view else None))
 
 
 def _text(record: FabricRecord | None, meta: Meta | None) -> str:

@@ -59,13 +59,18 @@ def raced(seed: int, episodes: int = EPISODES) -> Told:
     """So many races on one scene; stops at the first that finds anything."""
     memory = str(MEMORY) if MEMORY.is_dir() else None  # what outlives a power cut is not raced
     with tempfile.TemporaryDirectory(prefix="heddle-race-", dir=memory) as folder:
-        return run(_raced(Path(folder), seed, episodes))
+        told = Told(seed)
+        try:
+            run(_raced(Path(folder), told, episodes))
+        except StuckError as error:
+            told.troubles = (f"race {told.races}: never settled: {error}",)
+        return told
 
 
-async def _raced(folder: Path, seed: int, episodes: int) -> Told:
-    random, told = Random(seed), Told(seed)
+async def _raced(folder: Path, told: Told, episodes: int) -> None:
+    random = Random(told.seed)
     fabric = random.choice(FABRICS)()
-    flows = flows_between(fabric, "permutation", seed=seed, qps=2)
+    flows = flows_between(fabric, "permutation", seed=told.seed, qps=2)
     scene = Scene(fabric, flows, random)
     packets = Packets(scene)
     found: list[str] = []
@@ -76,19 +81,15 @@ async def _raced(folder: Path, seed: int, episodes: int) -> Told:
             found.extend(f"race {told.races}: {trouble}" for trouble in packets.troubles())
 
     async with scene.running(folder, demands_of(fabric, flows)):
-        try:
-            await scene.settled()
-            scene.watch = look
-            while told.races < episodes and not found:
-                await _race(scene)
-                look()
-                told.races += 1
-        except StuckError as error:
-            found.append(f"race {told.races}: never settled: {error}")
+        await scene.settled()
+        scene.watch = look
+        while told.races < episodes and not found:
+            await _race(scene)
+            look()
+            told.races += 1
         told.pushes = scene.gateway.pushes
         told.generations = (await scene.store.versions(NAME)).generation
     told.troubles = tuple(found[:5])
-    return told
 
 
 async def _race(scene: Scene) -> None:

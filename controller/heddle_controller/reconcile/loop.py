@@ -70,7 +70,7 @@ class Reconciler:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow_changes(epoch, tasks))
-                tasks.create_task(self._mind_the_end(epoch))
+                await self._mind_the_end(epoch)  # not a task: see end_if_asked
         finally:
             gateway.retire(epoch)
             await store.release_leadership(epoch)

@@ -28,6 +28,10 @@ def end_if_asked() -> None:
     So it does in a group of tasks of which one failed meanwhile, and wherever what is given up
     fails in being closed. Whoever catches such errors and tries again asks here first.
 
+    The body of such a group has to last as long as its tasks. A group that is only waiting for them
+    when one fails asks its own task to end and, before Python 3.13, never takes that back: then all
+    that has happened is that the task failed, and here it would be taken for the end.
+
     Raises:
         CancelledError: somebody has asked for the end of this task.
     """

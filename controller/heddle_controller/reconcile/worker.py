@@ -101,7 +101,7 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rollout.run())
-                tasks.create_task(self._work())
+                await self._work()  # not a task: see end_if_asked
         finally:
             if self._comparison is not None:
                 self._comparison.cancel()

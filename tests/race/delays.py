@@ -51,7 +51,12 @@ class SlowStore:
     async def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         await self._delays.pass_(5e-3)
         answer = await method(*args, **kwargs)
-        await self._delays.pass_(5e-3)
+        try:
+            await self._delays.pass_(5e-3)
+        except asyncio.CancelledError:
+            if method.__name__ == "acquire_leadership":  # whoever dies before he hears of it
+                await self._store.release_leadership(answer)  # has the file no longer
+            raise
         return answer
 
 

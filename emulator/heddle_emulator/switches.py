@@ -10,12 +10,12 @@ world as it is. What a switch knows of its own ports it knows from its agent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from heddle_agent.fib import MemoryFib, Names, NextHop, Packets
+from heddle_agent.fib import DROPPED, MemoryFib, Names, NextHop, Packets
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, State
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_emulator.underlay import Underlay
@@ -31,6 +31,7 @@ class Switches:
         ids, kind = fabric.structure.nodes.ids, fabric.structure.nodes.kind
         nics = fabric.rows_of_kind(NodeKind.NIC)
         self._name = np.full(len(ids), NONE, dtype=np.int64)
+        self._nics = nics  # by their names' ids, as these are the first names
         self._name[nics] = self.names.ids(ids[row] for row in nics.tolist())
         self.fibs: dict[int, MemoryFib] = {}
         self._arcs: dict[int, Ints] = {}
@@ -45,7 +46,7 @@ class Switches:
         first, arcs = structure.out
         own = arcs[first[switch] : first[switch + 1]]
         hops = {arc: next_hop(self.world, arc) for arc in own.tolist()}
-        routes = Routes(self.world, switch, hops, self._underlay)
+        routes = Routes(self.world, switch, hops, self._underlay, self._nics)
         size = max(int(structure.nodes.table_size[switch]), 0)
         self.fibs[switch] = MemoryFib(
             structure.nodes.ids[switch],
@@ -106,6 +107,8 @@ class Routes:
     switch: int
     hops: dict[int, NextHop]
     underlay: Underlay
+    nics: Ints
+    """Node row of each NIC, by the id of its name."""
     _set_of_group: list[int] = field(default_factory=list)
     _sets: list[Sequence[NextHop]] = field(default_factory=list)
     _attached: dict[int, Sequence[NextHop]] | None = None
@@ -126,6 +129,28 @@ class Routes:
             self._work_out()
         return self._sets[self._set_of_group[int(self.underlay.group[nic])]]
 
+    def table(self, destinations: Ints, dead: Collection[int]) -> tuple[Ints, Ints, Ints]:
+        """See ``TabledUnderlay``; next hops are counted as in ``hops``."""
+        structure, nics = self.fabric.structure, self.nics[destinations]
+        first, arcs = structure.out
+        own = arcs[first[self.switch] : first[self.switch + 1]]
+        live = np.flatnonzero(self.underlay.fabric.carries[own])
+        heads = structure.head[own[live]]
+        to_nic = structure.nodes.kind[heads] == NodeKind.NIC
+        near, at = np.unique(heads[to_nic], return_inverse=True)
+        usable = np.zeros((len(near), len(own)), dtype=np.bool_)
+        usable[at, live[to_nic]] = True
+        row = np.searchsorted(near, nics)
+        far = np.flatnonzero(np.append(near, NONE)[row] != nics)
+        if len(far):
+            _, ways = self.underlay.ways(self.switch)
+            beyond = np.zeros((ways.shape[1], len(own)), dtype=np.bool_)
+            beyond[:, live[~to_nic]] = ways.T
+            row[far] = len(near) + self.underlay.group[nics[far]]
+            usable = np.concatenate([usable, beyond])
+        usable[:, list(dead)] = False
+        return (*_padded(usable), row)
+
     def _work_out(self) -> None:
         arcs, ways = self.underlay.ways(self.switch)
         first, which = _alike(ways)
@@ -144,6 +169,16 @@ class Routes:
 
     def _named(self, arcs: Ints) -> Sequence[NextHop]:
         return tuple(self.hops[arc] for arc in arcs.tolist())
+
+
+def _padded(marks: Bools) -> tuple[Ints, Ints]:
+    """Columns marked in each row, ascending and then ``DROPPED``, and how many they are."""
+    row, column = np.nonzero(marks)
+    count = np.bincount(row, minlength=len(marks))
+    place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    columns = np.full((len(marks), max(1, count.max(initial=0))), DROPPED, dtype=np.int64)
+    columns[row, place] = column
+    return columns, count
 
 
 def _alike(columns: Bools) -> tuple[Ints, Ints]:

@@ -7,8 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model.fabric import Fabric, NodeKind, State
-from heddle_emulator.switches import Switches, seed_of
+from heddle_agent.fib import Link, Packet, Steering
+from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+from heddle_emulator.switches import Switches, next_hop, seed_of
 from heddle_emulator.topology import clos, random_regular, three_tier
 from heddle_emulator.underlay import UNREACHABLE, Underlay
 
@@ -80,6 +81,23 @@ def test_next_hops_are_all_links_one_hop_closer(fabric: Fabric) -> None:
             told = switches.routes[switch].next_hops(ids[nic])
             assert {hop.port for hop in told} == expected
             assert len(told) == len(expected)
+
+
+@given(damaged(), st.data())
+def test_arrays_of_packets_go_where_each_one_goes(fabric: Fabric, data: st.DataObject) -> None:
+    """Told as a table or one by one, routes send each packet alike, past local links that died."""
+    switches, nodes = Switches(fabric), fabric.structure.nodes
+    switch = data.draw(st.sampled_from(sorted(switches.fibs)))
+    fib, nics = switches.fibs[switch], fabric.rows_of_kind(NodeKind.NIC)
+    lost = data.draw(st.lists(st.sampled_from(fib.next_hops), unique=True))
+    here = nodes.ids[switch]
+    fib.steer(Steering({}, frozenset(Link.between(here, hop.node, hop.key) for hop in lost)))
+    port = data.draw(st.integers(1000, 60000))
+    at, source, ports = (np.full(len(nics), value) for value in (switch, nics[0], port))
+    found = switches.forward(at, source, nics, ports)
+    for arc, nic in zip(found.tolist(), nics.tolist(), strict=True):
+        hop = fib.lookup(Packet(nodes.ids[nics[0]], nodes.ids[nic], port))
+        assert hop == (None if arc == NONE else next_hop(fabric, arc))
 
 
 def test_one_object_for_all_destinations_that_share_their_next_hops() -> None:

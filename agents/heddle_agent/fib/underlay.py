@@ -9,7 +9,7 @@ Next hops over local links that are down are passed over, as the kernel does wit
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +25,18 @@ class Underlay(Protocol):
 
     def next_hops(self, destination: str) -> Sequence[NextHop]:
         """Equal-cost next hops towards a NIC; empty where there is no route."""
+
+
+@runtime_checkable
+class TabledUnderlay(Protocol):
+    """Routes that can be told for arrays of destinations, where asking one by one takes long."""
+
+    def table(self, destinations: Ints, dead: Collection[int]) -> tuple[Ints, Ints, Ints]:
+        """Sets of live next hops as a matrix, their sizes, and the set of each destination.
+
+        Next hops are indices into those of the FIB, ascending in a row and then ``DROPPED``;
+        ``dead`` ones are left out. Destinations are ids in the FIB's ``Names``.
+        """
 
 
 class DirectUnderlay:
@@ -47,6 +59,7 @@ class Ecmp:
         self, underlay: Underlay, rows: Mapping[tuple[str, str], int], seed: int, names: Names
     ) -> None:
         self._underlay = underlay
+        self._tabled = underlay if isinstance(underlay, TabledUnderlay) else None
         self._rows = rows
         self._seed = seed
         self._names = names
@@ -60,9 +73,12 @@ class Ecmp:
 
     def many(self, packets: Packets, dead: Collection[int]) -> Ints:
         """Where packets leave, one element each."""
-        targets, target = np.unique(packets.destination, return_inverse=True)
-        hops, count, which = self._resolve(targets, dead)
-        row = which[target]
+        if self._tabled is not None:
+            hops, count, row = self._tabled.table(packets.destination, dead)
+        else:
+            targets, target = np.unique(packets.destination, return_inverse=True)
+            hops, count, which = self._resolve(targets, dead)
+            row = which[target]
         hashes = self._names.hashes
         values = flow_hashes(
             self._seed,

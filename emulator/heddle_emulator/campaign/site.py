@@ -211,11 +211,12 @@ class Site:
     async def _programmed(self, least: int) -> plan_pb2.Plan:
         """The newest plan, once it is of that generation or later and switches hold it.
 
-        Agents are looked at first: to ask the controller costs both processes something.
+        Agents are looked at first: to ask the controller costs both processes something. Where one
+        is not told of the plan, as none of its entries changes, the controller is asked at times.
         """
-        asked = 0.0
+        agents, asked = [self.fleet.agents[row] for row in self.fleet.running], 0.0
         while True:
-            pushed = any(agent.held.generation >= least for agent in self.fleet.agents.values())
+            pushed = all(agent.held.generation >= least for agent in agents)
             if pushed or time.monotonic() - asked > ASK_SECONDS:
                 plan = await self._client.plan()
                 if plan.generation >= least and plan.HasField("programmed_time"):

@@ -20,6 +20,7 @@ SEEDS = st.integers(0, 2**32)
 @given(SEEDS)
 @example(0)  # two zones: a packet meets entries at more than one switch
 @example(40)  # a backup that the underlay did not follow, as its links were others
+@example(367)  # entries that only a leader gone by then knew of, in the order of a third plan
 @example(399)  # a backup by a spine from which packets came back
 def test_no_race_leaves_a_flow_on_a_dead_path(seed: int) -> None:
     """After every event of eight races packets go over no link that a switch knows is down.

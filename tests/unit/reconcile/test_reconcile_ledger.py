@@ -8,8 +8,10 @@ import pytest
 
 from heddle_controller.model.fabric import NONE, Fabric
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
-from heddle_controller.model.program import Entries, no_entries
+from heddle_controller.model.program import Entries, Program, no_entries
 from heddle_controller.plan.programs import entries_of
+from heddle_controller.reconcile.records import Committed, PlanFacts
+from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.columns import distinct, joined, partners
 from heddle_controller.reconcile.rollout.ledger import begin, nothing_known
 from heddle_controller.reconcile.rollout.order import crossings_of
@@ -67,6 +69,28 @@ def test_opposite_orders_are_left_to_the_stages() -> None:
     assert found.crossed().tolist() == pair.tolist()
     ledger = begin(plan, 1, entries_of(plan), no_entries(), nothing_known(fabric.node_count))
     assert (ledger.depth == 2 * ledger.desired.stage).all()
+
+
+def test_what_an_earlier_leader_may_have_set_goes_in_its_turn() -> None:
+    """Entries of a plan half brought about when its leader died are known when a third comes.
+
+    Else a switch further on gives up its own of them first, and sends packets back.
+    """
+    fabric = line()
+    ends = [(fabric.structure.index["a"], fabric.structure.index["b"])]
+    first, second, third = (
+        plan_on(fabric, ends, [[way(fabric, "a", "s0", *middle, "s3", "b")]])
+        for middle in ((), ("s1", "s2"), ("s2",))
+    )
+    made = [
+        Committed(plan, Program(1, at, at, entries_of(plan)), PlanFacts(), {})
+        for at, plan in enumerate((first, second, third), 1)
+    ]
+    ledger = next_ledger(first_ledger(made[1], made[0]), made[2], [])
+    held = named(fabric, ledger.old.take(np.flatnonzero(ledger.present)))
+    assert {switch for switch, _ in held} >= {
+        switch for switch, _ in named(fabric, entries_of(second))
+    }
 
 
 def random_entries(random: Random, fabric: Fabric) -> Entries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -48,9 +49,13 @@ def next_ledger(ledger: Ledger, committed: Committed, under_way: Sequence[Step])
 
     Such a step may have been done or not. What it sets and what it deletes both may
     be held, so that they are taken away in their turn, and its switch is unknown, so
-    that what is wanted there is sent again.
+    that what is wanted there is sent again. Of other switches that are unknown an earlier
+    leader may have set what was wanted: it is taken away in its turn likewise, and not
+    left to the sweep at the end, when the rest of its way is gone already.
     """
     ledger = unanswered(ledger, under_way)
+    unknown = ledger.knowledge.unknown[ledger.desired.switch]
+    ledger = replace(ledger, maybe=ledger.maybe | (unknown & ~ledger.ok))
     structure = committed.plan.fabric.structure
     held, knowledge = ledger.held(), ledger.knowledge
     if structure is not ledger.fabric.structure:

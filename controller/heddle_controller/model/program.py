@@ -57,8 +57,11 @@ class Entries:
         return ~links[links < 0]
 
     def take(self, rows: Ints) -> Entries:
-        """Some of the entries, in the order of ``rows``."""
-        lengths = np.diff(self.risk_first)[rows]
+        """Some of the entries, in the order of ``rows``, in time for those and not for all."""
+        if not len(rows):
+            return no_entries()
+        begin = self.risk_first[rows]
+        lengths = self.risk_first[rows + 1] - begin
         first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         within = np.arange(first[-1], dtype=np.int64) - np.repeat(first[:-1], lengths)
         return Entries(
@@ -71,7 +74,7 @@ class Entries:
             backup=self.backup[rows],
             stage=self.stage[rows],
             risk_first=first,
-            risk_links=self.risk_links[np.repeat(self.risk_first[:-1][rows], lengths) + within],
+            risk_links=self.risk_links[np.repeat(begin, lengths) + within],
         )
 
     def of_switch(self, switch: int) -> Entries:

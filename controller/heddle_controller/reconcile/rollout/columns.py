@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State
-from heddle_controller.model.program import Entries
+from heddle_controller.model.program import Entries, no_entries
 
 MATCH = ("switch", "source", "destination", "source_port", "destination_port")
 _COLUMNS = (*MATCH, "primary", "backup", "stage")
@@ -16,6 +16,9 @@ _COLUMNS = (*MATCH, "primary", "backup", "stage")
 
 def appended(parts: Sequence[Entries]) -> Entries:
     """All entries of several sets, one set after the other."""
+    parts = [part for part in parts if len(part)]
+    if len(parts) < 2:  # noqa: PLR2004 - one is whole already, and most pushes have none
+        return parts[0] if parts else no_entries()
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     lengths = np.concatenate([np.diff(part.risk_first) for part in parts])
     return Entries(

@@ -32,9 +32,11 @@ def push_to_pb(push: Push, nonce: int) -> pb.Push:
 
 def batch(fabric: Fabric, sets: Entries, deletes: Entries) -> pb.OperationBatch:
     """The operations of a push; element i of each array is operation i."""
+    count = len(sets) + len(deletes)
+    if not count:  # most pushes only tell a switch that the plan holds
+        return pb.OperationBatch()
     both = (sets, deletes)
     nics, ends = _table(np.concatenate([e.source for e in both] + [e.destination for e in both]))
-    count = len(sets) + len(deletes)
     ids, addresses = fabric.structure.nodes.ids, fabric.structure.nodes.address
     message = pb.OperationBatch(
         kinds=[pb.OPERATION_KIND_SET] * len(sets) + [pb.OPERATION_KIND_DELETE] * len(deletes),

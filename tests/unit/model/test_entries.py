@@ -1,0 +1,61 @@
+"""Entries as columns: some of them, and several sets of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle_controller.model.program import Entries, no_entries
+from heddle_controller.reconcile.rollout.columns import appended
+
+RISKS = st.lists(st.lists(st.integers(-5, 5), max_size=3), max_size=6)
+
+
+def _entries(risks: list[list[int]]) -> Entries:
+    """Entries of which each has columns of its own and those risk links."""
+    rows = np.arange(len(risks), dtype=np.int64)
+    lengths = [len(links) for links in risks]
+    return Entries(
+        *(rows * 10 + column for column in range(8)),
+        np.cumsum([0, *lengths], dtype=np.int64),
+        np.array([link for links in risks for link in links], dtype=np.int64),
+    )
+
+
+def _links(entries: Entries) -> list[list[int]]:
+    first = entries.risk_first.tolist()
+    return [entries.risk_links[a:b].tolist() for a, b in pairwise(first)]
+
+
+@given(RISKS, st.data())
+def test_taken_entries_are_whole(risks: list[list[int]], data: st.DataObject) -> None:
+    """In whatever order, and twice too, rows keep all their columns and risk links."""
+    entries = _entries(risks)
+    row = st.integers(0, max(len(risks) - 1, 0))
+    rows = data.draw(st.lists(row, max_size=8 if risks else 0))
+    taken = entries.take(np.array(rows, dtype=np.int64))
+    assert (taken.switch // 10).tolist() == rows
+    assert (taken.stage - 7 == taken.switch).all()
+    assert _links(taken) == [risks[row] for row in rows]
+
+
+@given(st.lists(RISKS, min_size=1, max_size=4))
+def test_appended_entries_are_those_of_each_set(sets: list[list[list[int]]]) -> None:
+    """One set after the other, sets without entries among them or alone."""
+    whole = appended([_entries(risks) for risks in sets])
+    assert _links(whole) == [links for risks in sets for links in risks]
+    assert whole.primary.tolist() == [10 * r + 5 for risks in sets for r in range(len(risks))]
+    kinds = {getattr(whole, field.name).dtype for field in fields(whole)}
+    assert kinds == {np.dtype(np.int64)}
+
+
+def test_no_sets_are_no_entries() -> None:
+    """Nothing appended to nothing is empty, and can be taken from."""
+    none = appended([])
+    assert not len(none)
+    assert none.risk_first.tolist() == no_entries().risk_first.tolist() == [0]
+    assert not len(none.take(np.empty(0, dtype=np.int64)))

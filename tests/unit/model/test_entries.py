@@ -19,8 +19,18 @@ def _entries(risks: list[list[int]]) -> Entries:
     """Entries of which each has columns of its own and those risk links."""
     rows = np.arange(len(risks), dtype=np.int64)
     lengths = [len(links) for links in risks]
+    switch, source, destination, from_port, to_port, primary, backup, stage = (
+        rows * 10 + column for column in range(8)
+    )
     return Entries(
-        *(rows * 10 + column for column in range(8)),
+        switch,
+        source,
+        destination,
+        from_port,
+        to_port,
+        primary,
+        backup,
+        stage,
         np.cumsum([0, *lengths], dtype=np.int64),
         np.array([link for links in risks for link in links], dtype=np.int64),
     )

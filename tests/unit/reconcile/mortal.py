@@ -13,10 +13,14 @@ from typing import Any
 
 
 class Death:
-    """Counts the calls of all ports of one controller, and strikes at one of them."""
+    """Counts the calls of all ports of one controller, and strikes at one of them.
 
-    def __init__(self, at: int, *, after: bool) -> None:
+    Where ``of`` is given only calls of that name count.
+    """
+
+    def __init__(self, at: int, *, after: bool, of: str = "") -> None:
         self._at = at
+        self._of = of
         self._after = after
         self._calls = 0
         self.struck = asyncio.Event()
@@ -30,8 +34,8 @@ class Death:
         """Make a call, or die of it."""
         if self.struck.is_set():
             await asyncio.Event().wait()
-        self._calls += 1
-        if self._calls != self._at:
+        self._calls += self._of in ("", name)
+        if self._calls != self._at or self._of not in ("", name):
             answer = await method(*args, **kwargs)
             if self.struck.is_set():
                 await asyncio.Event().wait()

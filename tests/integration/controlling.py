@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grpc import aio
 
-from tests.integration.operating import Outcome, heddle
+from tests.integration.operating import Outcome, heddle, unlogged
 from tests.integration.serving import OPTIONS
 
 PROGRAM = Path(sys.executable).parent / "heddle-controller"
@@ -76,7 +76,8 @@ async def controlling(
             line = (await process.stdout.readline()).decode()
         found = READY.fullmatch(line)
         assert found, f"{line!r}; its log: {log.read_text()}"
-        yield Controller(process, int(found[2]), int(found[4]), log)
+        with unlogged():
+            yield Controller(process, int(found[2]), int(found[4]), log)
     finally:
         if process.returncode is None:
             process.kill()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,12 +54,19 @@ class Operator:
         return await asyncio.to_thread(heddle, "--server", server, "--timeout", "10", *words)
 
 
-@asynccontextmanager
-async def operating(path: Path) -> AsyncIterator[Operator]:
-    """A server whose own log lines do not get among what commands print."""
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Log lines of this process, agents' too, do not get among what commands print."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     try:
-        async with serving(path) as s:
-            yield Operator(s)
+        yield
     finally:
         structlog.reset_defaults()
+
+
+@asynccontextmanager
+async def operating(path: Path) -> AsyncIterator[Operator]:
+    """A server, and somebody who sees what commands print."""
+    with unlogged():
+        async with serving(path) as s:
+            yield Operator(s)

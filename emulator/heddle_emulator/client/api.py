@@ -7,10 +7,10 @@ the server said; nothing of gRPC leaves this file.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -36,6 +36,9 @@ MESSAGE_BYTES = 256 << 20
 """A fabric of 24,576 NICs is one message."""
 RECONNECT_MS = 1000
 """A controller that was dead for minutes is called again as soon as one that just died."""
+
+
+Message = TypeVar("Message")
 
 
 class ClientError(RuntimeError):
@@ -136,11 +139,12 @@ class Client:
         """
         request = plan_pb2.WatchPlanRequest(name=f"{self.fabric}/plan")
         async with self._told(f"wait for a plan after generation {after} to be programmed"):
-            async for plan in self._plans.WatchPlan(request, timeout=seconds):
-                if report is not None:
-                    report(plan)
-                if plan.generation > after and plan.HasField("programmed_time"):
-                    return plan
+            with _cancelled(self._plans.WatchPlan(request, timeout=seconds)) as plans:
+                async for plan in plans:
+                    if report is not None:
+                        report(plan)
+                    if plan.generation > after and plan.HasField("programmed_time"):
+                        return plan
         raise ClientError(f"the controller at {self.address} ended the watch of plans")
 
     async def committed_plan(self, flows: int, seconds: float) -> plan_pb2.Plan:
@@ -151,9 +155,10 @@ class Client:
         """
         request = plan_pb2.WatchPlanRequest(name=f"{self.fabric}/plan")
         async with self._told(f"wait for a plan of {flows} flows"):
-            async for plan in self._plans.WatchPlan(request, timeout=seconds):
-                if plan.routed_count + plan.unrouted_count == flows:
-                    return plan
+            with _cancelled(self._plans.WatchPlan(request, timeout=seconds)) as plans:
+                async for plan in plans:
+                    if plan.routed_count + plan.unrouted_count == flows:
+                        return plan
         raise ClientError(f"the controller at {self.address} ended the watch of plans")
 
     async def plan(self) -> plan_pb2.Plan:
@@ -220,3 +225,14 @@ class Client:
     def _failed(self, what: str, error: grpc.aio.AioRpcError) -> ClientError:
         said = " ".join((error.details() or "").split())
         return ClientError(f"could not {what} at {self.address}: {error.code().name}: {said}")
+
+
+@contextmanager
+def _cancelled(
+    call: grpc.aio.UnaryStreamCall[Any, Message],
+) -> Iterator[grpc.aio.UnaryStreamCall[Any, Message]]:
+    """A watch that ends when it is left: else the server tells nobody until its deadline."""
+    try:
+        yield call
+    finally:
+        call.cancel()

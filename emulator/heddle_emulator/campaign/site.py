@@ -214,7 +214,8 @@ class Site:
         Agents are looked at first: to ask the controller costs both processes something. Where one
         is not told of the plan, as none of its entries changes, the controller is asked at times.
         """
-        agents, asked = [self.fleet.agents[row] for row in self.fleet.running], 0.0
+        asked = time.monotonic()
+        agents = [self.fleet.agents[row] for row in self.fleet.running]
         while True:
             pushed = all(agent.held.generation >= least for agent in agents)
             if pushed or time.monotonic() - asked > ASK_SECONDS:

@@ -137,6 +137,16 @@ async def test_what_is_in_use_is_named_in_one_line(tmp_path: Path) -> None:
             (other / "controller.log").unlink()
 
 
+async def test_a_redis_that_is_not_there_is_named_with_its_cure(tmp_path: Path) -> None:
+    """Exit 2; the last line says which Redis, and what to do."""
+    process, log = await start(tmp_path, "--store", "redis://127.0.0.1:1")
+    async with asyncio.timeout(30):
+        assert await process.wait() == 2
+    last = log.read_text().splitlines()[-1]
+    assert last.startswith("error: store redis://127.0.0.1:1 is away: ")
+    assert last.endswith("Start it, or name another with --store")
+
+
 async def test_a_log_for_machines_is_json(tmp_path: Path) -> None:
     """One object a line, from the first to the last."""
     async with controlling(tmp_path, "--log-level", "debug") as controller:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heddle_emulator.drill.lab_world import play
+from heddle_emulator.drill.lab.world import play
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.report import evidence
 from heddle_emulator.drill.scenario import Scenario

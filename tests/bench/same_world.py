@@ -23,8 +23,8 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric, Floats, Ints, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, starts
-from heddle_emulator.drill.lab_control import Control
-from heddle_emulator.drill.lab_paths import Pathfinder, Way
+from heddle_emulator.drill.lab.control import Control
+from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.streams import Streams

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle_emulator.drill.fluid_world import House
+from heddle_emulator.drill.fluid.world import House
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.verdict import judge
 

@@ -13,8 +13,8 @@ import pytest
 
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.flows import Flows
-from heddle_emulator.drill.lab_control import Control
-from heddle_emulator.drill.lab_paths import Pathfinder, Way
+from heddle_emulator.drill.lab.control import Control
+from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.netns import witness
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab

@@ -31,8 +31,8 @@ from heddle_controller.traffic.yaml_text import Record, load_yaml
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.draw import Draw, Drawing
 from heddle_emulator.campaign.rates import MEND_HOURS
-from heddle_emulator.drill.load_demands import read_demands
-from heddle_emulator.drill.load_fabric import read_fabric
+from heddle_emulator.drill.load.demands import read_demands
+from heddle_emulator.drill.load.fabric import read_fabric
 
 _KEYS = ("campaign", "fabric", "demands", "draw", "failures", "seed", "at_once", "mend", "notices")
 _HOURS = re.compile(r"(\d+(?:\.\d*)?)\s*(h|d)")

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from heddle_emulator.cli.interrupt import interrupted
 from heddle_emulator.client import ClientError
-from heddle_emulator.drill import fluid_world, lab_world
-from heddle_emulator.drill.fluid_story import assumptions
+from heddle_emulator.drill.fluid import world as fluid_world
+from heddle_emulator.drill.fluid.story import assumptions
+from heddle_emulator.drill.lab import world as lab_world
 from heddle_emulator.drill.load import WORLDS, load_scenario
 from heddle_emulator.drill.report import COLUMNS, evidence, table
 from heddle_emulator.drill.scenario import Scenario

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
-from heddle_emulator.drill.lab_control import Seen, Sighting
-from heddle_emulator.drill.lab_story import Played, story
+from heddle_emulator.drill.lab.control import Seen, Sighting
+from heddle_emulator.drill.lab.story import Played, story
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.report import evidence
 from heddle_emulator.drill.scenario import Kind, Step

@@ -9,9 +9,9 @@ import numpy as np
 
 from heddle.v1 import plan_pb2
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_emulator.drill.fluid_course import Turn
-from heddle_emulator.drill.fluid_measure import Outcome, rates, streams_of_group
-from heddle_emulator.drill.fluid_traffic import DEMANDS
+from heddle_emulator.drill.fluid.course import Turn
+from heddle_emulator.drill.fluid.measure import Outcome, rates, streams_of_group
+from heddle_emulator.drill.fluid.traffic import DEMANDS
 from heddle_emulator.drill.scenario import Control
 from heddle_emulator.report.evidence import Certified, Chart, Event, Line, Mark, Story
 from heddle_emulator.report.maps import Snapshot, heat_maps

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, ROCE_PORT
-from heddle_emulator.drill.lab_paths import Pathfinder, Way
+from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.drill.scenario import EachFlow, ProbeSpec, Scenario, Variant
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.lab import Lab

@@ -19,7 +19,7 @@ import numpy as np
 
 from heddle_agent.fib.linux import clean
 from heddle_controller.model.fabric import Fabric, State
-from heddle_emulator.drill.lab_paths import Way
+from heddle_emulator.drill.lab.paths import Way
 from heddle_emulator.drill.places import cables
 from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
 from heddle_emulator.fleet.orders import Orders

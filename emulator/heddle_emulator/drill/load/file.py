@@ -22,8 +22,8 @@
 A demand's ends may also be hosts or leaves: then every NIC of one sends to every NIC of the
 other, or only the first few of each, where ``nics`` says how many.
 ``variants`` (a list of name and demands) runs the same under different demands.
-``jobs`` and ``control`` are told of in ``load_jobs``, steps in ``load_steps``, expectations in
-``load_expect``. With ``race: true`` steps of one moment come in any order, drawn from the seed.
+Files beside this one tell of the rest: ``jobs`` (and ``control``), ``steps`` and ``expect``. With
+``race: true`` steps of one moment come in any order, drawn from the seed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.records import short
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record, load_yaml
-from heddle_emulator.drill.checks import check
-from heddle_emulator.drill.durations import CURE, seconds
-from heddle_emulator.drill.load_demands import read_demands
-from heddle_emulator.drill.load_expect import read_expectations
-from heddle_emulator.drill.load_fabric import read_fabric
-from heddle_emulator.drill.load_jobs import read_control, read_drill_jobs
-from heddle_emulator.drill.load_probes import read_probes
-from heddle_emulator.drill.load_steps import read_steps
+from heddle_emulator.drill.load.checks import check
+from heddle_emulator.drill.load.demands import read_demands
+from heddle_emulator.drill.load.durations import CURE, seconds
+from heddle_emulator.drill.load.expect import read_expectations
+from heddle_emulator.drill.load.fabric import read_fabric
+from heddle_emulator.drill.load.jobs import read_control, read_drill_jobs
+from heddle_emulator.drill.load.probes import read_probes
+from heddle_emulator.drill.load.steps import read_steps
 from heddle_emulator.drill.scenario import LabSpec, Scenario, Variant
 
 WORLDS = ("fluid", "netns")

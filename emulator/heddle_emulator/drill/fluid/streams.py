@@ -12,8 +12,8 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows
-from heddle_emulator.drill.fluid_traffic import Traffic
-from heddle_emulator.drill.fluid_ways import Ways
+from heddle_emulator.drill.fluid.traffic import Traffic
+from heddle_emulator.drill.fluid.ways import Ways
 from heddle_emulator.fluid.schedule import Schedule, join_schedules
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.wire import NO_COST

@@ -32,7 +32,7 @@ from typing import Any
 from heddle_controller.model.files.records import short
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record
-from heddle_emulator.drill.durations import CURE, seconds
+from heddle_emulator.drill.load.durations import CURE, seconds
 from heddle_emulator.drill.scenario import Bundle, CableName, Hop, Kind, Point, Step, Target
 
 _HOP = re.compile(r"hop (\d+) of (\S+)")

@@ -14,13 +14,13 @@ import random
 import time
 from functools import partial
 
-from heddle_emulator.drill.fluid_agenda import PUSHES
-from heddle_emulator.drill.fluid_control import ROLLOUT_SECONDS, Conductor
-from heddle_emulator.drill.fluid_course import Course
-from heddle_emulator.drill.fluid_log import Log
-from heddle_emulator.drill.fluid_stage import Stage
-from heddle_emulator.drill.fluid_steps import Steps
-from heddle_emulator.drill.fluid_traffic import Traffic
+from heddle_emulator.drill.fluid.agenda import PUSHES
+from heddle_emulator.drill.fluid.control import ROLLOUT_SECONDS, Conductor
+from heddle_emulator.drill.fluid.course import Course
+from heddle_emulator.drill.fluid.log import Log
+from heddle_emulator.drill.fluid.stage import Stage
+from heddle_emulator.drill.fluid.steps import Steps
+from heddle_emulator.drill.fluid.traffic import Traffic
 from heddle_emulator.drill.scenario import Scenario, Step
 from heddle_emulator.fleet import Held
 from heddle_emulator.report.evidence import Mark

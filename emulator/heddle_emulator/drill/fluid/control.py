@@ -22,7 +22,7 @@ from heddle_agent.fib import Link
 from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
 from heddle_emulator.client import Client, ClientError
-from heddle_emulator.drill.heard import Heard, Watcher
+from heddle_emulator.drill.fluid.heard import Heard, Watcher
 from heddle_emulator.drill.scenario import CONTROLLER, Kind, Scenario
 from heddle_emulator.fleet import Controllers, DoomedController, Held, StagedFleet
 from heddle_emulator.fleet.logs import agent_logs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heddle_controller.model.files.records import short
 from heddle_controller.traffic.fields import Fields
-from heddle_emulator.drill.load_steps import line_of, records_of
+from heddle_emulator.drill.load.steps import line_of, records_of
 from heddle_emulator.drill.scenario import EachFlow, ProbeSpec
 
 EACH = "demands"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, State
-from heddle_emulator.drill.fluid_streams import capacity_of, schedule_of, streams_of
-from heddle_emulator.drill.fluid_traffic import Traffic
-from heddle_emulator.drill.fluid_ways import Ways, Worth, ways_of, worth_of
+from heddle_emulator.drill.fluid.streams import capacity_of, schedule_of, streams_of
+from heddle_emulator.drill.fluid.traffic import Traffic
+from heddle_emulator.drill.fluid.ways import Ways, Worth, ways_of, worth_of
 from heddle_emulator.fault.cables import Cables
 from heddle_emulator.fluid.world import World
 from heddle_emulator.walk import Forwarding

@@ -8,11 +8,11 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_emulator.drill.fluid_agenda import Agenda
-from heddle_emulator.drill.fluid_control import Conductor
-from heddle_emulator.drill.fluid_course import Course
-from heddle_emulator.drill.fluid_log import Log
-from heddle_emulator.drill.fluid_traffic import Traffic
+from heddle_emulator.drill.fluid.agenda import Agenda
+from heddle_emulator.drill.fluid.control import Conductor
+from heddle_emulator.drill.fluid.course import Course
+from heddle_emulator.drill.fluid.log import Log
+from heddle_emulator.drill.fluid.traffic import Traffic
 from heddle_emulator.drill.scenario import Hop, Scenario
 from heddle_emulator.fault.cables import Cables
 from heddle_emulator.fleet import StagedFleet

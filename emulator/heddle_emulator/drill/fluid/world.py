@@ -8,11 +8,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from heddle_emulator.drill.fluid_control import OPTIONS, Conductor
-from heddle_emulator.drill.fluid_measure import Outcome, measured
-from heddle_emulator.drill.fluid_play import Play
-from heddle_emulator.drill.fluid_story import story
-from heddle_emulator.drill.fluid_traffic import Traffic, traffic_of
+from heddle_emulator.drill.fluid.control import OPTIONS, Conductor
+from heddle_emulator.drill.fluid.measure import Outcome, measured
+from heddle_emulator.drill.fluid.play import Play
+from heddle_emulator.drill.fluid.story import story
+from heddle_emulator.drill.fluid.traffic import Traffic, traffic_of
 from heddle_emulator.drill.scenario import ALL, Scenario, Variant
 from heddle_emulator.drill.verdict import Key
 from heddle_emulator.fleet import Controllers

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
-from heddle_emulator.drill.fluid_control import PATIENCE
-from heddle_emulator.drill.fluid_stage import Stage
+from heddle_emulator.drill.fluid.control import PATIENCE
+from heddle_emulator.drill.fluid.stage import Stage
 from heddle_emulator.drill.places import cables
 from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
 from heddle_emulator.report.evidence import Mark

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from heddle_emulator.drill.lab_control import Control, detections
-from heddle_emulator.drill.lab_faults import Faults
-from heddle_emulator.drill.lab_measure import Window, measured
-from heddle_emulator.drill.lab_paths import Pathfinder, Way
-from heddle_emulator.drill.lab_probes import Sending, sendings
-from heddle_emulator.drill.lab_story import Played, story
+from heddle_emulator.drill.lab.control import Control, detections
+from heddle_emulator.drill.lab.faults import Faults
+from heddle_emulator.drill.lab.measure import Window, measured
+from heddle_emulator.drill.lab.paths import Pathfinder, Way
+from heddle_emulator.drill.lab.probes import Sending, sendings
+from heddle_emulator.drill.lab.story import Played, story
 from heddle_emulator.drill.scenario import FAULTS, Kind, LabSpec, Scenario, Step, Variant
 from heddle_emulator.drill.verdict import Key
 from heddle_emulator.fleet.orders import Orders

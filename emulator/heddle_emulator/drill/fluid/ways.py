@@ -10,7 +10,7 @@ from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, starts
-from heddle_emulator.drill.fluid_traffic import Traffic
+from heddle_emulator.drill.fluid.traffic import Traffic
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.fluid.rows import places
 from heddle_emulator.walk import Fate, Forwarding, walk

@@ -25,7 +25,7 @@ from heddle_controller.traffic.checks import host_problems
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.jobs_file import read_job
 from heddle_controller.traffic.yaml_text import Record
-from heddle_emulator.drill.durations import CURE, seconds
+from heddle_emulator.drill.load.durations import CURE, seconds
 from heddle_emulator.drill.scenario import Control, JobSpec
 
 OWN = ("compute", "iterations")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from heddle_controller.model.files.records import short
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record
-from heddle_emulator.drill.durations import CURE, seconds
+from heddle_emulator.drill.load.durations import CURE, seconds
 from heddle_emulator.drill.measures import MEASURES, Measure
 from heddle_emulator.drill.scenario import Bound, Expectation, Statistic, When
 

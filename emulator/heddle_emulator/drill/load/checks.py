@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_emulator.drill.course import contradictions
+from heddle_emulator.drill.load.course import contradictions
 from heddle_emulator.drill.measures import MEASURES
 from heddle_emulator.drill.places import cables, switches
 from heddle_emulator.drill.scenario import (

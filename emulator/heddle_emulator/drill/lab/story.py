@@ -13,7 +13,7 @@ import numpy as np
 
 from heddle.v1 import common_pb2
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_emulator.drill.lab_control import Seen, Sighting
+from heddle_emulator.drill.lab.control import Seen, Sighting
 from heddle_emulator.drill.scenario import Kind, Step
 from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Story

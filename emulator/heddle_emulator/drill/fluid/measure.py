@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
-from heddle_emulator.drill.fluid_course import PACKET_GBIT, Course, Turn
-from heddle_emulator.drill.fluid_log import Log
+from heddle_emulator.drill.fluid.course import PACKET_GBIT, Course, Turn
+from heddle_emulator.drill.fluid.log import Log
 from heddle_emulator.drill.scenario import ALL, FAULTS, Scenario, When
 
 SAME = 1e-9

@@ -3,55 +3,69 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
-from heddle.v1 import plan_pb2 as pb
+from heddle.v1 import placement_pb2, plan_pb2
 from heddle_emulator.client import Client
 
 SECONDS = 20.0
+LONG = 10 * SECONDS
+
+
+def _plan() -> plan_pb2.Plan:
+    plan = plan_pb2.Plan(generation=1, routed_count=3)
+    plan.programmed_time.GetCurrentTime()
+    return plan
+
+
+def _job() -> placement_pb2.JobEvent:
+    job = placement_pb2.Job(name="fabrics/f/jobs/j", state=placement_pb2.JOB_STATE_PROGRAMMED)
+    return placement_pb2.JobEvent(job=job)
 
 
 class Watched:
-    """Tells a plan that all switches hold, and goes on until the client leaves."""
+    """Tells what is waited for, and goes on until the client leaves."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
 
-    async def watch(self, _: pb.WatchPlanRequest, __: object) -> AsyncIterator[pb.Plan]:
-        """Answer ``WatchPlan``."""
-        plan = pb.Plan(generation=1, routed_count=3)
-        plan.programmed_time.GetCurrentTime()
-        try:
-            yield plan
-            await asyncio.Event().wait()
-        finally:
-            self.left.set()
+    def handler(
+        self, service: str, method: str, tell: Callable[[], Message]
+    ) -> grpc.GenericRpcHandler:
+        """Answers one method of a service."""
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """For a server."""
-        method = grpc.unary_stream_rpc_method_handler(
-            self.watch, pb.WatchPlanRequest.FromString, pb.Plan.SerializeToString
-        )
-        return grpc.method_handlers_generic_handler("heddle.v1.PlanService", {"WatchPlan": method})
+        async def watch(_: bytes, __: object) -> AsyncIterator[bytes]:
+            try:
+                yield tell().SerializeToString()
+                await asyncio.Event().wait()
+            finally:
+                self.left.set()
+
+        answers = grpc.unary_stream_rpc_method_handler(watch)
+        return grpc.method_handlers_generic_handler(f"heddle.v1.{service}", {method: answers})
 
 
-@pytest.mark.parametrize("wanted", ["programmed", "committed"])
+@pytest.mark.parametrize("wanted", ["programmed", "committed", "jobs"])
 async def test_a_watch_ends_once_it_has_shown_what_was_waited_for(wanted: str) -> None:
     """The server is told at once, and not left to look at every change until the deadline."""
     watched, server = Watched(), grpc.aio.server()
-    server.add_generic_rpc_handlers((watched.handler(),))
+    plans = watched.handler("PlanService", "WatchPlan", _plan)
+    jobs = watched.handler("PlacementService", "WatchJobs", _job)
+    server.add_generic_rpc_handlers((plans, jobs))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         async with Client(f"127.0.0.1:{port}", "fabrics/f") as client:
             if wanted == "programmed":
-                plan = await client.programmed_plan(0, 10 * SECONDS)
+                assert (await client.programmed_plan(0, LONG)).generation == 1
+            elif wanted == "committed":
+                assert (await client.committed_plan(3, LONG)).generation == 1
             else:
-                plan = await client.committed_plan(3, 10 * SECONDS)
-            assert plan.generation == 1
+                await client.programmed_jobs(["j"], LONG)
             async with asyncio.timeout(SECONDS):
                 await watched.left.wait()
     finally:

@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from heddle.v1 import (
     common_pb2,
+    demand_pb2,
     demand_pb2_grpc,
     fabric_pb2,
     fabric_pb2_grpc,
@@ -114,16 +115,15 @@ class Client:
         waiting = {f"{self.fabric}/jobs/{name}" for name in names}
         request = placement_pb2.WatchJobsRequest(parent=self.fabric)
         async with self._told("wait for the jobs to be programmed"):
-            async for event in self._jobs.WatchJobs(request, timeout=seconds):
-                if (
-                    event.job.state == placement_pb2.JOB_STATE_DEGRADED
-                    and event.job.name in waiting
-                ):
-                    raise ClientError(f"job {event.job.name} is degraded: {event.job.reason}")
-                if event.job.state == placement_pb2.JOB_STATE_PROGRAMMED:
-                    waiting.discard(event.job.name)
-                if not waiting:
-                    return
+            with _cancelled(self._jobs.WatchJobs(request, timeout=seconds)) as events:
+                async for event in events:
+                    job = event.job
+                    if job.state == placement_pb2.JOB_STATE_DEGRADED and job.name in waiting:
+                        raise ClientError(f"job {job.name} is degraded: {job.reason}")
+                    if job.state == placement_pb2.JOB_STATE_PROGRAMMED:
+                        waiting.discard(job.name)
+                    if not waiting:
+                        return
         raise ClientError(f"the controller at {self.address} ended the watch of jobs")
 
     async def programmed_plan(
@@ -192,6 +192,31 @@ class Client:
         )
         async with self._told(f"set switch {node} to {state.name.lower()}"):
             await self._fabrics.SetSwitchState(request, timeout=CALL_SECONDS)
+
+    async def drained_switches(self) -> set[str]:
+        """Switches that are wanted out of service."""
+        request = fabric_pb2.GetFabricRequest(name=self.fabric)
+        async with self._told("get the fabric"):
+            fabric = await self._fabrics.GetFabric(
+                request, timeout=CALL_SECONDS, wait_for_ready=True
+            )
+        drained = common_pb2.STATE_DRAINED
+        return {node.id for node in fabric.nodes if node.admin_state == drained}
+
+    async def count_demands(self, name: str) -> int:
+        """How many flows a set of demands has."""
+        count, token = 0, ""
+        while True:
+            request = demand_pb2.ListDemandsRequest(
+                name=f"{self.fabric}/demands/{name}", page_size=PAGE, page_token=token
+            )
+            async with self._told("list the demands"):
+                page = await self._demands.ListDemands(
+                    request, timeout=CALL_SECONDS, wait_for_ready=True
+                )
+            count, token = count + len(page.demands), page.next_page_token
+            if not token:
+                return count
 
     async def routes(self) -> tuple[int, list[plan_pb2.Route]]:
         """All routes of the newest plan, and its generation; read anew if it changes meanwhile."""

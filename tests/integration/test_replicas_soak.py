@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.bench.soak import COLUMNS, Sample, growth, soak
+import pytest
+
+from tests.bench.soak import soak
+from tests.bench.soak_house import COLUMNS, Sample, growth
 
 SEED = 3
 
 
-async def test_a_moment_of_the_soak(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["redis", "sqlite"])
+async def test_a_moment_of_the_soak(tmp_path: Path, store: str) -> None:
     """All that was acknowledged is there in the end, and a fresh controller has nothing to do."""
     seen: list[Sample] = []
-    done = await soak(tmp_path, 4.0, SEED, seen.append)
-    assert done.events, f"seed {SEED}"
+    done = await soak(tmp_path, 4.0, SEED, seen.append, store)
+    assert done.events.count, f"seed {SEED}"
     assert seen
     assert all(getattr(seen[0], column) > 0 for column in COLUMNS)
 
 
 def test_growth_is_seen() -> None:
     """A column that climbs all the while is told, one that only jumps at the start is not."""
-    calm = [Sample(t, t, t, 100.0 + min(t, 5), 20, 90, 18, 2.0, 80) for t in range(40)]
+    calm = [Sample(t, t, t, 100.0 + min(t, 5), 20, 90, 18, 2.0, 80, 20, 80) for t in range(40)]
     assert growth(calm) == []
-    leaking = [Sample(t, t, t, 100.0, 20, 90 + 5 * t, 18, 2.0, 80) for t in range(40)]
+    leaking = [Sample(t, t, t, 100.0, 20, 90 + 5 * t, 18, 2.0, 80, 20, 80) for t in range(40)]
     assert [line.split()[0] for line in growth(leaking)] == ["tasks"]

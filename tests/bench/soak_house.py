@@ -1,0 +1,193 @@
+"""Where the soak takes place: a house on either store, and what it looks like at a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+import statistics
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from heddle_emulator.fleet import Fleet
+from tests.integration.replicating import NAME, SECONDS, House, Replica, replicated, small_fabric
+from tests.redis_server import RedisServer
+
+BOUNDS = ("--audit-records", "1000")
+"""What is kept for long is to be full early: what grows after that has no bound."""
+COLUMNS = ("memory", "files", "tasks", "rows", "stored", "own", "own_files", "own_tasks")
+SLACK = {
+    "memory": 24.0,
+    "files": 6,
+    "tasks": 12,
+    "rows": 60,
+    "stored": 4.0,
+    "own": 32.0,
+    "own_files": 12,
+    "own_tasks": 16,
+}
+"""By how much a column may be higher in the end than in the middle, beside a tenth of it."""
+_GAUGE = re.compile(r"^(\w+) ([0-9.e+]+)$", re.MULTILINE)
+_SIZES = {
+    b"hash": "HLEN",
+    b"stream": "XLEN",
+    b"zset": "ZCARD",
+    b"list": "LLEN",
+    b"set": "SCARD",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one moment looks like."""
+
+    seconds: float
+    events: int
+    generation: int
+    memory: float
+    """Of the controller that stays, MiB; likewise the next two."""
+    files: int
+    tasks: int
+    rows: int
+    """In the store: keys and what is in them, or rows of all tables. Requests that are remembered
+    do not count: each is one, up to a bound that no soak reaches."""
+    stored: float
+    """MiB, as the Redis has it in memory or the file on the disk."""
+    own: float
+    """MiB of this process, which has all agents, clients and links in it; so have the next two."""
+    own_files: int
+    own_tasks: int
+
+
+class Alone(House):
+    """One controller on the embedded store; its Redis is never started."""
+
+    @property
+    def file(self) -> Path:
+        """The store."""
+        return self.folder / "heddle.sqlite3"
+
+    async def another(self, *options: str) -> Replica:
+        """Start the controller: there may be one at a time."""
+        return await super().another(*options, "--store", f"sqlite:///{self.file}")
+
+
+@asynccontextmanager
+async def alone(folder: Path, *options: str) -> AsyncIterator[Alone]:
+    """One controller on the embedded store, and agents of all switches."""
+    async with AsyncExitStack() as stack:
+        house = Alone(folder, RedisServer(folder / "redis"), small_fabric(), stack)
+        stack.callback(house.redis.close)
+        replica = await house.another(*options)
+        client = await house.client(replica)
+        await client.put_fabric(house.fabric)
+        house.fleet = await stack.enter_async_context(
+            Fleet(house.fabric, [replica.address], name=NAME)
+        )
+        await house.fleet.connected(SECONDS)
+        yield house
+
+
+@asynccontextmanager
+async def housed(folder: Path, store: str) -> AsyncIterator[House]:
+    """A house on a store: ``redis``, with two controllers, or ``sqlite``, with one."""
+    async with (
+        replicated(folder, 2, *BOUNDS) if store == "redis" else alone(folder, *BOUNDS) as house
+    ):
+        yield house
+
+
+def gauges(replica: Replica) -> dict[str, float]:
+    """What a controller tells of itself."""
+    port = replica.controller.metrics_port
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    plan = re.search(r"^heddle_plan_generation\{[^}]*\} ([0-9.e+]+)$", text, re.MULTILINE)
+    found = {name: float(value) for name, value in _GAUGE.findall(text)}
+    return found | ({"generation": float(plan[1])} if plan else {})
+
+
+def stored(house: House) -> tuple[int, float]:
+    """How many things are in the store, and how many MiB they take."""
+    if isinstance(house, Alone):
+        return _rows(house.file), sum(
+            path.stat().st_size for path in house.folder.glob("heddle.sqlite3*")
+        ) / 2**20
+    with closing(redis.Redis(unix_socket_path=str(house.redis.socket))) as client:
+        info: Any = client.info("memory")
+        return sum(_size(client, key) for key in client.scan_iter()), info["used_memory"] / 2**20
+
+
+def _size(client: Any, key: bytes) -> int:
+    """A key, and what is in it."""
+    if b"request" in key:
+        return 1
+    command = _SIZES.get(client.type(key))
+    return 1 + (int(client.execute_command(command, key)) if command else 0)
+
+
+def _rows(file: Path) -> int:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        told = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        names = [name for (name,) in told if name != "requests"]
+        return sum(
+            connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in names
+        )
+
+
+async def measure(house: House, replica: Replica, seconds: float, events: int) -> Sample:
+    """How things stand."""
+    told = await asyncio.to_thread(gauges, replica)
+    rows, size = await asyncio.to_thread(stored, house)
+    process = psutil.Process()
+    return Sample(
+        seconds=seconds,
+        events=events,
+        generation=int(told.get("generation", 0)),
+        memory=told["process_resident_memory_bytes"] / 2**20,
+        files=int(told["process_open_fds"]),
+        tasks=int(told["heddle_event_loop_tasks"]),
+        rows=rows,
+        stored=size,
+        own=process.memory_info().rss / 2**20,
+        own_files=process.num_fds(),
+        own_tasks=len(asyncio.all_tasks()),
+    )
+
+
+def growth(samples: Sequence[Sample]) -> list[str]:
+    """Columns that are higher in the last quarter than in the second, beyond their slack."""
+    quarter = max(1, len(samples) // 4)
+    found = []
+    for column in COLUMNS:
+        middle, last = (
+            statistics.median(float(getattr(sample, column)) for sample in part)
+            for part in (samples[quarter : 2 * quarter], samples[-quarter:])
+        )
+        if last > 1.1 * middle + SLACK[column]:
+            found.append(f"{column} grew from {middle:.1f} to {last:.1f}")
+    return found
+
+
+def faults(logs: Iterable[Path]) -> Counter[str]:
+    """What controllers logged of faults of their own, how often.
+
+    That a store or an agent is lost is told as well, but is what was to happen.
+    """
+    found: Counter[str] = Counter()
+    for path in logs:
+        for line in path.read_text().splitlines():
+            record = json.loads(line) if line.startswith("{") else {"event": line, "exception": ""}
+            if "exception" in record:
+                why = str(record["exception"]).strip().splitlines()[-1:]
+                found[": ".join([str(record["event"]), *why])] += 1
+    return found

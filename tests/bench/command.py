@@ -24,6 +24,7 @@ from tests.bench.arrival import measure as arrival
 from tests.bench.campaign import measure as campaign
 from tests.bench.collectives import measure as collectives
 from tests.bench.dataplane import measure as dataplane
+from tests.bench.event import measure as event
 from tests.bench.fluid import measure as fluid
 from tests.bench.full_plan import measure as full_plan
 from tests.bench.gaps import measure as gaps
@@ -56,6 +57,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "loading": loading,
     "health": health,
     "push": push,
+    "event": event,
     "submits": submits,
     "fluid": fluid,
     "published": published,

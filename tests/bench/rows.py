@@ -54,6 +54,7 @@ class Scale:
     lab_runs: int
     """Of each failure on real packets."""
     push_leaves: int
+    event_links: int
     races: int
     campaign_failures: int
     submits: int
@@ -76,6 +77,7 @@ DEFAULT = Scale(
     peer_hosts=(1024,),
     lab_runs=10,
     push_leaves=2048,
+    event_links=20,
     races=1_000,
     campaign_failures=100,
     submits=1_000,
@@ -96,6 +98,7 @@ FULL = Scale(
     peer_hosts=(1024, 10240, 24576),
     lab_runs=30,
     push_leaves=2048,
+    event_links=20,
     races=10_000,
     campaign_failures=1_000,
     submits=1_000,
@@ -116,6 +119,7 @@ QUICK = Scale(
     peer_hosts=(64,),
     lab_runs=1,
     push_leaves=16,
+    event_links=3,
     races=10,
     campaign_failures=4,
     submits=64,

@@ -1,0 +1,264 @@
+"""From a lost link to the last acknowledgement, with every switch's agent: what each part takes.
+
+The whole controller in this process (store on disk, API, loop, planner) and an agent for each
+switch, tables in memory, in another. Traffic comes in through the API: jobs of a zone each, whose
+rings load every NIC and no link beyond its line; or every NIC sends into another zone, at 1:7. Then
+links between switches go and come back, one after the other. An event begins when the agents at the
+ends of the link hear of it, and ends when the store knows that every switch holds the plan made for
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+from grpc import aio
+
+from heddle.v1 import demand_pb2, placement_pb2
+from heddle.v1.demand_pb2_grpc import DemandServiceStub
+from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle_controller.app import SWITCH_SECONDS, SystemClock, planning_engine
+from heddle_controller.model.demand import Demands
+from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.loop import Reconciler
+from heddle_controller.reconcile.settings import ReconcileSettings
+from heddle_controller.reconcile.worker import World
+from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.serve.agents.service import SessionTerms
+from heddle_controller.serve.api import Api, Rooms
+from heddle_controller.serve.codec.demand import demand_to_pb
+from heddle_controller.serve.codec.job import job_to_pb
+from heddle_controller.serve.server import ServerTerms
+from heddle_controller.settings import Settings
+from heddle_controller.store.embedded import open_embedded
+from heddle_controller.telemetry.metrics import Telemetry
+from heddle_controller.telemetry.plans import follow_plans
+from tests.bench.event_marks import PARTS, Marks, time_pushes, time_store, timed_engine
+from tests.bench.rows import Row, Scale, quantile, spread
+from tests.bench.screen import Screen
+from tests.bench.workloads import GBPS, between_switches, published_zones, shuffled
+from tests.integration.serving import OPTIONS, until
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_SECONDS = 0.1
+WARM = 2
+"""Events that are not counted: modules and indexes are read for the first time."""
+LIMIT = 120.0
+CHUNK = 4096
+
+
+@dataclass(slots=True)
+class House:
+    """A controller, and the agents of all its switches."""
+
+    fabric: Fabric
+    channel: aio.Channel
+    gateway: Gateway
+    marks: Marks
+    agents: asyncio.subprocess.Process
+
+
+@dataclass(slots=True)
+class Trials:
+    """What events came to."""
+
+    seconds: list[float] = field(default_factory=list)
+    parts: list[dict[str, float]] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)
+    """Processor seconds of the controller's process."""
+    pushes: list[int] = field(default_factory=list)
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """Rows of each kind of traffic: links lost, and links that came back."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    return asyncio.run(_measured(scale, screen))
+
+
+async def _measured(scale: Scale, screen: Screen) -> list[Row]:
+    rows: list[Row] = []
+    for who, ask in (("jobs at 1:1", jobs), ("across zones at 1:7", across)):
+        fabric = published_zones(scale)
+        title = f"link event to all acknowledged, {len(fabric.rows_of_kind(NodeKind.NIC)):,} NICs"
+        with screen.progress(f"{title}, {who}", scale.event_links) as advance:
+            lost, back = await _events(fabric, ask, scale.event_links, advance)
+        rows += [_row(title, f"{who}, lost", lost, scale), _row(title, f"{who}, back", back, scale)]
+    return rows
+
+
+async def _events(
+    fabric: Fabric, ask: Callable[[House], Any], links: int, advance: Callable[[int], None]
+) -> tuple[Trials, Trials]:
+    """So many links lost, and back."""
+    rows = np.flatnonzero(between_switches(fabric))
+    chosen = np.random.default_rng(1).permutation(rows)[: links + WARM].tolist()
+    lost, back = Trials(), Trials()
+    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder:
+        async with house(Path(folder), fabric) as h:
+            await ask(h)
+            await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
+            gc.collect()
+            gc.freeze()
+            for done, link in enumerate(chosen):
+                kept = (lost, back) if done >= WARM else (Trials(), Trials())
+                await _event(h, f"down {link}", kept[0])
+                await _event(h, f"up {link}", kept[1])
+                advance(max(0, done + 1 - WARM))
+    return lost, back
+
+
+async def _event(h: House, words: str, trials: Trials) -> None:
+    """One change of a link, and the wait for its end."""
+    await asyncio.sleep(0.2)  # what the event before left to do is no part of this one
+    h.marks.clear()
+    work = time.process_time()
+    assert h.agents.stdin is not None
+    assert h.agents.stdout is not None
+    h.agents.stdin.write(f"{words}\n".encode())
+    heard = float(await h.agents.stdout.readline())
+    await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
+    trials.work.append(time.process_time() - work)
+    trials.seconds.append(h.marks.end() - heard)
+    trials.parts.append(h.marks.parts(heard))
+    trials.pushes.append(len(h.marks.pushes))
+
+
+@asynccontextmanager
+async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
+    """As the wiring has it, with what is timed around its parts; all agents are connected."""
+    async with AsyncExitStack() as stack:
+        store = await open_embedded(folder / "store.sqlite3")
+        stack.push_async_callback(store.close)
+        await store.put_fabric("f1", fabric)
+        telemetry, marks, settings = Telemetry(), Marks(), Settings()
+        gateway = Gateway(telemetry, settings.agent_queue)
+        time_store(store, marks)
+        time_pushes(gateway, marks)
+        engine = timed_engine(planning_engine(settings.solve_seconds), marks)
+        pace = ReconcileSettings(debounce=settings.debounce_seconds)
+        world = World(store, gateway, SystemClock(), telemetry, engine, pace)
+        reconciler = Reconciler(world)
+        intake = Intake(store, engine.flows_of_job)
+        rooms = Rooms(store, intake, gateway, telemetry, engine, lambda: reconciler.epoch)
+        api = Api(rooms, ServerTerms("127.0.0.1", 0), SessionTerms("bench", 10.0, 0.0))
+        stack.push_async_callback(api.stop, 2.0)
+        await api.start()
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        for work in (reconciler.run(), follow_plans(store, telemetry)):
+            stack.callback(tasks.create_task(work).cancel)
+        await reconciler.known.wait()
+        api.set_serving(serving=True)
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH_SECONDS)
+        channel = await stack.enter_async_context(
+            aio.insecure_channel(f"127.0.0.1:{api.port}", OPTIONS)
+        )
+        agents = await stack.enter_async_context(_agents(api.port, folder, fabric))
+        count = int(np.count_nonzero(fabric.structure.nodes.kind != NodeKind.NIC))
+        await until(lambda: len(gateway.sessions("f1")) == count, LIMIT)
+        yield House(fabric, channel, gateway, marks, agents)
+        agents.kill()
+        await until(lambda: not gateway.sessions("f1"), LIMIT)
+
+
+@asynccontextmanager
+async def _agents(
+    port: int, folder: Path, fabric: Fabric
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    file = folder / "fabric.json"
+    save_fabric_file(fabric, file)
+    run = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.bench.event_agents", f"127.0.0.1:{port}", str(file)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "GRPC_VERBOSITY": "ERROR"},
+    )
+    try:
+        yield run
+    finally:
+        if run.returncode is None:
+            run.kill()
+        await run.wait()
+
+
+async def jobs(h: House) -> None:
+    """A job a zone, its hosts in no order: each NIC sends to one of its rail in another host."""
+    random = np.random.default_rng(3)
+    nodes = h.fabric.structure
+    service = PlacementServiceStub(h.channel)
+    for zone, name in enumerate(nodes.zone_names):
+        mine = nodes.nodes.host[(nodes.nodes.zone == zone) & (nodes.nodes.kind == NodeKind.NIC)]
+        hosts = tuple(nodes.host_names[row] for row in random.permutation(np.unique(mine)))
+        gpus = len(nodes.nics_of_host[hosts[0]])
+        job = Job(f"job-{name}", hosts, gpus, Parallelism(tp=gpus, dp=len(hosts)))
+        spec = job_to_pb(job)
+        h.marks.whole.clear()
+        await service.SubmitJob(
+            placement_pb2.SubmitJobRequest(parent="fabrics/f1", job_id=job.name, spec=spec)
+        )
+        await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
+
+
+async def across(h: House) -> None:
+    """Every NIC sends at line rate to one of another zone, to which nobody else sends."""
+    nics = h.fabric.rows_of_kind(NodeKind.NIC)
+    zone, ids = h.fabric.structure.nodes.zone, h.fabric.structure.nodes.ids
+    to = shuffled(nics, np.random.default_rng(3), zone[nics])
+    count = len(nics)
+    demands = Demands(
+        ids=tuple(f"x{row}" for row in range(count)),
+        source=tuple(ids[row] for row in nics.tolist()),
+        destination=tuple(ids[row] for row in to.tolist()),
+        gbps=np.full(count, GBPS),
+        job=("across",) * count,
+        phase=("",) * count,
+        qps=np.ones(count, dtype=np.int64),
+        traffic_class=np.zeros(count, dtype=np.int64),
+    )
+    put = DemandServiceStub(h.channel).PutDemands()
+    for begin in range(0, count, CHUNK):
+        rows = range(begin, min(begin + CHUNK, count))
+        some = [demand_to_pb(demands, row) for row in rows]
+        name = "" if begin else "fabrics/f1/demands/across"
+        await put.write(demand_pb2.PutDemandsRequest(name=name, demands=some))
+    await put.done_writing()
+    await put
+
+
+def _row(title: str, who: str, trials: Trials, scale: Scale) -> Row:
+    p50, p99 = quantile(trials.seconds, 0.5), quantile(trials.seconds, 0.99)
+    middle = {name: quantile([one[name] for one in trials.parts], 0.5) for name in PARTS}
+    work = spread(trials.work)
+    whole = scale.name != "quick"
+    parts = ", ".join(f"{name} {seconds * 1e3:.1f}" for name, seconds in middle.items())
+    return Row(
+        title,
+        who,
+        f"median {p50 * 1e3:,.0f} ms, p99 {p99 * 1e3:,.0f} ms",
+        f"p99 < {MOST_SECONDS * 1e3:.0f} ms" if whole else "",
+        p99 < MOST_SECONDS if whole else None,
+        f"{len(trials.seconds)} links, {quantile(trials.pushes, 0.5):.0f} pushes each;"
+        f" processor {work['median'] * 1e3:,.0f} ms; medians in ms: {parts}",
+        {
+            "seconds": spread(trials.seconds),
+            "processor_seconds": work,
+            "pushes": spread(trials.pushes),
+            "parts": {name: spread([one[name] for one in trials.parts]) for name in PARTS},
+        },
+    )

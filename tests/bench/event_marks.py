@@ -1,0 +1,184 @@
+"""When each part of an event's way through the controller began and ended.
+
+The parts are those of the controller itself; what is timed is put around them from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Plan
+from heddle_controller.reconcile.engine import Engine, Repair
+from heddle_controller.reconcile.ports import AgentGateway, Store
+
+PARTS = (
+    "notify",
+    "debounce",
+    "read intent",
+    "traffic",
+    "solve",
+    "verify",
+    "programs",
+    "diff",
+    "commit",
+    "ledger",
+    "push and ack",
+    "record",
+)
+"""In the order of the way; "ledger" is from the commit to the first push."""
+
+
+@dataclass(slots=True)
+class Marks:
+    """What happened since the last event began, by the monotonic clock."""
+
+    spans: list[tuple[str, float, float]] = field(default_factory=list)
+    pushes: list[tuple[float, float]] = field(default_factory=list)
+    wanted: dict[str, int] = field(default_factory=dict)
+    """Generation that each switch with entries is to hold."""
+    held: dict[str, int] = field(default_factory=dict)
+    """As the store was told."""
+    whole: asyncio.Event = field(default_factory=asyncio.Event)
+    """All switches hold the newest plan, and the store knows."""
+    committed: Any = None
+
+    def clear(self) -> None:
+        """Another event begins."""
+        self.spans, self.pushes = [], []
+        self.whole.clear()
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, timed."""
+
+        def timed(*given: Any, **named: Any) -> Any:
+            begin = time.monotonic()
+            try:
+                return function(*given, **named)
+            finally:
+                self.spans.append((name, begin, time.monotonic()))
+
+        return timed
+
+    def awaiting(
+        self, name: str, function: Callable[..., Awaitable[Any]], after: Callable[..., None]
+    ) -> Callable[..., Awaitable[Any]]:
+        """The coroutine function, timed; ``after`` is told its arguments and answer."""
+
+        async def timed(*given: Any, **named: Any) -> Any:
+            begin = time.monotonic()
+            answer = await function(*given, **named)
+            self.spans.append((name, begin, time.monotonic()))
+            after(answer, **named)
+            return answer
+
+        return timed
+
+    def first(self, name: str) -> tuple[float, float]:
+        """When a part began for the first time, and when that ended."""
+        return next((begin, end) for what, begin, end in self.spans if what == name)
+
+    def total(self, name: str) -> float:
+        """Seconds of a part, all its turns together."""
+        return sum(end - begin for what, begin, end in self.spans if what == name)
+
+    def parts(self, heard: float) -> dict[str, float]:
+        """Seconds of each part of an event that agents heard of then."""
+        reported = self.first("notify")[1]
+        read, know = self.first("read intent")
+        repair = self.first("solve")[0]
+        begin, done = self.first("commit")
+        sent = min((begin for begin, _ in self.pushes), default=done)
+        acked = max((end for _, end in self.pushes), default=sent)
+        timed = {name: self.total(name) for name in ("solve", "verify", "programs", "diff")}
+        return {
+            "notify": reported - heard,
+            "debounce": read - reported,
+            "read intent": know - read,
+            "traffic": repair - know,
+            **timed,
+            "commit": done - begin,
+            "ledger": sent - done,
+            "push and ack": acked - sent,
+            "record": max(end for name, _, end in self.spans if name == "record") - acked,
+        }
+
+    def end(self) -> float:
+        """When the store knew that all switches hold the plan."""
+        return max(end for name, _, end in self.spans if name == "record")
+
+
+class TimedRepair:
+    """A repair, timed."""
+
+    def __init__(self, repair: Repair, marks: Marks) -> None:
+        self._repair, self._marks = repair, marks
+
+    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        """See ``Repair``."""
+        plan: Plan = self._marks.around("solve", self._repair.repair)(fabric, flows)
+        return plan
+
+    def is_ready_for(self, plan: Plan) -> bool:
+        """See ``Repair``."""
+        return self._repair.is_ready_for(plan)
+
+
+NAMES = {"solve": "solve anew", "entries_of": "programs", "changed_flows": "diff"}
+
+
+def timed_engine(engine: Engine, marks: Marks) -> Engine:
+    """The engine, each of its functions timed."""
+    timed: dict[str, Any] = {
+        one.name: marks.around(NAMES.get(one.name, one.name), getattr(engine, one.name))
+        for one in fields(engine)
+    }
+    timed["repairer"] = lambda plan: TimedRepair(engine.repairer(plan), marks)
+    return replace(engine, **timed)
+
+
+def time_store(store: Store, marks: Marks) -> None:
+    """Have the store's calls on the way timed, and what switches hold noted."""
+
+    def nothing(_: object, **__: object) -> None:
+        return
+
+    def committed(answer: object, **_: object) -> None:
+        marks.committed = answer
+
+    def recorded(_: object, *, generation: int, switches: list[str], **__: object) -> None:
+        marks.held.update(dict.fromkeys(switches, generation))
+        done = marks.committed
+        if done is not None and generation == done.generation:
+            wanted = done.plan.fabric.structure.nodes.ids
+            rows = np.unique(done.program.entries.switch).tolist()
+            if all(marks.held.get(wanted[row], 0) >= generation for row in rows):
+                marks.whole.set()
+
+    for method, name, after in (
+        ("report_links", "notify", nothing),
+        ("intent", "read intent", nothing),
+        ("commit", "commit", committed),
+        ("record_programmed", "record", recorded),
+    ):
+        setattr(store, method, marks.awaiting(name, getattr(store, method), after))
+
+
+def time_pushes(gateway: AgentGateway, marks: Marks) -> None:
+    """Have the gateway's pushes timed."""
+    push = gateway.push
+
+    async def timed(session: Any, batch: Any) -> Any:
+        begin = time.monotonic()
+        answer = await push(session, batch)
+        marks.pushes.append((begin, time.monotonic()))
+        return answer
+
+    setattr(gateway, "push", timed)  # noqa: B010 - a method of that one instance

@@ -50,7 +50,10 @@ def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, Trial]) -> N
 @settings(max_examples=40)
 @given(trials(), st.sampled_from(["ecmp", "spray", "ideal", "greedy"]))
 def test_every_byte_crosses_its_nics(case: tuple[Fabric, Trial], name: str) -> None:
-    """Streams bring just what moves between hosts over NICs, headers added, whoever chose paths."""
+    """Streams bring just what moves between hosts over NICs, headers added, whoever chose paths.
+
+    A header is that of a full packet or of the last of a message.
+    """
     fabric, trial = case
     script, wire = script_of(fabric, trial).scaled(1e9), Wire(payload_bytes=1000, header_bytes=100)
     schedule = staged(fabric, script, choose(name, fabric, script.flows, 1).carried, wire)
@@ -63,10 +66,13 @@ def test_every_byte_crosses_its_nics(case: tuple[Fabric, Trial], name: str) -> N
         (script.flows.destination, structure.head),
     ):
         nics = ends[script.flow[wired]]
-        expected = np.bincount(nics, script.gbit[wired] * 1.1, minlength=fabric.node_count)
+        least = np.bincount(nics, script.gbit[wired] * 1.1, minlength=fabric.node_count)
+        last = script.steps[script.activity[wired]] * trial.qps * 100 * 8e-9
+        most = least + np.bincount(nics, last, minlength=fabric.node_count)
         found = np.bincount(side, crossed[: len(side)], minlength=fabric.node_count)
         switch = structure.nodes.kind != 0
-        assert found[~switch] == pytest.approx(expected[~switch])
+        assert (found >= least * (1 - 1e-9))[~switch].all()
+        assert (found <= most * (1 + 1e-9))[~switch].all()
 
 
 @settings(max_examples=40)

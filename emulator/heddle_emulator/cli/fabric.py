@@ -11,6 +11,7 @@ import click
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_emulator.cli.sizes import bytes_of
 from heddle_emulator.fluid.wire import ROCE, Wire
 from heddle_emulator.play.play import Setting
 from heddle_emulator.play.stage import NVLINK_GBPS
@@ -54,6 +55,17 @@ def setting(command: Command) -> Command:
             "--nvlink-gbps", default=NVLINK_GBPS, show_default=True, help="Of a GPU, each way."
         ),
         click.option(
+            "--cut-through",
+            is_flag=True,
+            help="Switches need not have all of a packet to send it on.",
+        ),
+        click.option(
+            "--piece",
+            default="128K",
+            show_default=True,
+            help="Most that trees and chains pass on at a time; 0 for as little as can be.",
+        ),
+        click.option(
             "--hop-us", default=ROCE.hop_seconds * 1e6, show_default=True, help="For each link."
         ),
         click.option(
@@ -81,13 +93,15 @@ def setting(command: Command) -> Command:
     return command
 
 
-def settings_of(words: Mapping[str, float]) -> Setting:
+def settings_of(words: Mapping[str, Any]) -> Setting:
     """What those options say.
 
     Raises:
-        InputError: a number that is below 0, or 0 where there must be some.
+        InputError: a number that is below 0, or 0 where there must be some; a piece of no size.
     """
     for name, value in words.items():
+        if isinstance(value, bool | str):
+            continue
         least_is_open = name in {"payload_bytes", "nvlink_gbps"}
         if not (value > 0 if least_is_open else value >= 0) or value == float("inf"):
             cure = "above 0" if least_is_open else "of 0 or more"
@@ -97,5 +111,7 @@ def settings_of(words: Mapping[str, float]) -> Setting:
         header_bytes=int(words["header_bytes"]),
         startup_seconds=words["startup_us"] / 1e6,
         hop_seconds=words["hop_us"] / 1e6,
+        store_and_forward=not words["cut_through"],
+        piece_bytes=bytes_of(words["piece"]) if words["piece"].strip() != "0" else 0,
     )
     return Setting(wire, words["nvlink_gbps"])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -87,7 +88,7 @@ def iterate_command(
     step: float | None,
     down: tuple[str, ...],
     as_json: bool,
-    **words: float,
+    **words: Any,  # noqa: ANN401 - click hands over what the options say
 ) -> int:
     """Time iterations of jobs that run side by side, by strategy.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import click
 import numpy as np
@@ -69,7 +70,7 @@ def nccl(
     seed: int,
     down: tuple[str, ...],
     as_json: bool,
-    **words: float,
+    **words: Any,  # noqa: ANN401 - click hands over what the options say
 ) -> int:
     """Time a collective by size, as nccl-tests do, over paths that each strategy chose.
 

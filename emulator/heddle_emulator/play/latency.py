@@ -1,7 +1,12 @@
 """What starting messages and passing switches costs an activity, beside what it sends.
 
+A packet that switches send on only when all of it is there takes its own length again on each
+link but the slowest, beside what it takes to pass the link.
+
 An activity of several steps begins a message in each, and what it sent last has to arrive:
-where steps follow one another, as on the way down a tree, that adds up.
+where steps follow one another, as on the way down a tree, that adds up. What goes down a tree
+or a chain in pieces goes on in the next step when a piece is there, not when a packet is: the
+first piece takes as many times its own length as there are steps.
 
 A ring waits less. Its step on a hop needs what the hop before brought in the step before, and
 nothing else; so a hop that is slower than the others sends one step after another without a
@@ -17,8 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.play.messages import ends, messages, pipelines, rings
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 
@@ -40,58 +46,78 @@ class Latency:
 class Needs:
     """Seconds that each move needs, shape (moves,)."""
 
+    own: Floats
+    """If there is nothing else."""
     alone: Floats
     """If there is nothing but its activity."""
     together: Floats
     """Beside all that begins with it."""
 
 
-def latency(script: Script, carried: Carried, wire: Wire, needs: Needs) -> Latency:
-    """What each activity of a script waits for besides its bytes."""
-    links = _links(script, carried)
+def latency(
+    script: Script, carried: Carried, wire: Wire, needs: Needs, capacity: Floats
+) -> Latency:
+    """What each activity of a script waits for besides its bytes; ``capacity`` is of arcs."""
+    passing = _passing(script, carried, wire, capacity)
     longest = np.zeros(len(script))
     moves = np.flatnonzero(script.flow != NONE)
-    np.maximum.at(longest, script.activity[moves], links[moves])
+    np.maximum.at(longest, script.activity[moves], passing[moves])
     delay = script.steps * wire.startup_seconds
-    lag = script.steps * longest * wire.hop_seconds
-    if wire.startup_seconds or wire.hop_seconds:
-        ring = np.flatnonzero(_rings(script))
+    lag = script.steps * longest
+    if wire.startup_seconds or passing.any():
+        ring = np.flatnonzero(rings(script))
         hops = moves[np.isin(script.activity[moves], ring)]
         sent = np.zeros(len(script))
         np.maximum.at(sent, script.activity[hops], needs.together[hops])
-        once = wire.startup_seconds + longest * wire.hop_seconds
+        once = wire.startup_seconds + longest
         shown = np.zeros(len(script))
         for seconds in (needs.alone, needs.together):
-            ends = _passed_on(script, hops, seconds[hops], links[hops] * wire.hop_seconds, wire)
-            shown += np.maximum(ends - sent, once) / 2
+            done = _passed_on(script, hops, seconds[hops], passing[hops], wire)
+            shown += np.maximum(done - sent, once) / 2
         delay[ring], lag[ring] = wire.startup_seconds, (shown - wire.startup_seconds)[ring]
-    return Latency(script.seconds + delay, lag)
+    return Latency(script.seconds + delay, lag + _filling(script, wire, needs))
 
 
-def _links(script: Script, carried: Carried) -> Floats:
-    """Links on the longest path of each move; sprayed packets' mean; 0 within a host."""
-    paths = carried.paths
-    crossed = np.bincount(paths.owner(), weights=carried.parts, minlength=len(paths))
+def _passing(script: Script, carried: Carried, wire: Wire, capacity: Floats) -> Floats:
+    """Seconds on its way of the last packet of each move, where nothing else waits.
+
+    Sprayed packets' mean; 0 within a host.
+    """
+    links = _crossed(script, carried, np.ones(len(capacity)), but_one=False)
+    seconds = links * wire.hop_seconds
+    if wire.store_and_forward:
+        again = _crossed(script, carried, 1 / capacity, but_one=True)
+        seconds += again * wire.packet(script.gbit, messages(script, carried, wire))
+    return seconds
+
+
+def _crossed(script: Script, carried: Carried, each: Floats, *, but_one: bool) -> Floats:
+    """What the arcs on the way of each move sum up to, ``but_one``, the greatest; the worst path's.
+
+    ``each`` is of arcs.
+    """
+    paths, owner = carried.paths, carried.paths.owner()
+    value = each[paths.arcs]
+    total = np.bincount(owner, weights=value * carried.parts, minlength=len(paths))
+    if but_one:
+        greatest = np.zeros(len(paths))
+        np.maximum.at(greatest, owner, value)
+        total = np.maximum(total - greatest, 0.0)
     longest = np.zeros(len(carried.flows) + 1)
-    np.maximum.at(longest, paths.flow, crossed)
+    np.maximum.at(longest, paths.flow, total)
     return longest[script.flow]  # NONE is -1: the last, which is 0
 
 
-def _rings(script: Script) -> Bools:
-    """Activities of several steps in which everyone who sends to another host is also sent to."""
-    moves = np.flatnonzero((script.flow != NONE) & (script.steps[script.activity] > 1))
-    sent, got = (np.sort(_ends(script, moves, side)) for side in (script.sender, script.receiver))
-    ring = np.zeros(len(script), dtype=np.bool_)
-    ring[script.activity[moves]] = True
-    ring[np.sort(script.activity[moves])[sent != got]] = False
-    ring[sent[1:][sent[1:] == sent[:-1]] // max(script.gpus, 1)] = False
-    return ring
-
-
-def _ends(script: Script, moves: Ints, side: Ints) -> Ints:
-    """A number of activity and GPU, ascending with the activity."""
-    numbers: Ints = script.activity[moves] * max(script.gpus, 1) + side[moves]
-    return numbers
+def _filling(script: Script, wire: Wire, needs: Needs) -> Floats:
+    """Seconds until the first piece has come down each tree or chain, its last hop left out."""
+    waits = np.zeros(len(script))
+    if wire.piece_bytes:
+        moves = np.flatnonzero((script.flow != NONE) & pipelines(script)[script.activity])
+        activity = script.activity[moves]
+        times = script.times[activity]
+        piece = needs.own[moves] / times / wire.pieces(script.gbit[moves] / times)
+        np.maximum.at(waits, activity, (script.steps[activity] - times) * piece)
+    return waits
 
 
 def _passed_on(script: Script, hops: Ints, seconds: Floats, lag: Floats, wire: Wire) -> Floats:
@@ -103,8 +129,8 @@ def _passed_on(script: Script, hops: Ints, seconds: Floats, lag: Floats, wire: W
     if not len(hops):
         return done
     before = np.empty_like(hops)  # the hop that brings what each sends on
-    before[np.argsort(_ends(script, hops, script.sender))] = np.argsort(
-        _ends(script, hops, script.receiver)
+    before[np.argsort(ends(script, hops, script.sender))] = np.argsort(
+        ends(script, hops, script.receiver)
     )
     steps = script.steps[activity]
     length = np.bincount(activity, minlength=len(script))[activity]

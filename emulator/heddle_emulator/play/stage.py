@@ -10,7 +10,7 @@ GPUs have arcs of their own for NVLink, one out and one in, after those of the f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.streams import Streams, join_streams
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.latency import Needs, latency
+from heddle_emulator.play.messages import messages
 from heddle_emulator.play.same_way import same_way
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
@@ -48,24 +49,32 @@ def staged(
     Kept ``apart``, each path of a message is a stream of its own, whatever ways they take;
     ``in_step``, all QPs of a message are one, its slowest setting the pace.
     """
-    uses = _uses(2 * fabric.link_count, script, carried, wire)
+    told, script = script, _on_wire(script, carried, wire)
+    uses = _uses(2 * fabric.link_count, script, carried)
     moves = np.bincount(script.activity, minlength=len(script))
     single = (moves == 1)[script.activity] & (not in_step)
     crossing = np.flatnonzero(single & (script.flow != NONE))
     same = np.arange(len(carried.paths), dtype=np.int64) if apart else same_way(carried)
-    messages = _messages(script, carried, wire, crossing, same)
-    stepwise = _stepwise(script, carried, uses, ~single | (script.flow == NONE), wire)
-    streams = join_streams([messages.streams, stepwise.streams])
-    cost = latency(script, carried, wire, _needs(fabric, script, carried, uses))
+    each = _each_message(script, carried, crossing, same)
+    stepwise = _stepwise(script, carried, uses, ~single | (script.flow == NONE))
+    streams = join_streams([each.streams, stepwise.streams])
+    needs = _needs(fabric, script, carried, uses)
+    cost = latency(told, carried, wire, needs, fabric.structure.capacity)
     return Schedule(
         delay=cost.delay,
         lag=cost.lag,
         before=script.before,
         after=script.after,
         streams=streams,
-        activity=np.concatenate([messages.activity, stepwise.activity]),
-        gbit=np.concatenate([messages.gbit, stepwise.gbit]),
+        activity=np.concatenate([each.activity, stepwise.activity]),
+        gbit=np.concatenate([each.gbit, stepwise.gbit]),
     )
+
+
+def _on_wire(script: Script, carried: Carried, wire: Wire) -> Script:
+    """The script with the headers of all that leaves a host."""
+    sent = wire.sent(script.gbit, messages(script, carried, wire))
+    return replace(script, gbit=np.where(script.flow == NONE, script.gbit, sent))
 
 
 def _needs(fabric: Fabric, script: Script, carried: Carried, uses: _Uses) -> Needs:
@@ -84,9 +93,9 @@ def _needs(fabric: Fabric, script: Script, carried: Carried, uses: _Uses) -> Nee
     place = (wave[codes // arcs] + 1) * arcs + codes % arcs
     each = _by_qp(script, carried)[codes // arcs]
     found = []
-    for gbit in (own, _together(own, own / each, place)):
+    for gbit in (uses.gbit[wired], own[same], _together(own, own / each, place)[same]):
         seconds = np.zeros(len(script.flow))
-        np.maximum.at(seconds, move, gbit[same] / fabric.structure.capacity[arc])
+        np.maximum.at(seconds, move, gbit / fabric.structure.capacity[arc])
         found.append(seconds)
     return Needs(*found)
 
@@ -165,13 +174,13 @@ def _part_of_flow(carried: Carried, path: Ints) -> Floats:
     return part
 
 
-def _uses(arcs: int, script: Script, carried: Carried, wire: Wire) -> _Uses:
+def _uses(arcs: int, script: Script, carried: Carried) -> _Uses:
     crossing = np.flatnonzero(script.flow != NONE)
     place, path = _paths_of(carried, script.flow[crossing])
     use = places(carried.paths.first, path)
     lengths = np.diff(carried.paths.first)[path]
     move = np.repeat(crossing[place], lengths)
-    gbit = script.gbit[move] * wire.swelling * carried.parts[use]
+    gbit = script.gbit[move] * carried.parts[use]
     gbit *= np.repeat(_part_of_flow(carried, path), lengths)
     local = np.flatnonzero(script.flow == NONE)
     return _Uses(
@@ -187,7 +196,7 @@ def _uses(arcs: int, script: Script, carried: Carried, wire: Wire) -> _Uses:
     )
 
 
-def _messages(script: Script, carried: Carried, wire: Wire, moves: Ints, same: Ints) -> _Part:
+def _each_message(script: Script, carried: Carried, moves: Ints, same: Ints) -> _Part:
     """A stream for each way of each message, and one that never moves where there is none.
 
     QPs of a message that go the ``same`` way all along are at the same rate, so they are one.
@@ -200,7 +209,7 @@ def _messages(script: Script, carried: Carried, wire: Wire, moves: Ints, same: I
     qps = np.bincount(same, weights=paths.qp_count, minlength=len(paths)).astype(np.float64)[path]
     lengths = np.diff(paths.first)[path]
     use = places(paths.first, path)
-    gbit = script.gbit[moves[place]] * wire.swelling * qps / carried.flows.qps[paths.flow[path]]
+    gbit = script.gbit[moves[place]] * qps / carried.flows.qps[paths.flow[path]]
     streams = Streams(
         qps, np.full(len(path), np.inf), starts(lengths), paths.arcs[use], carried.parts[use]
     )
@@ -227,7 +236,7 @@ def _qps_held(carried: Carried) -> Floats:
     return held.astype(np.float64)
 
 
-def _stepwise(script: Script, carried: Carried, uses: _Uses, which: Bools, wire: Wire) -> _Part:
+def _stepwise(script: Script, carried: Carried, uses: _Uses, which: Bools) -> _Part:
     """One stream for each activity that has such moves."""
     moves = np.flatnonzero(which)
     activities, place = np.unique(script.activity[moves], return_inverse=True)
@@ -238,7 +247,7 @@ def _stepwise(script: Script, carried: Carried, uses: _Uses, which: Bools, wire:
         np.ones(len(activities)),
         np.full(len(activities), np.inf),
     )
-    np.maximum.at(largest, place, script.gbit[moves] * np.where(crossing, wire.swelling, 1.0))
+    np.maximum.at(largest, place, script.gbit[moves])
     np.maximum.at(weight, place[crossing], carried.flows.qps[flow].astype(np.float64))
     limit[place[crossing][_qps_held(carried)[flow] < carried.flows.qps[flow]]] = 0.0
     stream = np.full(len(script), NONE, dtype=np.int64)

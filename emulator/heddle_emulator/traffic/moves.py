@@ -38,6 +38,8 @@ class Moves:
     before: Ints
     """With ``after``: pairs of activities of which one waits for the other."""
     after: Ints
+    times: float = 1.0
+    """How often all of it is done, one time after another."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -53,6 +55,7 @@ class Moves:
             self.bytes * times,
             self.before,
             self.after,
+            self.times * times,
         )
 
 

@@ -33,6 +33,8 @@ class Script:
     """That each activity computes before it sends, shape (activities,)."""
     steps: Ints
     """Messages that follow one another in each activity, shape (activities,)."""
+    times: Floats
+    """How often each activity is done, one time after another; ``steps`` are of all."""
     label: Ints
     """Index into ``labels`` of each activity."""
     labels: tuple[str, ...]
@@ -84,11 +86,13 @@ class Writer:
         self._sets: dict[tuple[str, str], tuple[int, Party]] = {}
         self._columns: dict[str, list[Ints]] = {}
         self._seconds: list[Floats] = []
+        self._times: list[Floats] = []
         self._gbit: list[Floats] = []
 
     def compute(self, seconds: float, after: Ints, label: str = "compute") -> Ints:
         """One activity that takes its time and sends nothing."""
         row = self._activities(np.array([seconds]), np.zeros(1, dtype=np.int64), label)
+        self._times.append(np.ones(1))
         self._wait(row, after)
         return row
 
@@ -102,6 +106,7 @@ class Writer:
         An empty ``phase`` may run at any time.
         """
         rows = self._activities(np.zeros(len(moves)), moves.steps, label)
+        self._times.append(np.full(len(moves), max(moves.times, 1.0)))
         if len(after) > 1:
             after = self.meet(after, label)
         first = np.setdiff1d(np.arange(len(moves)), moves.after)
@@ -129,6 +134,7 @@ class Writer:
             flows=self._flows(codes, sent),
             seconds=np.concatenate([np.empty(0), *self._seconds]),
             steps=self._column("steps"),
+            times=np.concatenate([np.empty(0), *self._times]),
             label=self._column("label"),
             labels=tuple(self._labels),
             before=self._column("before"),

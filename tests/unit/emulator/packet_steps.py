@@ -18,8 +18,6 @@ QUEUED = 8
 links busy, and few enough that what waits at one link is not sent on another, as congestion control
 or flow control sees to."""
 MOST_HOPS = 6
-HOPS = 4
-"""Of most ways; a packet is sent once for each, and counted once as what it carries."""
 
 
 @dataclass(slots=True)
@@ -45,8 +43,7 @@ def twin_of(
     """A twin that plays a script, and the wire of the same costs for the fluid world.
 
     The largest message has so many packets. Activities are single messages, or rings whose hops
-    pass on in steps; ranks are alone on their hosts. A packet is sent on when all of it is there,
-    which the fluid world counts as time on the hop.
+    pass on in steps; ranks are alone on their hosts. A packet is sent on when all of it is there.
     """
     steps = script.steps[script.activity]
     largest = float((script.gbit / np.maximum(steps, 1)).max())
@@ -69,8 +66,8 @@ def twin_of(
         delay=startup,
         hop_seconds=hop,
     )
-    again = packet / fastest * (HOPS - 1) / HOPS
-    return twin, Wire(startup_seconds=startup, hop_seconds=hop + again)
+    size = round(packet * 1e9 / 8)
+    return twin, Wire(size, 0, startup, hop, store_and_forward=True)
 
 
 def _in_order(script: Script) -> list[int]:

@@ -75,9 +75,10 @@ def test_times_are_messages_too() -> None:
     """A thousand small exchanges cost a thousand times their latency, whatever their size."""
     small = Exchange("all_reduce", Group.DP, 1000.0, 1000)
     told = Workload("test", Parallelism(), 0.0, (small,), slices=1)
-    setting = Setting(replace(ROCE, hop_seconds=0.0))
+    setting = Setting(replace(ROCE, hop_seconds=0.0, store_and_forward=False))
     (found,) = _played(fabric := _fabric(), _placed(fabric, told), setting=setting)
-    wire = 1000 * 1000 * (2 * 7 / 8) / (100 * GB) * ROCE.swelling
+    header = 2 * 3 * ROCE.header_bytes  # of a packet in each step, on either channel
+    wire = 1000 * (1000 / 2 * (2 * 7 / 8) + header) / (50 * GB)
     assert found.seconds == pytest.approx(1000 * 2 * 3 * ROCE.startup_seconds + wire)
 
 

@@ -10,7 +10,6 @@ streams ended, calls under way finished within the drain, store closed.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import secrets
@@ -42,6 +41,7 @@ from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedu
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.api import Api, Rooms
+from heddle_controller.serve.garbage import Caretaker
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.replicas.exchange import Exchange
 from heddle_controller.serve.security.budget import Allowance
@@ -134,9 +134,8 @@ async def run(settings: Settings) -> None:
         for task in (leading, following):
             stack.callback(task.cancel)
         await tenure.known.wait()
-        # Modules and wiring stay for good: to look through them for garbage would stop all
-        # answers for tens of milliseconds each time.
-        gc.freeze()
+        caretaker = tasks.create_task(Caretaker().run(), name="garbage")
+        stack.callback(caretaker.cancel)
         # While a plan is made the loop waits for the interpreter several times for each answer.
         sys.setswitchinterval(SWITCH_SECONDS)
         api.set_serving(serving=True)

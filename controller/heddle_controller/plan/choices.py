@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.underlay import UNREACHED, Underlay, underlay
@@ -70,16 +71,29 @@ def _step(
     return found
 
 
-def cost_of(plan: Plan, path: int) -> Floats:
-    """Utilisation each arc would have with the QPs of one path on it instead, shape (arcs,)."""
-    arcs = len(plan.fabric.structure.tail)
-    rest = plan.paths.take(np.delete(np.arange(len(plan.paths)), path))
+def cost_of(plan: Plan, path: int, loads: Floats) -> Floats:
+    """Utilisation each arc would have with the QPs of one path on it instead, shape (arcs,).
+
+    ``loads`` are the plan's, of each arc. Only what the flow's own job puts on arcs is summed up
+    anew, and of a flow that may run at any time not even that.
+    """
+    flow = int(plan.paths.flow[path])
+    if plan.flows.phase[flow] == ANY_PHASE:
+        gbps = float(plan.paths.gbps(plan.flows)[path])
+        moved = loads + gbps
+        moved[plan.paths.of(path)] -= gbps
+        return utilization(plan.fabric, moved)
+    arcs, own = len(loads), plan.flows.job[plan.paths.flow] == plan.flows.job[flow]
+    before = plan.paths.take(np.flatnonzero(own))
+    own[path] = False
+    rest = plan.paths.take(np.flatnonzero(own))
     # Arcs do not depend on each other, so a path over all of them asks all at once.
     everywhere = Paths(
-        flow=np.append(rest.flow, plan.paths.flow[path]),
+        flow=np.append(rest.flow, flow),
         first_qp=np.append(rest.first_qp, plan.paths.first_qp[path]),
         last_qp=np.append(rest.last_qp, plan.paths.last_qp[path]),
         first=np.append(rest.first, rest.first[-1] + arcs),
         arcs=np.concatenate([rest.arcs, np.arange(arcs, dtype=np.int64)]),
     )
-    return utilization(plan.fabric, arc_loads(arcs, plan.flows, everywhere))
+    change = arc_loads(arcs, plan.flows, everywhere) - arc_loads(arcs, plan.flows, before)
+    return utilization(plan.fabric, loads + change)

@@ -53,17 +53,25 @@ class Explanation:
     """Shortest paths over links that take new paths."""
 
 
-def explain(plan: Plan, flow_row: int) -> Explanation:
-    """Explain one flow, by its row in the plan's flows."""
+def explain(plan: Plan, flow_row: int, loads: Floats | None = None) -> Explanation:
+    """Explain one flow, by its row in the plan's flows.
+
+    ``loads`` are those of the plan's arcs, where they are known already.
+    """
     paths = np.flatnonzero(plan.paths.flow == flow_row)
-    loads = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
+    if loads is None:
+        loads = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
     hops = [hop for at, path in enumerate(paths.tolist()) for hop in _hops(plan, at, path, loads)]
     blank = np.zeros(len(loads))
     now = choice(plan, flow_row, plan.fabric.plannable, blank)
     healthy = choice(plan, flow_row, np.ones(len(loads), dtype=np.bool_), blank)
     reasons = [
         *_unrouted(plan, flow_row, len(paths)),
-        *(text for at, path in enumerate(paths.tolist()) for text in _path(plan, at, path, hops)),
+        *(
+            text
+            for at, path in enumerate(paths.tolist())
+            for text in _path(plan, at, path, hops, loads)
+        ),
         *_fabric(now, healthy),
     ]
     return Explanation(flow_row, tuple(paths.tolist()), tuple(hops), tuple(reasons), now.count)
@@ -85,7 +93,7 @@ def _unrouted(plan: Plan, flow: int, paths: int) -> Iterator[str]:
         yield f"{plan.flows.ids[flow]} has no path: {reason}."
 
 
-def _path(plan: Plan, at: int, path: int, hops: Sequence[HopLoad]) -> Iterator[str]:
+def _path(plan: Plan, at: int, path: int, hops: Sequence[HopLoad], loads: Floats) -> Iterator[str]:
     """What one path is, how full, what else there was, and what happens if it breaks."""
     worst = max((hop for hop in hops if hop.path == at), key=lambda hop: hop.utilization)
     qps = plan.paths.qp_count[path]
@@ -95,7 +103,7 @@ def _path(plan: Plan, at: int, path: int, hops: Sequence[HopLoad]) -> Iterator[s
         f"is {_label(plan, worst.arc)}, {worst.load_gbps:g} of {worst.capacity_gbps:g} Gbit/s, "
         f"{_shared(plan, worst)}."
     )
-    yield _compared(plan, path, worst.utilization)
+    yield _compared(plan, path, worst.utilization, loads)
     yield _drained(plan, path) or _backup(plan, path)
 
 
@@ -121,10 +129,10 @@ def _shared(plan: Plan, hop: HopLoad) -> str:
     return f"shared with {', '.join(named)}" + (f" and {more} more" if more else "")
 
 
-def _compared(plan: Plan, path: int, worst: float) -> str:
+def _compared(plan: Plan, path: int, worst: float, loads: Floats) -> str:
     """The path beside the shortest ones there are."""
     flow, length = int(plan.paths.flow[path]), len(plan.paths.of(path))
-    offered = choice(plan, flow, plan.fabric.plannable, cost_of(plan, path))
+    offered = choice(plan, flow, plan.fabric.plannable, cost_of(plan, path, loads))
     if not offered.count:
         return "No path avoids links that are down or drained; it stays until there is one."
     if length > offered.hops:

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.load import arc_loads
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import Committed
 
@@ -36,6 +37,11 @@ class FlowIndex:
     def rows(self) -> dict[str, int]:
         """Flow row by id."""
         return {flow: row for row, flow in enumerate(self.plan.flows.ids)}
+
+    @cached_property
+    def loads(self) -> Floats:
+        """Load of each arc, Gbit/s."""
+        return arc_loads(len(self.plan.fabric.structure.tail), self.plan.flows, self.plan.paths)
 
     def pairs(self, source: Ints, destination: Ints) -> Ints:
         """One number for each pair of node rows."""

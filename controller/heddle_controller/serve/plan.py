@@ -124,7 +124,7 @@ class PlanService(PlanServiceServicer):
 
 
 def _explained(index: FlowIndex, row: int) -> pb.ExplainFlowResponse:
-    explanation = explain(index.plan, row)
+    explanation = explain(index.plan, row, index.loads)
     return codec.explanation_to_pb(index.plan, index.ports, explanation)
 
 

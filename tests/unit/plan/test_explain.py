@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
 
 from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Plan
+from heddle_controller.plan.choices import cost_of
 from heddle_controller.plan.explain import Explanation, explain
 from tests.unit.plan.building import Draft, Wish, clos, joined, wishes
 
@@ -163,3 +170,29 @@ def test_many_sharers_are_counted() -> None:
     ways = {f"f{i}": [(0, 0, f"n{i} leaf0 spine0 leaf1 n{i + 8}")] for i in range(8)}
     told = explain(Draft(fabric, flows, ways).plan(), 3)
     assert "shared with f0, f1, f2, f4, f5 and 2 more" in told.reasons[0]
+
+
+@pytest.mark.parametrize("phases", [("", ""), ("x", "y"), ("x", "x"), ("x", "")])
+def test_the_cost_of_another_link_is_that_of_a_plan_with_the_path_there(
+    phases: tuple[str, str],
+) -> None:
+    """For each arc: the utilisation that it has in the plan with this one path moved to it."""
+    plan = two(0, 0)
+    flows = replace(
+        plan.flows,
+        phase=np.array([{"": ANY_PHASE, "x": 0, "y": 1}[name] for name in phases]),
+        phase_names=("x", "y"),
+        job=np.zeros(2, dtype=np.int64),
+    )
+    plan = replace(plan, flows=flows)
+    arcs = len(plan.fabric.structure.tail)
+    loads = arc_loads(arcs, flows, plan.paths)
+    for path in range(len(plan.paths)):
+        costs = cost_of(plan, path, loads)
+        ways = [plan.paths.of(row) for row in range(len(plan.paths))]
+        for arc in range(arcs):
+            moved = [*ways[:path], np.array([arc]), *ways[path + 1 :]]
+            first = np.concatenate([[0], np.cumsum([len(way) for way in moved])])
+            other = replace(plan.paths, arcs=np.concatenate(moved), first=first)
+            expected = arc_loads(arcs, flows, other)[arc] / plan.fabric.structure.capacity[arc]
+            assert costs[arc] == pytest.approx(expected)

@@ -114,7 +114,8 @@ class Intake:
 
         async def check() -> int:
             record = await self._store.get_fabric(fabric)
-            resolve(demands, record.fabric, origin=f"demands {name!r}")
+            origin = f"demands {name!r}"
+            await asyncio.to_thread(resolve, demands, record.fabric, origin=origin)
             return record.revision
 
         async def write(revision: int) -> DemandRecord:

@@ -281,7 +281,9 @@ class Committed:
     def switches(self) -> tuple[str, ...]:
         """Ids of the switches that this plan wants entries in."""
         ids = self.plan.fabric.structure.nodes.ids
-        return tuple(ids[row] for row in np.unique(self.program.entries.switch).tolist())
+        switch = self.program.entries.switch  # ascending
+        first = np.flatnonzero(np.diff(switch, prepend=-1))
+        return tuple(ids[row] for row in switch[first].tolist())
 
     def programmed_switches(self) -> tuple[str, ...]:
         """Those of ``switches`` that hold all of this plan."""

@@ -31,8 +31,7 @@ class DemandTables(Part):
         request: Request = NOBODY,
     ) -> DemandRecord:
         """See ``WorkStore``."""
-        body = await asyncio.to_thread(pack_demands, demands)
-        print_ = fingerprint("put_demands", fabric, name, body)
+        body, print_ = await asyncio.to_thread(_packed, fabric, name, demands)
 
         def put(connection: sqlite3.Connection) -> DemandRecord:
             check_revision(connection, fabric, checked_revision)
@@ -70,6 +69,12 @@ class DemandTables(Part):
 
         codec = (nothing, lambda _: None)
         await self._write(fabric, lambda c: once(c, request, print_, lambda: delete(c), codec))
+
+
+def _packed(fabric: str, name: str, demands: Demands) -> tuple[bytes, str]:
+    """A set as it is kept, and as a request for it is known again by."""
+    body = pack_demands(demands)
+    return body, fingerprint("put_demands", fabric, name, body)
 
 
 def demands_of(connection: sqlite3.Connection, fabric: str) -> list[DemandRecord]:

@@ -45,8 +45,8 @@ class DemandPart(Part):
         request: Request = NOBODY,
     ) -> DemandRecord:
         """See ``WorkStore``."""
-        body = await asyncio.to_thread(pack_demands, demands)
-        blob, text, field = Blob(f"demands-{new_token()}", body), demands_text(body), _field(name)
+        body, text, asked = await asyncio.to_thread(_packed, fabric, name, demands)
+        blob, field = Blob(f"demands-{new_token()}", body), _field(name)
 
         def decide(given: View | None) -> tuple[Change, DemandRecord]:
             view, guard = at_revision(given, fabric, checked_revision)
@@ -66,7 +66,7 @@ class DemandPart(Part):
             )
             return change, DemandRecord(name, demands, new.etag, now)
 
-        ask = Ask(request, fingerprint("put_demands", fabric, name, body))
+        ask = Ask(request, asked)
         return await self._write(
             fabric, ask, decide, lambda answer: DemandRecord(name, demands, *orjson.loads(answer))
         )
@@ -139,6 +139,12 @@ class DemandPart(Part):
         used = {w.blob for view in views for n in view.names(DEMANDS) if (w := set_of(view, n))}
         for blob in set(self._shared.demands) - used - {newest}:
             del self._shared.demands[blob]
+
+
+def _packed(fabric: str, name: str, demands: Demands) -> tuple[bytes, str, str]:
+    """A set as it is kept, for the audit trail, and as a request is known again by."""
+    body = pack_demands(demands)
+    return body, demands_text(body), fingerprint("put_demands", fabric, name, body)
 
 
 def set_of(view: View, name: str) -> _Set | None:

@@ -57,7 +57,7 @@ class FabricPart(Part):
         def decide(view: View | None) -> tuple[Change, FabricRecord]:
             return self._put(view, wanted, blob, request)
 
-        ask = Ask(request, wanted.fingerprint())
+        ask = Ask(request, await asyncio.to_thread(wanted.fingerprint))
         return await self._write(name, ask, decide, wanted.decode)
 
     def _put(

@@ -38,6 +38,7 @@ from tests.bench.opensm import OpensmError
 from tests.bench.published import measure as published
 from tests.bench.push import measure as push
 from tests.bench.race import measure as race
+from tests.bench.reads import measure as reads
 from tests.bench.repair import measure as repair
 from tests.bench.rows import DEFAULT, FULL, QUICK, Row, Scale
 from tests.bench.same_world import measure as same_world
@@ -59,6 +60,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "push": push,
     "event": event,
     "submits": submits,
+    "reads": reads,
     "fluid": fluid,
     "published": published,
     "collectives": collectives,

@@ -1,0 +1,232 @@
+"""How long small questions wait while a controller plans the largest fabric, and rolls it out.
+
+A real controller in a process of its own, on a Redis, with an agent for every switch in another
+process. It is handed the traffic of the whole fabric, again and again with other pairs. Clients ask
+for a job, a page of jobs, the plan's summary, one flow's explanation, a page of links and the like,
+one call after the other over connections of their own. Each answer counts for what the controller
+was doing when it was asked for: planning, from the demands taken to the plan committed, or rolling
+out, from then until the last switch has acknowledged it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import grpc
+
+from heddle.v1 import (
+    fabric_pb2,
+    fabric_pb2_grpc,
+    overlay_pb2,
+    overlay_pb2_grpc,
+    placement_pb2,
+    placement_pb2_grpc,
+    plan_pb2,
+    plan_pb2_grpc,
+)
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_emulator.client import Client
+from heddle_emulator.fleet import Controller
+from tests.bench.planned import size_of
+from tests.bench.rows import Row, Scale, spread
+from tests.bench.screen import Screen
+from tests.bench.workloads import published_zones, zone_traffic
+from tests.redis_server import EVERY_SECOND, RedisServer
+from tests.unit.store.samples import job
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "fabrics/bench"
+MOST_SECONDS = 0.020
+"""Of 99 % of the answers during a plan."""
+READERS = 4
+PAUSE = 0.005
+"""Seconds between an answer and the next question of a client."""
+JOBS = 100
+IDLE_SECONDS = 2.0
+PATIENCE = 120.0
+IDLE, TAKING, PLANNING, ROLLING = "idle", "taking demands", "full plan", "rollout"
+
+Ask = Callable[[], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class Answers:
+    """What was asked when, and how long it took, by kind of question."""
+
+    phase: str = IDLE
+    seconds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """By phase and kind."""
+
+    async def time(self, kind: str, ask: Ask) -> None:
+        """Ask once; what was begun in a phase counts for it."""
+        phase, begin = self.phase, time.perf_counter()
+        await ask()
+        took = time.perf_counter() - begin
+        self.seconds.setdefault(phase, {}).setdefault(kind, []).append(took)
+
+    def all(self, phase: str) -> list[float]:
+        """Seconds of all answers of a phase."""
+        return [value for values in self.seconds.get(phase, {}).values() for value in values]
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """One row for reads during a plan, one for those during its rollout."""
+    fabric = published_zones(scale)
+    title = f"small reads from a controller, {size_of(fabric)}"
+    with screen.progress(title, 1) as advance:
+        answers = asyncio.run(_asked(fabric, scale.plan_runs))
+        advance(1)
+    return [_row(title, answers, phase) for phase in (PLANNING, ROLLING, TAKING)]
+
+
+def _row(title: str, answers: Answers, phase: str) -> Row:
+    busy, idle = spread(answers.all(phase)), spread(answers.all(IDLE))
+    judged = phase == PLANNING
+    kinds = {kind: spread(values) for kind, values in answers.seconds[phase].items()}
+    worst = max(kinds, key=lambda kind: kinds[kind]["p99"])
+    return Row(
+        title,
+        f"Heddle, {phase}",
+        f"p50 {busy['median'] * 1e3:.1f} ms, p99 {busy['p99'] * 1e3:.1f} ms",
+        f"p99 < {MOST_SECONDS * 1e3:.0f} ms" if judged else "",
+        busy["p99"] < MOST_SECONDS if judged else None,
+        f"{len(answers.all(phase)):,} answers to {READERS} clients; the slowest {worst}"
+        f" ({busy['most'] * 1e3:.0f} ms); idle p99 {idle['p99'] * 1e3:.1f} ms",
+        {"all": busy, "idle": idle, "kinds": kinds},
+    )
+
+
+async def _asked(fabric: Fabric, runs: int) -> Answers:
+    with tempfile.TemporaryDirectory(prefix="heddle-bench-") as name:
+        folder = Path(name)
+        with RedisServer(folder / "redis", *EVERY_SECOND) as server:
+            options = (f"--store={server.url}", "--calls-per-second=0", "--client-streams=0")
+            async with Controller(folder, *options) as controller:
+                return await _served(controller.api, fabric, folder, runs)
+
+
+async def _served(api: str, fabric: Fabric, folder: Path, runs: int) -> Answers:
+    file = folder / "fabric.json"
+    save_fabric_file(fabric, file)
+    async with Client(api, NAME) as client:
+        await client.put_fabric(fabric)
+        await client.committed_plan(0, PATIENCE)
+        hosts = list(fabric.structure.host_names)
+        async with agents(api, file):
+            names = [f"j{number}" for number in range(JOBS)]
+            for number, each in enumerate(names):
+                await client.submit(job(each, (hosts[2 * number], hosts[2 * number + 1])))
+            await client.programmed_jobs(names, PATIENCE)
+            return await _busy(client, fabric, runs)
+
+
+async def _busy(client: Client, fabric: Fabric, runs: int) -> Answers:
+    answers, plan = Answers(), await client.plan()
+    own = plan.routed_count + plan.unrouted_count
+    readers = [asyncio.create_task(_read(client.address, answers, turn)) for turn in range(READERS)]
+    try:
+        await asyncio.sleep(IDLE_SECONDS)
+        for seed in range(runs):
+            flows = zone_traffic(fabric, seed)
+            answers.phase = TAKING
+            await client.put_demands("all", fabric, flows)
+            answers.phase = PLANNING
+            plan = await client.committed_plan(own + len(flows), PATIENCE)
+            answers.phase = ROLLING
+            await client.programmed_plan(plan.generation - 1, PATIENCE)
+            answers.phase = "between"
+            await asyncio.sleep(IDLE_SECONDS)
+    finally:
+        for reader in readers:
+            reader.cancel()
+        ended = await asyncio.gather(*readers, return_exceptions=True)
+    for error in ended:
+        if isinstance(error, Exception):
+            raise error
+    return answers
+
+
+async def _read(address: str, answers: Answers, turn: int) -> None:
+    """Ask one question after the other, for ever, over a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(address, options) as channel:
+        kinds = list(_questions(channel).items())
+        for number in count(turn):
+            kind, ask = kinds[number % len(kinds)]
+            await answers.time(kind, ask)
+            await asyncio.sleep(PAUSE)
+
+
+def _questions(channel: grpc.aio.Channel) -> dict[str, Ask]:
+    """The small reads, each answered with a page at most."""
+    jobs = placement_pb2_grpc.PlacementServiceStub(channel)
+    plans = plan_pb2_grpc.PlanServiceStub(channel)
+    fabrics = fabric_pb2_grpc.FabricServiceStub(channel)
+    overlays = overlay_pb2_grpc.OverlayServiceStub(channel)
+    one = placement_pb2.GetJobRequest(name=f"{NAME}/jobs/j1")
+    page = placement_pb2.ListJobsRequest(parent=NAME, page_size=20)
+    plan = plan_pb2.GetPlanRequest(name=f"{NAME}/plan")
+    watch = plan_pb2.WatchPlanRequest(name=f"{NAME}/plan")
+    flow: list[str] = []
+
+    async def explained() -> None:
+        if not flow:
+            first = await plans.ListRoutes(
+                plan_pb2.ListRoutesRequest(parent=f"{NAME}/plan", job="j1", page_size=1)
+            )
+            flow.append(first.routes[0].flow)
+        await plans.ExplainFlow(plan_pb2.ExplainFlowRequest(plan=f"{NAME}/plan", flow=flow[0]))
+
+    async def watched() -> None:
+        call = plans.WatchPlan(watch)
+        await call.read()
+        call.cancel()
+
+    return {
+        "GetJob": lambda: jobs.GetJob(one),
+        "ListJobs": lambda: jobs.ListJobs(page),
+        "GetPlan": lambda: plans.GetPlan(plan),
+        "ListFabrics": lambda: fabrics.ListFabrics(fabric_pb2.ListFabricsRequest()),
+        "ListLinks not up": lambda: fabrics.ListLinks(
+            fabric_pb2.ListLinksRequest(parent=NAME, page_size=20, not_up_only=True)
+        ),
+        "ListLinks": lambda: fabrics.ListLinks(
+            fabric_pb2.ListLinksRequest(parent=NAME, page_size=20)
+        ),
+        "ExplainFlow": explained,
+        "WatchPlan, first": watched,
+        "GetOverlay": lambda: overlays.GetOverlay(
+            overlay_pb2.GetOverlayRequest(name=f"{NAME}/overlay")
+        ),
+    }
+
+
+@asynccontextmanager
+async def agents(address: str, file: Path) -> AsyncIterator[None]:
+    """Agents of all switches in a process of their own; entered once all have a session."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.bench.reads_agents", address, str(file), NAME),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "GRPC_VERBOSITY": "ERROR"},
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            assert await process.stdout.readline() == b"connected\n", "agents did not connect"
+        yield
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

@@ -35,6 +35,11 @@ def end_if_asked() -> None:
     Raises:
         CancelledError: somebody has asked for the end of this task.
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if asked_to_end():
         raise asyncio.CancelledError
+
+
+def asked_to_end() -> int:
+    """How often the present task was asked to end, and was not told to go on after all."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0

@@ -28,6 +28,7 @@ from redis.exceptions import (
 )
 
 from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.reconcile.waiting import asked_to_end
 from heddle_controller.store.redis.address import Address, Files, connect, find
 
 log = structlog.stdlib.get_logger(__name__)
@@ -116,7 +117,7 @@ class Link:
                 have done what it was asked or not.
         """
         self.check(inner=inner)
-        client = self._client
+        client, asked = self._client, asked_to_end()
         self._under_way += 1
         self._idle.clear()
         try:
@@ -124,6 +125,8 @@ class Link:
                 client = client or await self._find()
                 answer = await make(client)
         except AWAY as error:
+            if asked_to_end() > asked:
+                raise asyncio.CancelledError from error
             if client is self._client:  # not of one that has been given up already
                 self.lost(error)
             raise self.refusal() from error
@@ -134,6 +137,8 @@ class Link:
             if not self._under_way:
                 self._idle.set()
         self.heard()
+        if asked_to_end() > asked:  # the library may take a cancellation for an answer
+            raise asyncio.CancelledError
         return answer
 
     async def _find(self) -> Redis:

@@ -73,10 +73,11 @@ class RedisRelay:
                     await self._subscribed(post, channels)
                     yield None
                     async for letter in self._read(post):
+                        end_if_asked()
                         yield letter
             except (RedisError, OSError, TimeoutError, Unavailable) as error:
                 log.debug("post not read", store=self._link.name, why=str(error))
-                end_if_asked()
+            end_if_asked()  # the library may take a cancellation for a letter, or for none
             await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
 
     async def _subscribed(self, post: Any, channels: list[str]) -> None:  # noqa: ANN401 - has no types

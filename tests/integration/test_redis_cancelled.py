@@ -1,0 +1,75 @@
+"""Whoever waits for a Redis ends when told to, at whatever point that reaches him."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis.relay import RedisRelay, open_relay
+from tests.redis_server import NEVER, RedisServer
+
+TIMES = 60
+GRACE = 5.0
+"""Seconds after which a task that was cancelled is taken to go on for ever."""
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[tuple[RedisStore, RedisRelay]]:
+    """A store and a relay on a server of their own."""
+    with RedisServer(folder, *NEVER) as server:
+        store = await open_redis(server.url)
+        relay = open_relay(server.url, store.link)
+        try:
+            yield store, relay
+        finally:
+            await relay.close()
+            await store.close()
+
+
+async def read(_: RedisStore, relay: RedisRelay) -> None:
+    """Read letters for ever."""
+    async for _letter in relay.letters("box"):
+        pass
+
+
+async def send(_: RedisStore, relay: RedisRelay) -> None:
+    """Send letters for ever."""
+    while True:
+        await relay.send("box", b"x" * 2000)
+
+
+async def ask(store: RedisStore, _: RedisRelay) -> None:
+    """Ask for ever."""
+    while True:
+        await store.link.call(lambda client: client.ping())
+
+
+@pytest.mark.parametrize("work", [read, send, ask])
+async def test_it_ends(
+    tmp_path: Path, work: Callable[[RedisStore, RedisRelay], Coroutine[Any, Any, None]]
+) -> None:
+    """A cancellation is never lost in the library, wherever it meets it; nor is the server."""
+    chance = random.Random(1)
+    async with opened(tmp_path) as (store, relay):
+        busy = asyncio.create_task(send(store, relay))
+        for number in range(TIMES):
+            task = asyncio.create_task(work(store, relay))
+            await asyncio.sleep(chance.choice([0, 0.002]) * chance.random())
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            task.cancel()
+            done, _ = await asyncio.wait([task], timeout=GRACE)
+            assert done, f"number {number} goes on: {task.get_stack()}"
+            assert task.cancelled()
+        assert not busy.done()
+        busy.cancel()
+        await asyncio.wait([busy])
+        assert store.link.up
+        assert not store.link.losses, "that somebody gave up is no loss of the server"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import pytest
 from heddle_emulator.cli import run
 from heddle_emulator.netns import mark
 from tests.integration.labbing import require_lab
+from tests.needs import missing
+
+DRILLS = Path(__file__).parents[1] / "drills" / "netns"
 
 DRILL = """
 drill: smallest
@@ -98,3 +102,22 @@ def test_an_interrupted_drill_leaves_nothing(tmp_path: Path) -> None:
     playing.send_signal(signal.SIGINT)
     assert playing.wait(60) == 130
     assert not [lab for lab in _labs() - before if own in lab]
+
+
+def test_a_leader_dies_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    """Of two controllers on a Redis one dies having committed its plan; the other leads.
+
+    What must hold is in the drill: no flow stranded or looped, no acknowledged change forgotten,
+    and all switches hold the answer in the end.
+    """
+    require_lab()
+    if shutil.which("redis-server") is None:
+        missing("redis-server: apt-get install redis-server")
+    drill = DRILLS / "leader-dies-at-commit.yaml"
+    status = run(["drill", str(drill), "--runs", "1", "--report", str(tmp_path)])
+    document = json.loads((tmp_path / "leader-dies-at-commit.json").read_text())
+    assert status == 0, document["fault"] or document["expectations"]
+    (story,) = document["stories"]
+    told = [event["text"] for event in story["events"]]
+    assert sum(text.endswith(" leads") for text in told) == 1
+    assert any("in every FIB" in text for text in told)

@@ -76,6 +76,12 @@ MEASURES = {
         worlds=NETNS,
     ),
     "acked": Measure("until every agent had acknowledged it", "s", per_probe=False),
+    "forgotten": Measure(
+        "changes that a controller had acknowledged and that none wants any more",
+        "changes",
+        per_probe=False,
+        worlds=NETNS,
+    ),
     "converged": Measure(
         "from the last step until nothing is left to push", "s", per_probe=False, worlds=FLUID
     ),

@@ -25,7 +25,7 @@ class Kind(Enum):
     MEND = "mend"
     """Cables, or "all" that was cut or silenced."""
     KILL = "kill"
-    """SIGKILL "controller" or the agent of a switch."""
+    """SIGKILL "controller", of several the one that leads, or the agent of a switch."""
     START = "start"
     """Start again what was killed."""
     DRAIN = "drain"
@@ -258,6 +258,8 @@ class LabSpec:
     """Seconds for which agents remember a lost cable: short, as a drill loses one often."""
     programs: bool = True
     """Whether there are a controller and agents."""
+    controllers: int = 1
+    """Several share a Redis, and one of them leads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 ``python -m heddle_emulator.fleet.mortal FOLDER serve ...`` is ``heddle-controller serve ...``,
 save that before it calls its store or an agent it looks into a folder for what shall go wrong:
 
-- ``die`` names a point of its work, at which it then kills itself with SIGKILL,
+- ``die`` names a point of its work, at which it then kills itself with SIGKILL; of several that
+  share a folder only the leader comes to one,
 - ``store-down`` has every call of the store fail,
 - ``skew`` is a number of seconds by which its clock is wrong.
 
@@ -27,6 +28,7 @@ from heddle_controller.app import SystemClock, main
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.store.embedded import EmbeddedStore
+from heddle_controller.store.redis import RedisStore
 from heddle_emulator.fleet.orders import DIE, SKEW, STORE_DOWN
 
 AFTER = {"intent": "intent", "commit": "commit"}
@@ -73,9 +75,10 @@ class Fate:
 
 def break_in(fate: Fate) -> None:
     """Have calls of the store and of agents, and the clock, meet their fate first."""
-    for name, method in inspect.getmembers(EmbeddedStore, inspect.iscoroutinefunction):
-        if not name.startswith("_") and name not in ALWAYS:
-            setattr(EmbeddedStore, name, _fated(name, method, fate))
+    for store in (EmbeddedStore, RedisStore):
+        for name, method in inspect.getmembers(store, inspect.iscoroutinefunction):
+            if not name.startswith("_") and name not in ALWAYS:
+                setattr(store, name, _fated(name, method, fate))
     push = Gateway.push
 
     @functools.wraps(push)

@@ -19,6 +19,12 @@ class Orders:
         """Whether nothing shall go wrong."""
         return not any(self.folder.iterdir())
 
+    @property
+    def deadly(self) -> str:
+        """The point at which somebody is to die who has not come to it; "" for none."""
+        path = self.folder / DIE
+        return path.read_text() if path.exists() else ""
+
     def die_at(self, point: str) -> None:
         """Die as soon as it comes to a point of its work: see ``mortal``."""
         (self.folder / DIE).write_text(point)

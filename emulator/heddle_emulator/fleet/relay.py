@@ -1,7 +1,8 @@
-"""A port that passes connections on to wherever the controller is at the time, or to nowhere.
+"""Doors that pass connections on to wherever the controller is at the time, or to nowhere.
 
 Agents and clients know one address for as long as they live, whichever port a controller
-has taken when it started anew; and what lies between them can be cut.
+has taken when it started anew; and what lies between them can be cut. What a door listens
+on, and how it reaches the controller, is a kind of door's own.
 """
 
 from __future__ import annotations
@@ -9,28 +10,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 BYTES = 1 << 18
 
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-class TcpRelay:
-    """Use as ``async with``; ``target`` may be set anew at any time."""
 
-    def __init__(self, target: str = "") -> None:
-        self.target = target
-        """host:port; empty: nowhere."""
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        host, port = self._socket.getsockname()
-        self.address = f"{host}:{port}"
-        """Where to connect, host:port."""
+class Relay(ABC):
+    """Use as ``async with``: clients connect to ``address`` while inside."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        """Where to connect, as gRPC takes it."""
         self._server: asyncio.Server | None = None
         self._busy: set[asyncio.Task[None]] = set()
-        self.is_cut = False
+
+    @abstractmethod
+    async def _listen(self) -> asyncio.Server:
+        """Take connections, each for ``_serve``."""
+
+    @abstractmethod
+    async def _connect(self) -> Ends:
+        """Both ends of a connection to the controller.
+
+        Raises:
+            OSError: there is none to be had.
+        """
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, sock=self._socket)
+        self._server = await self._listen()
         return self
 
     async def __aexit__(
@@ -42,15 +53,6 @@ class TcpRelay:
         assert self._server is not None
         self._server.close()
         await self.drop()
-
-    async def cut(self) -> None:
-        """End every connection, and take none until ``join``."""
-        self.is_cut = True
-        await self.drop()
-
-    def join(self) -> None:
-        """Pass connections on again."""
-        self.is_cut = False
 
     async def drop(self) -> None:
         """End every connection there is."""
@@ -71,10 +73,8 @@ class TcpRelay:
             writer.transport.abort()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.is_cut or not self.target:
-            return
-        host, _, port = self.target.rpartition(":")
-        there, back = await asyncio.open_connection(host, int(port))
+        """Both ways until one side ends."""
+        there, back = await self._connect()
         try:
             pumps = [
                 asyncio.ensure_future(_pump(reader, back)),
@@ -95,3 +95,33 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(BYTES):
             writer.write(data)
             await writer.drain()
+
+
+class TcpRelay(Relay):
+    """On a port of this machine; ``target`` may be set anew at any time."""
+
+    def __init__(self, target: str = "") -> None:
+        self.target = target
+        """host:port; empty: nowhere."""
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        host, port = self._socket.getsockname()
+        super().__init__(f"{host}:{port}")
+        self.is_cut = False
+
+    async def cut(self) -> None:
+        """End every connection, and take none until ``join``."""
+        self.is_cut = True
+        await self.drop()
+
+    def join(self) -> None:
+        """Pass connections on again."""
+        self.is_cut = False
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, sock=self._socket)
+
+    async def _connect(self) -> Ends:
+        if self.is_cut or not self.target:
+            raise ConnectionRefusedError
+        host, _, port = self.target.rpartition(":")
+        return await asyncio.open_connection(host, int(port))

@@ -1,4 +1,4 @@
-"""Heddle's own programs in a lab: a controller in ``mgmt``, an agent in every switch."""
+"""Heddle's own programs in a lab: controllers in ``mgmt``, an agent in every switch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import time
 from pathlib import Path
 
 from heddle_emulator.fleet.orders import Orders
-from heddle_emulator.netns import mark, tools
+from heddle_emulator.netns import mark, replicas, tools
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
 
 FABRIC = "fabrics/lab"
-API_PORT = 7400
-METRICS_PORT = 7401
+METRICS_PORT = replicas.METRICS_PORT
 BACK_DOOR_PORT = 7402
 READY = "listening on"
 START_SECONDS = 30.0
@@ -28,7 +27,7 @@ POLL_SECONDS = 0.02
 
 
 class Programs:
-    """The controller and the agents of one lab, by node; ``mgmt`` is the controller's."""
+    """The controllers and the agents of one lab, by node; ``mgmt`` is the first controller's."""
 
     def __init__(
         self,
@@ -37,35 +36,73 @@ class Programs:
         controller: tuple[str, ...] = (),
         agents: tuple[str, ...] = (),
         orders: Orders | None = None,
+        controllers: int = 1,
     ) -> None:
         """Further options of ``heddle-controller serve`` and of every ``heddle-agent run``.
 
-        With ``orders`` the controller fails as these say.
+        With ``orders`` the controller fails as these say, of several whoever comes to it first.
         """
         self.lab = lab
-        self.api = f"{lab.layout.management(MGMT)}:{API_PORT}"
-        """Where the controller listens, on the management network."""
+        self.replicas = replicas.names(controllers)
+        host = lab.layout.management(MGMT)
+        self.doors = tuple((host, replicas.ports(one)[0]) for one in self.replicas)
+        """Where the controllers listen, on the management network: host and port of each."""
+        self.api = ",".join(f"{host}:{port}" for host, port in self.doors)
+        """The same as agents are told it."""
         self._options, self._agent_options = controller, agents
         self._warm: subprocess.Popen[str] | None = None
         self.processes: dict[str, int] = {}
         self.orders = orders
 
-    def start_controller(self) -> None:
-        """Start the controller; returns at once."""
+    def start_controllers(self) -> None:
+        """Start all controllers, and what they share; returns once that answers."""
+        if len(self.replicas) > 1:
+            replicas.SharedStore(self.lab).start()
+        for replica in self.replicas:
+            self.start_controller(replica)
+
+    def start_controller(self, replica: str = MGMT) -> None:
+        """Start a controller; returns at once."""
         host = self.lab.layout.management(MGMT)
+        port, metrics_port = replicas.ports(replica)
         command = [
             *self._program(),
             "serve",
-            f"--listen={self.api}",
+            f"--listen={host}:{port}",
             "--insecure",
             f"--metrics-host={host}",
-            f"--metrics-port={METRICS_PORT}",
-            f"--store=sqlite:///{self.lab.folder / 'heddle.sqlite3'}",
+            f"--metrics-port={metrics_port}",
+            f"--store={self._store}",
+            f"--controller-id={self.log_of(replica).stem}",
             *self._options,
         ]
-        self.log_of(MGMT).unlink(missing_ok=True)
-        space, log = self.lab.spaces[MGMT], self.log_of(MGMT)
-        self.processes[MGMT] = tools.start_inside(space, command, log)
+        self.log_of(replica).unlink(missing_ok=True)
+        space, log = self.lab.spaces[MGMT], self.log_of(replica)
+        self.processes[replica] = tools.start_inside(space, command, log)
+
+    @property
+    def _store(self) -> str:
+        if len(self.replicas) > 1:
+            return replicas.SharedStore(self.lab).url
+        return f"sqlite:///{self.lab.folder / 'heddle.sqlite3'}"
+
+    @property
+    def leader(self) -> str:
+        """The controller that leads, or did before it died; the first where none ever did."""
+        told = [(replica, self.log_of(replica)) for replica in self.replicas]
+        return replicas.leader(told) or MGMT
+
+    def revive(self) -> list[str]:
+        """Start each controller that does not run, and wait until all serve; which these were.
+
+        Raises:
+            LabError: one ended, or takes too long; with its last words.
+        """
+        dead = [replica for replica in self.replicas if not self.alive(replica)]
+        for replica in dead:
+            self.start_controller(replica)
+        self.wait_ready()
+        return dead
 
     def _program(self) -> list[str]:
         """The installed controller, or the same looking out for orders to fail."""
@@ -74,18 +111,19 @@ class Programs:
         return [sys.executable, "-m", "heddle_emulator.fleet.mortal", str(self.orders.folder)]
 
     def wait_ready(self) -> None:
-        """Wait until the controller serves.
+        """Wait until every controller serves.
 
         Raises:
-            LabError: it ended, or takes too long; with its last words.
+            LabError: one ended, or takes too long; with its last words.
         """
         deadline = time.monotonic() + START_SECONDS
-        while READY not in self._log(MGMT):
-            if not self.alive(MGMT):
-                raise LabError(f"the controller ended: {self._words(MGMT)}")
-            if time.monotonic() > deadline:
-                raise LabError(f"the controller is not ready after {START_SECONDS:g} s")
-            time.sleep(POLL_SECONDS)
+        for replica in self.replicas:
+            while READY not in self._log(replica):
+                if not self.alive(replica):
+                    raise LabError(f"the controller ended: {self._words(replica)}")
+                if time.monotonic() > deadline:
+                    raise LabError(f"the controller is not ready after {START_SECONDS:g} s")
+                time.sleep(POLL_SECONDS)
 
     def warm_up(self) -> None:
         """Have the agents' code read, beside whatever else is going on."""
@@ -155,7 +193,11 @@ class Programs:
         process = self.processes.get(node, 0)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process, os.WNOHANG)
-        return process in mark.processes([self.lab.spaces[node]])
+        return process in mark.processes([self.lab.spaces[self._home(node)]])
+
+    def _home(self, node: str) -> str:
+        """The node whose namespace a program is in."""
+        return MGMT if node in self.replicas else node
 
     def signal(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to the program of a node; nothing if it is gone."""
@@ -176,7 +218,7 @@ class Programs:
         """
         for node in self.processes:
             if not self.alive(node):
-                who = "the controller" if node == MGMT else f"the agent of {node}"
+                who = "the controller" if node in self.replicas else f"the agent of {node}"
                 raise LabError(f"{who} ended: {self._words(node)}")
 
     def close(self) -> None:
@@ -191,8 +233,8 @@ class Programs:
 
     def log_of(self, node: str) -> Path:
         """Where a program writes."""
-        name = "controller" if node == MGMT else node
-        return self.lab.folder / f"{name}.log"
+        name = replicas.log_name(node) if node in self.replicas else f"{node}.log"
+        return self.lab.folder / name
 
     def _words(self, node: str) -> str:
         lines = self._log(node).strip().splitlines()

@@ -12,8 +12,8 @@ from heddle_emulator.client import Client
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab, Report, silent
 from heddle_emulator.netns.layout import MGMT
-from heddle_emulator.netns.programs import API_PORT, FABRIC, Programs
-from heddle_emulator.netns.relay import Relay
+from heddle_emulator.netns.programs import FABRIC, Programs
+from heddle_emulator.netns.relay import LabRelay
 from heddle_emulator.netns.scrape import wait_introduced
 
 CONVERGE_SECONDS = 60.0
@@ -28,11 +28,11 @@ def bring_up(lab: Lab, programs: Programs | None, report: Report = silent) -> No
     """
     lab.build(report)
     if programs is not None:
-        programs.start_controller()
+        programs.start_controllers()
         programs.warm_up()
     lab.start_underlay(report)
     if programs is not None:
-        report(f"a controller and {len(lab.layout.switches)} agents")
+        report(f"{_controllers(programs)} and {len(lab.layout.switches)} agents")
         programs.wait_ready()
         programs.start_agents()
     report("BGP converges")
@@ -41,13 +41,18 @@ def bring_up(lab: Lab, programs: Programs | None, report: Report = silent) -> No
         programs.check()
 
 
-def relay(lab: Lab) -> Relay:
-    """A way for clients to the lab's controller."""
-    target = lab.layout.management(MGMT), API_PORT
-    return Relay(lab.spaces[MGMT], target, lab.folder / "api.sock")
+def _controllers(programs: Programs) -> str:
+    count = len(programs.replicas)
+    return "a controller" if count == 1 else f"{count} controllers on one Redis"
 
 
-def client(through: Relay) -> Client:
+def relay(programs: Programs) -> LabRelay:
+    """A way for clients to any of the lab's controllers."""
+    lab = programs.lab
+    return LabRelay(lab.spaces[MGMT], programs.doors, lab.folder / "api.sock")
+
+
+def client(through: LabRelay) -> Client:
     """A client of the lab's controller."""
     return Client(through.address, FABRIC)
 
@@ -59,6 +64,6 @@ async def introduce(programs: Programs) -> None:
         ClientError: the controller does not take it.
         LabError: an agent stays alone.
     """
-    async with relay(programs.lab) as through, client(through) as api:
+    async with relay(programs) as through, client(through) as api:
         await api.put_fabric(programs.lab.layout.fabric)
     await asyncio.to_thread(wait_introduced, programs, INTRODUCE_SECONDS)

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,8 +61,8 @@ def _become(told: dict[str, Any], run: Any) -> NoReturn:  # noqa: ANN401 - click
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else FAILED
-    except BaseException as error:  # noqa: BLE001 - the last frame of a process
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    except BaseException:  # noqa: BLE001 - the last frame of a process
+        traceback.print_exc()
     sys.stderr.flush()
     os._exit(status)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
-from heddle_emulator.drill.lab.control import Seen, Sighting
+from heddle_emulator.drill.lab.control import Seen
+from heddle_emulator.drill.lab.logs import Sighting
 from heddle_emulator.drill.lab.story import Played, story
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.report import evidence
@@ -115,7 +116,7 @@ def _run() -> Played:
     cut = Step(0.01, Kind.CUT, ())
     return Played("", 3, 0, 100 * MILLI, ((10 * MILLI, cut, "l0-s0"),), {"one": [notes]}, {},
                   {"one": 0.005}, 10 * MILLI, [Sighting(11 * MILLI, "s0", "l0-s0"),
-                  Sighting(5 * NANO, "s0", "later")], seen)  # fmt: skip
+                  Sighting(5 * NANO, "s0", "later")], [], seen)  # fmt: skip
 
 
 def test_a_run_is_told_in_the_order_of_its_events() -> None:

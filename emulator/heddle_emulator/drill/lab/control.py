@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
 from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
 from heddle_emulator.client import Client, ClientError
+from heddle_emulator.drill.lab.logs import detections, programming
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.up import client, introduce, relay
@@ -30,10 +29,8 @@ QUIET_SECONDS = 0.3
 """A plan that is programmed and has not changed for so long is the one."""
 POLL_SECONDS = 0.02
 AGAIN_SECONDS = 0.1
-DOWN = '"event": "link down"'
-"""How an agent logs a cable that it believes down."""
-PROGRAMMED = '"event": "push programmed"'
-"""How it logs a push that its kernel has taken."""
+SERVED_SECONDS = 20.0
+"""How long is tried to find a controller that takes a wish."""
 
 
 @dataclass(slots=True)
@@ -65,6 +62,12 @@ class Control:
     def __init__(self, programs: Programs) -> None:
         self._programs, self._lab = programs, programs.lab
         self.seen = Seen()
+        self.drained: set[str] = set()
+        """Switches that were acknowledged to be out of service."""
+        self.demanded = 0
+        """Flows that were acknowledged to be wanted."""
+        self._wished = 0
+        """When the last wish was asked for that was acknowledged, in ns."""
         self._stack = contextlib.AsyncExitStack()
         self._api: Client | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,7 +80,7 @@ class Control:
 
     async def __aenter__(self) -> Self:
         await introduce(self._programs)
-        through = await self._stack.enter_async_context(relay(self._lab))
+        through = await self._stack.enter_async_context(relay(self._programs))
         self._api = await self._stack.enter_async_context(client(through))
         self._tasks = [
             asyncio.create_task(self._watching(self.api.watch_plan, self.seen.plan)),
@@ -112,6 +115,7 @@ class Control:
             LabError: not after so many seconds, or some have no path.
         """
         await self.api.put_demands(DEMANDS, self._lab.layout.fabric, flows)
+        self.demanded = len(flows)
         what = f"a plan of {len(flows):,} flows"
         await self._until(lambda: self._planned() == len(flows), seconds, what)
         await self.quiet(seconds)
@@ -128,8 +132,45 @@ class Control:
         return int(plan.routed_count + plan.unrouted_count)
 
     async def drain(self, switch: str, *, drained: bool) -> None:
-        """Take a switch out of service, or back into it."""
-        await self.api.set_switch(switch, State.DRAINED if drained else State.UP)
+        """Take a switch out of service, or back into it; asked again until a controller has it.
+
+        Raises:
+            ClientError: none does in good time.
+        """
+        asked, deadline = time.time_ns(), time.monotonic() + SERVED_SECONDS
+        while True:
+            try:
+                await self.api.set_switch(switch, State.DRAINED if drained else State.UP)
+            except ClientError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                break
+        (self.drained.add if drained else self.drained.discard)(switch)
+        self._wished = asked
+
+    async def forgotten(self) -> int:
+        """How many changes were acknowledged, and are not what controllers say is wanted."""
+        drained = await self.api.drained_switches()
+        count = await self.api.count_demands(DEMANDS)
+        return len(drained ^ self.drained) + (count != self.demanded)
+
+    async def settled(self, seconds: float) -> None:
+        """Wait until every switch holds a plan that knows all that happened; not for ever."""
+        deadline = time.monotonic() + seconds
+        while not (self._is_fresh() and self._is_quiet()):
+            if time.monotonic() > deadline:
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _is_fresh(self) -> bool:
+        """Whether the newest plan is newer than the last change of a link, and of wishes."""
+        if not self.seen.plans:
+            return False
+        changes = [link.state_time.ToNanoseconds() for _, link in self.seen.links]
+        newest = self.seen.plans[-1][1].commit_time.ToNanoseconds()
+        return newest >= max([*changes, self._wished])
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no link is believed down and the newest plan is programmed.
@@ -181,34 +222,6 @@ class Control:
         return found | {"moved": float(sum(changed.values()))}
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """A cable that an agent saw go down."""
-
-    when: int
-    """Nanoseconds."""
-    switch: str
-    link: str
-
-
-def detections(programs: Programs, after: int) -> list[Sighting]:
-    """What agents saw after a moment, in ns; from their own logs."""
-    found = [
-        Sighting(when, switch, str(told.get("link", "")))
-        for when, switch, told in _logged(programs, DOWN)
-    ]
-    return [one for one in found if one.when > after]
-
-
-def programming(programs: Programs, generations: Collection[int]) -> list[tuple[int, int]]:
-    """From when to when agents had their kernels take plans of these generations, in ns each."""
-    return [
-        (when - round(told["seconds"] * 1e9), when)
-        for when, _, told in _logged(programs, PROGRAMMED)
-        if told["generation"] in generations
-    ]
-
-
 def _covered(spans: Iterable[tuple[int, int]]) -> int:
     """Length of what spans of time cover together."""
     covered, until = 0, 0
@@ -216,14 +229,3 @@ def _covered(spans: Iterable[tuple[int, int]]) -> int:
         covered += max(0, end - max(begin, until))
         until = max(until, end)
     return covered
-
-
-def _logged(programs: Programs, event: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """When in ns, which agent, and what it said, of all lines about an event."""
-    for switch in programs.lab.layout.switches:
-        for line in programs.log_of(switch).read_text(errors="replace").splitlines():
-            if event in line:
-                with contextlib.suppress(ValueError, KeyError):
-                    told = json.loads(line)
-                    when = datetime.fromisoformat(told["timestamp"])
-                    yield round(when.timestamp() * 1e9), switch, told

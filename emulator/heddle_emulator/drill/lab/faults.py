@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -110,8 +110,7 @@ class Faults:
                 for node in self._nodes(step):
                     self._reboot(node)
             case Kind.HANG | Kind.RESUME:
-                for node in self._nodes(step):
-                    self._hang(node, hangs=step.kind is Kind.HANG)
+                self._stop_or_go(step)
             case _:
                 one, other = sorted(self._nodes(step))
                 self._part(one, other, apart=step.kind is Kind.PART)
@@ -143,6 +142,26 @@ class Faults:
         if self.programs is not None and self.programs.orders is not None:
             self.programs.orders.clear()
 
+    def revive(self, left: Collection[str]) -> bool:
+        """Start again whatever has died, save for these nodes; whether there was anything."""
+        programs = self._programs()
+        revived = programs.revive() if MGMT not in left else []
+        for switch in self.lab.layout.switches:
+            if switch not in left and not programs.alive(switch):
+                programs.start_agent(switch)
+                revived.append(switch)
+        return bool(revived)
+
+    def check(self) -> None:
+        """Go on only if whoever was to die at a point of its work did: else nothing was tried.
+
+        Raises:
+            LabError: no controller came to that point.
+        """
+        orders = self.programs.orders if self.programs is not None else None
+        if orders is not None and orders.deadly:
+            raise LabError(f"no controller came to the point {orders.deadly}, at which to die")
+
     def present(self) -> Fabric:
         """The fabric as it is: a silent cable still has its carrier, so BGP may keep it."""
         return self.lab.layout.fabric.with_links(dict.fromkeys(self.cut, State.DOWN))
@@ -158,6 +177,20 @@ class Faults:
             script = f"table {table} {{\nchain silence {{ {hook}\n}}\n}}\n"
             script = script if share else f"delete table {table}\n"
             self._filter(port.namespace, script)
+
+    def _stop_or_go(self, step: Step) -> None:
+        """Of several controllers the one that leads stops, and any that has goes on."""
+        for node in self._nodes(step):
+            if step.kind is Kind.HANG:
+                self._hang(self._who(node), hangs=True)
+                continue
+            of_many = self._programs().replicas if node == MGMT else (node,)
+            for one in self.hung.intersection(of_many):
+                self._hang(one, hangs=False)
+
+    def _who(self, node: str) -> str:
+        """Whose program is meant: of several controllers the one that leads."""
+        return self._programs().leader if node == MGMT else node
 
     def _hang(self, node: str, *, hangs: bool) -> None:
         self._programs().signal(node, signal.SIGSTOP if hangs else signal.SIGCONT)
@@ -184,13 +217,12 @@ class Faults:
             if step.point is not None:
                 self._orders().die_at(step.point.value)
             else:
-                self._programs().signal(node, signal.SIGKILL)
+                self._programs().signal(self._who(node), signal.SIGKILL)
 
     def _start(self, step: Step) -> None:
         for node in self._nodes(step):
             if node == MGMT:
-                self._programs().start_controller()
-                self._programs().wait_ready()
+                self._programs().revive()
             else:
                 if step.empty:
                     self._forget(node)

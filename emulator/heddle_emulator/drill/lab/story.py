@@ -13,7 +13,8 @@ import numpy as np
 
 from heddle.v1 import common_pb2
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_emulator.drill.lab.control import Seen, Sighting
+from heddle_emulator.drill.lab.control import Seen
+from heddle_emulator.drill.lab.logs import Sighting
 from heddle_emulator.drill.scenario import Kind, Step
 from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Story
@@ -47,6 +48,8 @@ class Played:
     """Seconds from the fault, by probe."""
     fault: int | None
     sightings: Sequence[Sighting]
+    leaders: Sequence[tuple[int, str]]
+    """Controllers that came to lead, and when."""
     seen: Seen | None
 
     @property
@@ -84,7 +87,7 @@ def _events(run: Played) -> Iterator[Event]:
         if run.fault is not None and 0 < seconds < float("inf"):
             text = f"packets of {probe} come again"
             yield Event(at(run.fault) + seconds, Mark.RECOVERED, text, probe)
-    for when, mark, text in _control(run.seen) if run.seen else ():
+    for when, mark, text in _control(run):
         if when in inside:
             yield Event(at(when), mark, text, "controller")
 
@@ -95,8 +98,11 @@ def _mark(step: Step) -> Mark:
     return Mark.OTHER if step.kind in HARMLESS else Mark.FAULT
 
 
-def _control(seen: Seen) -> Iterator[tuple[int, Mark, str]]:
-    """What the controller knew and did, by its own times."""
+def _control(run: Played) -> Iterator[tuple[int, Mark, str]]:
+    """Who led, and what controllers knew and did, by their own times."""
+    for when, name in run.leaders:
+        yield when, Mark.OTHER, f"{name} leads"
+    seen = run.seen or Seen()
     for _, link in seen.links:
         word = "down" if link.oper_state == common_pb2.STATE_DOWN else "up"
         text = f"controller knows {link.source} to {link.target} {word}"

@@ -10,17 +10,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from heddle_emulator.drill.lab.control import Control, detections
+from heddle_emulator.drill.lab.control import Control
 from heddle_emulator.drill.lab.faults import Faults
+from heddle_emulator.drill.lab.logs import detections, leaders
 from heddle_emulator.drill.lab.measure import Window, measured
 from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.drill.lab.probes import Sending, sendings
 from heddle_emulator.drill.lab.story import Played, story
-from heddle_emulator.drill.scenario import FAULTS, Kind, LabSpec, Scenario, Step, Variant
+from heddle_emulator.drill.scenario import (
+    CONTROLLER,
+    FAULTS,
+    Kind,
+    LabSpec,
+    Scenario,
+    Step,
+    Variant,
+)
 from heddle_emulator.drill.verdict import Key
 from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.netns import mark, witness
@@ -44,6 +53,9 @@ STEADY_SECONDS = 0.3
 """Ways that are the same after so long stay."""
 PATIENCE = 60.0
 
+LATE = frozenset({"solved", "programmed", "acked", "moved", "forgotten"})
+"""Measures of a plan, which a busy machine may have later than a run was to last."""
+LATE_SECONDS = 20.0
 ORDERED = frozenset({Kind.FAIL, Kind.RESTORE, Kind.SKEW})
 """Steps for which a controller has to look out for orders."""
 
@@ -82,7 +94,8 @@ def _programs(scenario: Scenario, lab: Lab) -> Programs:
     steps = (*scenario.setup, *scenario.timeline)
     ordered = any(step.point or step.kind in ORDERED for step in steps)
     orders = Orders(lab.folder / "orders") if ordered else None
-    return Programs(lab, agents=_agent_options(scenario.lab), orders=orders)
+    agents, count = _agent_options(scenario.lab), scenario.lab.controllers
+    return Programs(lab, agents=agents, orders=orders, controllers=count)
 
 
 def _agent_options(spec: LabSpec) -> tuple[str, ...]:
@@ -144,7 +157,7 @@ class _Play:
     async def _variant(self, variant: Variant, runs: int) -> None:
         name = f"{variant.name}: " if variant.name else ""
         if self.control is not None and self.programs is not None:
-            await asyncio.to_thread(self._controller_there, self.programs)
+            await asyncio.to_thread(self._all_there, set())
             self.report(f"{name}{len(variant.flows):,} flows are planned and programmed")
             entries = await self.control.demand(variant.flows, PATIENCE)
             self.found[variant.name, "entries", ""] = [entries]
@@ -160,17 +173,22 @@ class _Play:
         for number in range(runs):
             self.report(f"{name}run {number + 1} of {runs}")
             self.lab.reseed(self.scenario.seed + number)
+            drained = set(self.control.drained) if self.control is not None else set[str]()
             values = await self._once(variant, number + 1)
             for (measure, probe), value in values.items():
                 self.found[variant.name, measure, probe].append(value)
-            await self._whole_again()
+            await self._whole_again(drained)
 
-    def _controller_there(self, programs: Programs) -> None:
-        """Start the controller again if the variant before has killed it."""
-        if not programs.alive(MGMT):
-            programs.start_controller()
-            programs.wait_ready()
-            wait_introduced(programs, PATIENCE)
+    def _all_there(self, left: set[str]) -> None:
+        """Start again what has died, save for these nodes."""
+        assert self.programs is not None
+        if self.faults.revive(left) and not left:
+            wait_introduced(self.programs, PATIENCE)
+
+    def _left_dead(self) -> set[str]:
+        """Nodes whose program the set-up killed: runs begin without it."""
+        killed = {t for step in self.scenario.setup if step.kind is Kind.KILL for t in step.targets}
+        return {MGMT if target == CONTROLLER else str(target) for target in killed}
 
     async def _once(self, variant: Variant, number: int) -> dict[tuple[str, str], float]:
         """One run, from a whole fabric to numbers."""
@@ -182,6 +200,9 @@ class _Play:
             begin = time.time_ns()
             await self._timeline(run, begin)
             await asyncio.sleep(self.scenario.settle)
+            if self.control is not None and self._asks(LATE) and not self._is_left_alone():
+                await self.control.settled(LATE_SECONDS)
+            self.faults.check()
             end = time.time_ns() - round(DRAIN_SECONDS * 1e9)
             notes = iter(probe.stop())
         seen = witness.hear(self.lab).since(before)
@@ -198,6 +219,8 @@ class _Play:
         if self.control is not None and run.event is not None:
             told = self.control.taken_apart(run.event)
             values |= {(measure, ""): value for measure, value in told.items()}
+            if self._asks({"forgotten"}):
+                values["forgotten", ""] = await self.control.forgotten()
         self._keep(run, probes, window, values, (variant.name, number))
         return values
 
@@ -223,6 +246,7 @@ class _Play:
             recovered={of: value for (name, of), value in values.items() if name == "recovered"},
             fault=run.fault,
             sightings=seen,
+            leaders=leaders(self.programs, window.begin) if self.programs is not None else [],
             seen=self.control.seen if self.control is not None else None,
         )
         worst = self.worst.setdefault(variant, played)
@@ -263,7 +287,12 @@ class _Play:
 
     def _is_left_alone(self) -> bool:
         """Whether there is no controller that could plan anew."""
-        return self.programs is None or not self.programs.alive(MGMT)
+        programs = self.programs
+        return programs is None or not any(programs.alive(one) for one in programs.replicas)
+
+    def _asks(self, measures: Collection[str]) -> bool:
+        """Whether anything is expected of any of these."""
+        return any(told.measure in measures for told in self.scenario.expectations)
 
     async def _timeline(self, run: _Run, begin: int) -> None:
         for place, step in enumerate(self.scenario.timeline):
@@ -288,11 +317,17 @@ class _Play:
             for target in step.targets:
                 await self.control.drain(str(target), drained=step.kind is Kind.DRAIN)
             return begin
+        if step.kind is Kind.START:  # which waits until it serves
+            return await asyncio.to_thread(self.faults.do, step, rows)
         return self.faults.do(step, rows)
 
-    async def _whole_again(self) -> None:
-        """Mend what the run broke, and wait until everybody knows."""
+    async def _whole_again(self, drained: set[str]) -> None:
+        """Mend what the run broke, and wait until everybody knows; ``drained`` were so before."""
         self.faults.set_right()
+        if self.programs is not None and self.control is not None:
+            await asyncio.to_thread(self._all_there, self._left_dead())
+            for switch in sorted(self.control.drained ^ drained):
+                await self.control.drain(switch, drained=switch in drained)
         wait_converged(self.lab, PATIENCE)
         if self.programs is not None and self.control is not None:
             await asyncio.to_thread(wait_links_up, self.programs, PATIENCE)

@@ -142,11 +142,12 @@ def _lab(fields: Fields) -> LabSpec:
         fields.fault(f"lab is {short(value)}; give a mapping such as {{rate_mbit: 20}}")
         return LabSpec()
     own = Fields(value, f"lab (line {value.line})", fields.problems)
-    own.only("rate_mbit", "bfd_ms", "probe_ms", "flap_memory", "programs")
+    own.only("rate_mbit", "bfd_ms", "probe_ms", "flap_memory", "programs", "controllers")
     return LabSpec(
         rate_mbit=own.integer("rate_mbit", 0, least=0),
         bfd_ms=own.integer("bfd_ms", 0, least=0),
         probe_ms=own.integer("probe_ms", 0, least=0),
         flap_memory=own.integer("flap_memory", 5, least=0),
         programs=value.get("programs", True) is not False,
+        controllers=own.integer("controllers", 1),
     )

@@ -45,7 +45,7 @@ class Watched:
             finally:
                 self.left.set()
 
-        answers = grpc.unary_stream_rpc_method_handler(watch)
+        answers: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(watch)
         return grpc.method_handlers_generic_handler(f"heddle.v1.{service}", {method: answers})
 
 

@@ -123,7 +123,7 @@ async def _served(api: str, fabric: Fabric, folder: Path, runs: int) -> Answers:
         await client.committed_plan(0, PATIENCE)
         hosts = list(fabric.structure.host_names)
         async with agents(api, file):
-            names = [f"j{number}" for number in range(JOBS)]
+            names = [f"j{number}" for number in range(min(JOBS, len(hosts) // 2))]
             for number, each in enumerate(names):
                 await client.submit(job(each, (hosts[2 * number], hosts[2 * number + 1])))
             await client.programmed_jobs(names, PATIENCE)

@@ -14,6 +14,9 @@ priority 10 thus gives way to one of priority 1 only when it is ten times as wel
 Loads come first all the same: no priority buys a fuller link than there has to be, for
 the certificate says how full links are.
 
+Exchanges are of two flows. Where several have to change places at once, small
+neighbourhoods of the slowest are placed anew (``slowest``), in plans from nothing only.
+
 An arc of few QPs may rise as far as its tier's target, if that slows nobody below the
 flow that is helped. Nothing is done where no link is overloaded, nor where it cannot
 matter: single QPs of equal priority.
@@ -21,15 +24,15 @@ matter: single QPs of equal priority.
 
 from __future__ import annotations
 
-import numpy as np
-
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.deals import Exchange
 from heddle_controller.solve.export import merged_chunks
 from heddle_controller.solve.options import Deadline
+from heddle_controller.solve.phases import phased_jobs
 from heddle_controller.solve.search import Search, Target
 from heddle_controller.solve.sharing import Shares
+from heddle_controller.solve.slowest import raise_slowest
 
 ROUNDS = 4
 """Levels are found anew so often: exchanges change them a little."""
@@ -71,10 +74,12 @@ def even_out(search: Search, movable: frozenset[int] | None = None) -> bool:
         if len(assignment.journal) == begin:
             break
         after = Shares(assignment)
-        if _sorted_values(assignment, after) <= _sorted_values(assignment, shares):
+        if after.sorted_values <= shares.sorted_values:
             assignment.roll_back(begin)
             break
         shares = after
+    if movable is None and not len(phased_jobs(assignment.flows)):
+        raise_slowest(search, shares)
     return bool(assignment.journal)
 
 
@@ -92,8 +97,3 @@ def _ranked(assignment: Assignment) -> bool:
     """Whether priorities differ."""
     weight = assignment.flows.weight
     return bool((weight != weight[:1]).any())
-
-
-def _sorted_values(assignment: Assignment, shares: Shares) -> list[float]:
-    values: list[float] = np.sort(np.round(shares.ratio / assignment.flows.weight, 6)).tolist()
-    return values

@@ -62,7 +62,7 @@ def place_residue(search: Search, limit: Floats) -> bool:
         counts = _solve(assignment, groups, limit)
         if counts is not None:
             for group, count in zip(groups, counts, strict=True):
-                _place(search, group, count)
+                put_in_numbers(search, group, count)
             return True
         wider = _in_the_way(assignment, groups, limit)
         if not len(np.setdiff1d(wider, tight)):
@@ -140,11 +140,17 @@ def _solve(assignment: Assignment, groups: list[Group], limit: Floats) -> list[I
     ]
 
 
-def _place(search: Search, group: Group, count: Ints) -> None:
+def rows_of(search: Search, group: Group) -> dict[bytes, int]:
+    """Row of each path of a group, by the bytes of its arcs without padding."""
+    trimmed = [search.chains.trimmed(path) for path in group.paths]
+    return {path.tobytes(): row for row, path in enumerate(trimmed)}
+
+
+def put_in_numbers(search: Search, group: Group, count: Ints) -> None:
     """Moves chunks of a group so that each path has its number of QPs; few are split."""
     assignment = search.assignment
     trimmed = [search.chains.trimmed(path) for path in group.paths]
-    row_of = {path.tobytes(): row for row, path in enumerate(trimmed)}
+    row_of = rows_of(search, group)
     left = count.copy()
     homeless: list[int] = []
     for chunk in group.chunks:

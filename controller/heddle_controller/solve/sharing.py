@@ -13,6 +13,8 @@ are given the arc's level too, which is not more than they get.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
@@ -43,6 +45,28 @@ class Shares:
         total = np.bincount(self.flow, weights=self.rate * self._qps, minlength=len(flows))
         self.ratio: Floats = total / flows.gbps
         """Rate over demand of each flow, 0 to 1; shape (flows,)."""
+
+    @cached_property
+    def value(self) -> Floats:
+        """Rate over demand, over the priority of its job, of each flow; shape (flows,)."""
+        values: Floats = self.ratio / self._assignment.flows.weight
+        return values
+
+    @cached_property
+    def sorted_values(self) -> list[float]:
+        """Values of all flows, ascending, rounded so that equal ones compare as equal."""
+        values: list[float] = np.sort(np.round(self.value, 6)).tolist()
+        return values
+
+    def served(self) -> Floats:
+        """Gbit/s that all QPs on each arc get together, and on the padding; shape (arcs + 1,).
+
+        Those of all phases added up.
+        """
+        chunk, arc = self._uses()
+        weights = (self.rate * self._qps)[chunk]
+        count = self._assignment.network.arc_count + 1
+        return np.bincount(arc, weights=weights, minlength=count).astype(np.float64)
 
     def _uses(self) -> tuple[Ints, Ints]:
         """Chunk and arc of every use of an arc, those of NICs too."""

@@ -43,6 +43,10 @@ class Run:
     """When each activity was complete."""
     events: int
 
+    def of(self, count: int) -> Run:
+        """The same of the first so many activities."""
+        return Run(self.ready[:count], self.begin[:count], self.end[:count], self.events)
+
     @property
     def makespan(self) -> float:
         """Seconds until all is complete; infinite where something never is."""

@@ -11,6 +11,7 @@ from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.fluid.wire import NO_COST, Wire
 from heddle_emulator.fluid.world import Run, World
 from heddle_emulator.play.stage import NVLINK_GBPS, capacities, staged, ways_of_messages
+from heddle_emulator.play.unrolled import unrolled
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 
@@ -61,9 +62,11 @@ def world_of(
     setting: Setting = PLAIN,
     timeline: Timeline | None = None,
 ) -> World:
-    """A world about to play a script, for callers that interfere with its course."""
+    """A world about to play a script; activities beyond those of the script are parts of them."""
+    fine = unrolled(script, setting.wire)
+    script = fine.script
     in_step = ways_of_messages(script, carried) > MOST
-    schedule = staged(fabric, script, carried, setting.wire, in_step=in_step)
+    schedule = fine.timed(staged(fabric, script, carried, setting.wire, in_step=in_step))
     capacity = capacities(fabric, script, setting.nvlink_gbps)
     coarse = 0.0 if len(schedule.streams) <= FEW and not in_step else COARSE
     return World(capacity, schedule, coarse=coarse, timeline=timeline)
@@ -77,7 +80,8 @@ def play(
     timeline: Timeline | None = None,
 ) -> Played:
     """Play a script to its end. ``timeline`` hears how full arcs were, those of GPUs last."""
-    return Played(script, world_of(fabric, script, carried, setting, timeline).run())
+    run = world_of(fabric, script, carried, setting, timeline).run()
+    return Played(script, run.of(len(script)))
 
 
 def least_seconds(script: Script, lower_bound: float, wire: Wire) -> float:

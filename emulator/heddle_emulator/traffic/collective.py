@@ -15,12 +15,13 @@ import numpy as np
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_controller.traffic.trees import double_tree
+from heddle_controller.traffic.trees import ROOT, double_tree
 from heddle_emulator.traffic.moves import Lines, Moves, Ranks, alone, join_moves, lines_of
 from heddle_emulator.traffic.pxn import relayed
 
 Algorithm: TypeAlias = Callable[[Ints, Ranks, float], Moves]
 """From groups of ranks, shape (groups, members), where ranks sit, and bytes, to moves."""
+Pairs: TypeAlias = tuple[Ints, Ints]
 
 
 def ring_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
@@ -41,7 +42,8 @@ def _ring(groups: Ints, ranks: Ranks, size: float, rounds: int) -> Moves:
     for lines in lines_of(groups, ranks):
         following, steps = np.roll(lines.ranks, -1, axis=1), rounds * (lines.ranks.shape[1] - 1)
         hops = lines.ranks, following, np.ones(following.shape)
-        parts.append(_stepwise(lines, hops, each, steps))
+        place = np.arange(following.shape[1], dtype=np.int64)
+        parts.append(_stepwise(lines, hops, each, steps, (place, np.roll(place, -1))))
     return join_moves([*parts, _on_one_host(groups, ranks, each)])
 
 
@@ -50,10 +52,10 @@ def tree_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
     parts = []
     for lines in lines_of(groups, ranks):
         parent, child = double_tree(lines.ranks.shape[1])
-        up, down = lines.ranks[:, parent], lines.ranks[:, child]
+        up, down = lines.ranks[:, child], lines.ranks[:, parent]
         hops = np.hstack([up, down]), np.hstack([down, up])
-        part = np.full(hops[0].shape, 0.5)
-        parts.append(_stepwise(lines, (*hops, part), size, _tree_steps(lines)))
+        part, order = np.full(hops[0].shape, 0.5), _up_and_down(parent, child)
+        parts.append(_stepwise(lines, (*hops, part), size, _tree_steps(lines), order))
     members = groups.shape[1]
     return join_moves([*parts, _on_one_host(groups, ranks, 2 * size * (members - 1) / members)])
 
@@ -68,9 +70,30 @@ def tree_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
         up, down = lines.ranks[:, child], lines.ranks[:, parent]
         hops = np.hstack([up, down]), np.hstack([down, up])
         part = np.broadcast_to(np.concatenate([beneath, 1 - beneath]) / 2, hops[0].shape)
-        parts.append(_stepwise(lines, (*hops, part), size, _tree_steps(lines)))
+        order = _up_and_down(parent, child)
+        parts.append(_stepwise(lines, (*hops, part), size, _tree_steps(lines), order))
     members = groups.shape[1]
     return join_moves([*parts, _on_one_host(groups, ranks, size * (members - 1) / members)])
+
+
+def _up_and_down(parent: Ints, child: Ints) -> Pairs:
+    """Which edge passes on what which brought: all go up first, numbered on to go down."""
+    above, under = _above(parent, child)
+    edges, top = len(parent), np.flatnonzero(parent == ROOT)  # one of each tree turns there
+    return (
+        np.concatenate([under, top, edges + above]),
+        np.concatenate([above, edges + top, edges + under]),
+    )
+
+
+def _above(parent: Ints, child: Ints) -> Pairs:
+    """Pairs of an edge and one under it, in either tree."""
+    edges, members = len(parent), len(parent) // 2 + 1
+    second = members * (np.arange(edges, dtype=np.int64) >= edges // 2)
+    edge = np.zeros(2 * members, dtype=np.int64)
+    edge[second + child] = np.arange(edges)
+    under = np.flatnonzero(parent != ROOT)
+    return edge[(second + parent)[under]], under
 
 
 def _beneath(parent: Ints, child: Ints, members: int) -> Floats:
@@ -94,7 +117,10 @@ def chain_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
     parts = []
     for lines in lines_of(groups, ranks):
         hops = lines.ranks[:, :-1], lines.ranks[:, 1:]
-        parts.append(_stepwise(lines, (*hops, np.ones(hops[0].shape)), size, hops[0].shape[1]))
+        steps = hops[0].shape[1]
+        place = np.arange(steps, dtype=np.int64)
+        order = place[:-1], place[1:]
+        parts.append(_stepwise(lines, (*hops, np.ones(hops[0].shape)), size, steps, order))
     return join_moves([*parts, _on_one_host(groups, ranks, size)])
 
 
@@ -104,13 +130,18 @@ def tree_broadcast(groups: Ints, ranks: Ranks, size: float) -> Moves:
     for lines in lines_of(groups, ranks):
         parent, child = double_tree(lines.ranks.shape[1])
         hops = lines.ranks[:, parent], lines.ranks[:, child]
-        half = np.full(hops[0].shape, 0.5)
-        parts.append(_stepwise(lines, (*hops, half), size, _tree_steps(lines) // 2))
+        half, order = np.full(hops[0].shape, 0.5), _above(parent, child)
+        parts.append(_stepwise(lines, (*hops, half), size, _tree_steps(lines) // 2, order))
     return join_moves([*parts, _on_one_host(groups, ranks, size)])
 
 
-def _stepwise(lines: Lines, hops: tuple[Ints, Ints, Floats], size: float, steps: int) -> Moves:
-    """An activity for each line: its hops between hosts, and its way through each host."""
+def _stepwise(
+    lines: Lines, hops: tuple[Ints, Ints, Floats], size: float, steps: int, order: Pairs
+) -> Moves:
+    """An activity for each line: its hops between hosts, and its way through each host.
+
+    ``order`` are pairs of hops of which the second passes on what the first brought.
+    """
     source, destination, part = hops
     line = np.arange(len(lines.ranks), dtype=np.int64)
     within, near, far = lines.within
@@ -123,6 +154,8 @@ def _stepwise(lines: Lines, hops: tuple[Ints, Ints, Floats], size: float, steps:
         np.concatenate([(size * lines.share[:, None] * part).ravel(), size * lines.share[within]]),
         none,
         none,
+        brings=(line[:, None] * source.shape[1] + order[0]).ravel(),
+        goes=(line[:, None] * source.shape[1] + order[1]).ravel(),
     )
 
 

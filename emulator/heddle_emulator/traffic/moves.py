@@ -14,12 +14,16 @@ NVLink; whether that can be too slow is decided where moves are played.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.traffic.patterns import channels
+
+
+def _nothing() -> Ints:
+    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +44,10 @@ class Moves:
     after: Ints
     times: float = 1.0
     """How often all of it is done, one time after another."""
+    brings: Ints = field(default_factory=_nothing)
+    """With ``goes``: pairs of moves of one activity of which the second passes on what the first
+    brought; on trees and chains piece by piece, on rings in the next step."""
+    goes: Ints = field(default_factory=_nothing)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -56,6 +64,8 @@ class Moves:
             self.before,
             self.after,
             self.times * times,
+            self.brings,
+            self.goes,
         )
 
 
@@ -74,24 +84,27 @@ class Ranks:
 
 def join_moves(parts: Sequence[Moves]) -> Moves:
     """All moves of several sets; activities are numbered on."""
-    offset = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+    activities = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+    rows = np.cumsum([0, *(len(part.activity) for part in parts)]).tolist()
     none = np.empty(0, dtype=np.int64)
 
     def ints(name: str) -> Ints:
         return np.concatenate([none, *(getattr(part, name) for part in parts)])
 
-    def moved(name: str) -> Ints:
+    def moved(name: str, offset: list[int]) -> Ints:
         columns = [getattr(part, name) + by for part, by in zip(parts, offset, strict=False)]
         return np.concatenate([none, *columns])
 
     return Moves(
         ints("steps"),
-        moved("activity"),
+        moved("activity", activities),
         ints("source"),
         ints("destination"),
         np.concatenate([np.empty(0), *(part.bytes for part in parts)]),
-        moved("before"),
-        moved("after"),
+        moved("before", activities),
+        moved("after", activities),
+        brings=moved("brings", rows),
+        goes=moved("goes", rows),
     )
 
 

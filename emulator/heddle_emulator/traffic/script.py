@@ -49,6 +49,9 @@ class Script:
     receiver: Ints
     gbit: Floats
     """Of each move, without any headers."""
+    brings: Ints
+    """With ``goes``, pairs of moves, as in ``Moves``."""
+    goes: Ints
     gpus: int
     """Of all jobs together."""
 
@@ -80,7 +83,7 @@ class Writer:
         self._fabric = fabric
         self._line = line_rates(fabric)
         self._count = 0
-        self._gpus = 0
+        self._gpus = self._moves = 0
         self._first_gpu: dict[str, int] = {}
         self._labels: dict[str, int] = {}
         self._sets: dict[tuple[str, str], tuple[int, Party]] = {}
@@ -114,6 +117,9 @@ class Writer:
         self._pairs(rows[moves.before], rows[moves.after])
         offset = self._first_gpu.setdefault(party.name, self._gpus)
         self._gpus = max(self._gpus, offset + len(party.nics))
+        self._put("brings", self._moves + moves.brings)
+        self._put("goes", self._moves + moves.goes)
+        self._moves += len(moves.activity)
         self._put("activity", rows[moves.activity])
         self._put("sender", offset + moves.source)
         self._put("receiver", offset + moves.destination)
@@ -144,6 +150,8 @@ class Writer:
             sender=self._column("sender"),
             receiver=self._column("receiver"),
             gbit=gbit,
+            brings=self._column("brings"),
+            goes=self._column("goes"),
             gpus=self._gpus,
         )
 

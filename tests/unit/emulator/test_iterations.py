@@ -164,7 +164,9 @@ def test_jobs_of_a_file_run_their_collectives(
     )
     words = ["iterate", "--jobs", str(tmp_path / "jobs.yaml"), "--seconds", "0.001", "--json"]
     words += ["--fabric", str(tmp_path / "fabric.json"), "--strategies", "ideal"]
-    assert run([*words, "--header", "0", "--startup-us", "0", "--hop-us", "0"]) == 0
+    assert (
+        run([*words, "--header", "0", "--startup-us", "0", "--hop-us", "0", "--cut-through"]) == 0
+    )
     (told,) = json.loads(capfd.readouterr().out)["strategies"]["ideal"]
     assert told["seconds"] == pytest.approx(0.001 + 0.1 * 1.5 / 100)
     assert told["name"] == "a"
@@ -181,7 +183,7 @@ def test_collectives_of_a_file_all_at_once(
     (tmp_path / "jobs.yaml").write_text(head + 2 * line)
     words = ["iterate", "--jobs", str(tmp_path / "jobs.yaml"), "--seconds", "0.001", "--json"]
     words += ["--fabric", str(tmp_path / "fabric.json"), "--strategies", "ideal"]
-    words += ["--header", "0", "--startup-us", "0", "--hop-us", "0"]
+    words += ["--header", "0", "--startup-us", "0", "--hop-us", "0", "--cut-through"]
     for more, seconds in ([], 0.001 + 0.003), (["--overlap"], 0.001 / 4 + 0.003):
         assert run([*words, *more]) == 0
         (told,) = json.loads(capfd.readouterr().out)["strategies"]["ideal"]

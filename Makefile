@@ -52,12 +52,12 @@ lock: setup  ## resolve requirements.lock anew (LOCK_ARGS=--upgrade takes newer 
 bench: setup  ## Heddle and its peers side by side; writes bench.json (BENCH_ARGS=--quick, --full)
 	@$(PY) tests/bench/run.py $(BENCH_ARGS)
 
-fuzz: setup  ## two million odd inputs for all that reads what strangers write (FUZZ_ARGS='--seed 7')
-	@$(PY) -m tests.fuzz.run $(FUZZ_ARGS)
+fuzz: setup  ## a million and a half odd inputs for all that reads what strangers write (FUZZ_ARGS='--seed 7')
+	@$(PY) -m tests.fuzz.both $(FUZZ_ARGS)
 
 drills: setup  ## play every drill, in virtual time and (as root) on real kernels; reports in drills-report (DRILL_ARGS='--runs 3')
 	@.venv/bin/heddle-emulator drill tests/drills/fluid/*.yaml --report drills-report/fluid $(DRILL_ARGS)
 	@.venv/bin/heddle-emulator drill tests/drills/netns/*.yaml --report drills-report $(DRILL_ARGS)
 
-soak: setup  ## placements, faults and restarts of replicas for 30 minutes: does anything grow (SOAK_ARGS='--minutes 5')
+soak: setup  ## placements, faults and restarts of replicas for 30 minutes: does anything grow (SOAK_ARGS='--minutes 5 --store sqlite')
 	@$(PY) tests/bench/soak.py $(SOAK_ARGS)

@@ -20,7 +20,7 @@ from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.codec import agent as codec
 from tests.fuzz.target import Target, check
-from tests.fuzz.wires import disturbed, message
+from tests.fuzz.wires import disturbed, message, varied
 from tests.unit.agent.controllers import wire_push
 from tests.unit.agent.doors import FABRIC, KEY, Air, Place
 from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
@@ -179,7 +179,10 @@ def _make(good: Message) -> Callable[[random.Random], bytes]:
 
 def _message(name: str, good: Message, use: Callable[[Any], bool], weight: float = 2) -> Target:
     content = good.SerializeToString()
-    return Target(name, parsed(type(good), use), [content], _make(good), weight)
+    make = _make(good)
+    return Target(
+        name, parsed(type(good), use), [content], make, varied(type(good), make), weight=weight
+    )
 
 
 def _good() -> dict[str, Message]:

@@ -49,8 +49,8 @@ from heddle_controller.serve.watch import Changes
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job
-from tests.fuzz.target import SCRATCH, Target, check
-from tests.fuzz.wires import disturbed, message
+from tests.fuzz.target import Target, check, scratch
+from tests.fuzz.wires import disturbed, message, varied
 from tests.unit.store.samples import clos, demands, job, plan_of, program_of
 
 PROTOS: tuple[ModuleType, ...] = (
@@ -145,7 +145,7 @@ class World:
         structlog.reset_defaults()
 
     async def _furnish(self) -> EmbeddedStore:
-        store = await open_embedded(SCRATCH / "store.sqlite3", audit_kept=1000)
+        store = await open_embedded(scratch() / "store.sqlite3", audit_kept=1000)
         await store.put_fabric("f1", clos())
         await store.submit_job("f1", job(), checked_revision=1)
         await store.put_demands("f1", "d1", demands(("n0.1", "n1.1")), checked_revision=1)
@@ -237,7 +237,8 @@ def _target(world: World, service: str, method: Any) -> Target:
             return b"".join(len(one).to_bytes(2, "big") + one for one in made if len(one) < 65536)
         return made[0]
 
-    return Target(f"{service}/{method.name}", run, [b""], make, 0.35)
+    vary = None if method.client_streaming else varied(kind, make)
+    return Target(f"{service}/{method.name}", run, [b""], make, vary, weight=0.35)
 
 
 def _any_order(targets: Sequence[Target]) -> Target:
@@ -251,7 +252,7 @@ def _any_order(targets: Sequence[Target]) -> Target:
         one = targets[which].make
         return bytes([which]) + (one(chance) if one else b"")
 
-    return Target("calls in any order", run, [b"\0"], make, 8)
+    return Target("calls in any order", run, [b"\0"], make, weight=8)
 
 
 def _parts(content: bytes) -> list[bytes]:

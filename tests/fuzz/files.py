@@ -33,7 +33,7 @@ from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_controller.traffic.trace import load_trace
 from heddle_emulator.campaign.load import load_campaign
 from heddle_emulator.drill.load import load_scenario
-from tests.fuzz.target import ROOT, SCRATCH, Target, as_json, check, of_file
+from tests.fuzz.target import ROOT, Target, as_json, check, of_file, scratch
 from tests.property.test_traffic_garbage import AICB, GRAPH, JOBS, SIMAI, TABLE
 from tests.unit.store.samples import clos, plan_of
 
@@ -109,7 +109,7 @@ def judge_trace(trace: Any, _: bytes) -> None:
 
 def _plan() -> tuple[Callable[[bytes], bool], list[bytes]]:
     plan = plan_of(FABRIC)
-    path = SCRATCH / "good-plan.json"
+    path = scratch() / "good-plan.json"
     save_plan(plan, path)
     good = path.read_bytes()
 
@@ -135,7 +135,7 @@ def _trail() -> tuple[Callable[[bytes], bool], list[bytes]]:
     good = b"\n".join(lines)
 
     def run(content: bytes) -> bool:
-        path = SCRATCH / "trail.jsonl"
+        path = scratch() / "trail.jsonl"
         path.write_bytes(content)
         try:
             start, read = read_export(path)
@@ -159,7 +159,7 @@ def _line(record: AuditRecord) -> bytes:
 
 def _tokens() -> tuple[Callable[[bytes], bool], list[bytes]]:
     """Nobody is let in by anything but the token itself."""
-    path = SCRATCH / "tokens"
+    path = scratch() / "tokens"
     token, grant = new_token(Caller(Role.SCHEDULER, ""), "slurm", 4e9)
     path.write_text(grant.line())
     tokens = Tokens(path)

@@ -9,6 +9,7 @@ hangs.
 from __future__ import annotations
 
 import json
+import os
 import random
 import tempfile
 from collections.abc import Callable, Sequence
@@ -20,8 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 _folder = tempfile.TemporaryDirectory(
     prefix="heddle-fuzz", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
 )
-SCRATCH = Path(_folder.name)
-"""Files of this process, in memory where there is such a place; gone when it ends."""
+
+
+def scratch() -> Path:
+    """A folder of this process, in memory where there is such a place; gone when it ends.
+
+    That of a process that was forked is gone with the one it was forked from.
+    """
+    path = Path(_folder.name) / str(os.getpid())
+    path.mkdir(exist_ok=True)
+    return path
 
 
 class WrongError(Exception):
@@ -39,6 +48,8 @@ class Target:
     """Good inputs, to begin from."""
     make: Callable[[random.Random], bytes] | None = None
     """Inputs of the right shape with odd content; without it, only good ones are spoilt."""
+    vary: Callable[[bytes, random.Random], bytes] | None = None
+    """An input of the right shape, like another one."""
     weight: float = 1.0
     """Its share of the inputs."""
     words: Sequence[bytes] = ()
@@ -58,7 +69,8 @@ def of_file(
     suffix: str = "",
 ) -> Callable[[bytes], bool]:
     """Run a loader of files on bytes; ``judge`` looks at what it made of them."""
-    path = SCRATCH / f"{len(list(SCRATCH.iterdir()))}{suffix}"
+    folder = scratch()
+    path = folder / f"{len(list(folder.iterdir()))}{suffix}"
 
     def run(content: bytes) -> bool:
         path.write_bytes(content)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
 from heddle_controller.reconcile.audit import parse_mark
 from tests.fuzz.guide import Guide
-from tests.fuzz.run import Tally, inputs, opened, run_target, strike
-from tests.fuzz.target import Target, check
+from tests.fuzz.run import inputs, opened, run_target
+from tests.fuzz.tally import Tally, strike
+from tests.fuzz.target import ROOT, Target, check
+from tests.needs import missing
 
 PART = 60
 
@@ -88,3 +93,25 @@ def test_inputs_that_reach_further_are_kept() -> None:
 def test_what_strangers_write_has_its_target(targets: list[Target], word: str) -> None:
     """Files, calls, notices and messages are all there."""
     assert any(word in target.name for target in targets)
+
+
+def test_inputs_are_found_by_what_they_reach() -> None:
+    """The guided half keeps inputs for what they reach, and takes or refuses every one."""
+    if find_spec("atheris") is None:
+        missing("atheris, which is not built for this Python or machine")
+    words = ("--inputs", "2000", "--seed", "1", "--target", "roles", "--processes", "1")
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.both", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "0 crash, 0 hang, 0 wrong" in told.stdout
+    guided = told.stdout.partition("guided by what they reach")[2]
+    (line,) = [line for line in guided.splitlines() if line.startswith("roles file")]
+    inputs, taken, faults, kept = (int(word) for word in line.split()[2:6])
+    assert (inputs, faults) == (667, 0)
+    assert taken
+    assert kept

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 STRINGS = (
@@ -17,6 +18,7 @@ STRINGS = (
 )  # fmt: skip
 FLOATS = (0.0, -0.0, -1.0, 1.0, 0.5, 400.0, 1e300, 1e-320, float("nan"), float("inf"), -1e9)
 KIND = FieldDescriptor
+Vary = Callable[[bytes, random.Random], bytes]
 EDGES = (0, 0, 1, 1, 2, 3, 4, 7, 100, 4791, 65535, 65536)
 
 
@@ -96,3 +98,17 @@ def _disturb(part: Any, field: FieldDescriptor, chance: random.Random) -> None:
         del held[chance.randrange(len(held))]
     else:
         held.append(scalar(field, chance))
+
+
+def varied(kind: type[Any], make: Callable[[random.Random], bytes]) -> Vary:
+    """Messages like another one; made anew where that is none."""
+
+    def vary(content: bytes, chance: random.Random) -> bytes:
+        before = kind()
+        try:
+            before.ParseFromString(content)
+        except DecodeError:
+            return make(chance)
+        return disturbed(before, chance).SerializeToString()
+
+    return vary

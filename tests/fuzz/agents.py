@@ -53,7 +53,7 @@ def _push(made: pb.Push) -> bool:
     forwarding.program(push)
     held = fib.read_back()
     local = {hop.port for hop in SPINES}
-    named = {endpoint.nic for endpoint in made.operations.endpoints}
+    named = set(made.operations.names)
     for (source, destination, *ports), group in held.items():
         check(group.primary.port in local, "a next hop is the switch's own")
         check(group.backup is None or group.backup.port in local, "so is a backup")

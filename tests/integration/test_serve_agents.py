@@ -12,6 +12,8 @@ from grpc import aio
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
+from heddle_agent.fib import Link
+from heddle_agent.session.decode import decode_push
 from heddle_controller.model.fabric import State
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.errors import SessionLost
@@ -100,12 +102,11 @@ async def test_a_push_goes_down_and_its_acks_come_up(tmp_path: Path) -> None:
             sent = (await agent.hear()).push
             assert sent.mode == pb.PUSH_MODE_FULL_SYNC
             assert sent.completes_generation
-            operations = sent.operations
-            assert [e.nic for e in operations.endpoints] == ["n0.0", "n1.0"]
-            assert operations.next_hops[operations.primaries[0]].node == "s0"
-            assert operations.next_hops[operations.backups[0] - 1].node == "s1"
-            (risk,) = operations.risk_links
-            assert {risk.source, risk.target} == {"s0", "l1"}
+            operations = decode_push(sent).operations
+            assert [match[:2] for match in operations.matches] == [("n0.0", "n1.0")]
+            ((primary, backup, risks, _),) = operations.keys
+            assert (primary.node, backup.node if backup else "") == ("s0", "s1")
+            assert risks == (Link.between("s0", "l1"),)
             await agent.answer(sent, pb.PUSH_STAGE_RIB)
             await agent.answer(sent, pb.PUSH_STAGE_FIB)
             assert (await waiting).status is PushStatus.APPLIED

@@ -104,11 +104,14 @@ class Conversation:
             push = await self._turns.away(lambda: decode_push(message))
         except MalformedPushError as error:
             receipt = Receipt(Status.INVALID, message=str(error))
+            self._count(receipt)
             await self._write(self._result(message, receipt))
             return
         try:
             receipt = await self._turns.receive(push)
-            await self._write(self._result(message, receipt))
+            self._count(receipt)
+            if receipt.status is not Status.APPLIED or not self._turns.at_once:
+                await self._write(self._result(message, receipt))
         finally:  # what is in the table goes into the backend, whether or not the stream lives
             failures = await self._program(push)
         if receipt.status is Status.APPLIED:
@@ -120,10 +123,10 @@ class Conversation:
             await self._write(self._result(message, done, pb.PUSH_STAGE_FIB, table))
 
     async def _program(self, push: Push) -> Sequence[OperationFailure]:
-        """Bring what is in the table into the backend, and say how long that took."""
+        """Bring what is in the table into the backend, and log how long that took, if at all."""
         begin = time.monotonic()
         failures = await self._turns.program(push)
-        if push.operations.matches:
+        if push.operations.matches and not self._turns.at_once:
             _log.info(
                 "push programmed",
                 generation=push.version.generation,
@@ -144,6 +147,11 @@ class Conversation:
         report = pb.OverlayReport(withdrawn=withdrawn, message=why)
         await self._write(pb.AgentMessage(overlay=report))
 
+    def _count(self, receipt: Receipt) -> None:
+        self._answered[receipt.status] += 1
+        if receipt.status is not Status.APPLIED:
+            _log.warning("push refused", status=receipt.status.name, why=receipt.message)
+
     def _result(
         self,
         push: pb.Push,
@@ -151,10 +159,6 @@ class Conversation:
         stage: pb.PushStage.ValueType = pb.PUSH_STAGE_RIB,
         table: pb.TableState | None = None,
     ) -> pb.AgentMessage:
-        if stage == pb.PUSH_STAGE_RIB:
-            self._answered[receipt.status] += 1
-            if receipt.status is not Status.APPLIED:
-                _log.warning("push refused", status=receipt.status.name, why=receipt.message)
         epoch = self._forwarding.table.fence.epoch
         return encode.push_result(push, stage, receipt, epoch, table)
 

@@ -1,26 +1,36 @@
 """A push from the wire into columns: one pass, no message object for each entry.
 
-The usual push is decoded by C loops over whole arrays; only when one of them stumbles are the
-arrays searched for the operation to name.
+The usual push is decoded by C loops over whole columns; only when one of them stumbles are the
+columns searched for the row to name. Rows that may be none are counted from 1 on the wire, so that
+each table is read with a first row that stands for none, and an index that is too large fails where
+it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import pairwise
+from sys import byteorder
+from typing import Any
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Link, Match, NextHop
-from heddle_agent.table import DELETE, Fence, GroupKey, Mode, Operations, Push
+from heddle_agent.table import Fence, GroupKey, Mode, Operations, Push
 
 _MODES = {
     pb.PUSH_MODE_FULL_SYNC: Mode.FULL_SYNC,
     pb.PUSH_MODE_INCREMENTAL: Mode.INCREMENTAL,
 }
 _LAST_PORT = 65535
+_BYTES = 4
+_link: Callable[[Iterable[str]], Link] = partial(tuple.__new__, Link)  # made by the ten thousand
+_hop: Callable[[Iterable[str]], NextHop] = partial(tuple.__new__, NextHop)
 
 
 class MalformedPushError(Exception):
-    """A push that cannot be understood; says which field of which operation is at fault."""
+    """A push that cannot be understood; says which field of which row is at fault."""
 
 
 def decode_push(message: pb.Push) -> Push:
@@ -39,107 +49,165 @@ def decode_push(message: pb.Push) -> Push:
 
 
 def _operations(batch: pb.OperationBatch) -> Operations:
-    kinds = list(batch.kinds)
-    if not kinds:
-        return Operations()
-    _check_lengths(batch, kinds)
     try:
-        matches = _matches(batch)
-        keys, groups = _groups(batch, kinds)
-    except IndexError:
-        raise MalformedPushError(_stray_index(batch)) from None
-    addresses = {end.nic: end.address for end in batch.endpoints if end.address}
+        ways = _column("ways", batch.ways)
+        names = list(batch.names)
+        matches = _matches(batch, names)
+        keys = _keys(batch, names) if batch.way_primaries else []
+        groups = _rows(ways, len(matches), len(keys))
+        addresses = _addresses(batch, names) if batch.nics else {}
+    except (IndexError, ValueError):
+        raise MalformedPushError(_fault(batch)) from None
+    if len(set(matches)) < len(matches):
+        raise MalformedPushError(_repeated(matches))
     return Operations(matches, groups, keys, addresses)
 
 
-def _check_lengths(batch: pb.OperationBatch, kinds: list[pb.OperationKind.ValueType]) -> None:
-    sets, deletes = kinds.count(pb.OPERATION_KIND_SET), kinds.count(pb.OPERATION_KIND_DELETE)
-    if sets + deletes < len(kinds):
-        known = (pb.OPERATION_KIND_SET, pb.OPERATION_KIND_DELETE)
-        row = next(row for row, kind in enumerate(kinds) if kind not in known)
-        raise MalformedPushError(f"operation {row} has kind {kinds[row]}: send SET or DELETE")
-    for name, column in _columns(batch):
-        needed = name not in {"primaries", "backups", "risks"} or sets > 0
-        if len(column) != len(kinds) and (column or (needed and name != "backup_risks")):
-            raise MalformedPushError(
-                f"kinds has {len(kinds)} elements but {name} has {len(column)}"
-            )
-    for name in ("source_ports", "destination_ports"):
-        ports: Sequence[int] = getattr(batch, name)
-        if max(ports) > _LAST_PORT:
-            row = next(row for row, port in enumerate(ports) if port > _LAST_PORT)
-            raise MalformedPushError(f"operation {row}: {name} has {ports[row]}, over {_LAST_PORT}")
+def _rows(ways: list[int], count: int, limit: int) -> list[int]:
+    """Of so many operations, the row of each among so many keys; DELETE is one less than 0."""
+    if len(ways) != count:
+        raise ValueError
+    if ways and max(ways) > limit:
+        raise IndexError
+    return [way - 1 for way in ways]
 
 
-def _columns(batch: pb.OperationBatch) -> list[tuple[str, Sequence[int]]]:
-    return [
-        ("sources", batch.sources),
-        ("destinations", batch.destinations),
-        ("source_ports", batch.source_ports),
-        ("destination_ports", batch.destination_ports),
-        ("primaries", batch.primaries),
-        ("backups", batch.backups),
-        ("risks", batch.risks),
-        ("backup_risks", batch.backup_risks),
-    ]
+def _column(name: str, content: bytes) -> list[int]:
+    """The numbers of a column."""
+    if len(content) % _BYTES:
+        raise MalformedPushError(f"{name} has {len(content)} bytes: send 4 for each number")
+    numbers = array("I", content)
+    if byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()
 
 
-def _matches(batch: pb.OperationBatch) -> list[Match]:
-    nics = [end.nic for end in batch.endpoints]
-    sources = map(nics.__getitem__, batch.sources)
-    destinations = map(nics.__getitem__, batch.destinations)
-    ports = (batch.source_ports, batch.destination_ports)
-    return list(zip(sources, destinations, *ports, strict=True))
+def _named(names: list[str], name: str, content: bytes) -> Iterator[str]:
+    return map(names.__getitem__, _column(name, content))
 
 
-def _groups(
-    batch: pb.OperationBatch, kinds: list[pb.OperationKind.ValueType]
-) -> tuple[list[GroupKey], list[int]]:
-    """Distinct keys and each operation's row among them, or DELETE."""
-    deleted = pb.OPERATION_KIND_DELETE
-    if pb.OPERATION_KIND_SET not in kinds:
-        return [], [DELETE] * len(kinds)
-    hops = [NextHop(hop.node, hop.key, hop.address) for hop in batch.next_hops]
-    risks = _risk_groups(batch)
-    spare = batch.backup_risks or [0] * len(kinds)
-    fours = list(zip(batch.primaries, batch.backups, batch.risks, spare, strict=True))
-    whole = deleted not in kinds
-    used = fours if whole else [four for four, k in zip(fours, kinds, strict=True) if k != deleted]
-    rows = {four: row for row, four in enumerate(dict.fromkeys(used))}
-    keys: list[GroupKey] = [
-        (
-            hops[primary],
-            hops[backup - 1] if backup else None,
-            risks[risk - 1] if risk else (),
-            risks[other - 1] if other else (),
+def _matches(batch: pb.OperationBatch, names: list[str]) -> list[Match]:
+    from_, to = (
+        _column("source_ports", batch.source_ports),
+        _column("destination_ports", batch.destination_ports),
+    )
+    if from_ and (max(from_) > _LAST_PORT or max(to, default=0) > _LAST_PORT):
+        raise ValueError
+    return list(
+        zip(
+            _named(names, "sources", batch.sources),
+            _named(names, "destinations", batch.destinations),
+            from_,
+            to,
+            strict=True,
         )
-        for primary, backup, risk, other in rows
-    ]
-    if whole:
-        return keys, list(map(rows.__getitem__, fours))
-    pairs = zip(fours, kinds, strict=True)
-    return keys, [DELETE if kind == deleted else rows[four] for four, kind in pairs]
+    )
 
 
-def _risk_groups(batch: pb.OperationBatch) -> list[tuple[Link, ...]]:
-    links = [Link.between(link.source, link.target, link.key) for link in batch.risk_links]
-    groups = [tuple(map(links.__getitem__, group.links)) for group in batch.risk_groups]
-    return [group if len(group) < 2 else tuple(sorted(set(group))) for group in groups]  # noqa: PLR2004
+def _addresses(batch: pb.OperationBatch, names: list[str]) -> dict[str, str]:
+    nics = _named(names, "nics", batch.nics)
+    return dict(zip(nics, _named(names, "nic_addresses", batch.nic_addresses), strict=True))
 
 
-def _stray_index(batch: pb.OperationBatch) -> str:
-    """Say which index points outside its array."""
-    limits = {
-        "sources": ("endpoints", len(batch.endpoints)),
-        "destinations": ("endpoints", len(batch.endpoints)),
-        "primaries": ("next_hops", len(batch.next_hops)),
-        "backups": ("next_hops", len(batch.next_hops) + 1),
-        "risks": ("risk_groups", len(batch.risk_groups) + 1),
-        "backup_risks": ("risk_groups", len(batch.risk_groups) + 1),
+def _keys(batch: pb.OperationBatch, names: list[str]) -> list[GroupKey]:
+    """What entries lead to, way by way."""
+    hops, risks = _hops(batch, names), _risk_groups(batch, names)
+    spare_hops: list[NextHop | None] = [None, *hops]
+    spare_risks: list[tuple[Link, ...]] = [(), *risks]
+    return list(
+        zip(
+            map(hops.__getitem__, _column("way_primaries", batch.way_primaries)),
+            map(spare_hops.__getitem__, _column("way_backups", batch.way_backups)),
+            map(spare_risks.__getitem__, _column("way_risks", batch.way_risks)),
+            map(spare_risks.__getitem__, _column("way_backup_risks", batch.way_backup_risks)),
+            strict=True,
+        )
+    )
+
+
+def _hops(batch: pb.OperationBatch, names: list[str]) -> list[NextHop]:
+    nodes = list(_named(names, "hop_nodes", batch.hop_nodes))
+    keys = _named(names, "hop_keys", batch.hop_keys)
+    if batch.hop_addresses:
+        addresses = list(_named(["", *names], "hop_addresses", batch.hop_addresses))
+    else:
+        addresses = [""] * len(nodes)
+    return list(map(_hop, zip(nodes, keys, addresses, strict=True)))
+
+
+def _risk_groups(batch: pb.OperationBatch, names: list[str]) -> list[tuple[Link, ...]]:
+    sources = _named(names, "link_sources", batch.link_sources)
+    targets = _named(names, "link_targets", batch.link_targets)
+    keys = _named(names, "link_keys", batch.link_keys)
+    links = list(map(_link, zip(sources, targets, keys, strict=True)))
+    links = [link if link[0] <= link[1] else Link.between(*link) for link in links]
+    members = list(map(links.__getitem__, _column("risk_links", batch.risk_links)))
+    ends = _column("risk_ends", batch.risk_ends)
+    if (ends[-1] if ends else 0) != len(members):
+        raise ValueError
+    if ends == list(range(1, len(members) + 1)):  # two tiers: one link is ahead of each
+        return list(zip(members, strict=True))
+    groups = []
+    for begin, end in pairwise([0, *ends]):
+        if begin > end:
+            raise ValueError
+        group = members[begin:end]
+        groups.append(tuple(sorted(set(group)) if len(group) > 1 else group))
+    return groups
+
+
+def _repeated(matches: list[Match]) -> str:
+    first: dict[Match, int] = {}
+    for row, match in enumerate(matches):
+        if first.setdefault(match, row) != row:
+            return f"operation {row} has the match of operation {first[match]}: send it once"
+    return ""
+
+
+_TOGETHER = (
+    ("ways", "sources", "destinations", "source_ports", "destination_ports"),
+    ("way_primaries", "way_backups", "way_risks", "way_backup_risks"),
+    ("hop_nodes", "hop_keys", "hop_addresses"),
+    ("link_sources", "link_targets", "link_keys"),
+    ("nics", "nic_addresses"),
+)
+"""Columns of one length."""
+_OPTIONAL = {"hop_addresses"}
+_INDEXES = {
+    **dict.fromkeys(("sources", "destinations", "nics", "nic_addresses"), ("names", 0)),
+    **dict.fromkeys(("hop_nodes", "hop_keys"), ("names", 0)),
+    **dict.fromkeys(("link_sources", "link_targets", "link_keys"), ("names", 0)),
+    "hop_addresses": ("names", 1),
+    "risk_links": ("link_sources", 0),
+    "way_primaries": ("hop_nodes", 0),
+    "way_backups": ("hop_nodes", 1),
+    "way_risks": ("risk_ends", 1),
+    "way_backup_risks": ("risk_ends", 1),
+    "ways": ("way_primaries", 1),
+}
+"""Into which table a column points, and from which number it counts."""
+
+
+def _fault(batch: pb.OperationBatch) -> str:
+    """Say which column does not fit, or which number points outside its table."""
+    read: Callable[[str], Any] = partial(getattr, batch)
+    columns = {
+        field.name: _column(field.name, read(field.name))
+        for field in batch.DESCRIPTOR.fields
+        if field.name != "names"
     }
-    for name, column in _columns(batch):
-        array, limit = limits.get(name, ("", _LAST_PORT + 1))
-        for row, index in enumerate(column):
-            if index >= limit:
-                return f"operation {row}: {name} has {index}, which is not an index of {array}"
-    return "a risk group holds an index that is not one of risk_links"
+    sizes = {name: len(column) for name, column in columns.items()} | {"names": len(batch.names)}
+    for first, *others in _TOGETHER:
+        for name in others:
+            if sizes[name] != sizes[first] and not (name in _OPTIONAL and not sizes[name]):
+                return f"{first} has {sizes[first]} elements but {name} has {sizes[name]}"
+    for name in ("source_ports", "destination_ports"):
+        for row, port in enumerate(columns[name]):
+            if port > _LAST_PORT:
+                return f"operation {row}: {name} has {port}, over {_LAST_PORT}"
+    for name, (table, base) in _INDEXES.items():
+        for row, index in enumerate(columns[name]):
+            if index >= sizes[table] + base:
+                row_of = "operation" if name in _TOGETHER[0] else "row"
+                return f"{row_of} {row}: {name} has {index}, which is not an index of {table}"
+    return "risk_ends has to rise, up to the length of risk_links"

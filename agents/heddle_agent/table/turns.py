@@ -38,6 +38,11 @@ class Turns:
         self._turn = asyncio.Lock()
         self._work: set[asyncio.Task[Any]] = set()
 
+    @property
+    def at_once(self) -> bool:
+        """Whether a push is in the backend as soon as it is in the table."""
+        return not self.forwarding.lends
+
     async def away(self, call: Callable[[], Result]) -> Result:
         """Call something that touches neither table nor backend."""
         return await asyncio.to_thread(call) if self.forwarding.lends else call()

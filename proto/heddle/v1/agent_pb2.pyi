@@ -80,27 +80,6 @@ PUSH_MODE_INCREMENTAL: PushMode.ValueType  # 2
 """The operations are applied to what is there."""
 Global___PushMode: _TypeAlias = PushMode  # noqa: Y015
 
-class _OperationKind:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _OperationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OperationKind.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    OPERATION_KIND_UNSPECIFIED: _OperationKind.ValueType  # 0
-    OPERATION_KIND_SET: _OperationKind.ValueType  # 1
-    """Adds the entry, or replaces the one with the same match in one step."""
-    OPERATION_KIND_DELETE: _OperationKind.ValueType  # 2
-    """Removes the entry; removing one that is not there succeeds."""
-
-class OperationKind(_OperationKind, metaclass=_OperationKindEnumTypeWrapper): ...
-
-OPERATION_KIND_UNSPECIFIED: OperationKind.ValueType  # 0
-OPERATION_KIND_SET: OperationKind.ValueType  # 1
-"""Adds the entry, or replaces the one with the same match in one step."""
-OPERATION_KIND_DELETE: OperationKind.ValueType  # 2
-"""Removes the entry; removing one that is not there succeeds."""
-Global___OperationKind: _TypeAlias = OperationKind  # noqa: Y015
-
 class _PushStage:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -111,7 +90,7 @@ class _PushStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PushStage.V
     PUSH_STAGE_RIB: _PushStage.ValueType  # 1
     """Taken into the agent's table."""
     PUSH_STAGE_FIB: _PushStage.ValueType  # 2
-    """In the hardware or kernel: packets follow it."""
+    """In the hardware or kernel: packets follow it. Says that RIB was passed as well."""
 
 class PushStage(_PushStage, metaclass=_PushStageEnumTypeWrapper): ...
 
@@ -119,7 +98,7 @@ PUSH_STAGE_UNSPECIFIED: PushStage.ValueType  # 0
 PUSH_STAGE_RIB: PushStage.ValueType  # 1
 """Taken into the agent's table."""
 PUSH_STAGE_FIB: PushStage.ValueType  # 2
-"""In the hardware or kernel: packets follow it."""
+"""In the hardware or kernel: packets follow it. Says that RIB was passed as well."""
 Global___PushStage: _TypeAlias = PushStage  # noqa: Y015
 
 class _PushStatus:
@@ -520,101 +499,109 @@ Global___Push: _TypeAlias = Push  # noqa: Y015
 
 @_typing.final
 class OperationBatch(_message.Message):
-    """Operations as a struct of arrays: element i of each array is operation i.
-    Arrays of next hops and risks are empty for DELETE-only batches.
+    """Entries to set and to delete, as columns. The operation of row i is element i of each
+    of the last five; its number in answers is i. No match may stand twice in a batch.
+
+    A column is numbers of 32 bits without sign, the lowest byte first, one behind the
+    other: the same bytes as a packed "repeated fixed32". Columns that belong together
+    have the same length. A name is given by its index in names, likewise a next hop, a
+    link, a risk group and a way by its row. A batch with an index out of range, or with
+    columns that do not fit each other, is refused whole with INVALID.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    KINDS_FIELD_NUMBER: _builtins.int
-    ENDPOINTS_FIELD_NUMBER: _builtins.int
-    NEXT_HOPS_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    NICS_FIELD_NUMBER: _builtins.int
+    NIC_ADDRESSES_FIELD_NUMBER: _builtins.int
+    HOP_NODES_FIELD_NUMBER: _builtins.int
+    HOP_KEYS_FIELD_NUMBER: _builtins.int
+    HOP_ADDRESSES_FIELD_NUMBER: _builtins.int
+    LINK_SOURCES_FIELD_NUMBER: _builtins.int
+    LINK_TARGETS_FIELD_NUMBER: _builtins.int
+    LINK_KEYS_FIELD_NUMBER: _builtins.int
+    RISK_ENDS_FIELD_NUMBER: _builtins.int
     RISK_LINKS_FIELD_NUMBER: _builtins.int
-    RISK_GROUPS_FIELD_NUMBER: _builtins.int
+    WAY_PRIMARIES_FIELD_NUMBER: _builtins.int
+    WAY_BACKUPS_FIELD_NUMBER: _builtins.int
+    WAY_RISKS_FIELD_NUMBER: _builtins.int
+    WAY_BACKUP_RISKS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     DESTINATIONS_FIELD_NUMBER: _builtins.int
     SOURCE_PORTS_FIELD_NUMBER: _builtins.int
     DESTINATION_PORTS_FIELD_NUMBER: _builtins.int
-    PRIMARIES_FIELD_NUMBER: _builtins.int
-    BACKUPS_FIELD_NUMBER: _builtins.int
-    RISKS_FIELD_NUMBER: _builtins.int
-    BACKUP_RISKS_FIELD_NUMBER: _builtins.int
+    WAYS_FIELD_NUMBER: _builtins.int
+    nics: _builtins.bytes
+    """NICs that have an address, and that address; those of the operations' matches."""
+    nic_addresses: _builtins.bytes
+    hop_nodes: _builtins.bytes
+    """Next hops: neighbours, each over one link of this switch. Node id."""
+    hop_keys: _builtins.bytes
+    """Link key."""
+    hop_addresses: _builtins.bytes
+    """Name of the neighbour's IP address plus 1; 0 where the fabric gives none."""
+    link_sources: _builtins.bytes
+    """Links beyond this switch that entries depend on: one end, the other, link key."""
+    link_targets: _builtins.bytes
+    link_keys: _builtins.bytes
+    risk_ends: _builtins.bytes
+    """Risk groups: sets of such links. Group i has the rows of risk_links from the end of
+    the group before, or 0, up to risk_ends[i].
+    """
+    risk_links: _builtins.bytes
+    way_primaries: _builtins.bytes
+    """Ways: where entries lead. The next hop."""
+    way_backups: _builtins.bytes
+    """The next hop to take when the primary's link or any of its risks is down, plus 1; 0
+    is none: then the underlay is the backup.
+    """
+    way_risks: _builtins.bytes
+    """Risk group of the primary plus 1; 0 is none."""
+    way_backup_risks: _builtins.bytes
+    """Likewise, of the backup: while any of them is down, the underlay takes its place."""
+    sources: _builtins.bytes
+    """Matches: node id of the source NIC."""
+    destinations: _builtins.bytes
+    """Node id of the destination NIC."""
+    source_ports: _builtins.bytes
+    """UDP source port to match; 0 matches any, and loses to an exact port."""
+    destination_ports: _builtins.bytes
+    """UDP destination port to match; 0 matches any."""
+    ways: _builtins.bytes
+    """Way plus 1: adds the entry, or replaces the one with the same match in one step. 0
+    removes the entry; removing one that is not there succeeds.
+    """
     @_builtins.property
-    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___OperationKind.ValueType]:
-        """Same length as the arrays below; the index is the operation's id within
-        the push.
-        """
-
-    @_builtins.property
-    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]:
-        """NICs that matches speak of."""
-
-    @_builtins.property
-    def next_hops(self) -> _containers.RepeatedCompositeFieldContainer[Global___NextHop]:
-        """Next hops that entries speak of."""
-
-    @_builtins.property
-    def risk_links(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LinkRef]:
-        """Links that entries depend on beyond this switch."""
-
-    @_builtins.property
-    def risk_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___RiskGroup]:
-        """Sets of risk links; an entry flips to its backup when any is down."""
-
-    @_builtins.property
-    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Index into endpoints."""
-
-    @_builtins.property
-    def destinations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Index into endpoints."""
-
-    @_builtins.property
-    def source_ports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """UDP source port to match; 0 matches any, and loses to an exact port."""
-
-    @_builtins.property
-    def destination_ports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """UDP destination port to match; 0 matches any."""
-
-    @_builtins.property
-    def primaries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Index into next_hops."""
-
-    @_builtins.property
-    def backups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Index into next_hops plus 1; 0 is none: then the underlay is the backup."""
-
-    @_builtins.property
-    def risks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Index into risk_groups plus 1; 0 is none."""
-
-    @_builtins.property
-    def backup_risks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Likewise, of the backup: while any of them is down, the underlay takes its
-        place. May be empty as a whole: then no backup is at risk.
-        """
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Node ids, link keys and IP addresses, all that the columns speak of."""
 
     def __init__(
         self,
         *,
-        kinds: _abc.Iterable[Global___OperationKind.ValueType] | None = ...,
-        endpoints: _abc.Iterable[Global___Endpoint] | None = ...,
-        next_hops: _abc.Iterable[Global___NextHop] | None = ...,
-        risk_links: _abc.Iterable[_common_pb2.LinkRef] | None = ...,
-        risk_groups: _abc.Iterable[Global___RiskGroup] | None = ...,
-        sources: _abc.Iterable[_builtins.int] | None = ...,
-        destinations: _abc.Iterable[_builtins.int] | None = ...,
-        source_ports: _abc.Iterable[_builtins.int] | None = ...,
-        destination_ports: _abc.Iterable[_builtins.int] | None = ...,
-        primaries: _abc.Iterable[_builtins.int] | None = ...,
-        backups: _abc.Iterable[_builtins.int] | None = ...,
-        risks: _abc.Iterable[_builtins.int] | None = ...,
-        backup_risks: _abc.Iterable[_builtins.int] | None = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        nics: _builtins.bytes = ...,
+        nic_addresses: _builtins.bytes = ...,
+        hop_nodes: _builtins.bytes = ...,
+        hop_keys: _builtins.bytes = ...,
+        hop_addresses: _builtins.bytes = ...,
+        link_sources: _builtins.bytes = ...,
+        link_targets: _builtins.bytes = ...,
+        link_keys: _builtins.bytes = ...,
+        risk_ends: _builtins.bytes = ...,
+        risk_links: _builtins.bytes = ...,
+        way_primaries: _builtins.bytes = ...,
+        way_backups: _builtins.bytes = ...,
+        way_risks: _builtins.bytes = ...,
+        way_backup_risks: _builtins.bytes = ...,
+        sources: _builtins.bytes = ...,
+        destinations: _builtins.bytes = ...,
+        source_ports: _builtins.bytes = ...,
+        destination_ports: _builtins.bytes = ...,
+        ways: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup_risks", b"backup_risks", "backups", b"backups", "destination_ports", b"destination_ports", "destinations", b"destinations", "endpoints", b"endpoints", "kinds", b"kinds", "next_hops", b"next_hops", "primaries", b"primaries", "risk_groups", b"risk_groups", "risk_links", b"risk_links", "risks", b"risks", "source_ports", b"source_ports", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination_ports", b"destination_ports", "destinations", b"destinations", "hop_addresses", b"hop_addresses", "hop_keys", b"hop_keys", "hop_nodes", b"hop_nodes", "link_keys", b"link_keys", "link_sources", b"link_sources", "link_targets", b"link_targets", "names", b"names", "nic_addresses", b"nic_addresses", "nics", b"nics", "risk_ends", b"risk_ends", "risk_links", b"risk_links", "source_ports", b"source_ports", "sources", b"sources", "way_backup_risks", b"way_backup_risks", "way_backups", b"way_backups", "way_primaries", b"way_primaries", "way_risks", b"way_risks", "ways", b"ways"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -647,58 +634,6 @@ class Endpoint(_message.Message):
 Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
 
 @_typing.final
-class NextHop(_message.Message):
-    """A neighbour reached over one link of this switch."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NODE_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    ADDRESS_FIELD_NUMBER: _builtins.int
-    node: _builtins.str
-    """Node id of the neighbour."""
-    key: _builtins.str
-    """Link key."""
-    address: _builtins.str
-    """Neighbour's IP address; empty where the fabric gives none."""
-    def __init__(
-        self,
-        *,
-        node: _builtins.str = ...,
-        key: _builtins.str = ...,
-        address: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "key", b"key", "node", b"node"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___NextHop: _TypeAlias = NextHop  # noqa: Y015
-
-@_typing.final
-class RiskGroup(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LINKS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def links(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Indexes into risk_links."""
-
-    def __init__(
-        self,
-        *,
-        links: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["links", b"links"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RiskGroup: _TypeAlias = RiskGroup  # noqa: Y015
-
-@_typing.final
 class PushResult(_message.Message):
     """How one stage of one push went."""
 
@@ -726,7 +661,7 @@ class PushResult(_message.Message):
     """Why, where status is not APPLIED."""
     @_builtins.property
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationFailure]:
-        """Operations that did not succeed; empty where all did."""
+        """Operations that did not succeed, up to this stage; empty where all did."""
 
     @_builtins.property
     def table(self) -> Global___TableState:

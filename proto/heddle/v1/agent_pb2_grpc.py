@@ -32,9 +32,10 @@ class AgentServiceStub:
     SessionAccepted or ends the stream with a status.
     2. The controller pushes. The first push of a session is FULL_SYNC unless the
     agent's parameters show that it holds just what it should.
-    3. The agent answers each push, named by its nonce, with PushResults: first
-    RIB (taken into the table), then FIB (in the hardware or kernel). A failed
-    operation is reported in band and does not hold up the others.
+    3. The agent answers each push, named by its nonce, with PushResults: RIB once it
+    is in the table, FIB once it is in the hardware or kernel. Where both come at
+    the same moment, FIB alone says both. A failed operation is reported in band
+    and does not hold up the others.
     4. A push with an epoch below the highest the agent has ever seen is refused
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
@@ -65,9 +66,10 @@ class AgentServiceServicer:
     SessionAccepted or ends the stream with a status.
     2. The controller pushes. The first push of a session is FULL_SYNC unless the
     agent's parameters show that it holds just what it should.
-    3. The agent answers each push, named by its nonce, with PushResults: first
-    RIB (taken into the table), then FIB (in the hardware or kernel). A failed
-    operation is reported in band and does not hold up the others.
+    3. The agent answers each push, named by its nonce, with PushResults: RIB once it
+    is in the table, FIB once it is in the hardware or kernel. Where both come at
+    the same moment, FIB alone says both. A failed operation is reported in band
+    and does not hold up the others.
     4. A push with an epoch below the highest the agent has ever seen is refused
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
@@ -107,9 +109,10 @@ class AgentService:
     SessionAccepted or ends the stream with a status.
     2. The controller pushes. The first push of a session is FULL_SYNC unless the
     agent's parameters show that it holds just what it should.
-    3. The agent answers each push, named by its nonce, with PushResults: first
-    RIB (taken into the table), then FIB (in the hardware or kernel). A failed
-    operation is reported in band and does not hold up the others.
+    3. The agent answers each push, named by its nonce, with PushResults: RIB once it
+    is in the table, FIB once it is in the hardware or kernel. Where both come at
+    the same moment, FIB alone says both. A failed operation is reported in band
+    and does not hold up the others.
     4. A push with an epoch below the highest the agent has ever seen is refused
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.

@@ -33,9 +33,10 @@ class AgentServiceStub:
        SessionAccepted or ends the stream with a status.
     2. The controller pushes. The first push of a session is FULL_SYNC unless the
        agent's parameters show that it holds just what it should.
-    3. The agent answers each push, named by its nonce, with PushResults: first
-       RIB (taken into the table), then FIB (in the hardware or kernel). A failed
-       operation is reported in band and does not hold up the others.
+    3. The agent answers each push, named by its nonce, with PushResults: RIB once it
+       is in the table, FIB once it is in the hardware or kernel. Where both come at
+       the same moment, FIB alone says both. A failed operation is reported in band
+       and does not hold up the others.
     4. A push with an epoch below the highest the agent has ever seen is refused
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
@@ -60,9 +61,10 @@ class AgentServiceAsyncStub(AgentServiceStub):
        SessionAccepted or ends the stream with a status.
     2. The controller pushes. The first push of a session is FULL_SYNC unless the
        agent's parameters show that it holds just what it should.
-    3. The agent answers each push, named by its nonce, with PushResults: first
-       RIB (taken into the table), then FIB (in the hardware or kernel). A failed
-       operation is reported in band and does not hold up the others.
+    3. The agent answers each push, named by its nonce, with PushResults: RIB once it
+       is in the table, FIB once it is in the hardware or kernel. Where both come at
+       the same moment, FIB alone says both. A failed operation is reported in band
+       and does not hold up the others.
     4. A push with an epoch below the highest the agent has ever seen is refused
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
@@ -83,9 +85,10 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
        SessionAccepted or ends the stream with a status.
     2. The controller pushes. The first push of a session is FULL_SYNC unless the
        agent's parameters show that it holds just what it should.
-    3. The agent answers each push, named by its nonce, with PushResults: first
-       RIB (taken into the table), then FIB (in the hardware or kernel). A failed
-       operation is reported in band and does not hold up the others.
+    3. The agent answers each push, named by its nonce, with PushResults: RIB once it
+       is in the table, FIB once it is in the hardware or kernel. Where both come at
+       the same moment, FIB alone says both. A failed operation is reported in band
+       and does not hold up the others.
     4. A push with an epoch below the highest the agent has ever seen is refused
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,9 +11,11 @@ from dataclasses import dataclass, field
 import grpc
 
 from heddle.v1 import agent_pb2 as pb
-from heddle.v1 import agent_pb2_grpc, common_pb2
+from heddle.v1 import agent_pb2_grpc
 
 Context = grpc.aio.ServicerContext[pb.AgentMessage, pb.ControllerMessage]
+HOPS = [f"spine{number}" for number in range(4)]
+"""Next hops that ``wire_push`` knows, by number."""
 DEADLINE = 60.0
 """Seconds. No measure of speed: a limit for machines that do much else."""
 
@@ -51,7 +54,7 @@ class Stream:
         """Send a push."""
         await self.context.write(pb.ControllerMessage(push=message))
 
-    async def acked(self, answers: int = 2) -> list[pb.PushResult]:
+    async def acked(self, answers: int = 1) -> list[pb.PushResult]:
         """Wait for so many answers in all; return them."""
         await until(lambda: len(self.results()) >= answers, f"{answers} answers to pushes")
         return self.results()
@@ -141,7 +144,12 @@ def wire_push(
 
     With a risk, all of them depend on that link.
     """
-    nics = sorted({row[0] for row in rows} | {row[1] for row in rows})
+    names = sorted({*HOPS, "0", *(risk or ()), *(name for row in rows for name in row[:2])})
+    ways = list(dict.fromkeys(row[3:] for row in rows))
+
+    def named(*texts: str) -> bytes:
+        return numbers(*map(names.index, texts))
+
     return pb.Push(
         mode=pb.PUSH_MODE_FULL_SYNC if full else pb.PUSH_MODE_INCREMENTAL,
         epoch=epoch,
@@ -150,19 +158,27 @@ def wire_push(
         sweep_stale=sweep,
         completes_generation=completes,
         operations=pb.OperationBatch(
-            kinds=[pb.OPERATION_KIND_SET] * len(rows),
-            endpoints=[pb.Endpoint(nic=nic) for nic in nics],
-            next_hops=[pb.NextHop(node=f"spine{number}", key="0") for number in range(4)],
-            risk_links=[common_pb2.LinkRef(source=risk[0], target=risk[1], key="0")]
-            if risk
-            else [],
-            risk_groups=[pb.RiskGroup(links=[0])] if risk else [],
-            sources=[nics.index(row[0]) for row in rows],
-            destinations=[nics.index(row[1]) for row in rows],
-            source_ports=[row[2] for row in rows],
-            destination_ports=[0] * len(rows),
-            primaries=[row[3] for row in rows],
-            backups=[0 if row[4] is None else row[4] + 1 for row in rows],
-            risks=[1 if risk else 0] * len(rows),
+            names=names,
+            hop_nodes=named(*HOPS),
+            hop_keys=named(*["0"] * len(HOPS)),
+            link_sources=named(*risk[:1]) if risk else b"",
+            link_targets=named(*risk[1:]) if risk else b"",
+            link_keys=named("0") if risk else b"",
+            risk_ends=numbers(1) if risk else b"",
+            risk_links=numbers(0) if risk else b"",
+            way_primaries=numbers(*(primary for primary, _ in ways)),
+            way_backups=numbers(*(0 if backup is None else backup + 1 for _, backup in ways)),
+            way_risks=numbers(*[1 if risk else 0] * len(ways)),
+            way_backup_risks=numbers(*[0] * len(ways)),
+            sources=named(*(row[0] for row in rows)),
+            destinations=named(*(row[1] for row in rows)),
+            source_ports=numbers(*(row[2] for row in rows)),
+            destination_ports=numbers(*[0] * len(rows)),
+            ways=numbers(*(ways.index(row[3:]) + 1 for row in rows)),
         ),
     )
+
+
+def numbers(*values: int) -> bytes:
+    """A column of a batch."""
+    return struct.pack(f"<{len(values)}I", *values)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -17,8 +18,14 @@ from heddle_agent.table import (
     Receipt,
     Status,
 )
+from tests.unit.agent.controllers import numbers
 
-SET, DELETES = pb.OPERATION_KIND_SET, pb.OPERATION_KIND_DELETE
+NAMES = ["a", "b", "s0", "s1", "l9", "z", "0", "1", "2", "10.0.0.1", "10.1.0.1"]
+
+
+def named(*texts: str) -> bytes:
+    """A column of names."""
+    return numbers(*map(NAMES.index, texts))
 
 
 def message() -> pb.Push:
@@ -30,25 +37,26 @@ def message() -> pb.Push:
         nonce=15,
         sweep_stale=True,
         operations=pb.OperationBatch(
-            kinds=[SET, SET, DELETES, SET],
-            endpoints=[pb.Endpoint(nic="a", address="10.0.0.1"), pb.Endpoint(nic="b")],
-            next_hops=[
-                pb.NextHop(node="s0", key="0", address="10.1.0.1"),
-                pb.NextHop(node="s1", key="2"),
-            ],
-            risk_links=[
-                common_pb2.LinkRef(source="z", target="s0", key="0"),
-                common_pb2.LinkRef(source="s0", target="l9", key="1"),
-            ],
-            risk_groups=[pb.RiskGroup(links=[0, 1, 0]), pb.RiskGroup(links=[1])],
-            sources=[0, 0, 1, 0],
-            destinations=[1, 1, 0, 1],
-            source_ports=[0, 49152, 7, 49153],
-            destination_ports=[0, 4791, 0, 4791],
-            primaries=[0, 1, 0, 0],
-            backups=[2, 0, 0, 2],
-            risks=[1, 0, 0, 1],
-            backup_risks=[2, 0, 0, 2],
+            names=NAMES,
+            nics=named("a"),
+            nic_addresses=named("10.0.0.1"),
+            hop_nodes=named("s0", "s1"),
+            hop_keys=named("0", "2"),
+            hop_addresses=numbers(NAMES.index("10.1.0.1") + 1, 0),
+            link_sources=named("z", "s0"),
+            link_targets=named("s0", "l9"),
+            link_keys=named("0", "1"),
+            risk_ends=numbers(3, 4),
+            risk_links=numbers(0, 1, 0, 1),
+            way_primaries=numbers(0, 1),
+            way_backups=numbers(2, 0),
+            way_risks=numbers(1, 0),
+            way_backup_risks=numbers(2, 0),
+            sources=named("a", "a", "b", "a"),
+            destinations=named("b", "b", "a", "b"),
+            source_ports=numbers(0, 49152, 7, 49153),
+            destination_ports=numbers(0, 4791, 0, 4791),
+            ways=numbers(1, 2, 0, 1),
         ),
     )
 
@@ -73,15 +81,14 @@ def test_a_push_is_decoded_to_columns() -> None:
     assert operations.addresses == {"a": "10.0.0.1"}
 
 
-def test_a_push_of_deletes_needs_no_next_hops() -> None:
-    """The arrays of next hops and risks may be empty, as the protocol says, or full of zeros."""
+def test_a_push_of_deletes_needs_no_ways() -> None:
+    """The columns of next hops, risks and ways may be empty, or of no use to anyone."""
     bare = message()
-    batch = bare.operations
-    batch.kinds[:] = [DELETES] * 4
-    for name in ("next_hops", "risk_links", "risk_groups", "primaries", "backups", "risks"):
-        batch.ClearField(name)
+    bare.operations.ways = numbers(0, 0, 0, 0)
     assert decode_push(bare).operations.groups == [DELETE] * 4
-    batch.primaries[:] = [0] * 4
+    for field in pb.OperationBatch.DESCRIPTOR.fields:
+        if field.name.startswith(("way_", "hop_", "link_", "risk_")):
+            setattr(bare.operations, field.name, b"")
     assert decode_push(bare).operations.groups == [DELETE] * 4
 
 
@@ -93,14 +100,16 @@ def test_an_empty_push_has_no_operations() -> None:
 
 def _set(name: str, row: int, value: int) -> Callable[[pb.Push], None]:
     def change(push: pb.Push) -> None:
-        getattr(push.operations, name)[row] = value
+        column = [number for (number,) in struct.iter_unpack("<I", getattr(push.operations, name))]
+        column[row] = value
+        setattr(push.operations, name, numbers(*column))
 
     return change
 
 
-def _shorten(name: str) -> Callable[[pb.Push], None]:
+def _shorten(name: str, by: int = 4) -> Callable[[pb.Push], None]:
     def change(push: pb.Push) -> None:
-        getattr(push.operations, name).pop()
+        setattr(push.operations, name, getattr(push.operations, name)[:-by])
 
     return change
 
@@ -109,29 +118,33 @@ def _mode(push: pb.Push) -> None:
     push.mode = pb.PUSH_MODE_UNSPECIFIED
 
 
-def _risk(push: pb.Push) -> None:
-    push.operations.risk_groups[0].links[1] = 5
-
-
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
         (_mode, "mode 0 is none: send FULL_SYNC or INCREMENTAL"),
-        (_set("kinds", 2, 0), "operation 2 has kind 0: send SET or DELETE"),
-        (_set("kinds", 3, 9), "operation 3 has kind 9"),
-        (_set("sources", 1, 2), "operation 1: sources has 2, which is not an index of endpoints"),
+        (_set("sources", 1, 11), "operation 1: sources has 11, which is not an index of names"),
         (_set("destinations", 0, 99), "operation 0: destinations has 99"),
-        (_set("primaries", 3, 2), "operation 3: primaries has 2, which is not an index of next_h"),
-        (_set("backups", 0, 3), "operation 0: backups has 3"),
-        (_set("risks", 0, 3), "operation 0: risks has 3, which is not an index of risk_groups"),
+        (_set("ways", 3, 3), "operation 3: ways has 3, which is not an index of way_primaries"),
+        (_set("way_primaries", 1, 2), "row 1: way_primaries has 2, which is not an index of hop_"),
+        (_set("way_backups", 0, 3), "row 0: way_backups has 3"),
+        (_set("way_risks", 0, 3), "row 0: way_risks has 3, which is not an index of risk_ends"),
+        (_set("way_backup_risks", 1, 9), "row 1: way_backup_risks has 9"),
+        (_set("hop_keys", 1, 11), "row 1: hop_keys has 11, which is not an index of names"),
+        (_set("hop_addresses", 1, 12), "row 1: hop_addresses has 12"),
+        (_set("nics", 0, 2**32 - 1), "row 0: nics has 4294967295"),
+        (_set("link_targets", 0, 11), "row 0: link_targets has 11"),
+        (_set("risk_links", 1, 5), "row 1: risk_links has 5, which is not an index of link_sour"),
+        (_set("risk_ends", 0, 5), "risk_ends has to rise, up to the length of risk_links"),
+        (_set("risk_ends", 1, 3), "risk_ends has to rise"),
         (_set("source_ports", 1, 65536), "operation 1: source_ports has 65536, over 65535"),
         (_set("destination_ports", 2, 99999), "operation 2: destination_ports has 99999"),
-        (_shorten("sources"), "kinds has 4 elements but sources has 3"),
-        (_shorten("backups"), "kinds has 4 elements but backups has 3"),
-        (_shorten("backup_risks"), "kinds has 4 elements but backup_risks has 3"),
-        (_set("backup_risks", 1, 9), "operation 1: backup_risks has 9, which is not an index of"),
-        (_shorten("source_ports"), "kinds has 4 elements but source_ports has 3"),
-        (_risk, "a risk group holds an index that is not one of risk_links"),
+        (_shorten("sources"), "ways has 4 elements but sources has 3"),
+        (_shorten("source_ports"), "ways has 4 elements but source_ports has 3"),
+        (_shorten("source_ports", 1), "source_ports has 15 bytes: send 4 for each number"),
+        (_shorten("way_backups"), "way_primaries has 2 elements but way_backups has 1"),
+        (_shorten("hop_addresses"), "hop_nodes has 2 elements but hop_addresses has 1"),
+        (_shorten("link_keys"), "link_sources has 2 elements but link_keys has 1"),
+        (_shorten("nic_addresses"), "nics has 1 elements but nic_addresses has 0"),
     ],
 )
 def test_a_malformed_push_names_its_fault(
@@ -141,6 +154,14 @@ def test_a_malformed_push_names_its_fault(
     push = message()
     change(push)
     with pytest.raises(MalformedPushError, match=complaint):
+        decode_push(push)
+
+
+def test_no_match_stands_twice() -> None:
+    """Which of two ways was meant nobody can tell; the complaint names both operations."""
+    push = message()
+    _set("source_ports", 3, 49152)(push)
+    with pytest.raises(MalformedPushError, match="operation 3 has the match of operation 1"):
         decode_push(push)
 
 

@@ -5,11 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.v1 import agent_pb2
+from heddle.v1 import agent_pb2 as pb
+from heddle_agent.fib import Link, NextHop
+from heddle_agent.session.decode import decode_push
+from heddle_agent.table import DELETE
 from heddle_controller.model.fabric import NONE, NodeKind
 from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.codec import entries as codec
+from heddle_controller.serve.codec.distinct import distinct
 from heddle_emulator.topology import clos
 
 FABRIC = clos(leaves=2, spines=4, nics_per_leaf=4, parallel=2)
@@ -51,76 +55,90 @@ def entries_of(rows: list[Row]) -> Entries:
     )
 
 
-def hop(batch: agent_pb2.OperationBatch, index: int) -> tuple[str, str]:
-    """A next hop by its index."""
-    return batch.next_hops[index].node, batch.next_hops[index].key
-
-
-def decoded(batch: agent_pb2.OperationBatch, i: int) -> tuple[object, ...]:
-    """Operation i in words, as an agent reads it."""
-    spare = batch.backup_risks[i] if batch.backup_risks else 0
-    return (
-        batch.endpoints[batch.sources[i]].nic,
-        batch.endpoints[batch.destinations[i]].nic,
-        batch.source_ports[i],
-        hop(batch, batch.primaries[i]),
-        hop(batch, batch.backups[i] - 1) if batch.backups[i] else None,
-        risk_group(batch, batch.risks[i]),
-        risk_group(batch, spare),
-    )
-
-
-def risk_group(batch: agent_pb2.OperationBatch, number: int) -> list[tuple[str, str, str]]:
-    """The links of a risk group by its number."""
-    links = [batch.risk_links[r] for r in batch.risk_groups[number - 1].links] if number else []
-    return sorted((link.source, link.target, link.key) for link in links)
-
-
 def expected(row: Row) -> tuple[object, ...]:
-    """The same words from the model."""
+    """An entry in words, from the model."""
     structure = FABRIC.structure
     ids, links = structure.nodes.ids, structure.links
 
-    def arc(arc: int) -> tuple[str, str]:
-        return ids[int(structure.head[arc])], str(links.key[arc >> 1])
+    def hop(arc: int) -> NextHop:
+        head = int(structure.head[arc])
+        return NextHop(ids[head], str(links.key[arc >> 1]), structure.nodes.address[head])
 
     risks, spare = (
-        sorted((ids[int(links.a[k])], ids[int(links.b[k])], str(links.key[k])) for k in risk)
+        tuple(
+            sorted(
+                Link.between(ids[int(links.a[k])], ids[int(links.b[k])], str(links.key[k]))
+                for k in risk
+            )
+        )
         for risk in row[5:]
     )
-    backup = None if row[4] == NONE else arc(row[4])
-    return ids[row[0]], ids[row[1]], row[2], arc(row[3]), backup, risks, spare
+    backup = None if row[4] == NONE else hop(row[4])
+    return (ids[row[0]], ids[row[1]], row[2], 4791), (hop(row[3]), backup, risks, spare)
 
 
-@given(st.lists(ROW, max_size=12), st.lists(ROW, max_size=4))
-def test_a_batch_says_what_the_entries_say(sets: list[Row], deletes: list[Row]) -> None:
-    """Each operation, read through the batch's tables, is its entry; deletes come last."""
-    batch = codec.batch(FABRIC, entries_of(sets), entries_of(deletes))
-    kinds = [agent_pb2.OPERATION_KIND_SET] * len(sets)
-    assert list(batch.kinds) == kinds + [agent_pb2.OPERATION_KIND_DELETE] * len(deletes)
-    assert [decoded(batch, i) for i in range(len(sets))] == [expected(row) for row in sets]
-    for i, row in enumerate(deletes, start=len(sets)):
-        ends = (batch.endpoints[batch.sources[i]].nic, batch.endpoints[batch.destinations[i]].nic)
-        assert (*ends, batch.source_ports[i]) == expected(row)[:3]
+def unlike(rows: list[Row]) -> list[Row]:
+    """The rows without those whose match another had before."""
+    return list({row[:3]: row for row in rows}.values())
 
 
-@given(st.lists(ROW, max_size=12))
+BATCH = st.lists(ROW, max_size=12).map(unlike)
+
+
+@given(st.lists(st.tuples(BATCH, st.integers(0, 4)), min_size=1, max_size=4))
+def test_an_agent_reads_what_the_entries_say(told: list[tuple[list[Row], int]]) -> None:
+    """Of pushes encoded together each is read as its own: sets, then deletes."""
+    parts = [(rows[count:], rows[:count]) for rows, count in told]
+    pushes = [
+        Push(PushMode.INCREMENTAL, 1, 1, FABRIC, entries_of(sets), entries_of(deletes))
+        for sets, deletes in parts
+    ]
+    for (sets, deletes), message in zip(parts, codec.messages(pushes), strict=True):
+        operations = decode_push(message.push).operations
+        entries = [expected(row) for row in sets]
+        assert operations.matches[: len(sets)] == [match for match, _ in entries]
+        assert [operations.keys[row] for row in operations.groups[: len(sets)]] == [
+            key for _, key in entries
+        ]
+        assert operations.matches[len(sets) :] == [expected(row)[0] for row in deletes]
+        assert operations.groups[len(sets) :] == [DELETE] * len(deletes)
+        nics = {nic for match in operations.matches for nic in match[:2]}
+        known = dict(zip(FABRIC.structure.nodes.ids, FABRIC.structure.nodes.address, strict=True))
+        assert operations.addresses == {nic: known[nic] for nic in nics if known[nic]}
+
+
+@given(BATCH)
 def test_what_repeats_is_sent_once(rows: list[Row]) -> None:
-    """No NIC, next hop, link or risk group stands twice in a batch."""
-    batch = codec.batch(FABRIC, entries_of(rows), no_entries())
-    for table in (batch.endpoints, batch.next_hops, batch.risk_links, batch.risk_groups):
-        words = [item.SerializeToString(deterministic=True) for item in table]
-        assert len(words) == len(set(words))
+    """No name, next hop, link, risk group or way stands twice in a batch."""
+    made = codec.batch(FABRIC, entries_of(rows), no_entries())
+    operations = decode_push(pb.Push(mode=pb.PUSH_MODE_INCREMENTAL, operations=made)).operations
+    assert len(set(made.names)) == len(made.names)
+    assert len(set(operations.keys)) == len(operations.keys)
+    keys = operations.keys
+    hops = {hop for key in keys for hop in key[:2] if hop}
+    groups = {group for key in keys for group in key[2:] if group}
+    counts = [len(column) // 4 for column in (made.hop_nodes, made.risk_ends, made.link_keys)]
+    assert counts == [len(hops), len(groups), len({link for group in groups for link in group})]
 
 
-def test_a_batch_of_deletes_alone_has_no_next_hops() -> None:
-    """Arrays of next hops and risks are empty, as the contract says."""
-    batch = codec.batch(FABRIC, no_entries(), entries_of([(NICS[0], NICS[1], 7, 0, NONE, [], [])]))
-    assert not batch.primaries
-    assert not batch.backups
-    assert not batch.risks
-    assert not batch.backup_risks
-    assert not batch.next_hops
+@pytest.mark.parametrize("dense", [0, 1 << 40])
+def test_numbering_is_the_same_either_way(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a table or by sorting: owner by owner, ascending, each value once."""
+    monkeypatch.setattr("heddle_controller.serve.codec.distinct.DENSE", dense)
+    owner, value = np.array([0, 0, 2, 2, 0, 2]), np.array([5, 3, 3, 3, 5, 0])
+    found = distinct(owner, value, 3, 6)
+    assert list(zip(found.owner, found.value, strict=True)) == [(0, 3), (0, 5), (2, 0), (2, 3)]
+    assert found.first.tolist() == [0, 2, 2, 4]
+    assert found.within(owner).tolist() == [1, 0, 1, 1, 1, 0]
+
+
+def test_a_batch_of_deletes_alone_has_no_ways() -> None:
+    """Columns of next hops, risks and ways are empty."""
+    row: Row = (NICS[0], NICS[1], 7, 0, NONE, [], [])
+    made = codec.batch(FABRIC, no_entries(), entries_of([row]))
+    used = {field.name for field, _ in made.ListFields()}
+    plain = {"names", "sources", "destinations", "source_ports", "destination_ports", "ways"}
+    assert used - {"nics", "nic_addresses"} == plain
 
 
 @pytest.mark.parametrize("mode", list(PushMode))
@@ -129,6 +147,6 @@ def test_a_push_carries_who_wrote_it(mode: PushMode) -> None:
     push = Push(mode, 3, 9, FABRIC, no_entries(), no_entries(), sweep_stale=True)
     message = codec.push_to_pb(push, nonce=5)
     assert (message.epoch, message.generation, message.nonce) == (3, 9, 5)
-    assert agent_pb2.PushMode.Name(message.mode) == f"PUSH_MODE_{mode.name}"
+    assert pb.PushMode.Name(message.mode) == f"PUSH_MODE_{mode.name}"
     assert message.sweep_stale
     assert not message.completes_generation

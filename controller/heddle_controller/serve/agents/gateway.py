@@ -24,6 +24,7 @@ from heddle_controller.reconcile.southbound import (
     SessionChange,
     SessionEvent,
 )
+from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.errors import aborted
@@ -70,6 +71,7 @@ class Gateway:
         """Set by the wiring where there may be others."""
         self._meter = meter
         self._limit = queue_limit
+        self._encoder = Encoder()
         self._ids = itertools.count(1)
         self._sessions: dict[str, dict[str, AgentStream]] = {}
         self._listeners: set[Listener] = set()
@@ -136,7 +138,9 @@ class Gateway:
 
     def open(self, about: AgentSession) -> AgentStream:
         """Begin a session; an older one of the same switch ends with ABORTED."""
-        stream = AgentStream(about, self._limit, self.tenure, opened=time.time())
+        stream = AgentStream(
+            about, self._limit, self.tenure, opened=time.time(), encoder=self._encoder
+        )
         self._begin(stream)
         if self.replicas is not None:
             self.replicas.opened(stream)
@@ -147,7 +151,9 @@ class Gateway:
         older = self._sessions.get(about.fabric, {}).get(about.switch)
         if older is not None and older.opened > opened:
             return None
-        stream = AgentStream(about, self._limit, self.tenure, opened=opened, remote=True)
+        stream = AgentStream(
+            about, self._limit, self.tenure, opened=opened, remote=True, encoder=self._encoder
+        )
         self._begin(stream)
         return stream
 

@@ -30,12 +30,10 @@ from heddle_controller.reconcile.southbound import (
     PushStatus,
     StageResult,
 )
+from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.codec import agent as codec
-from heddle_controller.serve.codec import entries
-
-LARGE_PUSH = 4096
-"""Operations from which a push is encoded in a thread, not to hold up the other streams."""
+from heddle_controller.serve.codec.columns import BYTES
 
 
 @dataclass(slots=True)
@@ -45,6 +43,8 @@ class Pending:
     push: Push
     answer: asyncio.Future[PushReport]
     rib: StageResult | None = field(default=None)
+    message: pb.ControllerMessage | None = field(default=None)
+    """Encoded already, with others, and not yet sent."""
 
     def may_go(self, tenure: Tenure) -> bool:
         """Whether it may still be sent."""
@@ -63,11 +63,17 @@ class Pending:
             self.answer.set_exception(error)
             self.answer.exception()  # taken here: who waited may have given up
 
-    async def encoded(self, nonce: int) -> pb.Push:
+    @property
+    def waits(self) -> bool:
+        """Whether it is still to be encoded, as somebody waits for its answer."""
+        return self.message is None and not self.answer.done()
+
+    async def encoded(self, nonce: int, encoder: Encoder) -> pb.ControllerMessage:
         """For the wire."""
-        if self.push.operation_count < LARGE_PUSH:
-            return entries.push_to_pb(self.push, nonce)
-        return await asyncio.to_thread(entries.push_to_pb, self.push, nonce)
+        message = self.message or await encoder.message(self)
+        self.message = None
+        message.push.nonce = nonce
+        return message
 
     def take(self, result: pb.PushResult, now: float) -> bool:
         """Take in one stage's result; whether it was the last."""
@@ -107,7 +113,7 @@ class Carried:
     @property
     def operation_count(self) -> int:
         """Entries set and deleted."""
-        return len(self.push.operations.kinds)
+        return len(self.push.operations.ways) // BYTES
 
     def may_go(self, tenure: Tenure) -> bool:
         """Whether it may still be sent."""
@@ -129,11 +135,11 @@ class Carried:
     def lose(self, switch: str) -> None:
         """Nobody will answer: the leader hears that the session is over."""
 
-    async def encoded(self, nonce: int) -> pb.Push:
+    async def encoded(self, nonce: int, encoder: Encoder) -> pb.ControllerMessage:
         """For the wire, under this stream's nonce."""
-        message = pb.Push()
-        message.CopyFrom(self.push)
-        message.nonce = nonce
+        del encoder  # the leader's was at it
+        message = pb.ControllerMessage(push=self.push)
+        message.push.nonce = nonce
         return message
 
     def take(self, result: pb.PushResult, now: float) -> bool:
@@ -155,6 +161,7 @@ class AgentStream:
         *,
         opened: float = 0.0,
         remote: bool = False,
+        encoder: Encoder | None = None,
     ) -> None:
         self.about = about
         self.opened = opened
@@ -163,6 +170,7 @@ class AgentStream:
         """Whether that is another replica."""
         self._limit = limit
         self._tenure = tenure or Tenure()
+        self._encoder = encoder or Encoder()
         self._nonce = 0
         self._unsent: deque[int] = deque()
         self._pending: dict[int, Pending | Carried] = {}
@@ -189,6 +197,7 @@ class AgentStream:
         if self._ended:
             pending.lose(self.about.switch)
         else:
+            self._encoder.add(pending)
             self._queue(pending)
         return answer
 
@@ -255,9 +264,9 @@ class AgentStream:
                 continue
             nonce = self._unsent.popleft()
             pending = self._pending[nonce]
-            message = await pending.encoded(nonce)
+            message = await pending.encoded(nonce, self._encoder)
             if pending.may_go(self._tenure):  # asked last, as encoding takes its time
-                yield pb.ControllerMessage(push=message)
+                yield message
             else:
                 self._pending.pop(nonce, None)
                 pending.hold_back(self._tenure.newest)

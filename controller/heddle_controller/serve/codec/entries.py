@@ -1,12 +1,18 @@
-"""Pushes to agents: entries to a batch of parallel arrays, without an object for each entry.
+"""Pushes to agents: entries to columns, for many switches at once.
 
-What repeats (NICs, next hops, links at risk, sets of them) is sent once and named
-by its index. A push of a few entries is as common as one of ten thousand, so the
-tables are made per push, and their rows in place: protobuf copies what is handed to
-it in lists, which costs as much as making it.
+A push is small and numpy's calls are not free, so that pushes encoded one by one cost most
+of what a rollout takes. Those that wait together are encoded together: each step below is a
+few calls over the operations of all of them, in which the push that an item is of, its
+*owner*, is one more column; at the end each message is cut out of the whole.
+
+What repeats in a push (names, next hops, links at risk, sets of them, ways) is sent once
+and named by its row.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,111 +20,189 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.fabric import NONE, Fabric, Ints
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push
+from heddle_controller.serve.codec.columns import Columns
+from heddle_controller.serve.codec.distinct import Distinct, distinct
+from heddle_controller.serve.codec.lexicon import Lexicon, lexicon
+
+
+def messages(pushes: Sequence[Push]) -> list[pb.ControllerMessage]:
+    """Pushes for the wire, all of fabrics of one structure; nonces are yet to be given."""
+    made = [pb.ControllerMessage() for _ in pushes]
+    for message, push in zip(made, pushes, strict=True):
+        head = message.push
+        head.mode = pb.PushMode.ValueType(push.mode)
+        head.epoch = push.epoch
+        head.generation = push.generation
+        head.sweep_stale = push.sweep_stale
+        head.completes_generation = push.completes_generation
+        head.tell_table = push.tell_table
+    # Most pushes only tell a switch that the plan holds.
+    full = [row for row, push in enumerate(pushes) if push.operation_count]
+    if full:
+        into = [made[row].push.operations for row in full]
+        some = [pushes[row] for row in full]
+        _fill(into, some[0].fabric, [(push.sets, push.deletes) for push in some])
+    return made
 
 
 def push_to_pb(push: Push, nonce: int) -> pb.Push:
-    """A push for the wire: first the entries to set, then those to delete."""
-    return pb.Push(
-        mode=pb.PushMode.ValueType(push.mode),
-        epoch=push.epoch,
-        generation=push.generation,
-        nonce=nonce,
-        operations=batch(push.fabric, push.sets, push.deletes),
-        sweep_stale=push.sweep_stale,
-        completes_generation=push.completes_generation,
-        tell_table=push.tell_table,
-    )
+    """One push for the wire."""
+    (message,) = messages([push])
+    message.push.nonce = nonce
+    return message.push
 
 
 def batch(fabric: Fabric, sets: Entries, deletes: Entries) -> pb.OperationBatch:
-    """The operations of a push; element i of each array is operation i."""
-    count = len(sets) + len(deletes)
-    if not count:  # most pushes only tell a switch that the plan holds
-        return pb.OperationBatch()
-    both = (sets, deletes)
-    nics, ends = _table(np.concatenate([e.source for e in both] + [e.destination for e in both]))
-    ids, addresses = fabric.structure.nodes.ids, fabric.structure.nodes.address
-    message = pb.OperationBatch(
-        kinds=[pb.OPERATION_KIND_SET] * len(sets) + [pb.OPERATION_KIND_DELETE] * len(deletes),
-        sources=ends[:count].tolist(),
-        destinations=ends[count:].tolist(),
-        source_ports=np.concatenate([e.source_port for e in both]).tolist(),
-        destination_ports=np.concatenate([e.destination_port for e in both]).tolist(),
-    )
-    add = message.endpoints.add
-    for nic in nics.tolist():
-        add(nic=ids[nic], address=addresses[nic])
-    if len(sets):
-        _add_next_hops(message, fabric, sets, len(deletes))
-        _add_risks(message, fabric, sets, len(deletes))
-    return message
+    """The operations of one push: first the entries to set, then those to delete."""
+    made = pb.OperationBatch()
+    if len(sets) or len(deletes):
+        _fill([made], fabric, [(sets, deletes)])
+    return made
 
 
-def _table(rows: Ints) -> tuple[Ints, Ints]:
-    """The distinct rows, and the index of each into them."""
-    distinct, index = np.unique(rows, return_inverse=True)
-    return distinct, index
+def _fill(
+    into: Sequence[pb.OperationBatch],
+    fabric: Fabric,
+    operations: Sequence[tuple[Entries, Entries]],
+) -> None:
+    """Write the operations of each push (sets, deletes) into its batch."""
+    words, columns = lexicon(fabric.structure), Columns(into)
+    both = [entries for pair in operations for entries in pair]
+    counts = np.array([len(entries) for entries in both], dtype=np.int64)
+    turn = np.repeat(np.arange(len(both)), counts)
+    owner, is_set = turn >> 1, turn & 1 == 0
+    source = np.concatenate([entries.source for entries in both])
+    destination = np.concatenate([entries.destination for entries in both])
+    columns.name("sources", owner, source)
+    columns.name("destinations", owner, destination)
+    columns.add("source_ports", owner, np.concatenate([e.source_port for e in both]))
+    columns.add("destination_ports", owner, np.concatenate([e.destination_port for e in both]))
+    _name_nics(columns, words, np.append(owner, owner), np.append(source, destination), len(into))
+    way = np.zeros(len(owner), dtype=np.int64)
+    sets = _Sets.of(owner[is_set], [pair[0] for pair in operations])
+    if len(sets.owner):
+        rows = (*_hops(columns, words, fabric, sets), *_risks(columns, words, sets))
+        way[is_set] = _ways(columns, sets, rows) + 1
+    columns.add("ways", owner, way)
+    columns.write_names(words.texts)
 
 
-def _add_next_hops(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank: int) -> None:
-    """Fill next hops, primaries and backups; deletes have zeros."""
-    arcs, index = _table(np.concatenate([sets.primary, sets.backup]))
-    none = len(arcs) > 0 and arcs[0] == NONE
-    arcs, index = (arcs[1:], index - 1) if none else (arcs, index)
-    _name_next_hops(message, fabric, arcs)
-    message.primaries.extend(index[: len(sets)].tolist() + [0] * blank)
-    message.backups.extend((index[len(sets) :] + 1).tolist() + [0] * blank)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sets:
+    """Entries to set of all pushes, one behind the other, as ``Entries`` has them."""
+
+    owners: int
+    owner: Ints
+    primary: Ints
+    backup: Ints
+    risk_size: Ints
+    risk_links: Ints
+
+    @classmethod
+    def of(cls, owner: Ints, parts: Sequence[Entries]) -> _Sets:
+        """Those of all pushes; ``owner`` is the push of each entry."""
+        return cls(
+            owners=len(parts),
+            owner=owner,
+            primary=np.concatenate([part.primary for part in parts]),
+            backup=np.concatenate([part.backup for part in parts]),
+            risk_size=np.concatenate([np.diff(part.risk_first) for part in parts]),
+            risk_links=np.concatenate([part.risk_links for part in parts]),
+        )
 
 
-def _name_next_hops(message: pb.OperationBatch, fabric: Fabric, arcs: Ints) -> None:
-    structure, add = fabric.structure, message.next_hops.add
-    nodes, keys = structure.nodes, structure.links.key
-    heads, links = structure.head[arcs].tolist(), (arcs >> 1).tolist()
-    for head, link in zip(heads, links, strict=True):
-        add(node=nodes.ids[head], key=str(keys[link]), address=nodes.address[head])
+def _name_nics(columns: Columns, words: Lexicon, owner: Ints, nic: Ints, owners: int) -> None:
+    """Write the addresses of NICs that have one."""
+    has = words.address[nic] != NONE
+    if has.any():
+        nics = distinct(owner[has], nic[has], owners, len(words.address))
+        columns.name("nics", nics.owner, nics.value)
+        columns.name("nic_addresses", nics.owner, words.address[nics.value])
 
 
-def _add_risks(message: pb.OperationBatch, fabric: Fabric, sets: Entries, blank: int) -> None:
-    """Fill risk links, their groups, and the group of each entry; deletes have zeros."""
-    groups, sizes, group_of = _risk_groups(sets)
-    group_of, spare_of = np.split(group_of, 2)
-    links = np.unique(groups)
-    links = links[links != NONE]
-    _name_links(message, fabric, links)
-    members, width = np.searchsorted(links, groups).tolist(), groups.shape[1]
-    add = message.risk_groups.add
-    for row, size in zip(members, sizes.tolist(), strict=True):
-        if size:
-            add().links.extend(row[width - size :])
-    # Sorted first, if there is one: the empty group, which the wire writes as 0.
-    none = int(sizes[0] == 0)
-    message.risks.extend((group_of + 1 - none).tolist() + [0] * blank)
-    if (spare_of + 1 - none).any():
-        message.backup_risks.extend((spare_of + 1 - none).tolist() + [0] * blank)
+def _hops(columns: Columns, words: Lexicon, fabric: Fabric, sets: _Sets) -> tuple[Ints, Ints]:
+    """Write next hops; the row of each primary, and of each backup plus 1."""
+    has = np.flatnonzero(sets.backup != NONE)
+    owner = np.append(sets.owner, sets.owner[has])
+    arc = np.append(sets.primary, sets.backup[has])
+    hops = distinct(owner, arc, sets.owners, len(fabric.structure.head))
+    head = fabric.structure.head[hops.value]
+    columns.name("hop_nodes", hops.owner, head)
+    columns.name("hop_keys", hops.owner, words.key[hops.value >> 1])
+    if (words.address[head] != NONE).any():
+        columns.name("hop_addresses", hops.owner, words.address[head], plus=1)
+    rows = hops.within(owner)
+    backup = np.zeros(len(sets.owner), dtype=np.int64)
+    backup[has] = rows[len(sets.owner) :] + 1
+    return rows[: len(sets.owner)], backup
 
 
-def _name_links(message: pb.OperationBatch, fabric: Fabric, rows: Ints) -> None:
-    links, ids, add = fabric.structure.links, fabric.structure.nodes.ids, message.risk_links.add
-    for a, b, row in zip(
-        links.a[rows].tolist(), links.b[rows].tolist(), rows.tolist(), strict=True
-    ):
-        add(source=ids[a], target=ids[b], key=str(links.key[row]))
+def _risks(columns: Columns, words: Lexicon, sets: _Sets) -> tuple[Ints, Ints]:
+    """Write risk links and groups; the row of each primary's and each backup's, plus 1."""
+    count, spare = len(sets.owner), sets.risk_links < 0
+    entry = np.repeat(np.arange(count), sets.risk_size)
+    owner = np.append(sets.owner, sets.owner)
+    # A slot is the primary's risk of an entry, or its backup's: those of all backups are last.
+    slot = np.append(entry[~spare], entry[spare] + count)
+    link = np.append(sets.risk_links[~spare], ~sets.risk_links[spare])
+    links = distinct(owner[slot], link, sets.owners, len(words.key))
+    columns.name("link_sources", links.owner, words.low[links.value])
+    columns.name("link_targets", links.owner, words.high[links.value])
+    columns.name("link_keys", links.owner, words.key[links.value])
+    size = np.bincount(slot, minlength=2 * count)
+    begin = np.cumsum(size) - size
+    some, group = _alike(links, size, begin)
+    groups = distinct(owner[some], group, sets.owners, int(group.max(initial=0)) + 1)
+    slots = np.empty(len(groups.value), dtype=np.int64)
+    slots[groups.place] = some  # any of those that have the group
+    _write_groups(columns, links, groups, (begin[slots], size[slots]))
+    row = np.zeros(2 * count, dtype=np.int64)
+    row[some] = groups.within(owner[some]) + 1
+    return row[:count], row[count:]
 
 
-def _risk_groups(sets: Entries) -> tuple[Ints, Ints, Ints]:
-    """The distinct sets of risk links, their sizes, and the set of each primary, then backup.
+def _alike(links: Distinct, size: Ints, begin: Ints) -> tuple[Ints, Ints]:
+    """Slots that have links, and a number of each: those with the same links have the same.
 
-    A set is a row that ends with its links, ascending, after as many ``NONE`` as
-    the longest has more.
+    ``links.place`` has the links of slot ``s`` from ``begin[s]`` on, ``size[s]`` of them.
     """
-    owner = np.repeat(np.arange(len(sets)), np.diff(sets.risk_first))
-    spare = sets.risk_links < 0
-    owner = np.append(owner[~spare], owner[spare] + len(sets))
-    lengths = np.bincount(owner, minlength=2 * len(sets))
-    width = max(int(lengths.max()), 1)
-    padded = np.full((2 * len(sets), width), NONE, dtype=np.int64)
-    links = np.append(sets.risk_links[~spare], ~sets.risk_links[spare])
-    padded[np.arange(width) < lengths[:, None]] = links
-    padded.sort(axis=1)
-    groups, group_of = np.unique(padded, axis=0, return_inverse=True)
-    return groups, (groups != NONE).sum(axis=1), group_of.reshape(-1)
+    some = np.flatnonzero(size)
+    number = np.zeros(len(size), dtype=np.int64)
+    number[some] = links.place[begin[some]]  # of other pushes no slot has the same place
+    taken, depth, longer = len(links.value), 1, some[size[some] > 1]
+    while len(longer):
+        code = number[longer] * len(links.value) + links.place[begin[longer] + depth]
+        kinds, kind = np.unique(code, return_inverse=True)
+        number[longer] = taken + kind
+        taken, depth = taken + len(kinds), depth + 1
+        longer = longer[size[longer] > depth]
+    return some, number[some]
+
+
+def _write_groups(
+    columns: Columns, links: Distinct, groups: Distinct, spans: tuple[Ints, Ints]
+) -> None:
+    """Write the links of each group: ``spans`` says where in ``links.place``, and how many."""
+    begin, sizes = spans
+    ends = np.cumsum(sizes)
+    owner = np.repeat(groups.owner, sizes)
+    within = np.arange(len(owner)) - np.repeat(ends - sizes, sizes)
+    place = links.place[np.repeat(begin, sizes) + within]
+    before = np.append(0, ends)[groups.first[groups.owner]]
+    columns.add("risk_ends", groups.owner, ends - before)
+    columns.add("risk_links", owner, place - links.first[owner])
+
+
+def _ways(columns: Columns, sets: _Sets, rows: tuple[Ints, Ints, Ints, Ints]) -> Ints:
+    """Write the distinct ways, of primary, backup and both risks; the row of each entry's."""
+    spans = [int(column.max()) + 1 for column in rows]
+    code = np.zeros(len(sets.owner), dtype=np.int64)
+    for column, span in zip(rows, spans, strict=True):
+        code = code * span + column
+    ways = distinct(sets.owner, code, sets.owners, int(np.prod(spans)))
+    rest = ways.value
+    names = ("way_primaries", "way_backups", "way_risks", "way_backup_risks")
+    for name, span in zip(reversed(names), reversed(spans), strict=True):
+        columns.add(name, ways.owner, rest % span)
+        rest = rest // span
+    return ways.within(sets.owner)

@@ -1,0 +1,71 @@
+"""Encodes pushes to many agents together.
+
+The loop hands over the pushes of a stage one by one, but in one go, before any stream's writer
+has its turn. The first writer that needs its message therefore has it encoded together with
+those of the others, as many as take no longer than a turn of the event loop may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_controller.reconcile.southbound import Push
+from heddle_controller.serve.codec import entries
+
+LARGE_PUSH = 4096
+"""Operations from which a push is encoded in a thread, not to hold up the other streams."""
+TOGETHER = 4096
+"""Operations after which the rest of those that wait are left for the next turn."""
+MOST_PUSHES = 256
+"""Likewise pushes: most have no operations."""
+
+
+class Waiting(Protocol):
+    """A push that is to be encoded."""
+
+    push: Push
+    message: pb.ControllerMessage | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it still is."""
+
+
+class Encoder:
+    """Of all streams of a gateway; its methods run in the event loop."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Waiting] = deque()
+
+    def add(self, pending: Waiting) -> None:
+        """A push will be asked for soon."""
+        if pending.push.operation_count < LARGE_PUSH:
+            self._queue.append(pending)
+
+    async def message(self, pending: Waiting) -> pb.ControllerMessage:
+        """The message of a push, without its nonce."""
+        if pending.push.operation_count >= LARGE_PUSH:
+            (message,) = await asyncio.to_thread(entries.messages, [pending.push])
+            return message
+        together = [pending, *self._others(pending)]
+        made = entries.messages([each.push for each in together])
+        for each, message in zip(together, made, strict=True):
+            each.message = message
+        return made[0]
+
+    def _others(self, first: Waiting) -> list[Waiting]:
+        """Those to be encoded with one; they wait no more."""
+        structure, room = first.push.fabric.structure, TOGETHER - first.push.operation_count
+        others: list[Waiting] = []
+        while self._queue and room > 0 and len(others) < MOST_PUSHES:
+            each = self._queue[0]
+            if each is not first and each.waits:
+                if each.push.fabric.structure is not structure:
+                    break
+                others.append(each)
+                room -= each.push.operation_count
+            self._queue.popleft()
+        return others

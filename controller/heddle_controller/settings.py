@@ -39,7 +39,7 @@ class Settings(BaseSettings):
     store: str = DEFAULT_STORE
     """Where intent, plans and observations are kept: ``sqlite:///path`` for one controller, or a
     Redis that several share, ``redis://host:6379``, ``rediss://host``, ``unix:///socket``,
-    ``redis+sentinel://host:26379,host:26379/service``."""
+    ``redis+sentinel://host:26379,host:26379/service``, ``redis+cluster://host:6379,host:6379``."""
     store_ca: Path | None = None
     """PEM file of the authorities whom a Redis over TLS must be of; by default the system's."""
     store_cert: Path | None = None

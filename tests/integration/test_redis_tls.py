@@ -94,8 +94,24 @@ async def test_strangers(folder: Path, port: int, ca: str, name: str, password: 
     assert password not in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["http://x", "redis://", "redis+sentinel://h", "redis://h/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://x",
+        "redis://",
+        "redis+sentinel://h",
+        "redis+cluster://",
+        "redis+x://h",
+        "redis://h/x",
+    ],
+)
 async def test_no_address(url: str) -> None:
     """What is no address is refused with the forms that are."""
     with pytest.raises(Unusable, match="use redis://host:6379"):
         await open_redis(url)
+
+
+async def test_a_cluster_has_one_database() -> None:
+    """Another is refused, with what keeps stores apart instead; nothing is dialled."""
+    with pytest.raises(Unusable, match=r"\?name="):
+        await open_redis("redis+cluster://127.0.0.1:1/1")

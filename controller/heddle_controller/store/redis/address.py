@@ -5,6 +5,8 @@
     unix:///path/to/socket[?db=0]                       a socket of this machine
     redis+sentinel://[user:password@]host[:port],host[:port].../service[/db]
     rediss+sentinel://...                               whoever the sentinels say is the master
+    redis+cluster://[user:password@]host[:port],host[:port]...
+    rediss+cluster://...                                the master of our slot, by any of these
 
 ``?name=...`` keeps several controllers' stores apart in one server. Retries are ours
 (``link``), so the library's are off: a call that failed has to be seen to have failed.
@@ -12,6 +14,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,10 +25,20 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import ClusterDownError, RedisError
 
-SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+SCHEMES = (
+    "redis",
+    "rediss",
+    "unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+)
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_PORTS = {"redis": 6379, "sentinel": 26379}
+_PORTS = {"": 6379, "cluster": 6379, "sentinel": 26379}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +55,13 @@ class Address:
     """A parsed address; ``str`` tells it without the password."""
 
     hosts: tuple[tuple[str, int], ...]
-    """Of the server, or of the sentinels; none for a socket."""
+    """Of the server, of the sentinels, or of nodes of the cluster; none for a socket."""
     path: str = ""
     """Of a socket."""
     service: str = ""
     """That the sentinels watch; empty without sentinels."""
+    cluster: bool = False
+    """Whether the hosts are nodes of a cluster."""
     database: int = 0
     username: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -54,13 +69,18 @@ class Address:
     name: str = "heddle"
     """Part of every key."""
 
+    @property
+    def moves(self) -> bool:
+        """Whether another server may take the place of the one that it is now."""
+        return self.cluster or bool(self.service)
+
     def __str__(self) -> str:
         if self.path:
             return f"unix://{self.path}"
         hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
         scheme = "rediss" if self.tls else "redis"
         kind, end = ("+sentinel", f"/{self.service}") if self.service else ("", "")
-        return f"{scheme}{kind}://{hosts}{end}"
+        return f"{scheme}{'+cluster' if self.cluster else kind}://{hosts}{end}"
 
 
 def parse_address(url: str) -> Address:
@@ -76,19 +96,24 @@ def parse_address(url: str) -> Address:
         raise ValueError(_forms()) from None
     if parts.scheme not in SCHEMES or set(query) - {"name", "db"}:
         raise ValueError(_forms())
-    kind, _, sentinel = parts.scheme.partition("+")
+    kind, _, way = parts.scheme.partition("+")
+    sentinel, cluster = way == "sentinel", way == "cluster"
     user, at, where = parts.netloc.rpartition("@")
     name, _, password = user.partition(":") if at else ("", "", "")
     path = [unquote(part) for part in parts.path.split("/") if part]
     service = path.pop(0) if sentinel and path else ""
     database = query.get("db", [path[0] if path and kind != "unix" else "0"])[0]
     prefix = query.get("name", ["heddle"])[0]
-    if not database.isdecimal() or not _NAME.fullmatch(prefix) or bool(sentinel) != bool(service):
+    if not database.isdecimal() or not _NAME.fullmatch(prefix) or sentinel != bool(service):
         raise ValueError(_forms())
+    if cluster and int(database):
+        msg = f"database {database}: a cluster has none but 0; keep stores apart by ?name="
+        raise ValueError(msg)
     address = Address(
-        hosts=() if kind == "unix" else _hosts(where, _PORTS[sentinel or "redis"]),
+        hosts=() if kind == "unix" else _hosts(where, _PORTS[way]),
         path=unquote(parts.path) if kind == "unix" else "",
         service=service,
+        cluster=cluster,
         database=int(database),
         username=unquote(name) or None,
         password=unquote(password) or None,
@@ -112,17 +137,19 @@ def _hosts(where: str, port: int) -> tuple[tuple[str, int], ...]:
 
 def _forms() -> str:
     return (
-        "not an address of a Redis: use redis://host:6379, rediss://host (TLS), unix:///path, or "
-        "redis+sentinel://host:26379,host:26379/service"
+        "not an address of a Redis: use redis://host:6379, rediss://host (TLS), unix:///path, "
+        "redis+sentinel://host:26379,host:26379/service, or redis+cluster://host:6379,host:6379"
     )
 
 
 async def find(address: Address, files: Files, timeout: float) -> Address:  # noqa: ASYNC109 - of each
-    """The server itself: where there are sentinels, whoever they say is the master now.
+    """The server itself: whoever the sentinels, or the nodes of the cluster, say it is now.
 
     Raises:
-        RedisError: no sentinel answers, or none knows of a master.
+        RedisError: nobody of them answers, or none knows.
     """
+    if address.cluster:
+        return await _find_in_cluster(address, files, timeout)
     if not address.service:
         return address
     options = _options(address, files, timeout)
@@ -136,11 +163,30 @@ async def find(address: Address, files: Files, timeout: float) -> Address:  # no
     return replace(address, hosts=(master,), service="")
 
 
+async def _find_in_cluster(address: Address, files: Files, timeout: float) -> Address:  # noqa: ASYNC109 - of each
+    """The master of the slot that all our keys are in, by the first node that knows."""
+    slot, trouble = key_slot(f"{{{address.name}}}".encode()), ""
+    for host, port in random.sample(address.hosts, len(address.hosts)):  # one may be long silent
+        node = replace(address, hosts=((host, port),), cluster=False)
+        try:
+            async with connect(node, files, timeout) as client:
+                ranges: Any = await client.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
+        except (RedisError, OSError) as error:
+            trouble = str(error)
+            continue
+        for first, last, (at, at_port, *_), *_replicas in ranges:
+            if first <= slot <= last:
+                # A node that does not know by which name it is reached leaves that out.
+                return replace(node, hosts=((at.decode() if at else host, at_port),))
+        trouble = f"{host}:{port} knows no node that has slot {slot}"
+    raise ClusterDownError(trouble)
+
+
 def connect(address: Address, files: Files, timeout: float, block: float = 0.0) -> Redis:
     """A client; connections are made when they are first needed.
 
     Args:
-        address: Where.
+        address: Where: what ``find`` found.
         files: For TLS.
         timeout: Seconds that a server may take to answer, or to be connected to.
         block: Seconds more for a client whose calls wait in the server.
@@ -148,14 +194,8 @@ def connect(address: Address, files: Files, timeout: float, block: float = 0.0) 
     options = _options(address, files, timeout, block)
     if address.path:
         return Redis(unix_socket_path=address.path, **options)
-    if not address.service:
-        host, port = address.hosts[0]
-        return Redis(host=host, port=port, **options)
-    shared = _options(address, files, timeout)
-    del shared["db"], shared["username"], shared["password"]
-    sentinel = Sentinel(list(address.hosts), sentinel_kwargs=shared)  # type: ignore[no-untyped-call]
-    client: Redis = sentinel.master_for(address.service, **options)
-    return client
+    host, port = address.hosts[0]
+    return Redis(host=host, port=port, **options)
 
 
 def _options(address: Address, files: Files, timeout: float, block: float = 0.0) -> dict[str, Any]:

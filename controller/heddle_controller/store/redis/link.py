@@ -18,13 +18,16 @@ from typing import TypeVar
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
+    ClusterDownError,
     ConnectionError,  # noqa: A004 - the library's
     MasterDownError,
     ReadOnlyError,
     RedisError,
     TimeoutError,  # noqa: A004 - the library's
+    TryAgainError,
 )
 
 from heddle_controller.reconcile.errors import Unavailable
@@ -42,12 +45,15 @@ FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0
 WHY_MOST = 160
 """Characters of an error that are worth telling."""
 AWAY = (
+    AskError,  # and MovedError: our slot is, or is to be, with another node of the cluster
     AuthenticationError,
     BusyLoadingError,
+    ClusterDownError,
     ConnectionError,
     MasterDownError,
     ReadOnlyError,
     TimeoutError,
+    TryAgainError,
     OSError,
     asyncio.TimeoutError,
 )

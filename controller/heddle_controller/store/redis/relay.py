@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import structlog
@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.waiting import end_if_asked
-from heddle_controller.store.redis.address import Files, connect, parse_address
+from heddle_controller.store.redis.address import Files, connect, find, parse_address
 from heddle_controller.store.redis.link import Link
 
 log = structlog.stdlib.get_logger(__name__)
@@ -36,24 +36,29 @@ def open_relay(url: str, link: Link, files: Files | None = None) -> RedisRelay:
     Raises:
         ValueError: the address is none.
     """
-    address = parse_address(url)
-    reader = connect(address, files or Files(), link.timeout, 2 * SILENCE_SECONDS)
-    return RedisRelay(link, reader, address.name)
+    address, files = parse_address(url), files or Files()
+
+    async def dial() -> Redis:
+        """A client of the server that ``link`` writes to: in a cluster others count for nothing."""
+        found = await find(address, files, link.timeout)
+        return connect(found, files, link.timeout, 2 * SILENCE_SECONDS)
+
+    return RedisRelay(link, dial, address.name)
 
 
 class RedisRelay:
     """Implements ``Relay``."""
 
-    def __init__(self, link: Link, reader: Redis, name: str) -> None:
+    def __init__(self, link: Link, dial: Callable[[], Awaitable[Redis]], name: str) -> None:
         """A relay.
 
         Args:
             link: For sending.
-            reader: A client for reading alone, which may wait in the server.
+            dial: Makes a client for reading alone, whose calls may wait in the server.
             name: Part of every channel's name.
         """
         self._link = link
-        self._reader = reader
+        self._dial = dial
         self._name = name
         self._anew = asyncio.Event()
         link.on_return.append(self._subscribe_anew)
@@ -68,7 +73,7 @@ class RedisRelay:
         channels = [self._channel(box) for box in boxes]
         while not self._link.closed:
             try:
-                async with self._reader.pubsub() as post:
+                async with await self._dial() as reader, reader.pubsub() as post:
                     self._anew.clear()
                     await self._subscribed(post, channels)
                     yield None
@@ -102,7 +107,7 @@ class RedisRelay:
 
     async def close(self) -> None:
         """Read no more."""
-        await self._reader.aclose()
+        self._anew.set()
 
     def _channel(self, box: str) -> str:
         return f"{self._name}:post:{box}"

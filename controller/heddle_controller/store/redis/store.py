@@ -38,7 +38,7 @@ from heddle_controller.store.redis.states import StatePart
 log = structlog.stdlib.get_logger(__name__)
 
 ELECTION_SECONDS = 3.0
-"""That sentinels may take from one master to the next, in which the old one may turn up."""
+"""Of sentinels or a cluster from one master to the next, in which the old one may turn up."""
 FORM = 1
 """Of what is stored; a newer one is refused."""
 
@@ -155,7 +155,7 @@ async def open_redis(
         raise Unusable(f"store: {error}") from None
     bounds = bounds or Bounds()
     keys, writer = Keys(address.name), new_token()
-    patience = ELECTION_SECONDS if address.service else 0.0
+    patience = ELECTION_SECONDS if address.moves else 0.0
     link = Link(address, files or Files(), timeout, patience)
     try:
         await link.call(lambda client: _claim(client, keys, link.name))

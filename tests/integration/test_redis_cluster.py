@@ -1,0 +1,160 @@
+"""A store in a Redis cluster: all its keys are in one slot, whose master may change."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from heddle_controller.reconcile.errors import StaleEpoch, Unavailable
+from heddle_controller.reconcile.records import JobFacts, JobState, PlanFacts, Request
+from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis.lane import Durability
+from heddle_controller.store.redis.relay import open_relay
+from tests.redis_cluster import Cluster
+from tests.unit.store.samples import clos, demands, job, plan_of, program_of
+
+DEADLINE = 30.0
+JOBS = 60
+
+Answer = TypeVar("Answer")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three masters, and a replica of ours."""
+    with Cluster(tmp_path) as running:
+        yield running
+
+
+async def acknowledged(write: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Write as a client does: again, under the same id, until it is acknowledged."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            try:
+                return await write()
+            except Unavailable:
+                await asyncio.sleep(0.05)
+
+
+async def submitted(store: RedisStore, number: int) -> str:
+    """Submit a job of a number; its name once it is acknowledged."""
+    wanted, request = job(f"j{number:03}", (f"h0.{number}",)), Request(f"r{number}")
+    await acknowledged(lambda: store.submit_job("f1", wanted, checked_revision=1, request=request))
+    return wanted.name
+
+
+async def until_they_agree(stores: list[RedisStore], names: list[str]) -> None:
+    """Wait until every controller reads these jobs from the server, and not from memory."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            found = [[r.job.name for r in await store.list_jobs("f1")] for store in stores]
+            fresh = not any(store.stale_for() for store in stores)
+            if fresh and all(jobs == names for jobs in found):
+                return
+            await asyncio.sleep(0.1)
+
+
+async def test_all_that_a_store_does_is_done_in_a_cluster(cluster: Cluster) -> None:
+    """Intent, plans, leases, notices and post: written by one controller, met by the other."""
+    one, other = await open_redis(cluster.url), await open_redis(cluster.url)
+    fabric, heard = clos(hosts=JOBS), asyncio.Event()
+
+    async def listen() -> None:
+        async for name in other.changes():
+            if name == "f1":
+                heard.set()
+
+    async def read() -> bytes:
+        async for letter in open_relay(cluster.url, other.link).letters("b"):
+            if letter is not None:
+                return letter
+        raise AssertionError
+
+    listening, reading = asyncio.create_task(listen()), asyncio.create_task(read())
+    await one.put_fabric("f1", fabric)
+    record = await one.submit_job("f1", job("j1", ("h0.1",)), checked_revision=1)
+    await one.put_demands("f1", "d", demands(("n0.0", "n1.0")), checked_revision=1)
+    epoch = await one.acquire_leadership("c1")
+    plan = plan_of(fabric)
+    committed = await one.commit(
+        "f1",
+        epoch=epoch,
+        expected_generation=0,
+        plan=plan,
+        program=program_of(plan, epoch, 1),
+        facts=PlanFacts(),
+    )
+    async with asyncio.timeout(DEADLINE):
+        await heard.wait()
+        post = open_relay(cluster.url, one.link)
+        while True:
+            if await post.send("b", b"letter"):
+                break
+            await asyncio.sleep(0.05)
+        assert await reading == b"letter"
+    assert await other.list_jobs("f1") == [record]
+    assert (await other.intent("f1")).demands[0].demands.ids == ("f0",)
+    read_plan = await other.committed("f1")
+    assert read_plan is not None
+    assert read_plan.generation == committed.generation == 1
+    assert (await other.leader()).epoch == epoch
+    listening.cancel()
+    await one.close()
+    await other.close()
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+async def test_a_master_that_dies_takes_nothing_acknowledged_with_it(
+    cluster: Cluster, waits: int
+) -> None:
+    """The replica takes over; both controllers find it by the nodes that are left."""
+    durability = Durability(waits)
+    one = await open_redis(cluster.url, timeout=0.5, durability=durability)
+    other = await open_redis(cluster.url, timeout=0.5, durability=durability)
+    await acknowledged(lambda: one.put_fabric("f1", clos(hosts=JOBS), request=Request("f")))
+    epoch = await one.acquire_leadership("c1")
+    names = [await submitted(one, number) for number in range(10)]
+    rest = [
+        asyncio.create_task(submitted((one, other)[number % 2], number))
+        for number in range(10, JOBS)
+    ]
+    await rest[0]
+    await asyncio.to_thread(cluster.fail_over)
+    names += await asyncio.gather(*rest)
+    await until_they_agree([one, other], sorted(names))
+    await one.release_leadership(epoch)
+    async with asyncio.timeout(DEADLINE):
+        assert await other.acquire_leadership("c2") > epoch
+    facts = {"j000": JobFacts("", JobState.PLANNED)}
+    with pytest.raises(StaleEpoch):
+        await acknowledged(lambda: one.record_jobs("f1", epoch=epoch, facts=facts))
+    await one.close()
+    await other.close()
+
+
+async def test_a_slot_that_moves_takes_the_store_along(cluster: Cluster) -> None:
+    """Writes go on, refused for a while at most, as all keys move to another master."""
+    seed = 1
+    chance = random.Random(seed)
+    one, other = await open_redis(cluster.url), await open_redis(cluster.url)
+    await one.put_fabric("f1", clos(hosts=JOBS))
+    names = [await submitted(one, number) for number in range(10)]
+
+    async def late(number: int) -> str:
+        await asyncio.sleep(chance.uniform(0, 0.5))
+        return await submitted((one, other)[number % 2], number)
+
+    rest = [asyncio.create_task(late(number)) for number in range(10, JOBS)]
+    to = await asyncio.to_thread(cluster.move)
+    names += await asyncio.gather(*rest)
+    await until_they_agree([one, other], sorted(names))
+    assert f":{to.port}" in to.command("CLUSTER", "SLOTS").decode()
+    assert to.command("EXISTS", "{heddle}:sequence") == b":1\r\n"
+    assert other.figures()
+    await one.close()
+    await other.close()

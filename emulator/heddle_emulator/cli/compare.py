@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -12,11 +13,15 @@ from rich.table import Table
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
+from heddle_emulator.cli.fabric import wire, wire_of
+from heddle_emulator.cli.sizes import bytes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.strategy.choose import DEFAULT, names_of
 from heddle_emulator.strategy.compare import Comparison
 from heddle_emulator.strategy.compare import compare as compared
+from heddle_emulator.strategy.makespan import Sending
+from heddle_emulator.strategy.save import save_outcome
 
 FAILED = 1
 HEAD = ("strategy", "worst link", "slowest flow", "makespan s", "lost flows")
@@ -31,29 +36,60 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--strategies",
     default=",".join(DEFAULT),
     show_default=True,
-    help="Some of them, by name; e-ecmp:Q hashes Q QPs a flow, te is Heddle.",
+    help="Some of them, by name; see above.",
 )
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the hashes."
 )
+@click.option(
+    "--size", help="That each flow sends, such as 64M. [default: a second's worth of its demand]"
+)
+@wire
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Also each flow's rate and end, and its paths as a plan.json, by strategy.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
-def compare(*, fabric: Path, flows: Path, strategies: str, seed: int, as_json: bool) -> int:
+def compare(
+    *,
+    fabric: Path,
+    flows: Path,
+    strategies: str,
+    seed: int,
+    size: str | None,
+    save: Path | None,
+    as_json: bool,
+    **words: Any,  # noqa: ANN401 - click hands over what the options say
+) -> int:
     """Carry the same flows over the same fabric by several strategies.
 
     A worst link of 1 is full. The slowest flow is the least part of its demand that
-    a flow gets when all send; the makespan the time until all are done when each has
-    a second's worth to send, phase after phase.
-    """
-    names = names_of(strategies)
+    a flow gets when all send; the makespan the time until all are done, phase after phase,
+    when each has a second's worth of its demand to send, or so much: then headers and latency
+    count, and not before.
+
+    \b
+    ecmp         packets hashed by the underlay     static    a NIC, an uplink
+    e-ecmp:Q     so, in Q QPs a flow                dmodk     routing of fat trees
+    greedy       the least loaded path, in turns    te        Heddle: a controller, agents
+    plan:FILE    paths of a plan.json, anybody's    spray     every packet its own way
+    ideal        a crossbar: NICs alone can be slow
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    names, cost = names_of(strategies), wire_of(words)
+    sending = Sending(bytes_of(size), cost) if size else Sending()
     loaded = load_fabric_file(fabric)
     wanted = resolve(load_demands(flows), loaded, origin=str(flows))
     try:
         with Console(stderr=True).status("loading") as status:
-            found = compared(loaded, wanted, names, seed, status.update)
+            found = compared(loaded, wanted, names, seed, status.update, sending=sending)
     except (ClientError, ControllerError, TimeoutError) as error:
         told = str(error) or "a switch did not come to hold its plan in time"
         click.echo(f"error: {told}", err=True)
         return FAILED
+    for name, outcome in found.outcomes.items() if save else ():
+        save_outcome(save or Path(), name, outcome)
     if as_json:
         click.echo(json.dumps(found.record()))
     else:
@@ -71,7 +107,7 @@ def _show(found: Comparison) -> None:
             name,
             f"{outcome.max_utilization:.3f}",
             f"{outcome.slowest_flow:.3f}",
-            "never" if seconds is None else f"{seconds:.3f}",
+            "never" if seconds is None else f"{seconds:.3f}" if seconds >= 1 else f"{seconds:.3g}",
             str(outcome.lost_flows),
         )
     console = Console(highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,31 +49,16 @@ def without(fabric: Fabric, down: Iterable[str]) -> Fabric:
     return fabric.with_links(dict.fromkeys(rows, State.DOWN))
 
 
-def setting(command: Command) -> Command:
-    """The options of what packets cost and what a host has inside."""
-    for option in (
+def wire(command: Command) -> Command:
+    """The options of what packets cost."""
+    return _with(
+        command,
         click.option(
-            "--nvlink-gbps", default=NVLINK_GBPS, show_default=True, help="Of a GPU, each way."
-        ),
-        click.option(
-            "--cut-through",
-            is_flag=True,
-            help="Switches need not have all of a packet to send it on.",
-        ),
-        click.option(
-            "--piece",
-            default="128K",
+            "--payload",
+            "payload_bytes",
+            default=ROCE.payload_bytes,
             show_default=True,
-            help="Most that trees and chains pass on at a time; 0 for as little as can be.",
-        ),
-        click.option(
-            "--hop-us", default=ROCE.hop_seconds * 1e6, show_default=True, help="For each link."
-        ),
-        click.option(
-            "--startup-us",
-            default=ROCE.startup_seconds * 1e6,
-            show_default=True,
-            help="For each message.",
+            help="Bytes a packet carries.",
         ),
         click.option(
             "--header",
@@ -82,22 +68,65 @@ def setting(command: Command) -> Command:
             help="Bytes of a packet besides its payload, preamble and gap counted.",
         ),
         click.option(
-            "--payload",
-            "payload_bytes",
-            default=ROCE.payload_bytes,
+            "--startup-us",
+            default=ROCE.startup_seconds * 1e6,
             show_default=True,
-            help="Bytes a packet carries.",
+            help="For each message.",
         ),
-    ):
+        click.option(
+            "--hop-us",
+            default=ROCE.hop_seconds * 1e6,
+            show_default=True,
+            help="For each link, a packet's own length left out.",
+        ),
+        click.option(
+            "--cut-through",
+            is_flag=True,
+            help="Switches send a packet on before all of it is there.",
+        ),
+    )
+
+
+def setting(command: Command) -> Command:
+    """The options of what packets cost and what a host has inside."""
+    more = _with(
+        command,
+        click.option(
+            "--piece",
+            default="128K",
+            show_default=True,
+            help="Most that trees and chains pass on at a time; 0 for as little as can be.",
+        ),
+        click.option(
+            "--nvlink-gbps", default=NVLINK_GBPS, show_default=True, help="Of a GPU, each way."
+        ),
+    )
+    return wire(more)
+
+
+def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
+    """A command with options, told in that order."""
+    for option in reversed(options):
         command = option(command)
     return command
 
 
 def settings_of(words: Mapping[str, Any]) -> Setting:
-    """What those options say.
+    """What the options of ``setting`` say.
 
     Raises:
-        InputError: a number that is below 0, or 0 where there must be some; a piece of no size.
+        InputError: as ``wire_of``; no NVLink at all.
+    """
+    piece = words["piece"].strip()
+    told = replace(wire_of(words), piece_bytes=bytes_of(piece) if piece != "0" else 0)
+    return Setting(told, words["nvlink_gbps"])
+
+
+def wire_of(words: Mapping[str, Any]) -> Wire:
+    """What the options of ``wire`` say.
+
+    Raises:
+        InputError: a number that is below 0, or 0 where there must be some.
     """
     for name, value in words.items():
         if isinstance(value, bool | str):
@@ -106,12 +135,10 @@ def settings_of(words: Mapping[str, Any]) -> Setting:
         if not (value > 0 if least_is_open else value >= 0) or value == float("inf"):
             cure = "above 0" if least_is_open else "of 0 or more"
             raise refuse("options", name.replace("_", "-"), f"is {value:g}; give a number {cure}")
-    wire = Wire(
+    return Wire(
         payload_bytes=int(words["payload_bytes"]),
         header_bytes=int(words["header_bytes"]),
         startup_seconds=words["startup_us"] / 1e6,
         hop_seconds=words["hop_us"] / 1e6,
         store_and_forward=not words["cut_through"],
-        piece_bytes=bytes_of(words["piece"]) if words["piece"].strip() != "0" else 0,
     )
-    return Setting(wire, words["nvlink_gbps"])

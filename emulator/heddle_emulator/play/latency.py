@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_emulator.fluid.passing import crossed, repeated
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.messages import ends, messages, pipelines, rings
 from heddle_emulator.strategy.carried import Carried
@@ -83,29 +84,18 @@ def _passing(script: Script, carried: Carried, wire: Wire, capacity: Floats) -> 
 
     Sprayed packets' mean; 0 within a host.
     """
-    links = _crossed(script, carried, np.ones(len(capacity)), but_one=False)
-    seconds = links * wire.hop_seconds
+    seconds = _worst(script, carried, crossed(carried.paths, carried.parts)) * wire.hop_seconds
     if wire.store_and_forward:
-        again = _crossed(script, carried, 1 / capacity, but_one=True)
+        again = _worst(script, carried, repeated(carried.paths, carried.parts, capacity))
         seconds += again * wire.packet(script.gbit, messages(script, carried, wire))
     return seconds
 
 
-def _crossed(script: Script, carried: Carried, each: Floats, *, but_one: bool) -> Floats:
-    """What the arcs on the way of each move sum up to, ``but_one``, the greatest; the worst path's.
-
-    ``each`` is of arcs.
-    """
-    paths, owner = carried.paths, carried.paths.owner()
-    value = each[paths.arcs]
-    total = np.bincount(owner, weights=value * carried.parts, minlength=len(paths))
-    if but_one:
-        greatest = np.zeros(len(paths))
-        np.maximum.at(greatest, owner, value)
-        total = np.maximum(total - greatest, 0.0)
-    longest = np.zeros(len(carried.flows) + 1)
-    np.maximum.at(longest, paths.flow, total)
-    return longest[script.flow]  # NONE is -1: the last, which is 0
+def _worst(script: Script, carried: Carried, of_path: Floats) -> Floats:
+    """The most of any path of each move."""
+    most = np.zeros(len(carried.flows) + 1)
+    np.maximum.at(most, carried.paths.flow, of_path)
+    return most[script.flow]  # NONE is -1: the last, which is 0
 
 
 def _filling(script: Script, wire: Wire, needs: Needs) -> Floats:

@@ -7,17 +7,17 @@ the arcs it uses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.fabric import Bools, Fabric, Floats
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import phased_loads, utilization, worst_by_tier
 from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.strategy.makespan import makespan
+from heddle_emulator.strategy.makespan import Sending, ends
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +42,7 @@ class Outcome:
 
     fabric: Fabric
     carried: Carried
+    sending: Sending = field(default_factory=Sending)
 
     @cached_property
     def loads(self) -> Floats:
@@ -75,17 +76,32 @@ class Outcome:
         return float(self.ratios.min(initial=1.0))
 
     @property
-    def lost_flows(self) -> int:
-        """Flows of which a QP gets nowhere."""
-        flows, paths = self.carried.flows, self.carried.paths
-        held = np.bincount(paths.flow, weights=paths.qp_count, minlength=len(flows))
-        return int(np.count_nonzero(held < flows.qps))
+    def rates(self) -> Floats:
+        """Max-min fair rate of each flow, Gbit/s."""
+        rates: Floats = self.ratios * self.carried.flows.gbps
+        return rates
 
     @cached_property
-    def makespan_seconds(self) -> float | None:
-        """Seconds until all is sent, see ``makespan``; None where a flow gets nowhere."""
-        carried = self.carried
+    def lost(self) -> Bools:
+        """Whether a QP of each flow gets nowhere."""
+        flows, paths = self.carried.flows, self.carried.paths
+        held = np.bincount(paths.flow, weights=paths.qp_count, minlength=len(flows))
+        return np.asarray(held < flows.qps)
+
+    @property
+    def lost_flows(self) -> int:
+        """Flows of which a QP gets nowhere."""
+        return int(np.count_nonzero(self.lost))
+
+    @cached_property
+    def ends(self) -> Floats | None:
+        """Seconds until each flow is done, see ``makespan``; None where one gets nowhere."""
         if self.lost_flows:
             return None
-        capacity = self.fabric.structure.capacity
-        return makespan(capacity, carried.flows, carried.paths, carried.parts)
+        carried, capacity = self.carried, self.fabric.structure.capacity
+        return ends(capacity, carried.flows, carried.paths, carried.parts, self.sending)
+
+    @property
+    def makespan_seconds(self) -> float | None:
+        """Seconds until all is sent; None where a flow gets nowhere."""
+        return None if self.ends is None else float(self.ends.max(initial=0.0))

@@ -11,6 +11,7 @@ from heddle_controller.model.flows import Flows
 from heddle_emulator.strategy.carried import Outcome
 from heddle_emulator.strategy.choose import choose
 from heddle_emulator.strategy.least import least_utilization
+from heddle_emulator.strategy.makespan import Sending
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +47,8 @@ def compare(
     names: Sequence[str],
     seed: int,
     tell: Callable[[str], None] = lambda _: None,
+    *,
+    sending: Sending | None = None,
 ) -> Comparison:
     """Try each strategy; ``tell`` hears which one begins.
 
@@ -58,5 +61,5 @@ def compare(
         tell(name)
         choice = choose(name, fabric, flows, seed)
         bounds.append(choice.lower_bound)
-        outcomes[name] = Outcome(fabric, choice.carried)
+        outcomes[name] = Outcome(fabric, choice.carried, sending or Sending())
     return Comparison(outcomes, max(bounds), seed)

@@ -1,4 +1,4 @@
-"""When the last flow is done, each having a second's worth of its demand to send.
+"""When flows are done, each having a second's worth of its demand to send, or so many bytes.
 
 Each QP has its equal part of that, as a NIC deals it out, and the QPs of a flow never
 send more than the flow's demand together; so a QP on a bad path is still at it when its
@@ -17,8 +17,10 @@ import numpy as np
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
+from heddle_emulator.fluid.passing import crossed, repeated
 from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.wire import BITS, GIGA, NO_COST, Wire
 from heddle_emulator.fluid.world import World
 
 FEW = 30_000
@@ -27,15 +29,47 @@ COARSE = 0.0005
 """The part of the time gone by within which ends are one event where there are more."""
 
 
-def makespan(capacity: Floats, flows: Flows, paths: Paths, parts: Floats) -> float:
-    """Seconds until every flow is done; each must have a path. 0 without flows."""
-    order = _order(flows)
-    streams, gbit = _streams(len(capacity), flows, paths, parts)
-    count = len(flows) + order.turns
-    nothing = np.zeros(count)
-    schedule = Schedule(nothing, nothing, order.before, order.after, streams, paths.flow, gbit)
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What each flow has to send, and what packets cost."""
+
+    size: float | None = None
+    """Bytes; None is a second's worth of its demand."""
+    wire: Wire = NO_COST
+
+
+def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: Sending) -> Floats:
+    """Seconds until each flow is done, shape (flows,); each must have a path."""
+    order, wire = _order(flows), sending.wire
+    streams = _streams(len(capacity), flows, paths, parts)
+    payload = _payload(flows, paths, sending)
+    lag = np.zeros(len(flows) + order.turns)
+    np.maximum.at(lag, paths.flow, _passing(capacity, paths, parts, payload, wire))
+    delay = np.zeros(len(lag))
+    delay[: len(flows)] = wire.startup_seconds
+    gbit = wire.sent(payload, paths.qp_count.astype(np.float64))
+    schedule = Schedule(delay, lag, order.before, order.after, streams, paths.flow, gbit)
     ways = np.concatenate([capacity, flows.gbps])
-    return World(ways, schedule, coarse=0.0 if len(paths) <= FEW else COARSE).run().makespan
+    run = World(ways, schedule, coarse=0.0 if len(paths) <= FEW else COARSE).run()
+    return run.end[: len(flows)]
+
+
+def _payload(flows: Flows, paths: Paths, sending: Sending) -> Floats:
+    """Gbit that each path carries."""
+    if sending.size is None:
+        return paths.gbps(flows)
+    part = paths.qp_count / flows.qps[paths.flow]
+    payload: Floats = part * (sending.size * BITS / GIGA)
+    return payload
+
+
+def _passing(capacity: Floats, paths: Paths, parts: Floats, payload: Floats, wire: Wire) -> Floats:
+    """Seconds until the last packet of each path has come."""
+    seconds = crossed(paths, parts) * wire.hop_seconds
+    if wire.store_and_forward:
+        packet = wire.packet(payload, paths.qp_count.astype(np.float64))
+        seconds += repeated(paths, parts, capacity) * packet
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +95,8 @@ def _order(flows: Flows) -> _Order:
     )
 
 
-def _streams(arcs: int, flows: Flows, paths: Paths, parts: Floats) -> tuple[Streams, Floats]:
-    """A stream for each path, and its Gbit.
+def _streams(arcs: int, flows: Flows, paths: Paths, parts: Floats) -> Streams:
+    """A stream for each path.
 
     Where a flow has several, its demand is an arc of its own that all of them cross.
     """
@@ -77,4 +111,4 @@ def _streams(arcs: int, flows: Flows, paths: Paths, parts: Floats) -> tuple[Stre
     taken[first[1:][several] - 1] = arcs + paths.flow[several]
     demand = flows.gbps[paths.flow]
     limit = np.where(several, np.inf, demand)
-    return Streams(weight, limit, first, taken, part), paths.gbps(flows)
+    return Streams(weight, limit, first, taken, part)

@@ -1,0 +1,41 @@
+"""Whatever clients leave half done, a controller is afterwards as it was before them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+
+import psutil
+import pytest
+
+from heddle.v1 import fabric_pb2
+from tests.integration.hostile import ACTS, Act
+from tests.integration.serving import serving, until
+
+ROUNDS = 3
+MEBIBYTES = 24
+"""Of memory that allocators may keep for themselves, besides what the first round took."""
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+async def test_nothing_of_it_stays(tmp_path: Path, act: Act) -> None:
+    """Tasks, file handles and sessions return to what they were; memory does not climb."""
+    process = psutil.Process()
+    async with serving(tmp_path / "api") as api:
+        await api.put_fabric()
+        await api.commit_plan()
+        request = fabric_pb2.GetFabricRequest(name="fabrics/f1")
+        await api.fabrics.GetFabric(request, timeout=10)
+        tasks, files = len(asyncio.all_tasks()), process.num_fds()
+        await act(api)
+        gc.collect()
+        memory = process.memory_info().rss
+        for _ in range(ROUNDS):
+            await act(api)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks, 20)
+        await until(lambda: not api.gateway.local())
+        gc.collect()
+        await until(lambda: process.num_fds() <= files + 2)
+        assert process.memory_info().rss - memory < MEBIBYTES << 20
+        await api.fabrics.GetFabric(request, timeout=10)

@@ -71,7 +71,7 @@ async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path)
             second = await generation(controller, first)
             routes = await controller.does("show", "routes")
             assert not re.search(r"\bs3\b", routes.out)
-            await fleet.holding(second, PATIENCE, fleet.agents)
+            await fleet.holding(1, PATIENCE, fleet.agents)
 
             await fleet.set_link("l0", "s0", None, up=False)
             await generation(controller, second)
@@ -101,8 +101,8 @@ async def test_agents_follow_a_controller_that_was_killed(tmp_path: Path) -> Non
                 await fleet.connected(PATIENCE)
                 assert await generation(following, before - 1) == before
                 await following.does("job", "delete", "red")
-                after = await generation(following, before)
-                await fleet.holding(after, PATIENCE, fleet.agents)
+                await generation(following, before)
+                await fleet.holding(1, PATIENCE, fleet.agents)
                 assert await following.ends() == 0
 
 

@@ -7,45 +7,66 @@ entries and is not written into a switch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints, Structure
+from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.model.program import Entries
+from heddle_controller.model.program import ANY_PORT, Entries
+from heddle_controller.plan.columns import numbered
+
+MATCH = ("switch", "source", "destination", "source_port", "destination_port")
+MOST_CODES = np.iinfo(np.int64).max
 
 
-def difference(old: Entries, new: Entries) -> tuple[Ints, Ints]:
+def difference(old: Entries, new: Entries, partner: Ints | None = None) -> tuple[Ints, Ints]:
     """What makes the old entries into the new.
 
-    Both must be of one structure.
+    Both must be of one structure. ``partner`` is what ``partners`` says of them, if known.
 
     Returns:
         Rows of ``new`` to set (absent before, or with other content) and rows of
         ``old`` to delete (their match is no longer there), each ascending.
     """
-    partner, orphans = _partners(old, new)
+    partner = partners(old, new) if partner is None else partner
     known = np.flatnonzero(partner != NONE)
+    orphans = np.ones(len(old), dtype=np.bool_)
+    orphans[partner[known]] = False
     same = np.zeros(len(new), dtype=np.bool_)
     same[known] = _same_content(old, partner[known], new, known)
     return np.flatnonzero(~same), np.flatnonzero(orphans)
 
 
-def _partners(old: Entries, new: Entries) -> tuple[Ints, Bools]:
-    """Row of ``old`` with the match of each row of ``new``, and which rows no one asked for."""
-    names = ("switch", "source", "destination", "source_port", "destination_port")
-    columns = [np.concatenate([getattr(old, name), getattr(new, name)]) for name in names]
-    is_new = np.arange(len(old) + len(new)) >= len(old)
-    order = np.lexsort([is_new, *columns[::-1]])
-    ordered = np.stack([column[order] for column in columns])
-    # A match stands at most twice, the old row right before the new one.
-    pairs = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).all(axis=0))
-    partner = np.full(len(new), NONE, dtype=np.int64)
-    partner[order[pairs + 1] - len(old)] = order[pairs]
-    orphans = np.ones(len(old), dtype=np.bool_)
-    orphans[order[pairs]] = False
-    return partner, orphans
+def partners(old: Entries, new: Entries) -> Ints:
+    """The row of ``old`` with the switch and match of each row of ``new``, or ``NONE``."""
+    if not len(old) or not len(new):
+        return np.full(len(new), NONE, dtype=np.int64)
+    left, right = match_codes([old, new])
+    order = None if (left[1:] > left[:-1]).all() else np.argsort(left, kind="stable")
+    at = np.minimum(np.searchsorted(left, right, sorter=order), len(old) - 1)
+    at = at if order is None else order[at]
+    return np.where(left[at] == right, at, NONE)
+
+
+def match_codes(sets: Sequence[Entries]) -> list[Ints]:
+    """A number for the switch and match of each entry of several sets, in the order of these."""
+    columns = [np.concatenate([getattr(one, name) for one in sets]) for name in MATCH]
+    if ((columns[-1] == ANY_PORT) | (columns[-1] == ROCE_PORT)).all():  # so they all are
+        columns[-1] = (columns[-1] != ANY_PORT).astype(np.int64)
+    widths = [int(column.max(initial=0)) + 1 for column in columns]
+    if math.prod(widths) > MOST_CODES:  # numbered anew, none is greater than there are entries
+        columns = [numbered(column)[0] for column in columns]
+        code = columns[0]
+        for column in columns[1:]:
+            code = numbered(code * len(column) + column)[0]
+    else:
+        code = columns[0]
+        for column, width in zip(columns[1:], widths[1:], strict=True):
+            code = code * width + column
+    return np.split(code, np.cumsum([len(one) for one in sets])[:-1])
 
 
 def _same_content(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) -> Bools:
@@ -68,20 +89,62 @@ def changed_flows(old: Plan, new: Plan) -> Ints:
     Flows are matched by id, nodes and links by id and key: the fabrics may be
     different readings of one file.
     """
-    rows = {flow: row for row, flow in enumerate(new.flows.ids)}
-    to_new = np.array([rows.get(flow, NONE) for flow in old.flows.ids], dtype=np.int64)
+    if old.fabric.structure is new.fabric.structure and new.flows.same_as(old.flows):
+        rows = differing(old.paths, new.paths, len(new.flows))
+        was, now = (one.take(np.flatnonzero(rows[one.flow])) for one in (old.paths, new.paths))
+        return _moved((was, was.arcs, was.flow), now, len(new.flows))
+    rows_of = {flow: row for row, flow in enumerate(new.flows.ids)}
+    to_new = np.array([rows_of.get(flow, NONE) for flow in old.flows.ids], dtype=np.int64)
     old_arcs = old.paths.arcs
     if old.fabric.structure is not new.fabric.structure:
         old_arcs = _translation(old.fabric.structure, new.fabric.structure)[old_arcs]
-    way = _ways(old.paths, old_arcs, new.paths)
-    was = _runs(old.paths, to_new[old.paths.flow], way[: len(old.paths)])
-    now = _runs(new.paths, new.paths.flow, way[len(old.paths) :])
-    differs = np.zeros(len(new.flows), dtype=np.bool_)
+    return _moved((old.paths, old_arcs, to_new[old.paths.flow]), new.paths, len(new.flows))
+
+
+def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
+    """Of so many flows those with paths on both sides that differ.
+
+    ``old`` are paths, their arcs and their flows as the new ones have them.
+    """
+    way = _ways(old[0], old[1], new)
+    was = _runs(old[0], old[2], way[: len(old[0])])
+    now = _runs(new, new.flow, way[len(old[0]) :])
+    differs = np.zeros(flows, dtype=np.bool_)
     differs[_unequal(was, now)] = True
-    routed = np.zeros((2, len(new.flows)), dtype=np.bool_)
+    routed = np.zeros((2, flows), dtype=np.bool_)
     routed[0, was[0]] = True
     routed[1, now[0]] = True
     return np.flatnonzero(differs & routed.all(axis=0))
+
+
+def differing(old: Paths, new: Paths, flows: int) -> Bools:
+    """Which of so many flows have other paths than before, or other QPs on them."""
+    result = np.zeros(flows, dtype=np.bool_)
+    if _all_equal(old, new, ("flow", "first_qp", "last_qp", "first")):
+        places = np.flatnonzero(old.arcs != new.arcs)
+        result[new.flow[np.searchsorted(new.first, places, side="right") - 1]] = True
+        return result
+    width = int(max(old.first_qp.max(initial=0), new.first_qp.max(initial=0))) + 1
+    codes = old.flow * width + old.first_qp, new.flow * width + new.first_qp
+    partner = np.minimum(np.searchsorted(codes[0], codes[1]), max(len(old) - 1, 0))
+    same = np.zeros(len(new), dtype=np.bool_)
+    if len(old):
+        same = (codes[0][partner] == codes[1]) & (old.last_qp[partner] == new.last_qp)
+        same &= np.diff(old.first)[partner] == np.diff(new.first)
+    rows = np.flatnonzero(same)
+    one, other = old.take(partner[rows]), new.take(rows)
+    owner = other.owner()
+    same[rows[owner[one.arcs != other.arcs]]] = False
+    kept = np.zeros(len(old), dtype=np.bool_)
+    kept[partner[same]] = True
+    result[new.flow[~same]] = True
+    result[old.flow[~kept]] = True
+    return result
+
+
+def _all_equal(old: Paths, new: Paths, columns: tuple[str, ...]) -> bool:
+    pairs = ((getattr(old, name), getattr(new, name)) for name in columns)
+    return all(one is other or np.array_equal(one, other) for one, other in pairs)
 
 
 def _runs(paths: Paths, flow: Ints, way: Ints) -> Ints:
@@ -117,8 +180,7 @@ def _ways(old: Paths, old_arcs: Ints, new: Paths) -> Ints:
     number = np.zeros(len(lengths), dtype=np.int64)
     for column in table:
         # One arc after the other is folded in; renumbering keeps the numbers small.
-        _, code = np.unique(column, return_inverse=True)
-        _, number = np.unique(number * len(lengths) + code, return_inverse=True)
+        number = numbered(number * len(lengths) + numbered(column)[0])[0]
     return number
 
 

@@ -15,7 +15,7 @@ from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
 from heddle_controller.plan.diff import changed_flows
-from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.intake import Intake
@@ -42,7 +42,7 @@ ENGINE = Engine(
     repairer=Repairer,
     prove=prove,
     verify=verify_plan,
-    entries_of=entries_of,
+    entries_of=entries_after,
     changed_flows=changed_flows,
 )
 
@@ -214,7 +214,7 @@ class House:
                 and done.generation == versions.generation
                 and set(done.programmed_switches()) == set(done.switches())
                 and self.network(done.plan.fabric).holds(done.program.entries)
-                and all(s.table.whole == done.generation for s in self.gateway.switches.values())
+                and all(s.table.whole for s in self.gateway.switches.values())
             )
 
         await self.until(reached, "every switch holds the plan")

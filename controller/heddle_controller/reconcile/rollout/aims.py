@@ -60,4 +60,18 @@ def next_ledger(ledger: Ledger, committed: Committed, under_way: Sequence[Step])
     held, knowledge = ledger.held(), ledger.knowledge
     if structure is not ledger.fabric.structure:
         held, knowledge = translated(held, knowledge, ledger.fabric.structure, structure)
-    return begin(committed.plan, committed.generation, committed.program.entries, held, knowledge)
+    after = begin(committed.plan, committed.generation, committed.program.entries, held, knowledge)
+    return _as_before(ledger, after)
+
+
+def _as_before(before: Ledger, after: Ledger) -> Ledger:
+    """With the new generation noted where a switch held the whole plan before, and nothing differs.
+
+    What it acknowledged then is what this plan wants, so it is not asked a second time: of some
+    thousand switches a lost link concerns a few.
+    """
+    knowledge = after.knowledge
+    whole = (knowledge.generation == before.generation) & ~knowledge.unknown & ~knowledge.unsynced
+    whole[after.desired.switch[~after.ok]] = False
+    whole[after.old.switch[after.present]] = False
+    return replace(after, knowledge=knowledge.noted("generation", whole, after.generation))

@@ -9,8 +9,11 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State
 from heddle_controller.model.program import Entries, no_entries
+from heddle_controller.plan.columns import distinct
+from heddle_controller.plan.diff import MATCH, match_codes, partners
 
-MATCH = ("switch", "source", "destination", "source_port", "destination_port")
+__all__ = ["Groups", "appended", "dead", "distinct", "joined", "partners", "with_stage"]
+
 _COLUMNS = (*MATCH, "primary", "backup", "stage")
 
 
@@ -31,34 +34,15 @@ def appended(parts: Sequence[Entries]) -> Entries:
 def joined(parts: Sequence[Entries]) -> Entries:
     """All entries of several sets, sorted by switch and match."""
     together = appended(parts)
-    return together.take(np.lexsort([getattr(together, name) for name in reversed(MATCH)]))
+    (codes,) = match_codes([together])
+    if (codes[1:] >= codes[:-1]).all():  # as where nothing is held but what is wanted
+        return together
+    return together.take(np.argsort(codes, kind="stable"))
 
 
 def with_stage(entries: Entries, stage: Ints) -> Entries:
     """The same entries with another stage."""
     return replace(entries, stage=stage)
-
-
-def distinct(values: Ints) -> Ints:
-    """Each value once, ascending. Sorted, since np.unique's hash table is slow on row numbers."""
-    ordered = np.sort(values)
-    first = np.ones(len(ordered), dtype=np.bool_)
-    first[1:] = ordered[1:] != ordered[:-1]
-    return ordered[first]
-
-
-def partners(old: Entries, new: Entries) -> Ints:
-    """The row of ``old`` with the switch and match of each row of ``new``, or ``NONE``."""
-    split = len(old)
-    columns = [np.concatenate([getattr(old, name), getattr(new, name)]) for name in MATCH]
-    is_new = np.arange(split + len(new)) >= split
-    order = np.lexsort([is_new, *reversed(columns)])
-    ordered = np.stack([column[order] for column in columns])
-    # A match stands at most once on each side, so an old row is right before its new one.
-    at = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).all(axis=0))
-    found = np.full(len(new), NONE, dtype=np.int64)
-    found[order[at + 1] - split] = order[at]
-    return found
 
 
 def dead(entries: Entries, fabric: Fabric) -> Bools:

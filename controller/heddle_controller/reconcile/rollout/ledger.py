@@ -53,7 +53,7 @@ class Knowledge:
         after = after.noted("generation", switches, value=0)
         return after.noted("full", switches, value=False)
 
-    def noted(self, column: str, switches: Ints | int, value: bool | int) -> Knowledge:  # noqa: FBT001 - a column's value
+    def noted(self, column: str, switches: Ints | Bools | int, value: bool | int) -> Knowledge:  # noqa: FBT001 - a column's value
         """With another value in one column of some switches."""
         changed = getattr(self, column).copy()
         changed[switches] = value
@@ -225,7 +225,7 @@ class _Compared:
 
 def _compared(held: Entries, desired: Entries, knowledge: Knowledge) -> _Compared:
     of_desired = partners(held, desired)
-    differs, to_delete = difference(held, desired)
+    differs, to_delete = difference(held, desired, of_desired)
     like = np.ones(len(desired), dtype=np.bool_)
     like[differs] = False
     ok = like & ~knowledge.unknown[desired.switch]

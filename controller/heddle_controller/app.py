@@ -26,7 +26,7 @@ import structlog
 
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.plan.diff import changed_flows
-from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.errors import PortError, Unavailable
@@ -98,7 +98,7 @@ def planning_engine(solve_seconds: float | None) -> Engine:
         repairer=partial(Repairer, options=options),
         prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
         verify=verify_plan,
-        entries_of=entries_of,
+        entries_of=entries_after,
         changed_flows=changed_flows,
     )
 

@@ -213,8 +213,8 @@ async def test_facts_that_cannot_be_written(house: House, call: str) -> None:
 async def test_a_fault_in_one_fabric_stays_there(house: House) -> None:
     """A worker that breaks begins again; the other fabric does not notice."""
 
-    def entries_of(plan: Plan) -> Entries:
-        entries = ENGINE.entries_of(plan)
+    def entries_of(plan: Plan, before: tuple[Plan, Entries] | None = None) -> Entries:
+        entries = ENGINE.entries_of(plan, before)
         if plan.fabric.name == "broken":
             return replace(entries, switch=entries.switch[:0])  # no room of the house makes these
         return entries

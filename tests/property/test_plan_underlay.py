@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_controller.model.underlay import underlay
+from heddle_controller.model.underlay import _search, underlay
 from tests.unit.plan.chance import random_fabric, with_failures
 
 
@@ -49,3 +49,18 @@ def test_next_hops_are_those_of_a_plain_search(seed: int) -> None:
             assert found.next_hops(switch, nic).tolist() == expected
             sole = found.sole(out, np.full(len(out), nic))
             assert out[sole].tolist() == (expected if len(expected) == 1 else [])
+
+
+@given(st.integers(min_value=0, max_value=2**32 - 1))
+def test_what_follows_from_the_reach_before_is_what_is_searched(seed: int) -> None:
+    """Links go and come, a few at a time: distances and choices are those of a search anew."""
+    rng = Random(seed)
+    fabric = with_failures(rng, random_fabric(rng), rng.choice([0.0, 0.2, 0.5]))
+    structure, mask = fabric.structure, fabric.carries.copy()
+    for _ in range(4):
+        for arc in rng.sample(range(len(mask)), rng.randint(1, 3)):
+            mask[arc] = not mask[arc]
+        found, due = underlay(structure, mask.copy()).reach, _search(structure, mask)
+        for name in ("place", "row", "distance", "several", "twin"):
+            one, other = getattr(found, name), getattr(due, name)
+            np.testing.assert_array_equal(one, other, err_msg=f"{seed}: {name}")

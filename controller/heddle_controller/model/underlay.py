@@ -20,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, Structure
+from heddle_controller.model.reach import UNREACHED, from_known
 
 Bits = npt.NDArray[np.uint8]
 Hops = npt.NDArray[np.int16]
 
-UNREACHED = np.iinfo(np.int16).max
-"""Distance where no path leads."""
 _KEPT = 4
 """Underlays kept for one structure: the whole fabric, and it as it was lately."""
 
@@ -111,7 +110,8 @@ def underlay(structure: Structure, carries: Bools | None = None) -> Underlay:
     mask = np.ones(len(structure.tail), dtype=np.bool_) if carries is None else carries
     known = _cache.setdefault(structure, {})
     key = np.packbits(mask).tobytes()
-    found = known.pop(key, None) or _search(structure, mask)
+    found = known.pop(key, None) or from_known(structure, mask, known, _spread)
+    found = found or _search(structure, mask)
     known[key] = found
     for oldest in [*known][:-_KEPT]:
         known.pop(oldest, None)

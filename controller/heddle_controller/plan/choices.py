@@ -15,7 +15,8 @@ from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.model.underlay import UNREACHED, Underlay, underlay
+from heddle_controller.model.reach import UNREACHED
+from heddle_controller.model.underlay import Underlay, underlay
 
 
 @dataclass(frozen=True, slots=True)

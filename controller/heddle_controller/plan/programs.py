@@ -23,6 +23,7 @@ from heddle_controller.model.flows import FIRST_SOURCE_PORT, ROCE_PORT, SOURCE_P
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries, no_entries
 from heddle_controller.model.underlay import underlay
+from heddle_controller.plan.columns import among, distinct, numbered
 from heddle_controller.plan.hops import Hops, arcs_ahead, hops_of, links_ahead
 
 MOST_STAGES = 32
@@ -63,7 +64,7 @@ class _Units:
 def _units(plan: Plan, hops: Hops) -> _Units:
     nodes = plan.fabric.node_count
     code = (hops.switch * nodes + hops.source) * nodes + hops.destination
-    _, group = np.unique(code, return_inverse=True)
+    group = numbered(code)[0]
     groups = int(group.max()) + 1
     low = np.full(groups, len(plan.fabric.structure.tail), dtype=np.int64)
     high = np.full(groups, NONE, dtype=np.int64)
@@ -72,7 +73,7 @@ def _units(plan: Plan, hops: Hops) -> _Units:
     alike = (low == high)[group]
     member = np.flatnonzero(hops.needed)
     key = np.where(alike[member], group[member], groups + member)
-    _, lead, of = np.unique(key, return_index=True, return_inverse=True)
+    of, lead = numbered(key)
     lead = member[lead]
     return _Units(member, of, lead, alike[lead], _stages(hops.path[member], of))
 
@@ -96,7 +97,7 @@ def _stages(path: Ints, of: Ints) -> Ints:
 def _risks(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
     """Risk links of units: parallel, by unit and then by link, each once."""
     rows, links = links_ahead(plan, plan.paths, hops.path[units.member], hops.place[units.member])
-    codes = np.unique(units.of[rows] * plan.fabric.link_count + links)
+    codes = distinct(units.of[rows] * plan.fabric.link_count + links)
     return codes // plan.fabric.link_count, codes % plan.fabric.link_count
 
 
@@ -112,7 +113,7 @@ def _backups(
     rows, arcs = arcs_ahead(plan, plan.backups, hops.path[units.member[spare]], place)
     links = arcs >> 1
     risk = risk_unit * plan.fabric.link_count + risk_link
-    shared = np.isin(unit[rows] * plan.fabric.link_count + links, risk)
+    shared = among(unit[rows] * plan.fabric.link_count + links, risk)
     destination = hops.destination[units.member[spare]]
     good = ~_turns_back(plan, plan.backups.arcs[place], destination)
     good[_wrong_ways(plan, rows, arcs, destination)] = False
@@ -121,8 +122,8 @@ def _backups(
     chosen, first = np.unique(unit[good], return_index=True)
     taken = np.flatnonzero(good)[first]
     backup[chosen] = plan.backups.arcs[place[taken]]
-    mine = np.isin(rows, taken)
-    codes = np.unique(unit[rows[mine]] * plan.fabric.link_count + links[mine])
+    mine = among(rows, np.sort(taken))
+    codes = distinct(unit[rows[mine]] * plan.fabric.link_count + links[mine])
     return backup, codes // plan.fabric.link_count, codes % plan.fabric.link_count
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.model.underlay import UNREACHED, underlay
+from heddle_controller.model.reach import UNREACHED
+from heddle_controller.model.underlay import underlay
 
 Fault = tuple[int, str]
 """Row of a path, and what is wrong with it."""

@@ -29,6 +29,14 @@ class Repair(Protocol):
         ...
 
 
+class EntriesOf(Protocol):
+    """What switches must hold."""
+
+    def __call__(self, plan: Plan, before: tuple[Plan, Entries] | None = None) -> Entries:
+        """Entries of a plan; ``before`` is an earlier plan and what this gave for it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Every function is pure, and may raise: the loop then keeps the plan it has."""
@@ -43,7 +51,7 @@ class Engine:
     """``solve.proof.prove``."""
     verify: Callable[[Plan], None]
     """``plan.verify.verify_plan``."""
-    entries_of: Callable[[Plan], Entries]
-    """``plan.programs.entries_of``."""
+    entries_of: EntriesOf
+    """``plan.revision.entries_after``."""
     changed_flows: Callable[[Plan, Plan], Ints]
     """``plan.diff.changed_flows``."""

@@ -93,16 +93,20 @@ def same_input(plan: Plan, wanted: Wanted) -> bool:
 
 
 def make_plan(
-    wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: Engine
+    wanted: Wanted,
+    previous: Plan | None,
+    repair: Repair | None,
+    engine: Engine,
+    before: tuple[Plan, Entries] | None = None,
 ) -> Planned:
-    """A verified plan.
+    """A verified plan; ``before`` is the plan that this engine last gave entries for, and these.
 
     Raises:
         Exception: whatever the last attempt failed with.
     """
     plan = _best(wanted, previous, repair, engine)
     changed = len(engine.changed_flows(previous, plan)) if previous is not None else 0
-    return Planned(plan, engine.entries_of(plan), changed)
+    return Planned(plan, engine.entries_of(plan, before), changed)
 
 
 def _best(wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: Engine) -> Plan:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from heddle_controller.model.plan import Certificate, Plan
-from heddle_controller.model.program import Program
+from heddle_controller.model.program import Entries, Program
 from heddle_controller.reconcile.engine import Engine, Repair
 from heddle_controller.reconcile.errors import PortError, StaleEpoch
 from heddle_controller.reconcile.facts import job_facts
@@ -80,6 +80,8 @@ class Worker:
         """Of the intent that the newest plan answers to; None while there is no such."""
         self._committed: Committed | None = None
         self._account = Account()
+        self._made: tuple[Plan, Entries] | None = None
+        """The newest plan whose entries were made here, and not by another release perhaps."""
         self._repair: Repair | None = None
         self._delay = world.settings.retry_first
         self._retry_at: float | None = None
@@ -175,7 +177,9 @@ class Worker:
         previous = committed.plan if committed else None
         if previous is not None and same_input(previous, wanted):
             return None
-        return await asyncio.to_thread(make_plan, wanted, previous, self._repair, engine)
+        return await asyncio.to_thread(
+            make_plan, wanted, previous, self._repair, engine, self._made
+        )
 
     def _keep(self, intent: Intent, wanted: Wanted) -> None:
         """The plan that stands answers to this intent too."""
@@ -199,6 +203,7 @@ class Worker:
             facts=PlanFacts(planned.changed_count, seconds),
         )
         self._committed, self._version = committed, intent.version
+        self._made = planned.plan, planned.entries
         self._account = _account(committed.generation, intent, wanted)
         self._rollout.aim(Target(committed, self._account, since=intent.change_time))
         self._measure(committed)

@@ -1,0 +1,110 @@
+"""Hop counts after a few links went or came, from those before.
+
+A link that goes matters to the distance of a place only where one of its ends has no other next
+hop there; one that comes, only where it is a short cut. Where neither holds at any end of any such
+link, all distances stand: each switch still has a neighbour that is one hop nearer, and none that
+is two. So only those places are searched again; of all others it is asked anew, at the ends of
+these links alone, whether there is more than one next hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
+
+if TYPE_CHECKING:
+    from heddle_controller.model.underlay import Bits, Hops, Reach
+
+    Spread = Callable[[Ints, Ints, Hops], Bits]
+
+UNREACHED = np.iinfo(np.int16).max
+"""Distance where no path leads."""
+MOST_CHANGED = 64
+"""Arcs that went or came, beyond which everything is searched again."""
+
+
+def from_known(
+    structure: Structure, carries: Bools, known: Mapping[bytes, Reach], spread: Spread
+) -> Reach | None:
+    """The reach over the arcs that carry, from the most like of those known, by packed mask.
+
+    ``spread`` fills in the distances of some places, by arcs. None where too much is different, or
+    links of NICs are.
+    """
+    if not known:
+        return None
+    packed = np.packbits(carries)
+    other = {key: packed ^ np.frombuffer(key, dtype=np.uint8) for key in known}
+    key = min(other, key=lambda one: int(np.count_nonzero(other[one])))
+    changed = np.flatnonzero(np.unpackbits(other[key], count=len(carries)))
+    nic = structure.nodes.kind == NodeKind.NIC
+    at_nic = nic[structure.tail[changed]] | nic[structure.head[changed]]
+    if len(changed) > MOST_CHANGED or at_nic.any() or not known[key].distance.size:
+        return None
+    return _updated(structure, carries, known[key], changed, spread)
+
+
+def _updated(
+    structure: Structure, carries: Bools, known: Reach, changed: Ints, spread: Spread
+) -> Reach:
+    again = _shortened(structure, known, changed[carries[changed]])
+    several = known.several.copy()
+    for node in sorted({*structure.tail[changed].tolist()}):
+        count, counts = _next_hops(structure, carries, known, node)
+        again |= counts & (count == 0)
+        several[known.row[node]] = np.packbits(counts & (count > 1))
+    columns = np.flatnonzero(again)
+    if not len(columns):
+        return replace(known, several=several)
+    part = np.where(known.distance[:, columns] == 0, 0, UNREACHED).astype(np.int16)
+    switch = structure.nodes.kind != NodeKind.NIC
+    arcs = np.flatnonzero(carries & switch[structure.tail] & switch[structure.head])
+    bits = spread(known.row[structure.tail[arcs]], known.row[structure.head[arcs]], part)
+    distance = known.distance.copy()
+    distance[:, columns] = part
+    whole = np.unpackbits(several, axis=1, count=distance.shape[1])
+    whole[:, columns] = np.unpackbits(bits, axis=1, count=len(columns))
+    return replace(known, distance=distance, several=np.packbits(whole, axis=1))
+
+
+def _shortened(structure: Structure, known: Reach, come: Ints) -> Bools:
+    """To which places arcs that came are a shorter way."""
+    result = np.zeros(known.distance.shape[1], dtype=np.bool_)
+    for arc in come.tolist():
+        here = known.distance[known.row[structure.tail[arc]]].astype(np.int32)
+        there = known.distance[known.row[structure.head[arc]]].astype(np.int32)
+        result |= there + 1 < here
+    return result
+
+
+def _next_hops(structure: Structure, carries: Bools, known: Reach, node: int) -> tuple[Ints, Bools]:
+    """Next hops of a switch to each place by the distances known, and where it needs any."""
+    first, arcs = structure.out
+    own = arcs[first[node] : first[node + 1]]
+    own = own[carries[own] & (structure.nodes.kind[structure.head[own]] != NodeKind.NIC)]
+    here = known.distance[known.row[node]]
+    nearer = known.distance[known.row[structure.head[own]]] == here - 1
+    count: Ints = np.count_nonzero(nearer, axis=0).astype(np.int64)
+    return count, (here > 0) & (here != UNREACHED)
+
+
+def differences(now: Reach, was: Reach) -> Bools | None:
+    """From which switches to which places something differs, shape of the distances.
+
+    None where the places are others.
+    """
+    if now.distance.shape != was.distance.shape or not np.array_equal(now.place, was.place):
+        return None
+    if not np.array_equal(now.twin, was.twin):
+        return None
+    places = now.distance.shape[1]
+    result: Bools = now.distance != was.distance
+    for row in np.flatnonzero((now.several != was.several).any(axis=1)).tolist():
+        bits = np.unpackbits(now.several[row] ^ was.several[row], count=places)
+        result[row] |= bits.astype(np.bool_)
+    return result

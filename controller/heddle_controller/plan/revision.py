@@ -1,0 +1,147 @@
+"""Entries of a plan from those of the plan before it, at the cost of what differs.
+
+Entries of one pair of NICs follow from three things: the paths and backups of its flows, the ports
+of its QPs, and what the underlay does with its packets where they pass. So where two plans are of
+the same flows on the same structure, entries are made anew for pairs of which any of these differs
+and taken over for all others. Nothing is said by whoever made the plans of what has changed: both
+are compared, and so are the underlays of both fabrics. What comes out is what ``entries_of`` gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Fabric, Ints
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.program import Entries
+from heddle_controller.model.reach import differences
+from heddle_controller.model.underlay import underlay
+from heddle_controller.plan.diff import differing
+from heddle_controller.plan.programs import entries_of
+
+MOST_NODES = 50_000
+"""Up to which an entry's switch and match fit one number, by which entries are sorted."""
+PORTS = 1 << 16
+WORTH = 4
+"""Where more than one flow in so many differs, all entries are made anew."""
+
+
+def entries_after(plan: Plan, before: tuple[Plan, Entries] | None = None) -> Entries:
+    """What every switch must hold; ``before`` is an earlier plan and what it asked for."""
+    if before is None or not _comparable(plan, before[0]):
+        return entries_of(plan)
+    old, entries = before
+    differs = _differing_flows(plan, old)
+    if np.count_nonzero(differs) * WORTH > len(differs):
+        return entries_of(plan)
+    if not differs.any():
+        return entries
+    pairs = _pairs(plan.flows, differs)
+    return _replaced(plan, entries, entries_of(_part(plan, pairs)), pairs)
+
+
+def _comparable(plan: Plan, old: Plan) -> bool:
+    structure = plan.fabric.structure
+    if structure is not old.fabric.structure or len(structure.nodes.ids) > MOST_NODES:
+        return False
+    return len(plan.flows) > 0 and plan.flows.same_as(old.flows)
+
+
+def _differing_flows(plan: Plan, old: Plan) -> Bools:
+    """Flows of which a path or backup differs, or that the underlay may treat otherwise."""
+    differs = differing(old.paths, plan.paths, len(plan.flows))
+    differs |= differing(old.backups, plan.backups, len(plan.flows))
+    if not np.array_equal(plan.fabric.carries, old.fabric.carries):
+        for paths in (plan.paths, plan.backups):
+            differs[paths.flow[_led_otherwise(plan, old.fabric, paths)]] = True
+    return differs
+
+
+def _led_otherwise(plan: Plan, before: Fabric, paths: Paths) -> Ints:
+    """Rows of paths of which the underlay may say something else at any hop than it did before.
+
+    What it says of a hop depends on how far from the destination both its ends are, on whether
+    there is another way as short, and on whether the arc carries.
+    """
+    structure, owner = plan.fabric.structure, paths.owner()
+    now, was = underlay(structure, plan.fabric.carries), underlay(structure, before.carries)
+    changed = differences(now.reach, was.reach)
+    if changed is None:
+        return np.arange(len(paths), dtype=np.int64)
+    hit = plan.fabric.carries[paths.arcs] != before.carries[paths.arcs]
+    columns: Bools = np.logical_or.reduce(changed, axis=0)
+    place = now.reach.place[plan.flows.destination[paths.flow]]
+    maybe = np.flatnonzero(columns[place][owner])
+    arcs, column = paths.arcs[maybe], place[owner[maybe]]
+    for ends in (structure.tail, structure.head):
+        hit[maybe] |= changed[now.reach.row[ends[arcs]], column]
+    lost = place < 0
+    return np.flatnonzero(np.bincount(owner[hit], minlength=len(paths)) + lost > 0)
+
+
+def _pairs(flows: Flows, differs: Bools) -> Bools:
+    """All flows of the pairs of NICs that some flows join, shape (flows,)."""
+    nodes = int(max(flows.source.max(), flows.destination.max())) + 1
+    sources = np.zeros(nodes, dtype=np.bool_)
+    sources[flows.source[differs]] = True
+    near = np.flatnonzero(sources[flows.source])
+    code = flows.source[near] * nodes + flows.destination[near]
+    result = np.zeros(len(flows), dtype=np.bool_)
+    result[near[np.isin(code, code[differs[near]])]] = True
+    return result
+
+
+def _part(plan: Plan, chosen: Bools) -> Plan:
+    """The plan of some flows alone."""
+    number = np.cumsum(chosen) - 1
+    rows = np.flatnonzero(chosen[plan.paths.flow])
+    paths, backups = plan.paths.take(rows), plan.backups.take(rows)
+    return Plan(
+        plan.fabric,
+        plan.flows.take(np.flatnonzero(chosen)),
+        replace(paths, flow=number[paths.flow]),
+        replace(backups, flow=number[backups.flow]),
+    )
+
+
+def _replaced(plan: Plan, old: Entries, fresh: Entries, chosen: Bools) -> Entries:
+    """Entries with those of some flows' pairs replaced."""
+    nodes, flows = plan.fabric.node_count, plan.flows
+    sources = np.zeros(nodes, dtype=np.bool_)
+    sources[flows.source[chosen]] = True
+    near = np.flatnonzero(sources[old.source])
+    pair = old.source[near] * nodes + old.destination[near]
+    gone = near[np.isin(pair, flows.source[chosen] * nodes + flows.destination[chosen])]
+    kept = np.ones(len(old), dtype=np.bool_)
+    kept[gone] = False
+    codes = _codes(old, nodes)
+    at = np.searchsorted(codes, _codes(fresh, nodes))
+    at -= np.searchsorted(gone, at)
+    names = ("switch", "source", "destination", "source_port", "destination_port")
+    columns = {
+        name: np.insert(getattr(old, name)[kept], at, getattr(fresh, name))
+        for name in (*names, "primary", "backup", "stage")
+    }
+    lengths, lengths_fresh = np.diff(old.risk_first), np.diff(fresh.risk_first)
+    links = old.risk_links[np.repeat(kept, lengths)]
+    begins = np.concatenate([[0], np.cumsum(lengths[kept])])
+    where = np.repeat(begins[at], lengths_fresh)
+    all_lengths = np.insert(lengths[kept], at, lengths_fresh)
+    return Entries(
+        **columns,
+        risk_first=np.concatenate([[0], np.cumsum(all_lengths)]).astype(np.int64),
+        risk_links=np.insert(links, where, fresh.risk_links),
+    )
+
+
+def _codes(entries: Entries, nodes: int) -> Ints:
+    """A number for each entry's switch and match, ascending as entries are sorted.
+
+    A destination port follows from the source port: both are there or none.
+    """
+    pair = (entries.switch * nodes + entries.source) * nodes + entries.destination
+    codes: Ints = pair * PORTS + entries.source_port
+    return codes

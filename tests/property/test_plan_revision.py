@@ -1,0 +1,105 @@
+"""Entries taken over from the plan before are those that would be made anew."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.plan import Paths, Plan, join_paths
+from heddle_controller.model.program import Entries
+from heddle_controller.plan import revision
+from heddle_controller.plan.diff import changed_flows, differing
+from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.revision import entries_after
+from heddle_controller.solve import Repairer, solve
+from heddle_emulator.topology import three_tier
+from tests.bench.workloads import between_switches, permutations
+from tests.unit.plan.chance import random_fabric, random_plan, with_failures
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+
+
+def assert_same(found: Entries, due: Entries, told: object) -> None:
+    """Every column is the same."""
+    for column in fields(Entries):
+        one, other = getattr(found, column.name), getattr(due, column.name)
+        np.testing.assert_array_equal(one, other, err_msg=f"{told}: {column.name}")
+
+
+def mixed(rng: Random, one: Plan, other: Plan) -> Plan:
+    """The other plan, some of its flows with paths and backups of the first."""
+    taken = [rng.random() < 0.5 for _ in range(len(one.flows))]
+
+    def both(mine: Paths, theirs: Paths) -> Paths:
+        rows = [
+            np.flatnonzero([taken[flow] for flow in mine.flow.tolist()]),
+            np.flatnonzero([not taken[flow] for flow in theirs.flow.tolist()]),
+        ]
+        together = join_paths([mine.take(rows[0]), theirs.take(rows[1])])
+        return together.take(np.argsort(together.flow, kind="stable"))
+
+    paths, backups = both(one.paths, other.paths), both(one.backups, other.backups)
+    return Plan(other.fabric, one.flows, paths, backups)
+
+
+@given(SEEDS)
+def test_entries_after_any_change(seed: int) -> None:
+    """Other paths for some flows, links down and up, flows without a path: the same entries."""
+    rng, shape = Random(seed), Random(seed)
+    fabric = random_fabric(shape)
+    draws = rng.randrange(2**32)
+    old = random_plan(Random(draws), with_failures(rng, fabric))
+    new = mixed(rng, old, random_plan(Random(draws), with_failures(rng, fabric)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(revision, "WORTH", 0)
+        assert_same(entries_after(new, (old, entries_of(old))), entries_of(new), seed)
+
+
+@given(SEEDS)
+def test_flows_that_differ(seed: int) -> None:
+    """Just those whose QPs, arcs or bounds of paths are others; all that moved are among them."""
+    rng, shape = Random(seed), Random(seed)
+    fabric = random_fabric(shape)
+    draws = rng.randrange(2**32)
+    old = random_plan(Random(draws), with_failures(rng, fabric))
+    new = mixed(rng, old, random_plan(Random(draws), with_failures(rng, fabric)))
+
+    def told(paths: Paths, flow: int) -> list[tuple[int, int, list[int]]]:
+        rows = np.flatnonzero(paths.flow == flow).tolist()
+        return [
+            (int(paths.first_qp[row]), int(paths.last_qp[row]), paths.of(row).tolist())
+            for row in rows
+        ]
+
+    count = len(old.flows)
+    due = [told(old.paths, flow) != told(new.paths, flow) for flow in range(count)]
+    found = differing(old.paths, new.paths, count)
+    assert found.tolist() == due, seed
+    assert found[changed_flows(old, new)].all(), seed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_entries_after_repairs(seed: int) -> None:
+    """Links of three tiers go and come, a NIC's among them; entries follow each repair."""
+    fabric = three_tier(zones=3, leaves=4, spines=4, nics_per_leaf=4, cores=4, nics_per_host=2)
+    plan = solve(fabric, permutations(fabric, seed, sets=2, qps=2))
+    repairer, entries, rng = Repairer(plan), entries_of(plan), Random(seed)
+    inner = np.flatnonzero(between_switches(fabric)).tolist()
+    for _ in range(12):
+        link = rng.choice(inner) if rng.random() < 0.8 else rng.randrange(fabric.link_count)
+        changed = _toggled(plan.fabric, link)
+        after = repairer.repair(changed, plan.flows)
+        found = entries_after(after, (plan, entries))
+        assert_same(found, entries_of(after), (seed, link))
+        plan, entries = after, found
+
+
+def _toggled(fabric: Fabric, link: int) -> Fabric:
+    up = fabric.link_state[link] == State.UP
+    return fabric.with_links({link: State.DOWN if up else State.UP})

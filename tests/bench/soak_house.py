@@ -22,8 +22,8 @@ from heddle_emulator.fleet import Fleet
 from tests.integration.replicating import NAME, SECONDS, House, Replica, replicated, small_fabric
 from tests.redis_server import RedisServer
 
-BOUNDS = ("--audit-records", "1000")
-"""What is kept for long is to be full early: what grows after that has no bound."""
+LOGS = ("log", "requests", "order", "audit")
+"""What a store keeps of the past: up to a number, to which its own tests hold it."""
 COLUMNS = ("memory", "files", "tasks", "rows", "stored", "own", "own_files", "own_tasks")
 SLACK = {
     "memory": 24.0,
@@ -58,8 +58,7 @@ class Sample:
     files: int
     tasks: int
     rows: int
-    """In the store: keys and what is in them, or rows of all tables. Requests that are remembered
-    do not count: each is one, up to a bound that no soak reaches."""
+    """In the store: keys and what is in them, or rows of all tables; without ``LOGS``."""
     stored: float
     """MiB, as the Redis has it in memory or the file on the disk."""
     own: float
@@ -82,12 +81,12 @@ class Alone(House):
 
 
 @asynccontextmanager
-async def alone(folder: Path, *options: str) -> AsyncIterator[Alone]:
+async def alone(folder: Path) -> AsyncIterator[Alone]:
     """One controller on the embedded store, and agents of all switches."""
     async with AsyncExitStack() as stack:
         house = Alone(folder, RedisServer(folder / "redis"), small_fabric(), stack)
         stack.callback(house.redis.close)
-        replica = await house.another(*options)
+        replica = await house.another()
         client = await house.client(replica)
         await client.put_fabric(house.fabric)
         house.fleet = await stack.enter_async_context(
@@ -100,9 +99,7 @@ async def alone(folder: Path, *options: str) -> AsyncIterator[Alone]:
 @asynccontextmanager
 async def housed(folder: Path, store: str) -> AsyncIterator[House]:
     """A house on a store: ``redis``, with two controllers, or ``sqlite``, with one."""
-    async with (
-        replicated(folder, 2, *BOUNDS) if store == "redis" else alone(folder, *BOUNDS) as house
-    ):
+    async with replicated(folder) if store == "redis" else alone(folder) as house:
         yield house
 
 
@@ -129,7 +126,7 @@ def stored(house: House) -> tuple[int, float]:
 
 def _size(client: Any, key: bytes) -> int:
     """A key, and what is in it."""
-    if b"request" in key:
+    if key.decode().rpartition(":")[2] in LOGS:
         return 1
     command = _SIZES.get(client.type(key))
     return 1 + (int(client.execute_command(command, key)) if command else 0)
@@ -138,7 +135,7 @@ def _size(client: Any, key: bytes) -> int:
 def _rows(file: Path) -> int:
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
         told = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        names = [name for (name,) in told if name != "requests"]
+        names = [name for (name,) in told if name not in LOGS]
         return sum(
             connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in names
         )

@@ -71,6 +71,12 @@ class Pair:
         state = "up" if up else "down"
         run("ip", "-n", self.far, "link", "set", f"down{number}", state)
 
+    def route(self, number: int, *, there: bool = True) -> None:
+        """Have the near end send what is for networks beyond over a cable, or no longer."""
+        gateway = ("via", f"198.18.0.{2 * number + 1}", "dev", f"up{number}")
+        what = "add" if there else "delete"
+        run("ip", "-n", self.near, "route", what, "10.9.0.0/16", *gateway)
+
     def lose(self, number: int, what: str) -> None:
         """Drop packets that arrive at the far end; carrier stays."""
         hook = f"type filter hook ingress device down{number} priority 0"
@@ -320,3 +326,24 @@ def refused(pair: Pair, *options: str, before: tuple[str, ...] = ()) -> str:
     )
     assert done.returncode == 2, done.stderr
     return done.stderr
+
+
+async def test_a_link_is_up_again_once_routing_is_back(pair: Pair) -> None:
+    """Routes went with the carrier: until one is there again, whoever used the link would be lost.
+
+    The other cable never had a route beyond its neighbour and is up without.
+    """
+    pair.route(0)
+    async with agent(pair, "--interfaces=alias") as one:
+        await asyncio.sleep(1.5)  # it looks once a second which links routing uses
+        for number in range(2):
+            pair.carrier(number, up=False)
+            await one.says(number, "link down", "carrier")
+        pair.route(0, there=False)
+        for number in range(2):
+            pair.carrier(number, up=True)
+        await one.says(1, "link up", "carrier")
+        await asyncio.sleep(0.5)  # longer than it looks for routes in vain
+        assert [event for event, _ in one.links(0)] == ["link down"]
+        pair.route(0)
+        await one.says(0, "link up", "carrier")

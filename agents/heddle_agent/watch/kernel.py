@@ -6,10 +6,11 @@
 
 The kernel may tell of a lost carrier late, so carriers are also asked for (``carrier``). A link is
 seen up when it has carrier and its neighbour answers. Down is passed on at once; up once the link
-has held (``damping``). Some probes lost, but not all, or packets received in error (``errors``), is
-a grey link, and one that carries less than it is meant for while packets wait (``rates``), or whose
-ends have agreed on less, is a slow one: both stay up, since only a plan can say whether the fabric
-can spare them, and the controller is told.
+has held (``damping``) and routing uses it again, if it ever did (``routing``). Some probes lost,
+but not all, or packets received in error (``errors``), is a grey link, and one that carries less
+than it is meant for while packets wait (``rates``), or whose ends have agreed on less, is a slow
+one: both stay up, since only a plan can say whether the fabric can spare them, and the controller
+is told.
 
 An interface may go, and another be made in its place, under its name or with its alias: a driver
 that is loaded anew, a port that is broken out. That is a lost carrier and a new one on the same
@@ -34,6 +35,8 @@ from heddle_agent.watch.errors import LOOK_SECONDS
 from heddle_agent.watch.line import FLAPPING, GREY, SLOW, Line, Opinion
 from heddle_agent.watch.ports import Port, alias_of
 from heddle_agent.watch.probe import Prober, Target, open_socket
+from heddle_agent.watch.routing import LONGEST_SECONDS, Routing
+from heddle_agent.watch.routing import LOOK_SECONDS as ROUTING_SECONDS
 
 _log = structlog.get_logger()
 
@@ -73,6 +76,7 @@ class KernelLinks:
             )
             for port in ports
         ]
+        self._routing = Routing(line.link for line in self._lines)
         self._at = {port.index: row for row, port in enumerate(ports)}
         self._board = Board(line.link for line in self._lines)
         for line in self._lines:
@@ -220,22 +224,39 @@ class KernelLinks:
             line.agreed = agreed / line.gbps if 0 < agreed < line.gbps else 0.0
             if line.opinion != line.told:
                 self._update(line)
+        self._routing.look({line.link: line.index for line in self._lines if line.told.up})
 
     def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
 
     def _update(self, line: Line) -> None:
         """Form an opinion of a link, and pass it on if it is a new one."""
-        loop = asyncio.get_running_loop()
+        loop, before = asyncio.get_running_loop(), line.damper.up
         line.judge(loop.time())
+        if line.damper.up and not before:
+            line.awaits_routing = loop.time() + LONGEST_SECONDS
         if line.timer is not None:
             line.timer.cancel()
             line.timer = None
         if not line.damper.up and line.carries and line.answers:
             line.timer = loop.call_at(line.damper.until, self._update, line)
+        if line.awaits_routing and line.damper.up:
+            self._await_routing(line)
         if line.opinion != line.told:
             line.told = line.opinion
             self._put(line, line.told)
+
+    def _await_routing(self, line: Line) -> None:
+        """Look whether routing is back; if it is not, look again soon, and not for ever."""
+        loop = asyncio.get_running_loop()
+        lacks = self._routing.lacks(line.link, line.index)
+        if lacks and loop.time() < line.awaits_routing:
+            line.timer = loop.call_later(ROUTING_SECONDS, self._update, line)
+            return
+        line.awaits_routing = 0.0
+        if lacks:
+            log = _log.bind(switch=self._switch, link=str(line.link))
+            log.warning("routing does not come back to a link: it is used without")
 
     def _put(self, line: Line, told: Opinion) -> None:
         loss = line.lost if told.loses else 0.0

@@ -46,6 +46,8 @@ class Line:
     rate: float = 0.0
     """Share of its rate that it sends while packets wait, where it is slow."""
     history: ErrorShare = field(default_factory=ErrorShare)
+    awaits_routing: float = 0.0
+    """Until when it is waited for that routing comes back to the link; 0 for not at all."""
     why: str = CARRIER
     """It is down, until it is believed up again."""
     told: Opinion = Opinion(up=True, reason="start")  # noqa: RUF009 - it cannot be changed
@@ -68,7 +70,7 @@ class Line:
     @property
     def opinion(self) -> Opinion:
         """Up or down, and why."""
-        if not self.damper.up:
+        if not self.damper.up or self.awaits_routing:
             return Opinion(up=False, reason=self.why)
         loses, slow = bool(self.grey or self.errors), bool(self.rate_share)
         return Opinion(True, GREY if loses else SLOW if slow else CARRIER, loses, slow)
@@ -78,6 +80,7 @@ class Line:
         before = self.damper.up
         self.damper.seen(up=self.carries and self.answers, now=now)
         if before and not self.damper.up:
+            self.awaits_routing = 0.0
             self.why = PROBE if self.carries else CARRIER
         if self.damper.flapping:
             self.why = FLAPPING

@@ -13,6 +13,7 @@ from typing import NamedTuple
 _NEW_LINK, _DELETED_LINK, _GET_LINK = 16, 17, 18
 _NEW_ADDRESS, _GET_ADDRESS = 20, 22
 _NEW_QUEUE, _GET_QUEUE = 36, 38
+_NEW_ROUTE, _GET_ROUTE = 24, 26
 _ERROR, _DONE = 2, 3
 _REQUEST, _DUMP = 0x1, 0x300
 _LINK_GROUP = 1
@@ -23,6 +24,11 @@ _QUEUE = struct.Struct("=BxHiIII")  # among others interface and parent
 _ROOT = 0xFFFFFFFF
 _QUEUE_STATISTICS, _LENGTH = 7, 3
 _ADDRESS, _LOCAL = 1, 2
+_OUT, _TABLE = 4, 15
+_ROUTE = struct.Struct("=BBBBBBBBI")
+_MAIN = 254
+_BY_KERNEL, _UNIVERSE, _UNICAST = 2, 0, 1  # a route's protocol, scope and type
+_DEAD, _LINK_DOWN = 0x1, 0x10
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS_HEAD = struct.Struct("=BBBBi")
@@ -32,6 +38,7 @@ _READ = 1 << 18
 _BUFFER_BYTES = 4 << 20
 _NARROW = 4  # addresses in the largest network that has one other end: a /30
 _SO_RCVBUFFORCE = 33
+_SOL_NETLINK, _GET_STRICT = 270, 12
 
 
 class Interface(NamedTuple):
@@ -126,6 +133,29 @@ def waiting() -> set[int]:
     return found
 
 
+def is_routed(index: int) -> bool:
+    """Whether a route of the main table to beyond the neighbour goes by an interface.
+
+    Routes that the kernel makes by itself for addresses do not count, nor those that lead no
+    further than the link. OSError if the kernel cannot be asked about one interface alone.
+    """
+    body = _ROUTE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
+    body += _ATTRIBUTE.pack(8, _OUT) + struct.pack("=i", index)
+    body += _ATTRIBUTE.pack(8, _TABLE) + struct.pack("=I", _MAIN)
+    try:
+        return any(_leads_on(*message) for message in _dump(_GET_ROUTE, body, strict=True))
+    except FileNotFoundError:  # no main table: there never was a route
+        return False
+
+
+def _leads_on(kind: int, body: bytes) -> bool:
+    if kind != _NEW_ROUTE or len(body) < _ROUTE.size:
+        return False
+    *_, protocol, scope, what, flags = _ROUTE.unpack_from(body)
+    chosen = protocol != _BY_KERNEL and scope == _UNIVERSE and what == _UNICAST
+    return chosen and not flags & (_DEAD | _LINK_DOWN)
+
+
 def neighbours() -> dict[int, str]:
     """IPv4 address of the one other end, by interface index, where there can be only one."""
     found: dict[int, str] = {}
@@ -147,8 +177,11 @@ def neighbours() -> dict[int, str]:
     return found
 
 
-def _dump(kind: int, body: bytes) -> Iterator[tuple[int, bytes]]:
+def _dump(kind: int, body: bytes, *, strict: bool = False) -> Iterator[tuple[int, bytes]]:
+    """All there is of a kind; ``strict`` has the kernel heed what the request says of it."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
+        if strict:
+            asking.setsockopt(_SOL_NETLINK, _GET_STRICT, 1)
         asking.bind((0, 0))
         length = _HEADER.size + len(body)
         asking.send(_HEADER.pack(length, kind, _REQUEST | _DUMP, 1, 0) + body)

@@ -44,7 +44,7 @@ class Kind(Enum):
     RESUME = "resume"
     """What hung goes on where it was."""
     SLOW = "slow"
-    """An agent needs ``by`` more for whatever it is sent; 0s ends that."""
+    """An agent needs ``by`` more for whatever it is sent, in the lab up to that; 0s ends that."""
     PART = "part"
     """Two cannot reach each other by the management network any more."""
     JOIN = "join"

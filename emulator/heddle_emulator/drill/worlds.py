@@ -27,6 +27,7 @@ _IN_LAB = frozenset(
         Kind.FAIL,
         Kind.RESTORE,
         Kind.SKEW,
+        Kind.SLOW,
         Kind.DRAIN,
         Kind.UNDRAIN,
     }

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
-from heddle_emulator.drill.lab.control import Seen
 from heddle_emulator.drill.lab.logs import Sighting
+from heddle_emulator.drill.lab.seen import Seen
 from heddle_emulator.drill.lab.story import Played, story
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.report import evidence

@@ -175,7 +175,7 @@ def test_expectations_that_cannot_be_evaluated(tmp_path: Path, expected: str, sa
     [
         ("cut: z0-l0 to z0-s0", TAIL, "netns has no jobs"),
         ("degrade: z0-l0 to z0-s0, gbps: 9", TAIL, "give lab: {rate_mbit: 20}"),
-        ("slow: z0-l0, by: 1ms", TAIL, "netns cannot slow; leave it out, or play it in fluid"),
+        ("submit: late", TAIL, "netns cannot submit; leave it out, or play it in fluid"),
         ("skew: z0-l0, by: 1h", TAIL, "netns has one clock; skew the controller"),
         (
             "cut: z0-l0 to z0-s0",

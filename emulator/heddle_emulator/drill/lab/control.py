@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
 from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
 from heddle_emulator.client import Client, ClientError
 from heddle_emulator.drill.lab.logs import detections, programming
+from heddle_emulator.drill.lab.seen import Seen
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.up import client, introduce, relay
@@ -31,29 +30,6 @@ POLL_SECONDS = 0.02
 AGAIN_SECONDS = 0.1
 SERVED_SECONDS = 20.0
 """How long is tried to find a controller that takes a wish."""
-
-
-@dataclass(slots=True)
-class Seen:
-    """What a watcher has been told, each with the nanosecond it came."""
-
-    plans: list[tuple[int, plan_pb2.Plan]] = field(default_factory=list)
-    links: list[tuple[int, fabric_pb2.Link]] = field(default_factory=list)
-    down: set[tuple[str, str, str]] = field(default_factory=set)
-    """Links that the controller believes down."""
-
-    def plan(self, plan: plan_pb2.Plan) -> None:
-        """A plan was committed or programmed."""
-        self.plans.append((time.time_ns(), plan))
-
-    def link(self, link: fabric_pb2.Link) -> None:
-        """A link is not up, or has changed."""
-        self.links.append((time.time_ns(), link))
-        name = (link.source, link.target, link.key)
-        if link.oper_state == common_pb2.STATE_DOWN:
-            self.down.add(name)
-        else:
-            self.down.discard(name)
 
 
 class Control:
@@ -166,11 +142,11 @@ class Control:
 
     def _is_fresh(self) -> bool:
         """Whether the newest plan is newer than the last change of a link, and of wishes."""
-        if not self.seen.plans:
+        generations = self.seen.generations()
+        heard = {plan.generation: when for when, plan in reversed(self.seen.plans)}
+        if not generations:
             return False
-        changes = [link.state_time.ToNanoseconds() for _, link in self.seen.links]
-        newest = self.seen.plans[-1][1].commit_time.ToNanoseconds()
-        return newest >= max([*changes, self._wished])
+        return heard[generations[-1].plan.generation] >= max(self.seen.changed, self._wished)
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no link is believed down and the newest plan is programmed.
@@ -198,28 +174,22 @@ class Control:
 
     def taken_apart(self, fault: int) -> dict[str, float]:
         """Seconds from an event to each step of the plans after it; empty if there are none."""
-        plans = [
-            plan
-            for _, plan in self.seen.plans
-            if plan.commit_time.ToNanoseconds() > fault and plan.HasField("programmed_time")
-        ]
+        told = [one for one in self.seen.generations() if one.committed > fault]
+        acked = [one.programmed for one in told if one.programmed is not None]
+        plans = [one for one in told if one.programmed is not None]
         if not plans:
             return {}
-        moments = {
-            "solved": min(plan.commit_time.ToNanoseconds() for plan in plans),
-            "acked": max(plan.programmed_time.ToNanoseconds() for plan in plans),
-        }
-        reports = [link for when, link in self.seen.links if when > fault]
+        moments = {"solved": min(one.committed for one in plans), "acked": max(acked)}
+        reports = [known for known, _ in self.seen.reports() if known > fault]
         seen = detections(self._programs, fault)
         if seen and reports:
             moments["detected"] = min(one.when for one in seen)
-            moments["notified"] = reports[0].state_time.ToNanoseconds()
-        spent = programming(self._programs, {plan.generation for plan in plans})
+            moments["notified"] = min(reports)
+        spent = programming(self._programs, {one.plan.generation for one in plans})
         if spent:
             moments["programmed"] = min(moments["solved"] + _covered(spent), moments["acked"])
         found = {name: (moment - fault) / 1e9 for name, moment in moments.items()}
-        changed = {plan.generation: plan.changed_count for plan in plans}
-        return found | {"moved": float(sum(changed.values()))}
+        return found | {"moved": float(sum(one.plan.changed_count for one in plans))}
 
 
 def _covered(spans: Iterable[tuple[int, int]]) -> int:

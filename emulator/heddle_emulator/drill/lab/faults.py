@@ -3,9 +3,10 @@
 Whatever takes time is done beforehand, so that a fault strikes when it is due, and several of one
 moment strike right after each other. A cable is cut at its upper end: the lower end loses its
 carrier, as in a fabric. A silent cable drops what comes in at both ends, all of it or a part, and
-keeps its carrier. Who hangs is stopped by a signal; two that are parted drop each other's packets
-on the management network. A switch without power has no agent, no entries and only dark cables;
-its routing daemons live on, so that booting takes no time but the agent's own.
+keeps its carrier. Who hangs is stopped by a signal, who is slow is stopped again and again; two
+that are parted drop each other's packets on the management network. A switch without power has no
+agent, no entries and only dark cables; its routing daemons live on, so that booting takes no time
+but the agent's own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from heddle_agent.fib.linux import clean
 from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.drill.lab.paths import Way
+from heddle_emulator.drill.lab.starved import Starved
 from heddle_emulator.drill.places import cables
 from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
 from heddle_emulator.fleet.orders import Orders
@@ -46,6 +48,8 @@ class Faults:
     degraded: set[int] = field(default_factory=set)
     hung: set[str] = field(default_factory=set)
     """Nodes whose program is stopped."""
+    starved: dict[str, Starved] = field(default_factory=dict)
+    """Programs that are given little time, by node."""
     parted: set[tuple[str, str]] = field(default_factory=set)
     crashed: dict[str, list[int]] = field(default_factory=dict)
     """Switches without power, and the cables that went dark with them."""
@@ -109,7 +113,7 @@ class Faults:
             case Kind.REBOOT:
                 for node in self._nodes(step):
                     self._reboot(node)
-            case Kind.HANG | Kind.RESUME:
+            case Kind.HANG | Kind.RESUME | Kind.SLOW:
                 self._stop_or_go(step)
             case _:
                 one, other = sorted(self._nodes(step))
@@ -133,6 +137,8 @@ class Faults:
     def set_right(self) -> None:
         """Mend all cables, and whatever keeps programs from working or from each other."""
         self.mend(self._broken())
+        for node in list(self.starved):
+            self._slow(node, 0.0)
         for node in list(self.hung):
             self._hang(node, hangs=False)
         for one, other in list(self.parted):
@@ -141,6 +147,11 @@ class Faults:
             self._reboot(node)
         if self.programs is not None and self.programs.orders is not None:
             self.programs.orders.clear()
+
+    def close(self) -> None:
+        """Stop whatever still works at breaking things; what is broken stays so."""
+        for node in list(self.starved):
+            self.starved.pop(node).end()
 
     def revive(self, left: Collection[str]) -> bool:
         """Start again whatever has died, save for these nodes; whether there was anything."""
@@ -181,12 +192,14 @@ class Faults:
     def _stop_or_go(self, step: Step) -> None:
         """Of several controllers the one that leads stops, and any that has goes on."""
         for node in self._nodes(step):
-            if step.kind is Kind.HANG:
+            if step.kind is Kind.SLOW:
+                self._slow(node, step.by)
+            elif step.kind is Kind.HANG:
                 self._hang(self._who(node), hangs=True)
-                continue
-            of_many = self._programs().replicas if node == MGMT else (node,)
-            for one in self.hung.intersection(of_many):
-                self._hang(one, hangs=False)
+            else:
+                of_many = self._programs().replicas if node == MGMT else (node,)
+                for one in self.hung.intersection(of_many):
+                    self._hang(one, hangs=False)
 
     def _who(self, node: str) -> str:
         """Whose program is meant: of several controllers the one that leads."""
@@ -195,6 +208,13 @@ class Faults:
     def _hang(self, node: str, *, hangs: bool) -> None:
         self._programs().signal(node, signal.SIGSTOP if hangs else signal.SIGCONT)
         (self.hung.add if hangs else self.hung.discard)(node)
+
+    def _slow(self, node: str, seconds: float) -> None:
+        """Give an agent little time; 0 seconds ends that."""
+        if node in self.starved:
+            self.starved.pop(node).end()
+        if seconds:
+            self.starved[node] = Starved(self._programs().processes[node], seconds)
 
     def _part(self, one: str, other: str, *, apart: bool) -> None:
         """Have one of two drop what it would send to the other, and what comes from there."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from heddle.v1 import common_pb2
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_emulator.drill.lab.control import Seen
 from heddle_emulator.drill.lab.logs import Sighting
+from heddle_emulator.drill.lab.seen import Seen
 from heddle_emulator.drill.scenario import Kind, Step
 from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Story
@@ -103,17 +103,15 @@ def _control(run: Played) -> Iterator[tuple[int, Mark, str]]:
     for when, name in run.leaders:
         yield when, Mark.OTHER, f"{name} leads"
     seen = run.seen or Seen()
-    for _, link in seen.links:
+    for known, link in seen.reports():
         word = "down" if link.oper_state == common_pb2.STATE_DOWN else "up"
-        text = f"controller knows {link.source} to {link.target} {word}"
-        yield link.state_time.ToNanoseconds(), Mark.NOTICE, text
-    newest = {plan.generation: plan for _, plan in seen.plans}
-    for plan in newest.values():
-        text = f"generation {plan.generation}: {plan.changed_count:,} flows move"
-        yield plan.commit_time.ToNanoseconds(), Mark.PLAN, text
-        if plan.HasField("programmed_time"):
-            text = f"generation {plan.generation} in every FIB"
-            yield plan.programmed_time.ToNanoseconds(), Mark.ACK, text
+        yield known, Mark.NOTICE, f"controller knows {link.source} to {link.target} {word}"
+    for one in seen.generations():
+        number = one.plan.generation
+        text = f"generation {number}: {one.plan.changed_count:,} flows move"
+        yield one.committed, Mark.PLAN, text
+        if one.programmed is not None:
+            yield one.programmed, Mark.ACK, f"generation {number} in every FIB"
 
 
 def _charts(run: Played) -> Iterator[Chart]:

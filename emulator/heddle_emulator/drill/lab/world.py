@@ -148,8 +148,11 @@ class _Play:
         async with AsyncExitStack() as stack:
             if self.programs is not None:
                 self.control = await stack.enter_async_context(Control(self.programs))
+                steps = (*self.scenario.setup, *self.scenario.timeline)
+                self.control.seen.skewed = any(step.kind is Kind.SKEW for step in steps)
             self.found[self.scenario.variants[0].name, "up", ""] = [time.monotonic() - start]
             self.faults.prepare()
+            stack.callback(self.faults.close)
             for variant in self.scenario.variants:
                 await self._variant(variant, runs)
         return dict(self.found)

@@ -22,14 +22,24 @@ from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
 from heddle_emulator.play.over_time import OverTime, drawn, over_time
+from heddle_emulator.play.play import Setting
+from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.strategy.choose import DEFAULT, choose, names_of
 from heddle_emulator.traffic.asked import workload_of
-from heddle_emulator.traffic.workload import WORKLOADS, workload
+from heddle_emulator.traffic.matrix import load_matrix
+from heddle_emulator.traffic.script import Script
+from heddle_emulator.traffic.workload import WORKLOADS, Workload, by_matrix, workload
 
 FAILED = 1
 MOST_STEPS = 10_000
+MATRIX = "matrix"
 HEAD = ("job", "strategy", "iteration s", "computing s", "network")
-_KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.items())
+_KNOWN = "\b\n" + "\n".join(
+    [
+        *(f"{name:<15} {one.what}" for name, one in WORKLOADS.items()),
+        f"{MATRIX:<15} an all-to-all as --matrix says",
+    ]
+)
 
 
 @click.command(name="iterate", epilog=_KNOWN)
@@ -41,22 +51,32 @@ _KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.
     help="May be repeated; see below. [default: llama3-8k:16]",
 )
 @click.option(
+    "--matrix",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help='What --job matrix sends in an all-to-all: CSV, or JSON {"bytes": [[…], …]}.',
+)
+@click.option(
     "--jobs",
     "file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A jobs.yaml instead: its hosts, its collectives once an iteration.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0), default=0.0, help="Those jobs compute an iteration."
+    "--seconds",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Jobs of --jobs and --matrix compute an iteration.",
 )
 @click.option(
-    "--overlap", is_flag=True, help="Collectives of --jobs all go on at once, while GPUs compute."
+    "--overlap", is_flag=True, help="Their collectives all go on at once, while GPUs compute."
 )
 @click.option(
     "--fabric",
     help="Fabric file, or a published cluster by name. [default: 16 racks of 2 hosts, 16 spines]",
 )
-@click.option("--gpus", default=8, show_default=True, help="GPUs of a host.")
+@click.option(
+    "--gpus", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs of a host."
+)
 @click.option("--qps", type=click.IntRange(1, 1024), default=8, show_default=True)
 @click.option("--iterations", type=click.IntRange(1, 100), default=1, show_default=True)
 @click.option("--pxn/--no-pxn", default=None, help="[default: where NICs carry rails]")
@@ -74,6 +94,7 @@ _KNOWN = "\b\n" + "\n".join(f"{name:<15} {one.what}" for name, one in WORKLOADS.
 def iterate_command(
     *,
     jobs: tuple[str, ...],
+    matrix: Path | None,
     file: Path | None,
     seconds: float,
     overlap: bool,
@@ -100,7 +121,8 @@ def iterate_command(
     if file is not None:
         placed = _read(file, seconds, pxn, overlap=overlap)
     else:
-        placed = _placed(loaded, jobs or ("llama3-8k:16",), gpus, None if packed else seed)
+        own = by_matrix(load_matrix(matrix), seconds, overlap=overlap) if matrix else None
+        placed = _placed(loaded, jobs, gpus, None if packed else seed, own)
         placed = [replace(one, qps=qps, pxn=pxn) for one in placed]
     script = script_of(loaded, placed, iterations)
     _check_step(step, placed, iterations)
@@ -110,9 +132,7 @@ def iterate_command(
             for name in names:
                 status.update(name)
                 carried = choose(name, loaded, script.flows, seed).carried
-                timeline = Timeline(step) if step else None
-                told = iterate(loaded, placed, carried, script, settings, timeline=timeline)
-                found[name] = _Found(told, over_time(loaded, timeline) if timeline else None)
+                found[name] = _played(loaded, placed, script, carried, settings, step=step)
     except (ClientError, ControllerError, TimeoutError) as error:
         click.echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return FAILED
@@ -131,6 +151,20 @@ class _Found:
     over: OverTime | None
 
 
+def _played(
+    fabric: Fabric,
+    placed: Sequence[Placed],
+    script: Script,
+    carried: Carried,
+    settings: Setting,
+    *,
+    step: float | None,
+) -> _Found:
+    timeline = Timeline(step) if step else None
+    told = iterate(fabric, placed, carried, script, settings, timeline=timeline)
+    return _Found(told, over_time(fabric, timeline) if timeline else None)
+
+
 def _check_step(step: float | None, placed: Sequence[Placed], iterations: int) -> None:
     seconds = iterations * max((one.workload.seconds for one in placed), default=0.0)
     if step and seconds / step > MOST_STEPS:
@@ -138,16 +172,18 @@ def _check_step(step: float | None, placed: Sequence[Placed], iterations: int) -
         raise refuse("iterate", "step", reason)
 
 
-def _placed(fabric: Fabric, jobs: Sequence[str], gpus: int, seed: int | None) -> list[Placed]:
+def _placed(
+    fabric: Fabric, jobs: Sequence[str], gpus: int, seed: int | None, own: Workload | None
+) -> list[Placed]:
     """Each job on hosts of its own, in the order told."""
     free = [*fabric.structure.nics_of_host]
     if seed is not None:
         free = [free[place] for place in np.random.default_rng(seed).permutation(len(free))]
     placed = []
-    for number, text in enumerate(jobs):
+    for number, text in enumerate(jobs or (MATRIX if own else "llama3-8k:16",)):
         name, _, told = text.partition(":")
-        found = workload(name)
-        least = found.hosts(gpus)
+        found = own if own and name == MATRIX else workload(name)
+        least = _least(found, gpus)
         if told and not told.isdecimal():
             raise refuse("job", text, "write WORKLOAD or WORKLOAD:HOSTS")
         count = int(told) if told else least
@@ -158,6 +194,12 @@ def _placed(fabric: Fabric, jobs: Sequence[str], gpus: int, seed: int | None) ->
         hosts, free = tuple(free[:count]), free[count:]
         placed.append(Placed(f"{number}-{name}", found, hosts, gpus))
     return placed
+
+
+def _least(found: Workload, gpus: int) -> int:
+    """Hosts that a workload needs; a matrix says how many, and no others will do."""
+    matrix = found.exchanges[0].matrix
+    return found.hosts(gpus) if matrix is None else max(len(matrix) // gpus, 1)
 
 
 def _read(path: Path, seconds: float, pxn: bool | None, *, overlap: bool) -> list[Placed]:  # noqa: FBT001 - click

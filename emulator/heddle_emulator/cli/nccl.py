@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, Floats
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
 from heddle_emulator.cli.sizes import sizes_of
 from heddle_emulator.client import ClientError
@@ -20,18 +21,28 @@ from heddle_emulator.fleet import ControllerError
 from heddle_emulator.play.nccl import Line, Trial, table
 from heddle_emulator.strategy.choose import DEFAULT, names_of
 from heddle_emulator.traffic.collective import KINDS
+from heddle_emulator.traffic.matrix import load_matrix, most_sent
 
 FAILED = 1
 MOST_QPS = 1024
+USUAL = "1M..8G"
+_KNOWN = "\b\nAlgorithms:\n" + "\n".join(
+    f"{name:<15} {', '.join(kind.algorithms)}" for name, kind in KINDS.items()
+)
 FLOAT_BYTES = 4
 """Of an element: nccl-tests count floats unless told otherwise."""
 
 
-@click.command()
+@click.command(epilog=_KNOWN)
 @click.option("--op", type=click.Choice([*KINDS]), default="all_reduce", show_default=True)
-@click.option("--sizes", default="1M..8G", show_default=True, help="Such as 1M,64M or 1M..8G.")
+@click.option("--sizes", help="Such as 1M,64M. [default: 1M..8G, or what a matrix says]")
 @click.option("--factor", default=8.0, show_default=True, help="From one size to the next.")
-@click.option("--algorithm", default="", help="Of the operation, such as ring, tree, mesh.")
+@click.option("--algorithm", default="", help="Of the operation, see below; the first if none.")
+@click.option(
+    "--matrix",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help='Bytes of an all-to-all, a row a sender: CSV, or JSON {"bytes": [[…], …]}.',
+)
 @click.option(
     "--fabric",
     help="Fabric file, or a published cluster by name. [default: 16 racks of 2 hosts, 16 spines]",
@@ -56,9 +67,10 @@ FLOAT_BYTES = 4
 def nccl(
     *,
     op: str,
-    sizes: str,
+    sizes: str | None,
     factor: float,
     algorithm: str,
+    matrix: Path | None,
     fabric: str | None,
     hosts: int | None,
     placement: str,
@@ -76,23 +88,19 @@ def nccl(
 
     Columns are those of nccl-tests, elements being floats. Time is that of the slowest
     communicator; algbw is size over time, busbw what that is for a NIC, in GB/s. The
-    bound is what no plan of so many whole QPs can beat, latency left out.
+    bound is what no plan of so many whole QPs can beat, latency left out. With a matrix,
+    size is what the rank that sends most has to send, and hosts are as many as it needs.
     """
-    names, wanted = names_of(strategies), sizes_of(sizes, factor)
+    names, told = names_of(strategies), load_matrix(matrix) if matrix else None
+    wanted = _sizes(sizes, factor, told)
     loaded = without(named_fabric(fabric), down)
+    hosts = hosts if told is None or hosts else max(len(told) // max(gpus, 1), 1) * groups
     drawn = _groups(loaded, hosts, groups, seed if placement == "random" else None)
-    trial = Trial(op, drawn, gpus, algorithm, _checked(qps), pxn)
+    trial = Trial(op, drawn, gpus, algorithm, _checked(qps), pxn, told)
     try:
         with Console(stderr=True).status("loading") as status:
-            found = table(
-                loaded,
-                trial,
-                wanted,
-                names,
-                seed=seed,
-                setting=settings_of(words),
-                tell=status.update,
-            )
+            costs, tell = settings_of(words), status.update
+            found = table(loaded, trial, wanted, names, seed=seed, setting=costs, tell=tell)
     except (ClientError, ControllerError, TimeoutError) as error:
         click.echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return FAILED
@@ -101,6 +109,13 @@ def nccl(
     else:
         _show(trial, found, loaded, seed)
     return 0
+
+
+def _sizes(text: str | None, factor: float, matrix: Floats | None) -> list[int]:
+    """Those asked for, or what a matrix says itself."""
+    if text is None and matrix is not None:
+        return [round(most_sent(matrix))]
+    return sizes_of(text or USUAL, factor)
 
 
 def _checked(qps: int) -> int:
@@ -129,7 +144,7 @@ def _groups(
 def _record(trial: Trial, found: Mapping[str, Sequence[Line]], seed: int) -> dict[str, object]:
     return {
         "op": trial.op,
-        "algorithm": trial.algorithm or next(iter(KINDS[trial.op].algorithms)),
+        "algorithm": _called(trial),
         "ranks": trial.ranks,
         "groups": len(trial.groups),
         "seed": seed,
@@ -137,10 +152,18 @@ def _record(trial: Trial, found: Mapping[str, Sequence[Line]], seed: int) -> dic
     }
 
 
+def _called(trial: Trial) -> str:
+    """The algorithm by name."""
+    if trial.matrix is not None:
+        return "matrix"
+    return trial.algorithm or next(iter(KINDS[trial.op].algorithms))
+
+
 def _show(trial: Trial, found: Mapping[str, Sequence[Line]], fabric: Fabric, seed: int) -> None:
-    algorithm = trial.algorithm or next(iter(KINDS[trial.op].algorithms))
     many = f", {len(trial.groups)} communicators" if len(trial.groups) > 1 else ""
-    click.echo(f"# {trial.op} ({algorithm}), {trial.ranks} ranks{many}, {fabric.name}, seed {seed}")
+    click.echo(
+        f"# {trial.op} ({_called(trial)}), {trial.ranks} ranks{many}, {fabric.name}, seed {seed}"
+    )
     for name, lines in found.items():
         click.echo(f"#\n# {name}\n#{_HEAD}\n#{_UNITS}")
         for line in lines:

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import click
 
+from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
+from heddle_emulator.traffic.matrix import load_matrix
+from heddle_emulator.traffic.table import flows_by
+
+MATRIX = "matrix"
 
 
 @click.command()
-@click.argument("pattern", type=click.Choice(sorted(PATTERNS)))
+@click.argument("pattern", type=click.Choice(sorted([*PATTERNS, MATRIX])))
 @click.option(
     "--fabric",
     required=True,
@@ -20,6 +25,11 @@ from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
 )
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the pattern."
+)
+@click.option(
+    "--matrix",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help='Bytes by sender and receiver: CSV, or JSON {"bytes": [[…], …]}.',
 )
 @click.option("--nics", type=int, help="NICs that take part, drawn from the seed. [default: all]")
 @click.option("--gbps", type=float, help="Rate of each flow. [default: its part of the line rate]")
@@ -34,6 +44,7 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     pattern: str,
     fabric: Path,
     seed: int,
+    matrix: Path | None,
     nics: int | None,
     gbps: float | None,
     qps: int,
@@ -47,8 +58,16 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     all-to-all   everyone to everyone else
     incast       everyone to the same one
     uniform      everyone to any other
+    matrix       as --matrix says, NICs being its ranks, host by host
     """  # noqa: D301 - click's mark for lines that stay as they are
     loaded = load_fabric_file(fabric)
-    flows = flows_between(loaded, pattern, seed=seed, nics=nics, gbps=gbps, qps=qps)
+    if (pattern == MATRIX) != (matrix is not None):
+        raise refuse("traffic", MATRIX, "goes with --matrix FILE, and nothing else does")
+    if matrix is None:
+        flows = flows_between(loaded, pattern, seed=seed, nics=nics, gbps=gbps, qps=qps)
+    elif nics is not None or gbps is not None:
+        raise refuse("traffic", MATRIX, "says itself who sends how much; leave --nics and --gbps")
+    else:
+        flows = flows_by(loaded, load_matrix(matrix), qps=qps)
     save_flows(loaded, flows, out)
     click.echo(f"{out}: {len(flows):,} flows, seed {seed}")

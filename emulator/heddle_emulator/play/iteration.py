@@ -18,13 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, Ints
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.play import PLAIN, Played, Setting, play
 from heddle_emulator.strategy.carried import Carried
-from heddle_emulator.traffic.collective import KINDS, STAGES
+from heddle_emulator.traffic.collective import KINDS, STAGES, all_to_all_v
 from heddle_emulator.traffic.moves import Moves, Ranks
 from heddle_emulator.traffic.party import nics_of_ranks, party_of, ranks_of
 from heddle_emulator.traffic.script import Script, Writer
@@ -172,6 +173,12 @@ def _moves(exchange: Exchange, parallelism: Parallelism, ranks: Ranks) -> Moves:
         groups = groups[:0]
     if exchange.op in STAGES:
         return STAGES[exchange.op](groups, ranks, exchange.size)
+    if exchange.matrix is not None:
+        ranks_told = len(exchange.matrix)
+        if groups.shape[1] != ranks_told:
+            reason = f"has {ranks_told} ranks, and the job {groups.shape[1]}; give it other hosts"
+            raise refuse("matrix", "", reason)
+        return all_to_all_v(groups, ranks, exchange.matrix)
     algorithms = KINDS[exchange.op].algorithms
     chosen = (
         algorithms[exchange.algorithm] if exchange.algorithm else next(iter(algorithms.values()))

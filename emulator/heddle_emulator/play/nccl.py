@@ -9,7 +9,7 @@ of ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.play import PLAIN, Setting, least_seconds, play
 from heddle_emulator.strategy.carried import whole
 from heddle_emulator.strategy.choose import Choice, choose
-from heddle_emulator.traffic.collective import KINDS, Algorithm
+from heddle_emulator.traffic.collective import KINDS, Algorithm, all_to_all_v
+from heddle_emulator.traffic.matrix import most_moved, most_sent
 from heddle_emulator.traffic.party import nics_of_ranks, ranks_of
 from heddle_emulator.traffic.script import GIGA, Party, Script, Writer
 
@@ -40,6 +41,9 @@ class Trial:
     """Empty: the operation's own."""
     qps: int = 1
     pxn: bool | None = None
+    matrix: Floats | None = field(default=None, compare=False)
+    """Of an all-to-all: bytes by sender and receiver. A size is then that of the rank that sends
+    most, and all others are in proportion."""
 
     @property
     def ranks(self) -> int:
@@ -49,6 +53,8 @@ class Trial:
     @property
     def factor(self) -> float:
         """Bus bandwidth over algorithm bandwidth."""
+        if self.matrix is not None:
+            return most_moved(self.matrix) / most_sent(self.matrix)
         return KINDS[self.op].factor(self.ranks)
 
 
@@ -74,7 +80,7 @@ def script_of(fabric: Fabric, trial: Trial) -> Script:
         InputError: an operation, algorithm or host that is not there, or ranks that an
             algorithm cannot do with.
     """
-    algorithm = algorithm_of(trial.op, trial.algorithm)
+    algorithm = _algorithm(trial)
     if not trial.groups or len({len(hosts) for hosts in trial.groups}) != 1:
         raise refuse("nccl", "groups", "differ in their number of hosts; give them equal ones")
     if trial.ranks < 2:  # noqa: PLR2004 - one has nobody to talk to
@@ -89,6 +95,21 @@ def script_of(fabric: Fabric, trial: Trial) -> Script:
         moves = algorithm(group, ranks_of(party, fabric, pxn=trial.pxn), 1.0)
         writer.exchange(party, moves, trial.op, nobody, party.name)
     return writer.script()
+
+
+def _algorithm(trial: Trial) -> Algorithm:
+    """What moves the bytes of a trial."""
+    matrix = trial.matrix
+    if matrix is None:
+        return algorithm_of(trial.op, trial.algorithm)
+    if trial.op != "alltoall" or trial.algorithm:
+        raise refuse("nccl", "matrix", "is of --op alltoall, with no --algorithm")
+    if len(matrix) != trial.ranks:
+        told = f"{len(trial.groups[0]) if trial.groups else 0} hosts of {trial.gpus_per_host} GPUs"
+        reason = f"has {len(matrix)} ranks, and {told} have {trial.ranks}; give others"
+        raise refuse("nccl", "matrix", reason)
+    part = matrix / most_sent(matrix)
+    return lambda groups, ranks, size: all_to_all_v(groups, ranks, part * size)
 
 
 def algorithm_of(op: str, name: str) -> Algorithm:

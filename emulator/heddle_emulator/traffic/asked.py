@@ -9,7 +9,7 @@ from __future__ import annotations
 from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation
 from heddle_controller.traffic.groups import group_size, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
-from heddle_emulator.traffic.workload import Exchange, Workload
+from heddle_emulator.traffic.workload import SLICES, Exchange, Workload
 
 _OPS = {
     Operation.ALL_REDUCE: "all_reduce",
@@ -21,8 +21,6 @@ _OPS = {
 }
 _WAYS = {Algorithm.TREE: "tree", Algorithm.PAIRWISE: "mesh"}
 """Where they differ from what an operation is done by anyway."""
-SLICES = 4
-"""Turns of computing that collectives overlap with."""
 _ONE_WAY = {Operation.ALL_TO_ALL, Operation.SEND_RECV}
 
 

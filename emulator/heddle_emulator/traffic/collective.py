@@ -8,7 +8,7 @@ own. Meshes and all-to-alls go from rank to rank.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -246,6 +246,26 @@ def all_to_all(groups: Ints, ranks: Ranks, size: float) -> Moves:
     return all_to_all_v(groups, ranks, np.full((members, members), size / members))
 
 
+def all_to_all_rounds(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG001 - an Algorithm
+    """As many rounds as there are others: in each, to the rank so much further.
+
+    A rank goes on when it has sent and got all of its round.
+    """
+    members = groups.shape[1]
+    place = np.arange(members, dtype=np.int64)
+    own = np.arange(groups.size, dtype=np.int64).reshape(groups.shape)
+    sends, before, after = [], [own[:, :0].ravel()], [own[:, :0].ravel()]
+    for turn in range(1, members):
+        target = groups[:, (place + turn) % members]
+        sends.append(alone(groups.ravel(), target.ravel(), np.full(groups.size, size / members)))
+        if turn > 1:
+            earlier = own + (turn - 2) * own.size
+            before += [earlier.ravel(), earlier[:, (place - turn + 1) % members].ravel()]
+            after += [(own + (turn - 1) * own.size).ravel()] * 2
+    joined = join_moves(sends)
+    return replace(joined, before=np.concatenate(before), after=np.concatenate(after))
+
+
 def all_to_all_v(groups: Ints, ranks: Ranks, sizes: Floats) -> Moves:
     """To every other what ``sizes[sender, receiver]`` says, bytes, in every group alike."""
     first, second = np.nonzero((sizes > 0) & ~np.eye(len(sizes), dtype=np.bool_))
@@ -326,7 +346,11 @@ KINDS: dict[str, Kind] = {
         {"ring": ring_all_gather, "mesh": mesh_all_gather}, _over, redop="sum", divided=True
     ),
     "broadcast": Kind({"chain": chain_broadcast, "tree": tree_broadcast}, lambda _: 1.0, root=0),
-    "alltoall": Kind({"pairwise": all_to_all, "skewed": all_to_all_skewed}, _over, divided=True),
+    "alltoall": Kind(
+        {"pairwise": all_to_all, "rounds": all_to_all_rounds, "skewed": all_to_all_skewed},
+        _over,
+        divided=True,
+    ),
     "sendrecv": Kind({"ring": send_on}, lambda _: 1.0, redop="sum"),
 }
 

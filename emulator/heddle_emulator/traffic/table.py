@@ -46,6 +46,30 @@ def flows_between(
     return _flows(pattern, rows[source], rows[destination], rate if gbps is None else gbps, qps)
 
 
+def flows_by(fabric: Fabric, matrix: Floats, *, qps: int = 1) -> Flows:
+    """Flows by a matrix of bytes over the first NICs of a fabric, host by host.
+
+    Rates are such that all are done at once, the busiest NIC at its line.
+
+    Raises:
+        InputError: there are fewer NICs than ranks.
+    """
+    known = fabric.structure.nics_of_host.values()
+    rows = np.concatenate([np.empty(0, dtype=np.int64), *known]).astype(np.int64)
+    if len(matrix) > len(rows):
+        reason = f"has {len(matrix)} ranks; the fabric has {len(rows)} NICs"
+        raise refuse("traffic", "matrix", reason)
+    if qps < 1:
+        raise refuse("traffic", "qps", f"is {qps}; give 1 or more")
+    first, second = np.nonzero((matrix > 0) & ~np.eye(len(matrix), dtype=np.bool_))
+    source, destination, size = rows[first], rows[second], matrix[first, second]
+    line, seconds = line_rates(fabric), 0.0
+    for end in (source, destination):
+        total = np.bincount(end, weights=size, minlength=len(line))[end]
+        seconds = max(seconds, float((total / line[end]).max()))
+    return _flows("matrix", source, destination, size / seconds, qps)
+
+
 def line_rates(fabric: Fabric) -> Floats:
     """Gbit/s that each node could send over all its links together, shape (nodes,)."""
     structure = fabric.structure

@@ -7,13 +7,17 @@ assumption, and said to be one: how fast GPUs compute when no network holds them
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Floats
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.job import Group, Parallelism
+from heddle_emulator.traffic.matrix import most_sent
 
 MIB = 1 << 20
+SLICES = 4
+"""Turns of computing that collectives overlap with where nobody says how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Exchange:
     overlap: bool = False
     """Whether computing goes on meanwhile."""
     algorithm: str = ""
+    matrix: Floats | None = field(default=None, compare=False)
+    """Of an all-to-all: bytes by sender and receiver, in place of ``size``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,18 @@ WORKLOADS: dict[str, Workload] = {
     "mixtral": _mixtral(),
     "recommendation": _recommendation(),
 }
+
+
+def by_matrix(matrix: Floats, seconds: float, *, overlap: bool = False) -> Workload:
+    """An iteration of one all-to-all, its bytes as told."""
+    exchange = Exchange("alltoall", Group.WORLD, most_sent(matrix), overlap=overlap, matrix=matrix)
+    return Workload(
+        f"an all-to-all of {len(matrix)} ranks by a matrix",
+        Parallelism(),
+        seconds,
+        (exchange,),
+        slices=SLICES if overlap else 1,
+    )
 
 
 def workload(name: str, seconds: float | None = None) -> Workload:

@@ -69,6 +69,8 @@ class Settings(BaseSettings):
     """Certificates say their role by a URI, ``spiffe://TRUST_DOMAIN/ROLE/NAME``."""
     certificate_roles: Path | None = None
     """File that gives roles to certificates without such a URI."""
+    revoked_certificates: Path | None = None
+    """File of client certificates that were taken back, by serial or fingerprint."""
     tokens: Path | None = None
     """File of bearer tokens; see ``heddle token new``."""
     token_listen: str | None = None
@@ -154,6 +156,9 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         if self.tls_client_ca is not None and self.tls_cert is None:
             msg = "tls_client_ca needs tls_cert and tls_key: give them too"
+            raise ValueError(msg)
+        if self.revoked_certificates is not None and self.tls_client_ca is None:
+            msg = "revoked_certificates are those of clients: give tls_client_ca too"
             raise ValueError(msg)
         if self.tls_cert is not None and self.tls_client_ca is None and self.tokens is None:
             msg = "over TLS nobody could get in: give tls_client_ca, or tokens, or both"

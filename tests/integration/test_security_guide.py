@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import re
 import shutil
 import subprocess
@@ -13,12 +14,16 @@ import click
 import pytest
 import structlog
 from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from heddle_agent import cli as agent_cli
 from heddle_controller.app import main as controller_main
 from heddle_controller.cli.main import main as heddle_main
 from heddle_controller.serve.security.certificates import read_rules
 from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.revoked import Revoked
 from tests.integration.operating import heddle
 from tests.integration.serving import LOOPBACK, serving
 from tests.needs import missing
@@ -108,3 +113,34 @@ def test_what_it_points_at_is_there() -> None:
     helped = "".join(help_of(program, *words) for program, words in COMMANDS)
     told = set(re.findall(r"(--[a-z][a-z-]+)", GUIDE)) - {"--version"}
     assert {option for option in told if option not in helped} == set()
+
+
+def test_revocation_by_the_guide(made: Path) -> None:
+    """Either command writes a file that takes back the certificate it is about, and no other."""
+    ca = x509.load_pem_x509_certificate((made / "ca.crt").read_bytes())
+    key = serialization.load_pem_private_key((made / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    ann, slurm = ((made / f"{name}.crt").read_bytes() for name in ("ann", "slurm"))
+    now = dt.datetime.now(dt.UTC)
+    gone = (
+        x509.RevokedCertificateBuilder()
+        .serial_number(x509.load_pem_x509_certificate(ann).serial_number)
+        .revocation_date(now)
+        .build()
+    )
+    revoked = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(ca.subject)
+        .last_update(now)
+        .next_update(now + dt.timedelta(days=1))
+        .add_revoked_certificate(gone)
+        .sign(key, hashes.SHA256())
+    )
+    (made / "ca.crl").write_bytes(revoked.public_bytes(serialization.Encoding.PEM))
+    commands = block("*Revocation.*", "sh").splitlines()
+    assert len(commands) == 2
+    for command in commands:
+        (made / "revoked").unlink(missing_ok=True)
+        subprocess.run(["sh", "-euc", command], cwd=made, check=True)
+        listed = Revoked(made / "revoked")
+        assert (listed.names(ann), listed.names(slurm)) == (True, False), command

@@ -7,6 +7,7 @@ the streams, let calls under way finish within the grace, close.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -86,12 +87,15 @@ class ApiServer:
         _check_plain_text(terms)
         names = [service.name for service in services]
         self._health = Health(names)
+        auth = Auth(replace(terms.admission, insecure=terms.insecure))
+        self._standing = auth.standing
+        self._asking: asyncio.Task[None] | None = None
         self._server = aio.server(
             interceptors=[
                 Trace(),
                 Freshness(stale_for),
                 Metrics(meter),
-                Auth(replace(terms.admission, insecure=terms.insecure)),
+                auth,
                 Limits(Budget(terms.allowance)),
                 Errors(terms.unary_limit),
                 Parsing(),
@@ -109,6 +113,7 @@ class ApiServer:
 
     async def start(self) -> None:
         """Answer calls, with health NOT_SERVING."""
+        self._asking = asyncio.create_task(self._standing.run(), name="standing streams")
         await self._server.start()
 
     def set_serving(self, *, serving: bool) -> None:
@@ -122,6 +127,9 @@ class ApiServer:
     async def stop(self, grace: float) -> None:
         """Refuse new calls, wait for those under way for at most ``grace`` seconds."""
         self._health.close()
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
         await self._server.stop(grace)
 
 

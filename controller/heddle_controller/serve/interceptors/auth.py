@@ -8,8 +8,9 @@
 | plain text from elsewhere | nothing | refused; LOCAL where the operator said --insecure |
 
 The server refuses to listen for plain text elsewhere, and here every call is held to the
-same rule, so that no forwarded port opens a way round it. Then the table of permissions is
-asked; what is in no row is refused.
+same rule, so that no forwarded port opens a way round it. A certificate that was taken back is
+refused whatever else is shown. Then the table of permissions is asked; what is in no row is
+refused.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ import structlog
 
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
+from heddle_controller.serve.interceptors.standing import Standing
 from heddle_controller.serve.interceptors.trace import current_request
 from heddle_controller.serve.security.caller import Caller, Role, set_caller
 from heddle_controller.serve.security.certificates import Mapper, names_of
 from heddle_controller.serve.security.permissions import may_call
+from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import Tokens
 
 PLAIN_TEXT = errors.Refusal(
@@ -50,6 +53,16 @@ NO_ROLE = errors.Refusal(
     grpc.StatusCode.UNAUTHENTICATED,
     "NO_ROLE",
     "no certificate that says a role, and no token: see SECURITY.md for how to get one",
+)
+REVOKED = errors.Refusal(
+    grpc.StatusCode.UNAUTHENTICATED,
+    "REVOKED",
+    "the certificate was taken back: ask for a new one",
+)
+CHANGED = errors.Refusal(
+    grpc.StatusCode.UNAUTHENTICATED,
+    "GRANT_CHANGED",
+    "what the caller may do has changed: call again",
 )
 HEADER, SCHEME = "authorization", "bearer "
 
@@ -76,6 +89,14 @@ class Admission:
     """Plain text from other hosts too."""
     mapper: Mapper = field(default_factory=Mapper)
     tokens: Tokens | None = None
+    revoked: Revoked | None = None
+
+    def stamp(self) -> object:
+        """Changes with the files of tokens and of revoked certificates."""
+        return (
+            self.tokens.stamp() if self.tokens else None,
+            self.revoked.stamp() if self.revoked else None,
+        )
 
     def caller(self, context: Context) -> Caller:
         """Who calls. Raises ``Refusal`` where that cannot even be asked."""
@@ -83,6 +104,8 @@ class Admission:
         secure = list(about.get("transport_security_type", ())) == [b"ssl"]
         host = peer_host(peer)
         own = peer.startswith("unix:") or (not secure and is_loopback(host))
+        if self.revoked and any(map(self.revoked.names, about.get("x509_pem_cert", ()))):
+            raise REVOKED
         token = _token(context)
         if token is not None:
             return self._bearer(token, hidden=secure or own)
@@ -107,6 +130,8 @@ class Auth(Around):
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
+        self.standing = Standing(admission.stamp)
+        """Streams under way; somebody has to ``run`` it."""
 
     def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
         """Check the caller, and name him in the call's log lines."""
@@ -123,7 +148,18 @@ class Auth(Around):
             raise  # not reached: aborting raises
         set_caller(caller)
         with structlog.contextvars.bound_contextvars(peer=context.peer(), client=str(caller)):
-            yield
+            if not method.streams:
+                yield
+                return
+            with self.standing.having(context, lambda: self._again(caller, method, context)):
+                yield
+
+    def _again(self, before: Caller, method: Method, context: Context) -> None:
+        """Raises ``Refusal`` where who was let in would not be, or only as somebody else."""
+        caller = self._admission.caller(context)
+        _check(caller, method)
+        if caller != before:
+            raise CHANGED
 
 
 def _check(caller: Caller, method: Method) -> None:

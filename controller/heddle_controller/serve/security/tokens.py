@@ -78,7 +78,7 @@ class Tokens:
         """Raises ``InputError`` for a file that cannot be used."""
         self._path = path
         self._now = now
-        self._stamp = _stamp(path)
+        self._seen = _stamp(path)
         self._grants = read_grants(path)
 
     def caller(self, token: str) -> Caller | None:
@@ -92,11 +92,15 @@ class Tokens:
         of = grant.caller
         return Caller(of.role, f"token {grant.name}", of.fabric, of.switch)
 
+    def stamp(self) -> object:
+        """Changes with the file."""
+        return _stamp(self._path)
+
     def _refresh(self) -> None:
         stamp = _stamp(self._path)
-        if stamp == self._stamp:
+        if stamp == self._seen:
             return
-        self._stamp = stamp
+        self._seen = stamp
         try:
             self._grants = read_grants(self._path)
         except InputError as error:

@@ -13,12 +13,13 @@ from heddle.v1 import common_pb2, relay_pb2
 from heddle_agent.backdoor import BackDoor, KeyRing, wire
 from heddle_agent.backdoor.wire import MalformedError
 from heddle_agent.fib import Link, MemoryFib
-from heddle_agent.session.decode import MalformedPushError, decode_push
+from heddle_agent.session.decode import decode_push
 from heddle_agent.table import Forwarding, Status
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.codec import agent as codec
+from tests.fuzz import columns
 from tests.fuzz.target import Target, check
 from tests.fuzz.wires import disturbed, message, varied
 from tests.unit.agent.controllers import wire_push
@@ -43,10 +44,9 @@ def parsed(kind: type[Any], use: Callable[[Any], bool]) -> Callable[[bytes], boo
 
 def _push(made: pb.Push) -> bool:
     """A push that is taken is what the table then holds, and its hops are the switch's."""
-    try:
-        push = decode_push(made)
-    except MalformedPushError:
+    if not columns.judge(made):
         return False
+    push = decode_push(made)
     fib = MemoryFib(SWITCH, SPINES, FixedUnderlay(), table_size=64)
     forwarding = Forwarding(SWITCH, fib, (hop.port for hop in SPINES))
     receipt = forwarding.receive(push)
@@ -211,13 +211,35 @@ def _good() -> dict[str, Message]:
     }
 
 
+def _pushes(good: Message) -> Target:
+    """Besides what other messages are made by, columns are changed number by number."""
+    assert isinstance(good, pb.Push)
+    plain = _make(good)
+
+    def make(chance: random.Random) -> bytes:
+        if chance.random() < 0.2:
+            return plain(chance)
+        return columns.changed(good, chance).SerializeToString()
+
+    def vary(content: bytes, chance: random.Random) -> bytes:
+        before = pb.Push()
+        try:
+            before.ParseFromString(content)
+        except DecodeError:
+            return make(chance)
+        return columns.changed(before, chance).SerializeToString()
+
+    run = parsed(pb.Push, _push)
+    return Target("push to an agent", run, [good.SerializeToString()], make, vary, weight=5)
+
+
 def targets() -> list[Target]:
     """All of them."""
     doors, good = Doors(), _good()
     record = wire.Record("s0", 3, 4, (Link.between("s0", "l1"),))
     notice, digest = wire.encode_notice(record), wire.encode_digest(3, 2**40)
     return [
-        _message("push to an agent", good["push"], _push, 3),
+        _pushes(good["push"]),
         _message("session of an agent", good["session"], _session),
         _message("answer of an agent", good["result"], _result),
         _message("links of an agent", good["links"], _links),

@@ -53,14 +53,19 @@ def _operations(batch: pb.OperationBatch) -> Operations:
         ways = _column("ways", batch.ways)
         names = list(batch.names)
         matches = _matches(batch, names)
-        keys = _keys(batch, names) if batch.way_primaries else []
+        keys = _keys(batch, names) if _leads_anywhere(batch) else []
         groups = _rows(ways, len(matches), len(keys))
-        addresses = _addresses(batch, names) if batch.nics else {}
+        addresses = _addresses(batch, names) if batch.nics or batch.nic_addresses else {}
     except (IndexError, ValueError):
         raise MalformedPushError(_fault(batch)) from None
     if len(set(matches)) < len(matches):
         raise MalformedPushError(_repeated(matches))
     return Operations(matches, groups, keys, addresses)
+
+
+def _leads_anywhere(batch: pb.OperationBatch) -> bool:
+    """Whether there is anything in the columns that tell where entries lead."""
+    return bool(batch.way_primaries) or any(getattr(batch, name) for name in _LEADING)
 
 
 def _rows(ways: list[int], count: int, limit: int) -> list[int]:
@@ -172,6 +177,7 @@ _TOGETHER = (
     ("nics", "nic_addresses"),
 )
 """Columns of one length."""
+_LEADING = ("risk_ends", "risk_links", *(name for table in _TOGETHER[1:4] for name in table))
 _OPTIONAL = {"hop_addresses"}
 _INDEXES = {
     **dict.fromkeys(("sources", "destinations", "nics", "nic_addresses"), ("names", 0)),

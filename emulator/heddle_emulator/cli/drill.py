@@ -16,6 +16,7 @@ from heddle_emulator.cli.interrupt import interrupted
 from heddle_emulator.client import ClientError
 from heddle_emulator.drill.fluid import world as fluid_world
 from heddle_emulator.drill.fluid.story import assumptions
+from heddle_emulator.drill.lab import story as lab_story
 from heddle_emulator.drill.lab import world as lab_world
 from heddle_emulator.drill.load import WORLDS, load_scenario
 from heddle_emulator.drill.report import COLUMNS, evidence, table
@@ -89,8 +90,10 @@ def _screen() -> Console:
 def _played(verdicts: list[Verdict], runs: int, play: Play) -> None:
     """Play the drill of the last verdict, which so far says that it was interrupted."""
     scenario, stories = verdicts[-1].scenario, list[Story]()
-    if verdicts[-1].world == FLUID:
-        verdicts[-1] = replace(verdicts[-1], assumptions=assumptions(scenario.control))
+    told = assumptions(scenario.control)
+    if verdicts[-1].world == NETNS:
+        told = lab_story.assumptions(scenario)
+    verdicts[-1] = replace(verdicts[-1], assumptions=told)
     start = time.monotonic()
     try:
         with Console(stderr=True).status("") as shown:

@@ -20,7 +20,9 @@ from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.netns.probe.spec import ProbeFlow
 from heddle_emulator.report.evidence import Evidence, Mark
 from heddle_emulator.report.page import page
+from heddle_emulator.topology import clos
 
+FABRIC = clos(leaves=2, spines=2, nics_per_leaf=1)
 FILE = """
 drill: example
 proves: Nothing is lost
@@ -116,7 +118,7 @@ def _run() -> Played:
     cut = Step(0.01, Kind.CUT, ())
     return Played("", 3, 0, 100 * MILLI, ((10 * MILLI, cut, "l0-s0"),), {"one": [notes]}, {},
                   {"one": 0.005}, 10 * MILLI, [Sighting(11 * MILLI, "s0", "l0-s0"),
-                  Sighting(5 * NANO, "s0", "later")], [], seen)  # fmt: skip
+                  Sighting(5 * NANO, "s0", "later")], [], seen, FABRIC, ())  # fmt: skip
 
 
 def test_a_run_is_told_in_the_order_of_its_events() -> None:

@@ -63,11 +63,17 @@ class Steps:
 
     async def do(self, step: Step) -> None:
         """Do a step now."""
-        targets = ", ".join(str(target) for target in step.targets)
+        targets = ", ".join(self._in_words(target) for target in step.targets)
         mark = Mark.MEND if step.kind in _ENDS else Mark.FAULT
         mark = Mark.OTHER if step.kind in _QUIET else mark
         self.stage.log.tell(self.stage.now, mark, _words(step, targets), targets)
         await self._do[step.kind](step)
+
+    def _in_words(self, target: Target) -> str:
+        """What a step is done to; of a hop also which cable that is now."""
+        if isinstance(target, Hop):
+            return f"{self.stage.fabric.link_label(self.stage.hop(target))} ({target})"
+        return str(target)
 
     def rows(self, step: Step) -> list[int]:
         """Link rows that a step speaks of."""

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle.v1 import common_pb2
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_emulator.drill.lab.logs import Sighting
 from heddle_emulator.drill.lab.seen import Seen
-from heddle_emulator.drill.scenario import Kind, Step
+from heddle_emulator.drill.scenario import Kind, Scenario, Step
 from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Story
+from heddle_emulator.report.maps import Snapshot, heat_maps
 
 NANO = 1e9
 BINS = 250
@@ -51,6 +52,9 @@ class Played:
     leaders: Sequence[tuple[int, str]]
     """Controllers that came to lead, and when."""
     seen: Seen | None
+    fabric: Fabric
+    snapshots: Sequence[Snapshot]
+    """What cables carried."""
 
     @property
     def badness(self) -> tuple[float, float]:
@@ -69,6 +73,7 @@ def story(run: Played, runs: int) -> Story:
         seconds=(run.end - run.begin) / NANO,
         events=tuple(sorted(_events(run), key=lambda event: event.at)),
         charts=tuple(_charts(run)),
+        maps=heat_maps(run.fabric, run.snapshots),
     )
 
 
@@ -157,3 +162,12 @@ def _line(run: Played, name: str, edges: Ints, values: Floats) -> Line:
     times = ((edges - run.begin) / NANO).round(6).tolist()
     shown = [None if np.isnan(value) else round(float(value), 4) for value in values]
     return Line(name, tuple(times), (*shown, shown[-1]))
+
+
+def assumptions(scenario: Scenario) -> tuple[str, ...]:
+    """How to read what a lab's report shows."""
+    if scenario.lab.rate_mbit:
+        speed = f"The fastest cable carries {scenario.lab.rate_mbit:g} Mbit/s."
+        return (f"{speed} Heat maps show what was sent over the speed of each cable.",)
+    first = "what the fullest one between switches carried before the first step"
+    return (f"Cables have no limit here: in heat maps 100 % is {first}.",)

@@ -18,6 +18,7 @@ from heddle_emulator.drill.lab.control import Control
 from heddle_emulator.drill.lab.faults import Faults
 from heddle_emulator.drill.lab.logs import detections, leaders
 from heddle_emulator.drill.lab.measure import Window, measured
+from heddle_emulator.drill.lab.meter import Reading, read, snapshots
 from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.drill.lab.probes import Sending, sendings
 from heddle_emulator.drill.lab.story import Played, story
@@ -49,6 +50,8 @@ WARM_SECONDS = 0.2
 """Packets flow for so long before a run begins."""
 DRAIN_SECONDS = 0.1
 """Packets sent in the last of a run are not asked for: they may still be on their way."""
+READ_SECONDS = 0.04
+"""Before the first step counters are read: it takes a part of that."""
 STEADY_SECONDS = 0.3
 """Ways that are the same after so long stay."""
 PATIENCE = 60.0
@@ -120,6 +123,7 @@ class _Run:
     """When the first of them was."""
     fault: int | None = None
     """When the first fault struck."""
+    readings: list[Reading] = field(default_factory=list)
 
 
 class _Play:
@@ -199,10 +203,15 @@ class _Play:
         before = witness.hear(self.lab)
         streams = [flow for sending in run.sendings for flow in sending.flows]
         with Probe(self.lab, streams) as probe:
+            await self._read(run)
             await asyncio.sleep(WARM_SECONDS)
             begin = time.time_ns()
             await self._timeline(run, begin)
-            await asyncio.sleep(self.scenario.settle)
+            await asyncio.sleep(self.scenario.settle / 2)
+            if run.done:
+                await self._read(run)
+            await asyncio.sleep(self.scenario.settle / 2)
+            await self._read(run)
             if self.control is not None and self._asks(LATE) and not self._is_left_alone():
                 await self.control.settled(LATE_SECONDS)
             self.faults.check()
@@ -249,6 +258,8 @@ class _Play:
             recovered={of: value for (name, of), value in values.items() if name == "recovered"},
             fault=run.fault,
             sightings=seen,
+            fabric=self.lab.layout.fabric,
+            snapshots=tuple(snapshots(self.lab, run.readings, window.begin)),
             leaders=leaders(self.programs, window.begin) if self.programs is not None else [],
             seen=self.control.seen if self.control is not None else None,
         )
@@ -297,7 +308,15 @@ class _Play:
         """Whether anything is expected of any of these."""
         return any(told.measure in measures for told in self.scenario.expectations)
 
+    async def _read(self, run: _Run) -> None:
+        """Note what cables have carried so far."""
+        run.readings.append(await asyncio.to_thread(read, self.lab, self.faults.present()))
+
     async def _timeline(self, run: _Run, begin: int) -> None:
+        if self.scenario.timeline:
+            wait = self.scenario.timeline[0].at - READ_SECONDS
+            await asyncio.sleep(max(wait - (time.time_ns() - begin) / 1e9, 0.0))
+            await self._read(run)
         for place, step in enumerate(self.scenario.timeline):
             wait = step.at - (time.time_ns() - begin) / 1e9
             if wait > 0:

@@ -62,6 +62,17 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "table a fraction": (node(4, table_size=1.5), r"table_size is 1.5; give an integer"),
     "table a boolean": (node(4, table_size=True), r"table_size is True; give an integer"),
     "table beyond reason": (node(4, table_size=2**63), r"table_size is \d+; give an integer"),
+    "address a word": (
+        node(0, address="ten.one"),
+        r"node 'h1n0': address is 'ten.one'; give an IP address such as 10.0.0.1",
+    ),
+    "address half": (node(0, address="10.1"), r"node 'h1n0': address is '10.1'; give an IP"),
+    "address with a prefix": (node(0, address="10.0.0.1/32"), r"address is '10.0.0.1/32'; give"),
+    "address of a zone": (node(0, address="fe80::1%eth0"), r"address is 'fe80::1%eth0'; give"),
+    "address of two": (
+        lambda d: [record.update(address="10.0.0.1") for record in d["nodes"][:2]],
+        r"address 10\.0\.0\.1 is also that of node 'h",
+    ),
     "rail a word": (node(0, rail="left"), r"rail is 'left'; give an integer"),
     "node state": (node(4, state="sleepy"), r"unknown state 'sleepy'; use one of up, down"),
     "negative gbps": (edge(0, gbps=-400), r"edge 'h1n0'-'leaf1': gbps is -400; give a finite"),

@@ -57,11 +57,12 @@ def save_fabric_file(fabric: Fabric, path: Path) -> None:
     write_content(path, orjson.dumps(fabric_document(fabric), option=options))
 
 
-def parse_fabric(document: object, origin: str) -> Fabric:
+def parse_fabric(document: object, origin: str, *, kept: bool = False) -> Fabric:
     """The fabric in a node-link document.
 
     Ids and zones may be integers and become strings; link keys stay as they are. A
-    link without a key gets its ordinal among the links of the same two nodes.
+    link without a key gets its ordinal among the links of the same two nodes. What was
+    ``kept`` already is not asked whether its addresses are some: they have been taken.
 
     Raises:
         InputError: with ``origin`` as its source, and a problem for each faulty
@@ -71,7 +72,8 @@ def parse_fabric(document: object, origin: str) -> Fabric:
         raise refuse(origin, "", "not an object; give node-link data with nodes and edges")
     if document.get("directed"):
         raise refuse(origin, "directed", "is true; give each link once, directed false")
-    nodes, states, zones, hosts = _nodes(_listed(document, ("nodes",), origin), origin)
+    records = _listed(document, ("nodes",), origin)
+    nodes, states, zones, hosts = _nodes(records, origin, kept=kept)
     index = {node: row for row, node in enumerate(nodes.ids)}
     links, link_states = _links(_listed(document, ("edges", "links"), origin), index, origin)
     graph = document.get("graph")
@@ -99,7 +101,7 @@ def _listed(
 
 
 def _nodes(
-    records: list[dict[str, Any]], origin: str
+    records: list[dict[str, Any]], origin: str, *, kept: bool
 ) -> tuple[Nodes, Ints, tuple[str, ...], tuple[str, ...]]:
     """Nodes, their states, names of zones and of hosts."""
 
@@ -122,7 +124,7 @@ def _nodes(
         rail=table.integers("rail"),
         plane=table.integers("plane"),
         host=host,
-        address=tuple(table.strings("address")),
+        address=tuple(table.strings("address") if kept else table.addresses("address")),
         table_size=table.integers("table_size"),
     )
     states = table.choices("state", _STATES, "up")

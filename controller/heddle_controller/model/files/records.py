@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,27 @@ class Records:
             return np.full(len(column), NONE, dtype=np.int64)
         return np.array([NONE if value is None else value for value in column], dtype=np.int64)
 
+    def addresses(self, field: str) -> list[str]:
+        """IP addresses, each of one record alone; "" where absent."""
+        column = self.strings(field)
+        row_of = {address: row for row, address in enumerate(column)}
+        row_of.pop("", None)
+        bad = {address for address in row_of if not _is_address(address)}
+        if bad:
+            rows = (row for row, address in enumerate(column) if address in bad)
+            cure = "give an IP address such as 10.0.0.1 or 2001:db8::1, or none"
+            self.faults(rows, lambda row: f"{field} is {short(column[row])}; {cure}")
+        if len(row_of) < len(column) - column.count(""):
+            twice = (r for r, address in enumerate(column) if address and row_of[address] != r)
+            self.faults(
+                twice,
+                lambda row: (
+                    f"{field} {column[row]} is also that of "
+                    f"{self.label(row_of[column[row]])}; give each its own"
+                ),
+            )
+        return column
+
     def rates(self, field: str) -> Floats:
         """Rates in Gbit/s; every record must have a sensible one."""
         column = self.column(field)
@@ -122,6 +144,16 @@ class Records:
 def short(value: object) -> str:
     """A value in a message: one line, never long."""
     return reprlib.repr(value)
+
+
+def _is_address(text: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, text)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
 
 
 def _float(value: float) -> float:

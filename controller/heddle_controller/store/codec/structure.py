@@ -41,7 +41,7 @@ def pack_structure(structure: Structure, origin: str) -> PackedStructure:
         np.full(len(structure.nodes.ids), State.UP, dtype=np.int64),
     )
     content = orjson.dumps(fabric_document(up))
-    read_back = parse_fabric(orjson.loads(content), origin).structure
+    read_back = parse_fabric(orjson.loads(content), origin, kept=True).structure
     digest = hashlib.sha256(content).hexdigest()
     return PackedStructure(digest, gzip.compress(content, compresslevel=1, mtime=0), read_back)
 
@@ -56,6 +56,6 @@ def unpack_structure(packed: bytes, digest: str) -> Structure:
         content = gzip.decompress(packed)
         if hashlib.sha256(content).hexdigest() != digest:
             raise DamagedError(f"structure {digest} has another content than its name says")
-        return parse_fabric(orjson.loads(content), f"structure {digest}").structure
+        return parse_fabric(orjson.loads(content), f"structure {digest}", kept=True).structure
     except (OSError, EOFError, zlib.error, orjson.JSONDecodeError, InputError) as error:
         raise DamagedError(str(error)) from error

@@ -58,13 +58,13 @@ class Shares:
         values: list[float] = np.sort(np.round(self.value, 6)).tolist()
         return values
 
-    def served(self) -> Floats:
+    def served(self, most: float = np.inf) -> Floats:
         """Gbit/s that all QPs on each arc get together, and on the padding; shape (arcs + 1,).
 
-        Those of all phases added up.
+        No QP is counted with more than ``most``; those of all phases are added up.
         """
         chunk, arc = self._uses()
-        weights = (self.rate * self._qps)[chunk]
+        weights = (np.minimum(self.rate, most) * self._qps)[chunk]
         count = self._assignment.network.arc_count + 1
         return np.bincount(arc, weights=weights, minlength=count).astype(np.float64)
 

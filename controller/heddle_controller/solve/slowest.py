@@ -9,6 +9,10 @@ great as it gets, within a budget of deterministic time, so that equal input giv
 output. Levels are then found anew, and where the sorted values of all flows did not rise,
 all is as it was.
 
+Where that finds nothing, fast flows are made to wait: no QP is reckoned with more than
+what would help the slow ones, which leaves room on the arcs where only those are held back
+that have more. There arcs may carry as much as their tiers have to, as in ``deals``.
+
 A neighbourhood is a slow flow, the flows on arcs that it could use, those on the arcs of
 these, and so on as long as they are few. A flow that cannot gain stays as it is, and the
 next slowest is looked at. Jobs of one phase only: their loads simply add up.
@@ -24,21 +28,27 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.flows import Flows
+from heddle_controller.solve.network import Network
 from heddle_controller.solve.residue import Group, put_in_numbers, rows_of
 from heddle_controller.solve.search import Search
 from heddle_controller.solve.sharing import Shares
 
-WORTH = 1e-3
+WORTH = 1e-4
 """Relative gain of the slowest flow below which nothing is moved."""
+CLOSE = 1e-3
+"""Relative distance from the best there could be at which the solver may stop."""
+HEADROOMS = (inf, 1.1)
+"""What a QP is reckoned with at most, in mean rates of a QP of the slow flow: tried in turn."""
 MOST_CHOICES = 3_000
 """Pairs of a flow and a path in a neighbourhood."""
-MOST_STUCK = 3
+MOST_STUCK = 2
 """Neighbourhoods in a row without gain before the search ends."""
 MOST_LOOKED_AT = 200
 """Slow flows that are looked at for one that could gain."""
 EFFORT_SECONDS = 0.1
 """Of CP-SAT's deterministic time, each time."""
-EFFORT_IN_ALL = 0.4
+EFFORT_IN_ALL = 0.25
 """The same, for one plan."""
 SCALE = 1_000_000
 """Rates in whole kbit/s, values in millionths: CP-SAT reckons in integers."""
@@ -68,19 +78,46 @@ def raise_slowest(search: Search, shares: Shares) -> bool:
     stuck: set[int] = set()
     effort, failed, moved = EFFORT_IN_ALL, 0, False
     while failed < MOST_STUCK and effort > 0 and not search.chains.deadline.passed():
-        around = _Neighbourhood(search, shares, stuck)
-        slow = around.slowest()
+        slow = _slowest(search, shares, stuck)
         if slow is None:
             break
-        counts, spent = around.solve(slow, min(effort, EFFORT_SECONDS))
-        effort -= max(spent, EFFORT_SECONDS / 100)
-        after = _placed(search, around.parts, counts, shares) if counts else None
-        if after is None:
+        mean = float(shares.ratio[slow] * search.assignment.unit[slow])
+        for headroom in HEADROOMS:
+            around = _Neighbourhood(search, shares, stuck, headroom * mean)
+            counts, spent = around.solve(slow, min(effort, EFFORT_SECONDS))
+            effort -= max(spent, EFFORT_SECONDS / 100)
+            after = _placed(search, around.parts, counts, shares) if counts else None
+            if after is not None:
+                shares, failed, moved = after, 0, True
+                break
+        else:
             stuck.add(slow)
             failed += 1
-        else:
-            shares, failed, moved = after, 0, True
     return moved
+
+
+def _slowest(search: Search, shares: Shares, stuck: set[int]) -> int | None:
+    """The flow of least value that might gain; those that cannot are noted as stuck."""
+    assignment = search.assignment
+    flows, network = assignment.flows, assignment.network
+    routed = np.unique(shares.flow)
+    order = routed[np.argsort(shares.value[routed], kind="stable")]
+    for flow in order[: MOST_LOOKED_AT + len(stuck)].tolist():
+        if flow in stuck:
+            continue
+        level = shares.level[sole_arcs(network, flows, flow)]
+        best = shares.level[search.chains.paths(flow)].min(axis=1, initial=inf)
+        rate = min(float(assignment.unit[flow]), level.min(initial=inf), best.max(initial=0.0))
+        if rate * flows.qps[flow] > shares.ratio[flow] * flows.gbps[flow] * (1 + WORTH):
+            return int(flow)
+        stuck.add(flow)
+    return None
+
+
+def sole_arcs(network: Network, flows: Flows, flow: int) -> Ints:
+    """The arcs of single-homed NICs, which all QPs of a flow cross."""
+    out, into = network.nic_arc[[flows.source[flow], flows.destination[flow]]].tolist()
+    return np.array([*[out] * (out != NONE), *[into ^ 1] * (into != NONE)], dtype=np.int64)
 
 
 def _placed(
@@ -101,8 +138,12 @@ def _placed(
 class _Neighbourhood:
     """What stands around a slow flow, under given levels."""
 
-    def __init__(self, search: Search, shares: Shares, stuck: set[int]) -> None:
+    def __init__(self, search: Search, shares: Shares, stuck: set[int], most: float) -> None:
         self.parts: list[_Part] = []
+        self._most = most
+        """Gbit/s that a QP is reckoned with at most."""
+        self._rate: Floats = np.minimum(shares.rate, most)
+        """Of each chunk."""
         self._search, self._shares, self._stuck = search, shares, stuck
         self._assignment = search.assignment
         flows = self._assignment.flows
@@ -114,18 +155,6 @@ class _Neighbourhood:
             self._chunks.setdefault(flow, []).append(chunk)
         self._model = cp_model.CpModel()
 
-    def slowest(self) -> int | None:
-        """The flow of least value that might gain; those that cannot are noted as stuck."""
-        order = np.argsort(self._value, kind="stable")
-        for flow in order[: MOST_LOOKED_AT + len(self._stuck)].tolist():
-            if flow in self._stuck or flow not in self._chunks:
-                continue
-            most = float(self._rates(flow).max(initial=0.0)) * self._qps(flow)
-            if most * self._per_rate[flow] > self._value[flow] * (1 + WORTH):
-                return int(flow)
-            self._stuck.add(flow)
-        return None
-
     def solve(self, slow: int, effort: float) -> tuple[list[Ints] | None, float]:
         """QPs of each part on each of its paths, if that helps; and the effort it took."""
         self.parts = [self._part(flow) for flow in self._around(slow)]
@@ -135,7 +164,7 @@ class _Neighbourhood:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = effort
-        solver.parameters.relative_gap_limit = WORTH
+        solver.parameters.relative_gap_limit = CLOSE
         # The model is small and its relaxation tight: presolving it would take most of the time.
         solver.parameters.cp_model_presolve = False
         solver.parameters.linearization_level = 2
@@ -149,17 +178,14 @@ class _Neighbourhood:
     def _qps(self, flow: int) -> int:
         return sum(map(self._assignment.qps, self._chunks[flow]))
 
-    def _ends(self, flow: int) -> list[int]:
-        """The arcs of single-homed NICs, which all QPs of a flow cross."""
-        flows, network = self._assignment.flows, self._assignment.network
-        out = int(network.nic_arc[flows.source[flow]])
-        into = int(network.nic_arc[flows.destination[flow]])
-        return ([out] if out != NONE else []) + ([into ^ 1] if into != NONE else [])
+    def _ends(self, flow: int) -> Ints:
+        return sole_arcs(self._assignment.network, self._assignment.flows, flow)
 
     def _rates(self, flow: int) -> Floats:
         """Gbit/s that a QP of a flow would get on each of its paths."""
         paths, level = self._search.chains.paths(flow), self._shares.level
-        most = min([float(self._assignment.unit[flow]), *level[self._ends(flow)].tolist()])
+        ends = level[self._ends(flow)].tolist()
+        most = min([self._most, float(self._assignment.unit[flow]), *ends])
         rates: Floats = np.minimum(level[paths].min(axis=1, initial=inf), most)
         return rates
 
@@ -211,8 +237,10 @@ class _Neighbourhood:
             worth = np.rint(part.rate * self._per_rate[part.flow] * SCALE).astype(np.int64)
             value = _sum_of(part.column, worth)
             if part.flow in self._stuck:
+                held = sum(self._rate[c] * self._assignment.qps(c) for c in part.group.chunks)
                 # Each summand may have been rounded down.
-                self._model.add(value >= int(self._value[part.flow] * SCALE) - part.qps)
+                least_of = int(held * self._per_rate[part.flow] * SCALE) - part.qps
+                self._model.add(value >= least_of)
             else:
                 self._model.add(value >= least)
         return least
@@ -223,18 +251,20 @@ class _Neighbourhood:
         What an arc serves are rates under the levels; what it carries is what flows ask for.
         """
         network = self._assignment.network
-        carried, served = self._assignment.load.copy(), self._shares.served()
-        most = np.maximum(carried[:-1], network.fabric.structure.capacity)
-        can = np.maximum(served[:-1], network.fabric.structure.capacity)
+        capacity = network.fabric.structure.capacity
+        carried, served = self._assignment.load.copy(), self._shares.served(self._most)
+        allowed = np.maximum(1.0, self._search.enough[:-1] if self._most < inf else 1.0)
+        most = np.maximum(carried[:-1], allowed * capacity)
+        can = np.maximum(served[:-1], capacity)
         uses: dict[int, list[tuple[int, int]]] = {network.pad: []}
         sole: set[int] = set()
         for number, part in enumerate(self.parts):
-            ends = self._ends(part.flow)
+            ends = self._ends(part.flow).tolist()
             sole.update(ends)
             for chunk in part.group.chunks:
                 path, qps = self._assignment.path[chunk], self._assignment.qps(chunk)
                 carried[path] -= part.group.unit * qps
-                served[[*path.tolist(), *ends]] -= self._shares.rate[chunk] * qps
+                served[[*path.tolist(), *ends]] -= self._rate[chunk] * qps
             for row, path in enumerate(part.group.paths.tolist()):
                 for arc in {*path, *ends}:
                     uses.setdefault(arc, []).append((number, row))

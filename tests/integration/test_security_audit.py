@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from collections.abc import MutableMapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+from structlog.testing import capture_logs
+
+from heddle_controller.serve.audit import log_marks
 from tests.integration.operating import Operator, Outcome, operating
+from tests.integration.serving import until
 from tests.unit.store.samples import clos
 
 
@@ -93,3 +100,24 @@ async def test_a_store_that_was_edited(tmp_path: Path) -> None:
         await o.does("fabric", "link", "l0,s1", "down")
         assert (await o.does("audit", "verify")).code == 0  # a whole chain, but another
         broken(await o.does("audit", "verify", "--head", mark), "record 3 is not in it")
+
+
+async def test_the_log_notes_marks_that_the_trail_is_held_to(tmp_path: Path) -> None:
+    """The end of the trail is logged as it moves, in the form that verify takes; once each."""
+    async with operating(tmp_path) as o:
+        with capture_logs() as logged:
+            logging = asyncio.create_task(log_marks(o.s.store, 0.01))
+            await changed(o)
+            await until(lambda: any(line["mark"].startswith("3:") for line in _marks(logged)))
+            await asyncio.sleep(0.05)
+            logging.cancel()
+        marks = [line["mark"] for line in _marks(logged)]
+        assert len(set(marks)) == len(marks)
+        for mark in marks:
+            verified = await o.does("audit", "verify", "--head", mark)
+            assert verified.code == 0, verified.err
+        broken(await o.does("audit", "verify", "--head", f"2:{'0' * 64}"), "record 2")
+
+
+def _marks(logged: list[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
+    return [line for line in logged if line["event"] == "audit mark"]

@@ -36,7 +36,7 @@ from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
 from heddle_controller.serve.agents.link_book import LinkBook, LinkMeter
 from heddle_controller.serve.agents.overlays import OverlayBook, OverlayMeter
 from heddle_controller.serve.agents.service import AgentService, SessionTerms
-from heddle_controller.serve.audit import AuditService
+from heddle_controller.serve.audit import AuditService, log_marks
 from heddle_controller.serve.demand import DemandService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
@@ -76,6 +76,7 @@ class Api:
             InputError: as ``ApiServer``.
         """
         store = rooms.store
+        self._store = store
         self._gateway = rooms.gateway
         self._changes = Changes(store)
         self._rates = RateBook()
@@ -135,6 +136,7 @@ class Api:
             asyncio.create_task(self._changes.run(), name="serve changes"),
             asyncio.create_task(self.introductions.run(), name="introduce agents"),
             asyncio.create_task(self._overlays.run(), name="overlay"),
+            asyncio.create_task(log_marks(self._store), name="audit marks"),
         ]
         await self._server.start()
 

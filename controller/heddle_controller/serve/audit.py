@@ -1,20 +1,32 @@
-"""AuditService: the audit trail, page by page, as the store keeps it."""
+"""The audit trail: page by page, as the store keeps it, and its mark in the log.
+
+Who owns the store can make the chain anew, and nothing in it would show. So the mark of its end
+goes into the log as it moves, and with the log to wherever logs are kept: a chain that does not
+pass through it any more (``heddle audit verify --head``) was changed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import structlog
 from grpc import aio
 from typing_extensions import override
 
 from heddle.v1 import audit_pb2 as pb
 from heddle.v1.audit_pb2_grpc import AuditServiceServicer
 from heddle_controller.model.errors import refuse
-from heddle_controller.reconcile.audit import AuditStore
+from heddle_controller.reconcile.audit import AuditStore, Mark
+from heddle_controller.reconcile.errors import PortError
 from heddle_controller.serve.codec import audit as codec
+
+log = structlog.stdlib.get_logger(__name__)
 
 Context = aio.ServicerContext[Any, Any]
 
+MARK_SECONDS = 60.0
+"""At least between two marks in the log."""
 DEFAULT, CEILING = 100, 1000
 """Records of a page. One may take 8 KiB."""
 
@@ -41,3 +53,18 @@ class AuditService(AuditServiceServicer):
             anchor=codec.mark_to_pb(page.anchor),
             head=codec.mark_to_pb(page.head),
         )
+
+
+async def log_marks(store: AuditStore, pause: float = MARK_SECONDS) -> None:
+    """Log the mark of the trail's end now, and whenever it has moved, until cancelled."""
+    told = Mark()
+    while True:
+        try:
+            head = (await store.audit(after=told.number, limit=1)).head
+        except PortError as error:
+            log.debug("audit mark not read", why=str(error))
+        else:
+            if head != told:
+                log.info("audit mark", mark=str(head))
+            told = head
+        await asyncio.sleep(pause)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Floats, Ints
-from heddle_emulator.fluid.passing import crossed, repeated
+from heddle_emulator.fluid.passing import ahead, crossed, repeated
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.messages import ends, messages, pipelines, rings
 from heddle_emulator.strategy.carried import Carried
@@ -53,6 +53,8 @@ class Needs:
     """If there is nothing but its activity."""
     together: Floats
     """Beside all that begins with it."""
+    arcs: Floats
+    """That all moves together need on each arc, shape (arcs,)."""
 
 
 def latency(
@@ -76,7 +78,8 @@ def latency(
             done = _passed_on(script, hops, seconds[hops], passing[hops], wire)
             shown += np.maximum(done - sent, once) / 2
         delay[ring], lag[ring] = wire.startup_seconds, (shown - wire.startup_seconds)[ring]
-    return Latency(script.seconds + delay, lag + _filling(script, wire, needs))
+    early = np.minimum(_early(script, carried, wire, needs, capacity), lag)
+    return Latency(script.seconds + delay + early, lag - early + _filling(script, wire, needs))
 
 
 def _passing(script: Script, carried: Carried, wire: Wire, capacity: Floats) -> Floats:
@@ -89,6 +92,29 @@ def _passing(script: Script, carried: Carried, wire: Wire, capacity: Floats) -> 
         again = _worst(script, carried, repeated(carried.paths, carried.parts, capacity))
         seconds += again * wire.packet(script.gbit, messages(script, carried, wire))
     return seconds
+
+
+def _early(script: Script, carried: Carried, wire: Wire, needs: Needs, capacity: Floats) -> Floats:
+    """Seconds until the first packet of each message is where it is held up, any path's least."""
+    found = np.zeros(len(script))
+    several = np.bincount(script.activity, minlength=len(script)) > 1
+    moves = np.flatnonzero((script.flow != NONE) & ~several[script.activity])
+    moves = moves[script.steps[script.activity[moves]] == 1]
+    paths, flow = carried.paths, script.flow[moves]
+    links, again = ahead(paths, carried.parts, needs.arcs, capacity)
+    seconds = _least(carried, links)[flow] * wire.hop_seconds
+    if wire.store_and_forward:
+        packet = wire.packet(script.gbit, messages(script, carried, wire))[moves]
+        seconds += _least(carried, again)[flow] * packet
+    found[script.activity[moves]] = seconds
+    return found
+
+
+def _least(carried: Carried, of_path: Floats) -> Floats:
+    """The least of any path of each flow; 0 for those without."""
+    least = np.full(len(carried.flows), np.inf)
+    np.minimum.at(least, carried.paths.flow, of_path)
+    return np.where(np.isfinite(least), least, 0.0)
 
 
 def _worst(script: Script, carried: Carried, of_path: Floats) -> Floats:

@@ -87,7 +87,7 @@ def _needs(fabric: Fabric, script: Script, carried: Carried, uses: _Uses) -> Nee
     wired = np.flatnonzero(uses.arc < arcs)
     move, arc = uses.move[wired], uses.arc[wired]
     codes, same = np.unique(script.activity[move] * arcs + arc, return_inverse=True)
-    own = np.bincount(same, uses.gbit[wired], len(codes)).astype(np.float64)
+    total = np.bincount(same, uses.gbit[wired], len(codes)).astype(np.float64)
     _, both = np.unique(move * arcs + arc, return_inverse=True)
     by_itself = np.bincount(both, uses.gbit[wired])[both]  # over whichever paths
     wave = np.full(len(script), NONE, dtype=np.int64)
@@ -95,11 +95,13 @@ def _needs(fabric: Fabric, script: Script, carried: Carried, uses: _Uses) -> Nee
     place = (wave[codes // arcs] + 1) * arcs + codes % arcs
     each = _by_qp(script, carried)[codes // arcs]
     found = []
-    for gbit in (by_itself, own[same], _together(own, own / each, place)[same]):
+    for gbit in (by_itself, total[same], _together(total, total / each, place)[same]):
         seconds = np.zeros(len(script.flow))
         np.maximum.at(seconds, move, gbit / fabric.structure.capacity[arc])
         found.append(seconds)
-    return Needs(*found)
+    loads = np.bincount(arc, uses.gbit[wired], arcs) / fabric.structure.capacity
+    own, alone, together = found
+    return Needs(own, alone, together, loads)
 
 
 def _by_qp(script: Script, carried: Carried) -> Floats:

@@ -31,15 +31,17 @@ class Unrolled:
     """A script with more activities, after those it had, which still end when they did."""
 
     script: Script
+    ready: Ints
+    """Activities that wait until a message may be sent."""
     sent: Ints
-    """Activities that send a message each."""
+    """Parallel to ``ready``: those that send the message."""
     arrived: Ints
     """Parallel to ``sent``: those that wait for the message to come."""
 
     def timed(self, schedule: Schedule) -> Schedule:
         """Messages are sent when ready, and may be followed before they have arrived."""
         delay, lag = schedule.delay.copy(), schedule.lag.copy()
-        delay[self.sent] = 0.0
+        delay[self.ready], delay[self.sent] = delay[self.sent], 0.0
         lag[self.arrived], lag[self.sent] = lag[self.sent], 0.0
         return replace(schedule, delay=delay, lag=lag)
 
@@ -53,7 +55,7 @@ def unrolled(script: Script, wire: Wire, most: int = MOST) -> Unrolled:
     messages = number[script.activity[wired]]
     none = np.empty(0, dtype=np.int64)
     if not len(wired) or (messages * script.flows.qps[script.flow[wired]]).sum() > most:
-        return Unrolled(script, none, none)
+        return Unrolled(script, none, none, none)
     return _apart(script, ring, wired, messages)
 
 
@@ -92,7 +94,7 @@ def _apart(script: Script, ring: Bools, wired: Ints, messages: Ints) -> Unrolled
         np.concatenate([sent, where[inside]]),
         np.concatenate([each, script.gbit[inside]]),
     )
-    return Unrolled(told, sent, arrived)
+    return Unrolled(told, ready, sent, arrived)
 
 
 def _handed_on(script: Script, ring: Bools, wired: Ints, first: Ints) -> tuple[Ints, Ints]:

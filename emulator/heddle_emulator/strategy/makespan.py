@@ -17,7 +17,7 @@ import numpy as np
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
-from heddle_emulator.fluid.passing import crossed, repeated
+from heddle_emulator.fluid.passing import ahead, crossed, repeated
 from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.wire import BITS, GIGA, NO_COST, Wire
@@ -44,9 +44,13 @@ def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: S
     streams = _streams(len(capacity), flows, paths, parts)
     payload = _payload(flows, paths, sending)
     lag = np.zeros(len(flows) + order.turns)
-    np.maximum.at(lag, paths.flow, _passing(capacity, paths, parts, payload, wire))
+    passing, before = _passing(capacity, paths, parts, payload, wire)
+    np.maximum.at(lag, paths.flow, passing)
+    early = lag[: len(flows)].copy()
+    np.minimum.at(early, paths.flow, before)
+    lag[: len(flows)] -= early
     delay = np.zeros(len(lag))
-    delay[: len(flows)] = wire.startup_seconds
+    delay[: len(flows)] = wire.startup_seconds + early
     gbit = wire.sent(payload, paths.qp_count.astype(np.float64))
     schedule = Schedule(delay, lag, order.before, order.after, streams, paths.flow, gbit)
     ways = np.concatenate([capacity, flows.gbps])
@@ -63,13 +67,19 @@ def _payload(flows: Flows, paths: Paths, sending: Sending) -> Floats:
     return payload
 
 
-def _passing(capacity: Floats, paths: Paths, parts: Floats, payload: Floats, wire: Wire) -> Floats:
-    """Seconds until the last packet of each path has come."""
-    seconds = crossed(paths, parts) * wire.hop_seconds
+def _passing(
+    capacity: Floats, paths: Paths, parts: Floats, payload: Floats, wire: Wire
+) -> tuple[Floats, Floats]:
+    """Seconds until the last packet of each path has come, and those before its fullest link."""
+    gbit = payload[paths.owner()] * parts
+    loads = np.bincount(paths.arcs, weights=gbit, minlength=len(capacity)) / capacity
+    links, again = ahead(paths, parts, loads, capacity)
+    seconds, before = crossed(paths, parts) * wire.hop_seconds, links * wire.hop_seconds
     if wire.store_and_forward:
         packet = wire.packet(payload, paths.qp_count.astype(np.float64))
         seconds += repeated(paths, parts, capacity) * packet
-    return seconds
+        before += again * packet
+    return seconds, np.minimum(before, seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,18 @@ class Underlay:
         result: Bools = (there > here) & (self.structure.head[arcs] != destinations)
         return result
 
+    def goes_round(self, tails: Ints, destinations: Ints, links: Ints) -> Bools:
+        """Whether a way of so many links, from each switch to the NIC beside it, is not a shortest.
+
+        Packets on a shortest way of the whole fabric come nearer with every hop, whatever else is
+        down. Those on a longer one may be where the underlay, on some fabric, would send them back.
+        """
+        reach, place = self.reach, self.reach.place[destinations]
+        if not reach.distance.size:
+            return np.zeros(len(tails), dtype=np.bool_)
+        result: Bools = links > reach.distance[reach.row[tails], place].astype(np.int64) + 1
+        return result
+
     def next_hops(self, switch: int, destination: int) -> Ints:
         """Arcs by which a switch forwards to a NIC, in the structure's order."""
         first, arcs = self.structure.out
@@ -118,16 +130,22 @@ def underlay(structure: Structure, carries: Bools | None = None) -> Underlay:
     return Underlay(structure, mask, found)
 
 
-def needs_entry(fabric: Fabric, arcs: Ints, destinations: Ints) -> Bools:
+def needs_entry(fabric: Fabric, arcs: Ints, destinations: Ints, links: Ints) -> Bools:
     """Whether a hop over each arc, towards the NIC beside it, needs an entry at its tail.
 
     It does where the underlay would not do just that by itself: where it has a choice,
     or goes elsewhere. Both are asked of the fabric with all links up, because links come
-    back without a new plan, and of the fabric as it is. Tails are switches.
+    back without a new plan, and of the fabric as it is. And it does on a way that is longer
+    than the shortest of the whole fabric: on one in between the underlay might turn back.
+    Tails are switches; ``links`` is how many each path has from there to the NIC.
     """
-    needed = ~underlay(fabric.structure).sole(arcs, destinations)
+    whole = underlay(fabric.structure)
+    needed = ~whole.sole(arcs, destinations)
     if not fabric.carries.all():
         needed |= ~underlay(fabric.structure, fabric.carries).sole(arcs, destinations)
+    rest = np.flatnonzero(~needed)
+    tails = fabric.structure.tail[arcs[rest]]
+    needed[rest] = whole.goes_round(tails, destinations[rest], links[rest])
     return needed
 
 

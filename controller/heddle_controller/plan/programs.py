@@ -24,6 +24,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries, no_entries
 from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.columns import among, distinct, numbered
+from heddle_controller.plan.detours import risks_of_others
 from heddle_controller.plan.hops import Hops, arcs_ahead, hops_of, links_ahead
 
 MOST_STAGES = 32
@@ -71,7 +72,8 @@ def _units(plan: Plan, hops: Hops) -> _Units:
     np.minimum.at(low, group, hops.arc)
     np.maximum.at(high, group, hops.arc)
     alike = (low == high)[group]
-    member = np.flatnonzero(hops.needed)
+    needed = hops.needed | (alike & (np.bincount(group, hops.needed) > 0)[group])
+    member = np.flatnonzero(needed)
     key = np.where(alike[member], group[member], groups + member)
     of, lead = numbered(key)
     lead = member[lead]
@@ -97,7 +99,9 @@ def _stages(path: Ints, of: Ints) -> Ints:
 def _risks(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
     """Risk links of units: parallel, by unit and then by link, each once."""
     rows, links = links_ahead(plan, plan.paths, hops.path[units.member], hops.place[units.member])
-    codes = distinct(units.of[rows] * plan.fabric.link_count + links)
+    others, more = risks_of_others(plan, hops, units.member, units.of, units.whole)
+    unit, link = np.append(units.of[rows], others), np.append(links, more)
+    codes = distinct(unit * plan.fabric.link_count + link)
     return codes // plan.fabric.link_count, codes % plan.fabric.link_count
 
 

@@ -62,7 +62,8 @@ def needs_of(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> Needs:
     high = np.full(len(codes), NONE, dtype=np.int64)
     np.minimum.at(low, group, arc)
     np.maximum.at(high, group, arc)
-    needed = needs_entry(fabric, arc, flows.destination[flow])
+    left = paths.first[path + 1] - use
+    needed = needs_entry(fabric, arc, flows.destination[flow], left)
     each = np.bincount(group, weights=np.where(needed, paths.qp_count[path], 0))
     entries = np.where(low == high, each > 0, np.minimum(each, SOURCE_PORT_COUNT))
     rows = np.flatnonzero(entries)

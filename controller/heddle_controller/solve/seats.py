@@ -53,7 +53,8 @@ class Seats:
         lacking = limited(self.network.fabric)[tails]
         at = np.flatnonzero(lacking)
         to = np.full(len(at), self.flows.destination[rows[0]])
-        lacking[at] = needs_entry(self.network.fabric, choice.arcs[at], to)
+        left = choice.first[choice.owner()[at] + 1] - at
+        lacking[at] = needs_entry(self.network.fabric, choice.arcs[at], to, left)
         full = np.bincount(
             choice.owner(), weights=lacking & (self.room[tails] < 1), minlength=len(choice)
         )

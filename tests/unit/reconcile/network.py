@@ -147,10 +147,12 @@ class Network:
         """Where a packet may leave a switch: by its entry, or by any underlay next hop."""
         structure = self.fabric.structure
         ids, head = structure.nodes.ids, structure.head
-        entries = self.tables[ids[switch]].entries
+        held = self.tables[ids[switch]].entries
         for ports in ((port, ROCE_PORT), (0, 0)):
-            way = entries.get((ids[source], ids[destination], *ports))
+            way = held.get((ids[source], ids[destination], *ports))
             if way is not None:
+                if self.falls(ids[switch], way):
+                    break
                 (link,) = self.fabric.find_links(ids[switch], way[0].node, way[0].key)
                 return [arc for arc in (2 * link, 2 * link + 1) if structure.tail[arc] == switch]
         far = self.distance(destination)
@@ -159,6 +161,10 @@ class Network:
             for arc in out_arcs(self.fabric, switch)
             if self.fabric.carries[arc] and far.get(int(head[arc]), NONE) == far[switch] - 1
         ]
+
+    def falls(self, switch: str, way: Way) -> bool:  # noqa: ARG002 - here nobody knows of links
+        """Whether a switch leaves the packets of an entry to the underlay."""
+        return False
 
     def trouble(self, source: int, destination: int, port: int) -> str:
         """What befalls packets of a pair of NICs; empty where they always arrive."""

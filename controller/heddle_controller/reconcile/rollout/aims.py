@@ -57,10 +57,13 @@ def next_ledger(ledger: Ledger, committed: Committed, under_way: Sequence[Step])
     unknown = ledger.knowledge.unknown[ledger.desired.switch]
     ledger = replace(ledger, maybe=ledger.maybe | (unknown & ~ledger.ok))
     structure = committed.plan.fabric.structure
-    held, knowledge = ledger.held(), ledger.knowledge
+    held, astray, knowledge = ledger.held(), ledger.detours(), ledger.knowledge
     if structure is not ledger.fabric.structure:
-        held, knowledge = translated(held, knowledge, ledger.fabric.structure, structure)
-    after = begin(committed.plan, committed.generation, committed.program.entries, held, knowledge)
+        before = ledger.fabric.structure
+        astray, _ = translated(astray, knowledge, before, structure)
+        held, knowledge = translated(held, knowledge, before, structure)
+    wanted = committed.program.entries
+    after = begin(committed.plan, committed.generation, wanted, held, knowledge, astray=astray)
     return _as_before(ledger, after)
 
 

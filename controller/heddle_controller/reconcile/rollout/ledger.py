@@ -22,6 +22,7 @@ from heddle_controller.reconcile.rollout.columns import (
     partners,
     with_stage,
 )
+from heddle_controller.reconcile.rollout.detours import NewWays, detours, new_ways
 from heddle_controller.reconcile.rollout.order import crossings_of, pair_codes
 from heddle_controller.reconcile.southbound import OperationFailure, PushMode
 
@@ -87,7 +88,7 @@ class Ledger:
     failed: Bools
     """Refused; not tried again until ``retried``."""
     old: Entries
-    """What else is, or was, held; the columns up to ``stuck`` are parallel."""
+    """What else is, or was, held; the columns up to ``routed`` are parallel."""
     old_pair: Ints
     old_depth: Ints
     """Where it lies on the new paths of its pair and no wanted entry has its match:
@@ -103,6 +104,12 @@ class Ledger:
     """Could not be deleted; not tried again until ``retried``."""
     routed: Bools
     """Whether its pair has paths in the plan."""
+    detour: Bools
+    """Whether it may send packets away from their destination, other than the new way does."""
+    wary: Bools
+    """Acknowledged to be at risk by the new ways of its pair as well, see ``detours``."""
+    ways: NewWays
+    """Of the pairs that have detours."""
     knowledge: Knowledge
     reasons: Mapping[int, OperationFailure] = field(default_factory=dict)
     """Why a row of ``desired`` failed."""
@@ -121,7 +128,19 @@ class Ledger:
         # Which of the two it is, nobody knows: what lies above the one lies above both.
         np.maximum.at(height, self.partner[doubled], self.old_height[doubled])
         wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
-        return joined([wanted, with_stage(self.old, self.old_height).take(np.flatnonzero(other))])
+        old = with_stage(self.old, self.old_height)
+        plain, wary = np.flatnonzero(other & ~self.wary), np.flatnonzero(other & self.wary)
+        return joined(
+            [wanted, old.take(plain), self.ways.wary(old.take(wary), self.old_pair[wary])]
+        )
+
+    def made_wary(self, rows: Ints) -> Entries:
+        """Rows of ``old``, at risk by the new ways of their pairs as well."""
+        return self.ways.wary(self.old.take(rows), self.old_pair[rows])
+
+    def detours(self) -> Entries:
+        """Of what was held before, what may still send packets away from their destination."""
+        return self.old.take(np.flatnonzero(self.present & self.detour))
 
     def settled(self) -> Ledger:
         """The same with the height of entries that the new way has reached brought down.
@@ -160,7 +179,13 @@ def empty_ledger(plan: Plan) -> Ledger:
 
 
 def begin(
-    plan: Plan, generation: int, desired: Entries, held: Entries, knowledge: Knowledge
+    plan: Plan,
+    generation: int,
+    desired: Entries,
+    held: Entries,
+    knowledge: Knowledge,
+    *,
+    astray: Entries | None = None,
 ) -> Ledger:
     """A ledger for a new target, or on new knowledge of what is held.
 
@@ -170,12 +195,54 @@ def begin(
         desired: The target.
         held: What switches are known to hold, with heights as stages.
         knowledge: Of switches as a whole.
+        astray: Matches of entries known to be detours, whatever is held with them by now.
     """
-    found = _compared(held, desired, knowledge)
+    found, nodes = _compared(held, desired, knowledge), plan.fabric.node_count
     ok, old, partner = found.ok, found.old, found.partner
-    nodes = plan.fabric.node_count
     pair = pair_codes(desired.source, desired.destination, nodes)
     old_pair = pair_codes(old.source, old.destination, nodes)
+    order = _ordered(plan, desired, found, pair, old_pair)
+    detour = _detours(found, plan, astray)
+    none_of_desired, none_of_old = (np.zeros(len(one), dtype=np.bool_) for one in (desired, old))
+    return Ledger(
+        plan=plan,
+        generation=generation,
+        desired=desired,
+        pair=pair,
+        depth=order.depth,
+        height=order.height,
+        ok=ok,
+        maybe=none_of_desired,
+        failed=none_of_desired,
+        old=old,
+        old_pair=old_pair,
+        old_depth=order.old_depth,
+        old_height=order.old_height,
+        partner=partner,
+        alike=found.alike,
+        present=~none_of_old,
+        undeletable=none_of_old,
+        routed=order.routed,
+        detour=detour,
+        wary=none_of_old,
+        ways=new_ways(plan, old_pair[detour]),
+        knowledge=knowledge,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Order:
+    """Where entries lie on the ways of their pairs; names as in ``Ledger``."""
+
+    depth: Ints
+    height: Ints
+    old_depth: Ints
+    old_height: Ints
+    routed: Bools
+
+
+def _ordered(plan: Plan, desired: Entries, found: _Compared, pair: Ints, old_pair: Ints) -> _Order:
+    ok, old, partner = found.ok, found.old, found.partner
     crossings = crossings_of(plan, np.concatenate([pair[~ok], old_pair]))
     depth = crossings.lookup(desired.switch, pair)
     depth = 2 * np.where(depth == NONE, desired.stage, depth)
@@ -185,30 +252,21 @@ def begin(
     # What is held lies above all that will be made, an entry that stays as it is as well.
     touched = Groups(crossings.pairs)
     lift = touched.greatest(pair, depth) + 1
-    height = np.where(ok, found.height + touched.of(lift, pair, 0), depth)
-    none_of_desired = np.zeros(len(desired), dtype=np.bool_)
-    none_of_old = np.zeros(len(old), dtype=np.bool_)
-    return Ledger(
-        plan=plan,
-        generation=generation,
-        desired=desired,
-        pair=pair,
+    return _Order(
         depth=depth,
-        height=height,
-        ok=ok,
-        maybe=none_of_desired,
-        failed=none_of_desired,
-        old=old,
-        old_pair=old_pair,
+        height=np.where(ok, found.height + touched.of(lift, pair, 0), depth),
         old_depth=old_depth,
         old_height=old.stage + touched.of(lift, old_pair, 0),
-        partner=partner,
-        alike=found.alike,
-        present=~none_of_old,
-        undeletable=none_of_old,
         routed=Groups(crossings.crossed()).index(old_pair)[1],
-        knowledge=knowledge,
     )
+
+
+def _detours(found: _Compared, plan: Plan, astray: Entries | None) -> Bools:
+    """See ``Ledger``; ``astray`` as for ``begin``."""
+    detour: Bools = detours(found.old, plan.fabric.structure) & ~found.alike
+    if astray is not None and len(astray):
+        detour |= partners(astray, found.old) != NONE
+    return detour
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,6 +33,8 @@ class Step:
     mode: PushMode
     sets: Ints
     """Rows of ``desired``."""
+    widens: Ints
+    """Rows of ``old`` to be made wary."""
     deletes: Ints
     """Rows of ``old``."""
     withdraws: Ints
@@ -42,8 +44,14 @@ class Step:
 
     def entries(self, ledger: Ledger) -> tuple[Entries, Entries]:
         """Entries to set, and to delete, in the order of the push's operations."""
+        made = [ledger.desired.take(self.sets), ledger.made_wary(self.widens)]
         gone = [ledger.old.take(self.deletes), ledger.desired.take(self.withdraws)]
-        return ledger.desired.take(self.sets), appended(gone)
+        return appended(made), appended(gone)
+
+    @property
+    def set_count(self) -> int:
+        """Entries to set: the first operations of the push."""
+        return len(self.sets) + len(self.widens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +59,7 @@ class Agenda:
     """What could be done now if every switch were ready; rows as in ``Step``."""
 
     sets: Ints
+    widens: Ints
     deletes: Ints
     withdraws: Ints
     blocked: Ints
@@ -67,38 +76,75 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     make = make[ledger.depth[make] == pairs.of(low, ledger.pair[make], NEVER)]
     unset = np.flatnonzero(ledger.present & (ledger.old_depth != NONE))
     unset = unset[ledger.old_depth[unset] == pairs.of(low, ledger.old_pair[unset], NEVER)]
+    uneasy = _uneasy(ledger, stuck, pairs, low)
+    waiting = Groups(distinct(ledger.old_pair[uneasy]))
     held_up = ledger.failed[make] | stuck[ledger.desired.switch[make]]
     kept_up = ledger.undeletable[unset] | stuck[ledger.old.switch[unset]]
     blocked = distinct(
         np.concatenate([ledger.pair[make[held_up]], ledger.old_pair[unset[kept_up]]])
     )
-    sets = make[~ledger.failed[make]]
+    sets = make[~(ledger.failed[make] | waiting.index(ledger.pair[make])[1])]
+    unset = unset[~(ledger.undeletable[unset] | waiting.index(ledger.old_pair[unset])[1])]
     wayless = ledger.old_pair[standing & ~ledger.routed]
-    giving_up = Groups(distinct(np.concatenate([blocked, wayless])))
-    old, withdraws = _withdrawals(ledger, stuck, giving_up, pairs.of(low, ledger.pair, NEVER))
+    doubtful = ledger.knowledge.unknown[ledger.old.switch[uneasy]]
+    strange, widens = uneasy[doubtful], uneasy[~doubtful]
+    giving_up = Groups(distinct(np.concatenate([blocked, wayless, ledger.old_pair[strange]])))
+    top = pairs.of(low, ledger.pair, NEVER)
+    old, withdraws = _withdrawals(ledger, stuck, giving_up, top, strange)
     old = old[~Groups(sets).index(ledger.partner[old])[1]]
+    highest = waiting.greatest(ledger.old_pair[uneasy], ledger.old_height[uneasy])
+    first = ledger.old_height[widens] >= waiting.of(highest, ledger.old_pair[widens], NEVER)
+    widens = widens[first & ~np.isin(widens, old)]
     plain = _deletes(ledger, pairs, standing)
-    deletes = distinct(np.concatenate([unset[~ledger.undeletable[unset]], plain, old]))
-    return Agenda(sets, deletes, withdraws, blocked, pairs.keys)
+    deletes = distinct(np.concatenate([unset, plain, old]))
+    return Agenda(sets, widens, deletes, withdraws, blocked, pairs.keys)
+
+
+def _uneasy(ledger: Ledger, stuck: Bools, pairs: Groups, low: Ints) -> Ints:
+    """Detours beyond which something is going to change, so that they must be wary first.
+
+    One whose own turn comes before that of anything beyond it needs not, unless that is a
+    detour to be made wary, which is a change as well. One at a switch that
+    is away, or that could not be made wary, is not waited for, nor is one that could only be
+    taken away after such: it takes another failure, on the new way and before the next plan,
+    for packets to come back to it.
+    """
+    rows = np.flatnonzero(ledger.detour & ledger.present & ~ledger.wary & ledger.routed)
+    rows = rows[~ledger.undeletable[rows]]
+    switch = ledger.old.switch[rows]
+    rows = rows[_sending(ledger)[switch] & ~stuck[switch]]
+    partner = ledger.partner[rows]
+    turn = np.where(partner == NONE, ledger.old_depth[rows], np.append(ledger.depth, 0)[partner])
+    turn = np.where(turn == NONE, NEVER, turn)
+    pair, height = ledger.old_pair[rows], ledger.old_height[rows]
+    before = pairs.of(low, pair, NEVER) < turn
+    least = pairs.least(pair[before], height[before], NEVER)
+    rows = rows[height >= pairs.of(least, pair, NEVER)]
+    doubtful = ledger.knowledge.unknown[ledger.old.switch[rows]]
+    groups = Groups(distinct(ledger.old_pair[rows[doubtful]]))
+    pinned = _pinned(ledger, stuck, groups, pairs.of(low, ledger.pair, NEVER))
+    doubtful &= groups.of(pinned.astype(np.int64), ledger.old_pair[rows], 0) > 0
+    uneasy: Ints = rows[~doubtful]
+    return uneasy
 
 
 def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:
     """Entries off the new ways, of pairs that are on theirs; of pairs without, from the source.
 
-    The latter wait for a switch that is away as long as it takes: it still forwards,
-    and what it sends must find the rest of the old way. One without a live link
-    sends nothing.
+    So go detours of the former: packets that the new way has lost meet them still. Both
+    wait for a switch that is away as long as it takes: it still forwards, and what it
+    sends must find the rest of the old way. One without a live link sends nothing. Nor
+    do entries of the former that are dead, which therefore go at once.
     """
     rows = np.flatnonzero(standing & (ledger.old_depth == NONE))
     rows = rows[~pending.index(ledger.old_pair[rows])[1]]
-    moved = rows[ledger.routed[rows]]
-    rest = rows[~ledger.routed[rows]]
-    sends = _sending(ledger)[ledger.old.switch[rest]]
-    groups = Groups(distinct(ledger.old_pair[rest]))
-    top = groups.greatest(ledger.old_pair[rest[sends]], ledger.old_height[rest[sends]])
-    first = rest[ledger.old_height[rest] >= groups.of(top, ledger.old_pair[rest], NEVER)]
-    deletes = np.concatenate([moved, first])
-    kept: Ints = deletes[~ledger.undeletable[deletes]]
+    above = rows[_sending(ledger)[ledger.old.switch[rows]]]
+    above = above[~ledger.routed[above] | (ledger.detour[above] & ~ledger.undeletable[above])]
+    groups = Groups(distinct(ledger.old_pair[rows]))
+    top = groups.greatest(ledger.old_pair[above], ledger.old_height[above])
+    first = ledger.old_height[rows] >= groups.of(top, ledger.old_pair[rows], NEVER)
+    first |= ledger.routed[rows] & dead(ledger.old.take(rows), ledger.fabric)
+    kept: Ints = rows[first & ~ledger.undeletable[rows]]
     return kept
 
 
@@ -109,30 +155,26 @@ def _sending(ledger: Ledger) -> Bools:
     return sending
 
 
-def _withdrawals(ledger: Ledger, stuck: Bools, asked: Groups, low: Ints) -> tuple[Ints, Ints]:
+def _withdrawals(
+    ledger: Ledger, stuck: Bools, asked: Groups, low: Ints, strange: Ints
+) -> tuple[Ints, Ints]:
     """Rows of ``old`` and of ``desired`` that pairs must give up, the topmost first.
 
-    Asked of pairs that are blocked, and of those without a new way. Each gives up
-    entries that send packets to their death, or that take the room another needs,
-    and before them all that lie above. What is above at a switch that is away, or
-    that could not delete it, cannot be had: room is not made below it, but packets are
-    kept from their death all the same, as an agent by itself would do.
+    Asked of pairs that are blocked, of those without a new way, and of those with detours
+    of which nobody knows whether they are held (``strange``): to make one wary could set
+    it where it had gone. Each gives up these, entries that send packets to their death, or
+    that take the room another needs, and before them all that lie above. What is above at
+    a switch that is away, or that could not delete it, cannot be had: room is not made
+    below it, but packets are kept from their death all the same, as an agent by itself
+    would do.
     """
     if not len(asked.keys):
         return asked.keys, asked.keys
     old = np.flatnonzero(ledger.present & asked.index(ledger.old_pair)[1])
     upper = np.flatnonzero((ledger.ok | ledger.maybe) & (ledger.depth > low))
-    pinned = asked.marked(
-        np.concatenate(
-            [
-                ledger.old_pair[old[ledger.undeletable[old] | stuck[ledger.old.switch[old]]]],
-                ledger.pair[upper[ledger.failed[upper] | stuck[ledger.desired.switch[upper]]]],
-            ]
-        )
-    )
     crowded = ledger.knowledge.full[ledger.old.switch[old]] & (ledger.partner[old] == NONE)
-    crowded &= asked.of(pinned.astype(np.int64), ledger.old_pair[old], 1) == 0
-    cause = old[dead(ledger.old.take(old), ledger.fabric) | crowded]
+    crowded &= ~_pinned(ledger, stuck, asked, low)[asked.index(ledger.old_pair[old])[0]]
+    cause = old[dead(ledger.old.take(old), ledger.fabric) | crowded | np.isin(old, strange)]
     least = asked.least(ledger.old_pair[cause], ledger.old_height[cause], NEVER)
     old = old[ledger.old_height[old] >= asked.of(least, ledger.old_pair[old], NEVER)]
     old = old[~(ledger.undeletable[old] | stuck[ledger.old.switch[old]])]
@@ -146,6 +188,15 @@ def _withdrawals(ledger: Ledger, stuck: Bools, asked: Groups, low: Ints) -> tupl
         old[ledger.old_height[old] >= asked.of(top, ledger.old_pair[old], NEVER)],
         upper[ledger.height[upper] >= asked.of(top, ledger.pair[upper], NEVER)],
     )
+
+
+def _pinned(ledger: Ledger, stuck: Bools, asked: Groups, low: Ints) -> Bools:
+    """Which of the pairs hold what cannot be had back: at a switch that is away, or refused."""
+    old = np.flatnonzero(ledger.present & asked.index(ledger.old_pair)[1])
+    upper = np.flatnonzero((ledger.ok | ledger.maybe) & (ledger.depth > low))
+    old = old[ledger.undeletable[old] | stuck[ledger.old.switch[old]]]
+    upper = upper[ledger.failed[upper] | stuck[ledger.desired.switch[upper]]]
+    return asked.marked(np.concatenate([ledger.old_pair[old], ledger.pair[upper]]))
 
 
 def next_steps(ledger: Ledger, switches: Switches) -> list[Step]:
@@ -162,6 +213,7 @@ def steps_of(ledger: Ledger, todo: Agenda, switches: Switches) -> list[Step]:
     """
     where = (
         ledger.desired.switch[todo.sets],
+        ledger.old.switch[todo.widens],
         ledger.old.switch[todo.deletes],
         ledger.desired.switch[todo.withdraws],
     )
@@ -180,32 +232,34 @@ def _left(ledger: Ledger) -> Ints:
     return (unmade + unbroken).astype(np.int64)
 
 
-Part = tuple[int, Ints, Ints, Ints]
+Part = tuple[int, Ints, Ints, Ints, Ints]
 """A switch, and its rows as in ``Step``."""
 
 
 def _parts(todo: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[Part]:
     """The rows of an agenda, by ready switch."""
     columns = []
-    for rows, of in zip((todo.sets, todo.deletes, todo.withdraws), where, strict=True):
+    kinds = (todo.sets, todo.widens, todo.deletes, todo.withdraws)
+    for rows, of in zip(kinds, where, strict=True):
         kept = np.flatnonzero(ready[of])
         order = kept[np.argsort(of[kept], kind="stable")]
         columns.append((rows[order], of[order]))
     for switch in distinct(np.concatenate([of for _, of in columns])).tolist():
-        sets, deletes, withdraws = (
+        sets, widens, deletes, withdraws = (
             rows[slice(*np.searchsorted(of, [switch, switch + 1]))] for rows, of in columns
         )
-        yield switch, sets, deletes, withdraws
+        yield switch, sets, widens, deletes, withdraws
 
 
 def _step(ledger: Ledger, part: Part, left: Ints) -> Step:
-    switch, sets, deletes, withdraws = part
+    switch, sets, widens, deletes, withdraws = part
     gone = int(np.count_nonzero(ledger.partner[deletes] == NONE))
     whole = not len(withdraws) and int(left[switch]) == len(sets) + gone
     return Step(
         switch,
         ledger.knowledge.mode(switch),
         sets,
+        widens,
         deletes,
         withdraws,
         sweep=False,
@@ -220,4 +274,4 @@ def _closing(ledger: Ledger, ready: Bools, left: Ints) -> Iterator[Step]:
     crowded = knowledge.unknown & knowledge.full
     for switch in np.flatnonzero(ready & (done | crowded)).tolist():
         sweep, completes = bool(knowledge.unknown[switch]), bool(left[switch] == 0)
-        yield Step(switch, knowledge.mode(switch), none, none, none, sweep, completes)
+        yield Step(switch, knowledge.mode(switch), none, none, none, none, sweep, completes)

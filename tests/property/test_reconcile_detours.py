@@ -1,0 +1,96 @@
+"""Links die in the middle of a rollout, and every switch knows: no packet comes back.
+
+Whatever of two plans, or of more, switches hold at a moment, packets arrive on what is left of
+the fabric: over entries whose ways carry, and the underlay, which has settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_agent.fib import Link
+from heddle_controller.model.fabric import State
+from tests.property.test_reconcile_rollout import Rollout
+from tests.unit.reconcile.network import QPS, Network, out_arcs
+from tests.unit.reconcile.switches import Way
+
+FIRST_PORT = 49152
+MOST_LOSSES = 12
+
+
+@dataclass
+class Knowing(Network):
+    """Switches that know just which links are down, over an underlay that knows as well."""
+
+    down: frozenset[Link] = frozenset()
+
+    def falls(self, switch: str, way: Way) -> bool:
+        """Where a link of its way is down."""
+        return bool(self.down & {Link.between(switch, way[0].node, way[0].key), *way[2]})
+
+
+class Losing(Rollout):
+    """After every operation packets are walked for each of some losses that may come just then."""
+
+    def __init__(self, seed: int) -> None:
+        self.losses: list[tuple[int, ...]] = []
+        super().__init__(seed)
+        links = range(self.fabric.link_count - len(self.switches))  # between switches
+        every = [(), *((row,) for row in links), *combinations(links, 2)]
+        self.losses = self.random.sample(every, min(MOST_LOSSES, len(every)))
+        self.worlds = [*self._worlds()]
+
+    def _worlds(self) -> Iterator[Knowing]:
+        for lost in self.losses:
+            fabric = self.fabric.with_links(dict.fromkeys(lost, State.DOWN))
+            down = frozenset(self.link(row) for row in lost)
+            yield Knowing(fabric, self.network.tables, down=down)
+
+    def check(self) -> None:
+        """No packet loops or vanishes, whichever of the losses there is."""
+        super().check()
+        if not self.losses:
+            return
+        for world in self.worlds:
+            head = world.fabric.structure.head
+            for source, destination in self.pairs:
+                (first,) = out_arcs(world.fabric, source)
+                if int(head[first]) not in world.distance(destination):
+                    continue
+                for port in range(FIRST_PORT, FIRST_PORT + QPS):
+                    trouble = world.trouble(source, destination, port)
+                    lost = sorted(world.down)
+                    assert not trouble, f"{source}->{destination}:{port}, lost {lost}: {trouble}"
+
+
+seeds = st.integers(0, 2**32)
+
+
+@settings(max_examples=60)
+@given(seeds)
+def test_no_loss_sends_packets_back(seed: int) -> None:
+    """From one random plan to another and a third, and then over what was half done."""
+    rollout = Losing(seed)
+    for _ in range(2):
+        rollout.finish()
+        rollout.supersede()
+    rollout.finish()
+
+
+@settings(max_examples=60)
+@given(seeds)
+def test_no_loss_sends_packets_back_half_way(seed: int) -> None:
+    """Nor where plans come while others are being rolled out."""
+    rollout = Losing(seed)
+    events: list[Callable[[], None]] = [rollout.answer, rollout.answer, rollout.supersede]
+    for _ in range(25):
+        rollout.send()
+        event = rollout.random.choice(events)
+        if rollout.under_way or event == rollout.supersede:
+            event()
+    rollout.finish()

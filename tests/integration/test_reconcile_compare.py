@@ -68,7 +68,7 @@ class Comparing(House):
 
     def world(self, store: Store, gateway: AgentGateway) -> World:
         """What the controller is given."""
-        engine = replace(ENGINE, repairer=self.repairer, verify=lambda _: None)
+        engine = replace(ENGINE, repairer=self.repairer, verify=lambda *_: None)
         settings = replace(SETTINGS, compare_after=SOON, worth_moving=self.worth_moving)
         return replace(super().world(store, gateway), engine=engine, settings=settings)
 

@@ -71,15 +71,19 @@ def match_codes(sets: Sequence[Entries]) -> list[Ints]:
 
 def _same_content(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) -> Bools:
     """Whether rows that stand in parallel send packets the same way at the same risk."""
-    a, b = old.take(old_rows), new.take(new_rows)
-    same: Bools = (a.primary == b.primary) & (a.backup == b.backup)
-    lengths = np.diff(a.risk_first)
-    same &= lengths == np.diff(b.risk_first)
+    same: Bools = old.primary[old_rows] == new.primary[new_rows]
+    same &= old.backup[old_rows] == new.backup[new_rows]
+    begin, end = new.risk_first[new_rows], new.risk_first[new_rows + 1]
+    lengths = end - begin
+    same &= lengths == old.risk_first[old_rows + 1] - old.risk_first[old_rows]
     rows = np.flatnonzero(same & (lengths > 0))
+    lengths, begin, was = lengths[rows], begin[rows], old.risk_first[old_rows[rows]]
+    first = np.cumsum(lengths) - lengths
+    within = np.arange(int(lengths.sum())) - np.repeat(first, lengths)
+    left = old.risk_links[np.repeat(was, lengths) + within]
+    equal = left == new.risk_links[np.repeat(begin, lengths) + within]
     if len(rows):
-        left, right = a.take(rows), b.take(rows)
-        equal = left.risk_links == right.risk_links
-        same[rows] = np.logical_and.reduceat(equal, left.risk_first[:-1])
+        same[rows] = np.logical_and.reduceat(equal, first)
     return same
 
 

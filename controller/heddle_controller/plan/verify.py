@@ -11,11 +11,12 @@ do not join its ends.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE
+from heddle_controller.model.fabric import NONE, Ints
 from heddle_controller.model.load import arc_loads, worst_by_tier
 from heddle_controller.model.plan import Certificate, Paths, Plan
 from heddle_controller.plan.programs import entries_of
@@ -38,14 +39,18 @@ class PlanInvalid(Exception):  # noqa: N818  # a word of the design: a plan is v
         return f"the plan is invalid: {self.problems[0]}" + (f" (and {more} more)" if more else "")
 
 
-def verify_plan(plan: Plan) -> None:
+def verify_plan(plan: Plan, known: Plan | None = None) -> None:
     """Check a plan whole.
+
+    ``known`` is a plan that passed. What is found here to stand arc by arc as it stands there is
+    not asked a second time whether it leads from end to end. What hangs on the state of links, on
+    all paths of a flow or on their loads is asked of every row all the same.
 
     Raises:
         PlanInvalid: anything at all is wrong with it.
     """
     # Later checks stand on earlier ones: each group runs on what the one before let pass.
-    for group in (_shape, _routes, _figures):
+    for group in (_shape, partial(_routes, known=known), _figures):
         if problems := [*islice(group(plan), MOST_TOLD)]:
             raise PlanInvalid(problems)
 
@@ -65,13 +70,30 @@ def _shape(plan: Plan) -> Iterator[str]:
 _WHOSE = ("flow", "first_qp", "last_qp")
 
 
-def _routes(plan: Plan) -> Iterator[str]:
+def _routes(plan: Plan, known: Plan | None = None) -> Iterator[str]:
     yield from _coverage(plan)
-    yield from _told(plan, "path", way_faults(plan, plan.paths))
+    rows = _new_rows(plan, known)
+    yield from _told(plan, "path", way_faults(plan, plan.paths, rows))
     empty = np.flatnonzero(np.diff(plan.paths.first) == 0).tolist()
     yield from _told(plan, "path", ((row, "has no links") for row in empty))
-    yield from _told(plan, "backup", way_faults(plan, plan.backups))
-    yield from _told(plan, "backup", useless_faults(plan))
+    yield from _told(plan, "backup", way_faults(plan, plan.backups, rows))
+    yield from _told(plan, "backup", useless_faults(plan, rows))
+
+
+def _new_rows(plan: Plan, known: Plan | None) -> Ints:
+    """Rows of which path or backup is not just that of the known plan; all where rows differ."""
+    everything = np.arange(len(plan.paths), dtype=np.int64)
+    if known is None or known.fabric.structure is not plan.fabric.structure:
+        return everything
+    if not plan.flows.same_as(known.flows):
+        return everything
+    new = np.zeros(len(everything), dtype=np.bool_)
+    for now, was in ((plan.paths, known.paths), (plan.backups, known.backups)):
+        if not (np.array_equal(now.first, was.first) and np.array_equal(now.flow, was.flow)):
+            return everything
+        places = np.flatnonzero(now.arcs != was.arcs)
+        new[np.searchsorted(now.first, places, side="right") - 1] = True
+    return np.flatnonzero(new)
 
 
 def _told(plan: Plan, what: str, faults: Iterator[Fault]) -> Iterator[str]:

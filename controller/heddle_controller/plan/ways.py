@@ -41,11 +41,15 @@ def _outside(rows: Ints, count: int) -> bool:
     return bool(((rows < 0) | (rows >= count)).any())
 
 
-def way_faults(plan: Plan, paths: Paths) -> Iterator[Fault]:
-    """What is wrong with paths that have arcs, those without passed over."""
-    rows = np.flatnonzero(np.diff(paths.first) > 0)
-    yield from _end_faults(plan, paths, rows)
-    yield from _course_faults(plan, paths)
+def way_faults(plan: Plan, paths: Paths, rows: Ints) -> Iterator[Fault]:
+    """What is wrong with paths that have arcs, those without passed over.
+
+    Where they lead is asked of some rows, over which links of all.
+    """
+    some = paths.take(rows)
+    ends = np.flatnonzero(np.diff(some.first) > 0)
+    for faults in (_end_faults(plan, some, ends), _course_faults(plan, some)):
+        yield from ((int(rows[row]), reason) for row, reason in faults)
     yield from _state_faults(plan, paths)
 
 
@@ -95,10 +99,14 @@ def _by_ordinal(paths: Paths, values: Ints) -> Ints:
 
 def _state_faults(plan: Plan, paths: Paths) -> Iterator[Fault]:
     """Links that are down, and links in maintenance where there is a way round."""
-    fabric, owner = plan.fabric, paths.owner()
-    for at in np.flatnonzero(~fabric.carries[paths.arcs]).tolist():
+    fabric = plan.fabric
+    poor = np.flatnonzero(~fabric.plannable[paths.arcs])
+    if not len(poor):
+        return
+    owner = paths.owner()
+    for at in poor[~fabric.carries[paths.arcs[poor]]].tolist():
         yield int(owner[at]), f"crosses {_link(plan, paths, at)}, which is down"
-    drained = np.flatnonzero((fabric.carries & ~fabric.plannable)[paths.arcs])
+    drained = poor[fabric.carries[paths.arcs[poor]]]
     if not len(drained):
         return
     avoidable = _joined_by_plannable(plan, paths.flow[owner[drained]])
@@ -126,15 +134,15 @@ def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:
     return np.array([joined[row] for row in flow.tolist()], dtype=np.bool_)
 
 
-def useless_faults(plan: Plan) -> Iterator[Fault]:
-    """Backups that are the very path they stand in for.
+def useless_faults(plan: Plan, rows: Ints) -> Iterator[Fault]:
+    """Backups, of some rows, that are the very path they stand in for.
 
     Sharing some links is no fault: a graph may have no other way, and where the two
     part the backup still helps. No entry sends packets into a link it is at risk of.
     """
     paths, backups = plan.paths, plan.backups
-    same = np.diff(paths.first) == np.diff(backups.first)
-    rows = np.flatnonzero(same & (np.diff(paths.first) > 0))
+    lengths = np.diff(paths.first)[rows]
+    rows = rows[(lengths == np.diff(backups.first)[rows]) & (lengths > 0)]
     ways = paths.take(rows)
     equal = ways.arcs == backups.take(rows).arcs
     if len(rows):

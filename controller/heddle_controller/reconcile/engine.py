@@ -37,6 +37,14 @@ class EntriesOf(Protocol):
         ...
 
 
+class Verify(Protocol):
+    """Raises where a plan must not be used."""
+
+    def __call__(self, plan: Plan, known: Plan | None = None) -> None:
+        """Check a plan; ``known`` is one that passed, and need not be looked at twice."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Every function is pure, and may raise: the loop then keeps the plan it has."""
@@ -49,7 +57,7 @@ class Engine:
     """``solve.repair.Repairer``."""
     prove: Callable[[Plan], Certificate]
     """``solve.proof.prove``."""
-    verify: Callable[[Plan], None]
+    verify: Verify
     """``plan.verify.verify_plan``."""
     entries_of: EntriesOf
     """``plan.revision.entries_after``."""

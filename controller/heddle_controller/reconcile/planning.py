@@ -16,13 +16,13 @@ Pure but for the time it takes, and run in a thread. What is planned how:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
@@ -36,6 +36,15 @@ Of changes that are no losses; what is compared in the background has a setting.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """All that flows of an intent follow from: its jobs and demands by name and etag."""
+
+    structure: Structure
+    jobs: tuple[tuple[str, str], ...]
+    demands: tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
     """What the intent comes to on its fabric."""
@@ -44,6 +53,8 @@ class Wanted:
     flows: Flows
     refused: tuple[tuple[str, str], ...]
     """Jobs and demand sets that the fabric cannot have, and why."""
+    asked: _Asked | None = None
+    """What the flows follow from; None where nobody has said."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,11 +66,20 @@ class Planned:
     changed_count: int
 
 
-def wanted_of(intent: Intent, engine: Engine) -> Wanted:
+def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wanted:
     """The flows of all jobs and demand sets.
 
-    One that was admitted but does not fit (any more) is left out, not the others.
+    One that was admitted but does not fit (any more) is left out, not the others. ``known`` is
+    what came out of this before: where jobs, demands and structure are those of then, so are the
+    flows, for they hang on nothing else.
     """
+    asked = _Asked(
+        intent.fabric.structure,
+        tuple((record.job.name, record.etag) for record in intent.jobs),
+        tuple((demands.name, demands.etag) for demands in intent.demands),
+    )
+    if known is not None and known.asked == asked:
+        return replace(known, fabric=intent.fabric)
     weights = {record.job.name: record.job.priority for record in intent.jobs}
     parts, refused = [], []
     for record in intent.jobs:
@@ -78,7 +98,7 @@ def wanted_of(intent: Intent, engine: Engine) -> Wanted:
             taken.update(demands.demands.ids)
         except InputError as error:
             refused.append((demands.name, str(error)))
-    return Wanted(intent.fabric, concatenate(parts), tuple(refused))
+    return Wanted(intent.fabric, concatenate(parts), tuple(refused), asked)
 
 
 def same_input(plan: Plan, wanted: Wanted) -> bool:
@@ -104,12 +124,19 @@ def make_plan(
     Raises:
         Exception: whatever the last attempt failed with.
     """
-    plan = _best(wanted, previous, repair, engine)
+    plan = _best(wanted, previous, repair, engine, before[0] if before else None)
     changed = len(engine.changed_flows(previous, plan)) if previous is not None else 0
     return Planned(plan, engine.entries_of(plan, before), changed)
 
 
-def _best(wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: Engine) -> Plan:
+def _best(
+    wanted: Wanted,
+    previous: Plan | None,
+    repair: Repair | None,
+    engine: Engine,
+    known: Plan | None,
+) -> Plan:
+    """The plan to have; ``known`` is one that was verified here."""
     fabric, flows = wanted.fabric, wanted.flows
 
     def anew() -> Plan:
@@ -118,7 +145,7 @@ def _best(wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: 
     if previous is None or repair is None:
         return anew()
     try:
-        repaired = _verified(repair.repair(fabric, flows), engine)
+        repaired = _verified(repair.repair(fabric, flows), engine, known)
     except Exception:  # noqa: BLE001 - whatever is wrong with the repair, a new plan may do
         return anew()
     if only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING:
@@ -166,8 +193,8 @@ def _wins(fresh: Plan, plan: Plan, worth_moving: float) -> bool:
     return gain >= worth_moving
 
 
-def _verified(plan: Plan, engine: Engine) -> Plan:
-    engine.verify(plan)
+def _verified(plan: Plan, engine: Engine, known: Plan | None = None) -> Plan:
+    engine.verify(plan, known)
     return plan
 
 

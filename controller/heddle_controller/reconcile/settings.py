@@ -16,7 +16,8 @@ class ReconcileSettings:
     debounce: float = 0.005
     """Changes that follow one another so closely are planned as one..."""
     debounce_most: float = 0.1
-    """...but none waits longer than this for those that follow."""
+    """...but none waits longer than this for those that follow, and the first after so much quiet
+    does not wait at all."""
     retry_first: float = 1.0
     """Until planning is tried again after it failed; twice as long each time."""
     retry_last: float = 60.0

@@ -80,11 +80,15 @@ class Worker:
         """Of the intent that the newest plan answers to; None while there is no such."""
         self._committed: Committed | None = None
         self._account = Account()
+        self._wanted: Wanted | None = None
+        """Of the intent that was read last."""
         self._made: tuple[Plan, Entries] | None = None
         """The newest plan whose entries were made here, and not by another release perhaps."""
         self._repair: Repair | None = None
         self._delay = world.settings.retry_first
         self._retry_at: float | None = None
+        self._idle_since: float | None = None
+        """When all was done that there was to do; None while it never was."""
         self._comparison: asyncio.Task[None] | None = None
         self._thinking: asyncio.Task[Planned | Certificate | None] | None = None
         self._offer: Offer | None = None
@@ -118,6 +122,7 @@ class Worker:
             try:
                 await self._reconcile()
                 await self._take_offer()
+                self._idle_since = self._world.clock.monotonic()
             except StaleEpoch:
                 raise
             except PortError as error:  # the store is away, or another plan came between
@@ -126,9 +131,15 @@ class Worker:
                 self._try_again()
 
     async def _settle(self) -> None:
-        """Let changes that come together be planned together, but not for ever."""
+        """Let changes that come together be planned together, but not for ever.
+
+        The first after some quiet goes at once: most often it is a lost link, and comes alone.
+        """
         clock, settings = self._world.clock, self._world.settings
-        end = clock.monotonic() + settings.debounce_most
+        now = clock.monotonic()
+        if self._idle_since is not None and now >= self._idle_since + settings.debounce_most:
+            return
+        end = now + settings.debounce_most
         while self._wake.is_set() and clock.monotonic() < end:
             self._wake.clear()
             await clock.sleep(settings.debounce)
@@ -148,7 +159,8 @@ class Worker:
         intent = await world.store.intent(fabric)
         start = world.clock.monotonic()
         try:
-            wanted = await asyncio.to_thread(wanted_of, intent, world.engine)
+            wanted = await asyncio.to_thread(wanted_of, intent, world.engine, self._wanted)
+            self._wanted = wanted
             planned = await self._plan(wanted)
         except Exception as error:  # noqa: BLE001 - whatever planning fails with, the loop lives on
             await self._in_trouble(intent, error)

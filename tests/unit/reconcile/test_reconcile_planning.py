@@ -157,7 +157,7 @@ class Scripted:
 
 def choose(plan: Plan, after: Wanted, script: Scripted) -> tuple[str, list[str]]:
     """Which plan is taken, and what was asked for."""
-    engine = replace(script.engine(), verify=lambda _: None)
+    engine = replace(script.engine(), verify=lambda *_: None)
     planned = make_plan(after, plan, script, engine)
     return planned.plan.notes[0], script.asked
 
@@ -194,7 +194,7 @@ def test_where_repair_fails_all_is_planned_anew(plan: Plan) -> None:
     after = wanted(down(FABRIC, "l0.0", "s0.0"), J1)
     assert choose(plan, after, Scripted(repaired=None)) == ("fresh", ["repair", "solve"])
 
-    def verify(made: Plan) -> None:
+    def verify(made: Plan, _: Plan | None = None) -> None:
         if made.notes == ("repaired",):
             raise ValueError("unsound")
 
@@ -235,7 +235,7 @@ def test_a_plan_gives_way_to_one_that_wins_by_the_threshold(
     """Only a plan made anew that is better by a tenth, and leaves nobody out, is worth it."""
     stands = replace(plan, certificate=Certificate(before, 1.0, "cut"))
     script = Scripted(fresh=fresh, fresh_unrouted=unrouted)
-    engine = replace(script.engine(), verify=lambda _: None)
+    engine = replace(script.engine(), verify=lambda *_: None)
     better = better_anew(stands, engine, 0.1)
     assert (better is not None) == bool(taken)
     assert script.asked == (["solve"] if before == 2.0 else [])

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1.demand_pb2_grpc import DemandServiceServicer
+from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
@@ -48,20 +49,23 @@ class DemandService(DemandServiceServicer):
     ) -> pb.DemandSet:
         """Stored when the client half-closes; a broken stream never gets here."""
         name, request_id = "", ""
-        demands: list[pb.FlowDemand] = []
-        first = True
+        parts: list[Demands] = []
+        count, first = 0, True
         async for message in request_iterator:
             if first:
                 name, request_id, first = message.name, message.request_id, False
             elif message.name or message.request_id:
                 raise refuse("request", "name", "it belongs in the first message only")
-            demands.extend(message.demands)
-            if len(demands) > MAX_DEMANDS:
+            count += len(message.demands)
+            if count > MAX_DEMANDS:
                 text = f"a set holds at most {MAX_DEMANDS} flows: divide it into several sets"
                 raise exhausted("TOO_MANY_DEMANDS", text)
+            # Piece by piece: to let go of all messages at once would keep others waiting.
+            before = count - len(message.demands)
+            parts.append(await asyncio.to_thread(codec.demands_from_pb, message.demands, before))
         fabric, of_set = names.parse_demands(name, "name")
         asked = request_of(request_id)
-        columns = await asyncio.to_thread(codec.demands_from_pb, demands)
+        columns = await asyncio.to_thread(codec.joined, parts)
         record = await self._intake.put_demands(fabric, of_set, columns, request=asked)
         return codec.record_to_pb(fabric, record)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from google.protobuf import text_format
 
@@ -140,6 +142,24 @@ def test_a_demand_without_id_or_with_an_unknown_class_is_named() -> None:
     bad = demand_pb2.FlowDemand(flow="g", traffic_class=9)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"demands\[1\]\.traffic_class"):
         demand_codec.demands_from_pb([good, bad])
+
+
+def test_demands_told_in_parts() -> None:
+    """They come to what they would in one piece, and a fault is named by its place in all."""
+    told = [
+        demand_pb2.FlowDemand(flow=f"f{row}", source="a", destination="b", gbps=row, qps=row)
+        for row in range(7)
+    ]
+    whole = demand_codec.demands_from_pb(told)
+    for cuts in ((0, 7), (0, 3, 7), (0, 1, 1, 5, 7)):
+        parts = [demand_codec.demands_from_pb(told[a:b], a) for a, b in pairwise(cuts)]
+        assert plain(demand_codec.joined(parts)) == plain(whole)
+    assert len(demand_codec.joined([])) == 0
+    with pytest.raises(InputError, match=r"demands\[5\]\.flow"):
+        demand_codec.demands_from_pb([demand_pb2.FlowDemand(source="a")], 5)
+    bad = demand_pb2.FlowDemand(flow="f", traffic_class=99)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"demands\[6\]\.traffic_class"):
+        demand_codec.demands_from_pb([told[0], bad], 5)
 
 
 @pytest.mark.parametrize("state", list(State))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -14,8 +15,12 @@ from heddle_controller.reconcile.records import DemandRecord
 from heddle_controller.serve.codec import common, names
 
 
-def demands_from_pb(demands: Sequence[pb.FlowDemand], field: str = "demands") -> Demands:
+def demands_from_pb(
+    demands: Sequence[pb.FlowDemand], before: int = 0, field: str = "demands"
+) -> Demands:
     """Demands as columns; what they mean in a fabric is checked by ``model.demand.resolve``.
+
+    ``before`` is how many of the same list came before these.
 
     Raises:
         InputError: when a traffic class is unknown, a flow has no id, or more QPs
@@ -24,13 +29,15 @@ def demands_from_pb(demands: Sequence[pb.FlowDemand], field: str = "demands") ->
     classes = [d.traffic_class for d in demands]
     for row, demand in enumerate(demands):
         if not demand.flow:
-            raise refuse("request", f"{field}[{row}].flow", "it is empty: give each flow an id")
+            raise refuse(
+                "request", f"{field}[{before + row}].flow", "it is empty: give each flow an id"
+            )
         if demand.qps > SOURCE_PORT_COUNT:
             reason = f"qps is {demand.qps}; give 1 to {SOURCE_PORT_COUNT}"
             raise refuse("request", f"flow {demand.flow!r}", reason)
     known = {
-        value: int(common.class_from_pb(value, f"{field}[{classes.index(value)}].traffic_class"))
-        for value in set(classes)
+        value: int(common.class_from_pb(value, f"{field}[{before + row}].traffic_class"))
+        for value, row in {value: classes.index(value) for value in set(classes)}.items()
     }
     return Demands(
         ids=tuple(d.flow for d in demands),
@@ -41,6 +48,25 @@ def demands_from_pb(demands: Sequence[pb.FlowDemand], field: str = "demands") ->
         phase=tuple(d.phase for d in demands),
         qps=np.array([d.qps or 1 for d in demands], dtype=np.int64),
         traffic_class=np.array([known[value] for value in classes], dtype=np.int64),
+    )
+
+
+def joined(parts: Sequence[Demands]) -> Demands:
+    """Demands that were told in parts, in their order."""
+    whole = [*parts, demands_from_pb(())]
+
+    def words(column: str) -> tuple[str, ...]:
+        return tuple(chain.from_iterable(getattr(part, column) for part in whole))
+
+    return Demands(
+        ids=words("ids"),
+        source=words("source"),
+        destination=words("destination"),
+        gbps=np.concatenate([part.gbps for part in whole]),
+        job=words("job"),
+        phase=words("phase"),
+        qps=np.concatenate([part.qps for part in whole]),
+        traffic_class=np.concatenate([part.traffic_class for part in whole]),
     )
 
 

@@ -29,7 +29,7 @@ from heddle_controller.reconcile.rollout.report import Reporter
 from heddle_controller.reconcile.rollout.sessions import introduced
 from heddle_controller.reconcile.rollout.steps import Agenda, Step, Switches, agenda, steps_of
 from heddle_controller.reconcile.rollout.target import RolloutSettings, Target
-from heddle_controller.reconcile.southbound import AgentSession, Push
+from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
 from heddle_controller.reconcile.waiting import pause
 
 STORE_RETRY = 1.0
@@ -207,8 +207,13 @@ class Rollout:
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
         task = asyncio.ensure_future(self._gateway.push(session, push))
-        task.add_done_callback(lambda _: self._wake.set())
+        task.add_done_callback(self._answered)
         self._presence.sent[session.switch] = Sent(session, step, push, now, task)
+
+    def _answered(self, task: asyncio.Task[PushReport]) -> None:
+        if not task.cancelled():
+            task.exception()  # taken here: the epoch may be over, and nobody look any more
+        self._wake.set()
 
     def _measure(self, sent: Sent, failures: int) -> None:
         seconds = self._clock.monotonic() - sent.time

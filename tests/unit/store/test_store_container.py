@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,53 @@ def test_plan_round_trip() -> None:
     assert plain(back) == plain((plan, program))
     with pytest.raises(DamagedError):
         unpack_plan(pack({}, {}), plan.fabric.structure)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plan_in_many_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut anywhere, and with pieces remembered of a plan before, every column comes back."""
+    random = np.random.default_rng(seed)
+    monkeypatch.setattr("heddle_controller.store.codec.plans.FLOWS_A_PIECE", 1 + seed)
+    monkeypatch.setattr("heddle_controller.store.codec.plans.NODES_A_PIECE", 1 + seed)
+    plan = plan_of(clos(4, 3, 4))
+    program = program_of(plan, 3, 7, 9)
+    for _ in range(3):
+        rows = np.flatnonzero(random.random(len(program.entries)) < 0.8)
+        program = replace(program, entries=program.entries.take(rows))
+        packed = pack_plan(plan, program)
+        assert plain(unpack_plan(packed, plan.fabric.structure)) == plain((plan, program))
+    for cut in (5, 9, len(packed) // 2, len(packed) - 1):
+        with pytest.raises(DamagedError):
+            unpack_plan(packed[:cut], plan.fabric.structure)
+
+
+def test_a_plan_of_the_release_before() -> None:
+    """One container with the bounds of compressed rows is read as ever."""
+    plan = plan_of(clos())
+    program = program_of(plan, 3, 7, 9)
+    certificate, flows = plan.certificate, plan.flows
+    tiers = [[one.tier, one.max_utilization, one.lower_bound] for one in certificate.tiers]
+    figures = [certificate.max_utilization, certificate.lower_bound, certificate.proof, tiers]
+    meta = {
+        "ids": flows.ids,
+        "job_names": flows.job_names,
+        "phase_names": flows.phase_names,
+        "certificate": figures,
+        "unrouted": list(plan.unrouted.items()),
+        "notes": plan.notes,
+        "program": [program.epoch, program.generation, program.intent_version],
+    }
+    kept: dict[str, Any] = {
+        "link_state": plan.fabric.link_state,
+        "node_state": plan.fabric.node_state,
+    }
+    parts = {"flows": flows, "paths": plan.paths, "backups": plan.backups}
+    for name, part in {**parts, "entries": program.entries}.items():
+        for one in fields(part):
+            if isinstance(getattr(part, one.name), np.ndarray):
+                kept[f"{name}.{one.name}"] = getattr(part, one.name)
+    back = unpack_plan(pack(meta, kept), plan.fabric.structure)
+    assert plain(back) == plain((plan, program))
 
 
 def test_demands_round_trip() -> None:

@@ -32,7 +32,16 @@ class DamagedError(ValueError):
 
 def pack(meta: Mapping[str, Any], columns: Mapping[str, Column]) -> bytes:
     """One piece of bytes; columns have one dimension and are int64 or float64."""
-    narrow = {name: _narrowed(column) for name, column in columns.items()}
+    return pack_raw(raw(meta, {name: narrowed(column) for name, column in columns.items()}))
+
+
+def pack_raw(content: bytes) -> bytes:
+    """One piece of bytes of what ``raw`` gave."""
+    return MAGIC + zlib.compress(content, LEVEL)
+
+
+def raw(meta: Mapping[str, Any], narrow: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """What is compressed, of columns that ``narrowed`` gave."""
     header = orjson.dumps(
         {
             "meta": meta,
@@ -40,8 +49,8 @@ def pack(meta: Mapping[str, Any], columns: Mapping[str, Column]) -> bytes:
         },
         option=orjson.OPT_NON_STR_KEYS,
     )
-    raw = [len(header).to_bytes(4, "big"), header, *(c.tobytes() for c in narrow.values())]
-    return MAGIC + zlib.compress(b"".join(raw), LEVEL)
+    begin = len(header).to_bytes(4, "big")
+    return b"".join([begin, header, *(c.tobytes() for c in narrow.values())])
 
 
 def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -53,29 +62,30 @@ def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     if packed[: len(MAGIC)] != MAGIC:
         raise DamagedError("does not begin as a record of the store does")
     try:
-        raw = zlib.decompress(packed[len(MAGIC) :])
-        start = 4 + int.from_bytes(raw[:4], "big")
-        header = orjson.loads(raw[4:start])
-        columns, end = _columns(header["columns"], raw, start)
+        content = zlib.decompress(packed[len(MAGIC) :])
+        start = 4 + int.from_bytes(content[:4], "big")
+        header = orjson.loads(content[4:start])
+        columns, end = _columns(header["columns"], content, start)
     except (zlib.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DamagedError(str(error)) from error
-    if end != len(raw):
-        raise DamagedError(f"has {len(raw) - end} bytes too many")
+    if end != len(content):
+        raise DamagedError(f"has {len(content) - end} bytes too many")
     return header["meta"], columns
 
 
-def _columns(listed: list[Any], raw: bytes, start: int) -> tuple[dict[str, Any], int]:
+def _columns(listed: list[Any], content: bytes, start: int) -> tuple[dict[str, Any], int]:
     columns: dict[str, Any] = {}
     for name, kind, length in listed:
         if kind not in _TYPES or length < 0:  # -1 would be "all that is left" to numpy
             raise DamagedError(f"column {name!r} has type {kind!r} and length {length!r}")
-        column = np.frombuffer(raw, dtype=kind, count=length, offset=start)
+        column = np.frombuffer(content, dtype=kind, count=length, offset=start)
         start += column.nbytes
         columns[name] = column.astype(np.float64 if kind == "float64" else np.int64)
     return columns, start
 
 
-def _narrowed(column: Column) -> npt.NDArray[Any]:
+def narrowed(column: Column) -> npt.NDArray[Any]:
+    """The same numbers in the narrowest type that holds them all."""
     if column.dtype.kind == "f":
         return np.ascontiguousarray(column, dtype=np.float64)
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
-from heddle_controller.model.fabric import Fabric, Structure
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Ints, Structure
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate
+from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate, starts
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.store.codec.container import DamagedError, pack, unpack
+from heddle_controller.store.codec.pieces import MAGIC, Table, pack_pieces, table, unpack_pieces
 
 _FLOWS = ("source", "destination", "gbps", "job", "phase", "qps", "traffic_class", "weight")
-_PATHS = ("flow", "first_qp", "last_qp", "first", "arcs")
+_PATHS = ("flow", "first_qp", "last_qp")
 _ENTRIES = (
     "switch",
     "source",
@@ -21,18 +25,17 @@ _ENTRIES = (
     "primary",
     "backup",
     "stage",
-    "risk_first",
-    "risk_links",
 )
+
+
+FLOWS_A_PIECE = 1024
+NODES_A_PIECE = 64
 
 
 def pack_plan(plan: Plan, program: Program) -> bytes:
     """Bytes of a plan and its program, without the structure."""
-    flows, certificate = plan.flows, plan.certificate
+    certificate, entries = plan.certificate, program.entries
     meta = {
-        "ids": flows.ids,
-        "job_names": flows.job_names,
-        "phase_names": flows.phase_names,
         "certificate": [
             certificate.max_utilization,
             certificate.lower_bound,
@@ -43,24 +46,48 @@ def pack_plan(plan: Plan, program: Program) -> bytes:
         "notes": plan.notes,
         "program": [program.epoch, program.generation, program.intent_version],
     }
-    columns = {"link_state": plan.fabric.link_state, "node_state": plan.fabric.node_state}
-    for prefix, part, names in (
-        ("flows", flows, _FLOWS),
-        ("paths", plan.paths, _PATHS),
-        ("backups", plan.backups, _PATHS),
-        ("entries", program.entries, _ENTRIES),
-    ):
-        columns |= {f"{prefix}.{name}": getattr(part, name) for name in names}
-    return pack(meta, columns)
+    states = {"link_state": plan.fabric.link_state, "node_state": plan.fabric.node_state}
+    columns = {name: getattr(entries, name) for name in _ENTRIES}
+    columns |= {"lengths": np.diff(entries.risk_first), "risk_links": entries.risk_links}
+    return pack_pieces(
+        [pack(meta, states), _packed_flows(plan.flows)],
+        [
+            _paths_table("paths", plan.paths),
+            _paths_table("backups", plan.backups),
+            table("entries", columns, entries.switch, NODES_A_PIECE, "risk_links"),
+        ],
+    )
+
+
+def _paths_table(name: str, paths: Paths) -> Table:
+    columns = {one: getattr(paths, one) for one in _PATHS}
+    columns |= {"lengths": np.diff(paths.first), "arcs": paths.arcs}
+    return table(name, columns, paths.flow, FLOWS_A_PIECE, "arcs")
+
+
+def _packed_flows(flows: Flows) -> bytes:
+    """Most plans are of the flows of the one before, so these are packed once for all of them."""
+    for known, packed in _flows:
+        if known is flows:
+            return packed
+    meta = {"table": "flows", "ids": flows.ids}
+    meta |= {"job_names": flows.job_names, "phase_names": flows.phase_names}
+    packed = pack(meta, {name: getattr(flows, name) for name in _FLOWS})
+    _flows.append((flows, packed))
+    return packed
+
+
+_flows: deque[tuple[Flows, bytes]] = deque(maxlen=4)
+"""The newest few, and what they were packed to."""
 
 
 def unpack_plan(packed: bytes, structure: Structure) -> tuple[Plan, Program]:
     """The plan and its program on the structure that they were made on.
 
     Raises:
-        DamagedError: the bytes are not what ``pack_plan`` made.
+        DamagedError: the bytes are not what ``pack_plan`` made, now or in the release before.
     """
-    meta, columns = unpack(packed)
+    meta, columns = unpack_pieces(packed) if packed[: len(MAGIC)] == MAGIC else unpack(packed)
     try:
         return _plan(meta, columns, structure)
     except (KeyError, TypeError, ValueError) as error:
@@ -73,6 +100,12 @@ def _plan(
     def part(prefix: str, names: tuple[str, ...]) -> dict[str, Any]:
         return {name: columns[f"{prefix}.{name}"] for name in names}
 
+    def first(name: str) -> Ints:
+        if name in columns:  # as the release before has it
+            found: Ints = columns[name]
+            return found
+        return starts(columns[f"{name.split('.', maxsplit=1)[0]}.lengths"])
+
     flows = Flows(
         ids=tuple(meta["ids"]),
         job_names=tuple(meta["job_names"]),
@@ -83,12 +116,13 @@ def _plan(
     plan = Plan(
         fabric=Fabric(structure, columns["link_state"], columns["node_state"]),
         flows=flows,
-        paths=Paths(**part("paths", _PATHS)),
-        backups=Paths(**part("backups", _PATHS)),
+        paths=Paths(**part("paths", (*_PATHS, "arcs")), first=first("paths.first")),
+        backups=Paths(**part("backups", (*_PATHS, "arcs")), first=first("backups.first")),
         certificate=Certificate(worst, bound, proof, tuple(TierCertificate(*t) for t in tiers)),
         unrouted={int(row): str(reason) for row, reason in meta["unrouted"]},
         notes=tuple(meta["notes"]),
     )
     epoch, generation, intent_version = meta["program"]
-    entries = Entries(**part("entries", _ENTRIES))
+    rows = part("entries", (*_ENTRIES, "risk_links"))
+    entries = Entries(**rows, risk_first=first("entries.risk_first"))
     return plan, Program(epoch, generation, intent_version, entries)

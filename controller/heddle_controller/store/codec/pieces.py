@@ -1,0 +1,118 @@
+"""Long tables in pieces, so that a plan that differs little from the last is packed in little time.
+
+A piece is a container of its own, of some rows of one table. Cuts go by content (flows or switches
+in blocks of so many), not by place: where rows come or go, the pieces before and after stay what
+they were. What a piece was compressed to is remembered by a hash of what went in; nothing else is
+remembered, and what comes out is whole and the same whoever packed it, and whatever came before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heddle_controller.model.fabric import Ints
+from heddle_controller.store.codec.container import DamagedError, narrowed, pack_raw, raw, unpack
+
+MAGIC = b"HDL2"
+KEPT = 4096
+"""Pieces remembered, in all some tens of megabytes at most."""
+_SIZE = 4
+
+_known: OrderedDict[bytes, bytes] = OrderedDict()
+_lock = Lock()  # plans of several fabrics are packed in several threads
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns of one table, and where they are cut: as many bounds for each, the ends included."""
+
+    name: str
+    columns: Mapping[str, npt.NDArray[Any]]
+    bounds: Mapping[str, Ints]
+
+
+def table(name: str, columns: Mapping[str, Ints], key: Ints, block: int, long: str = "") -> Table:
+    """A table cut where ``key``, an ascending number a row, enters another block of so many.
+
+    Where it has compressed rows, "lengths" says how many elements of column ``long`` are of each.
+    """
+    most = int(key[-1]) + 1 if len(key) else 0
+    cuts = np.searchsorted(key, np.arange(block, most, block))
+    rows = np.concatenate([[0], cuts, [len(key)]])
+    bounds = dict.fromkeys(columns, rows)
+    if long:
+        bounds[long] = np.concatenate([[0], np.cumsum(columns["lengths"])])[rows]
+    return Table(name, {key: narrowed(column) for key, column in columns.items()}, bounds)
+
+
+def pack_pieces(heads: Iterable[bytes], tables: Iterable[Table]) -> bytes:
+    """Containers, and then the tables, in one piece of bytes.
+
+    JSON parts of containers are told apart by their keys; a "table" is that of their columns.
+    """
+    pieces = list(heads)
+    for one in tables:
+        count = len(next(iter(one.bounds.values()))) - 1
+        bounds = {name: bound.tolist() for name, bound in one.bounds.items()}
+        for part in range(count):
+            rows = {
+                name: column[bounds[name][part] : bounds[name][part + 1]]
+                for name, column in one.columns.items()
+            }
+            pieces.append(_compressed(raw({"table": one.name}, rows)))
+    number = len(pieces).to_bytes(_SIZE, "big")
+    return MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
+
+
+def unpack_pieces(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON parts together, and all columns, those of tables as "table.column".
+
+    Raises:
+        DamagedError: not made by ``pack_pieces``, or changed since.
+    """
+    meta: dict[str, Any] = {}
+    parts: dict[str, list[npt.NDArray[Any]]] = {}
+    for piece in _split(packed):
+        told, found = unpack(piece)
+        of = f"{told.pop('table')}." if "table" in told else ""
+        meta |= told
+        for name, column in found.items():
+            parts.setdefault(of + name, []).append(column)
+    return meta, {name: np.concatenate(part) for name, part in parts.items()}
+
+
+def _split(packed: bytes) -> Sequence[bytes]:
+    pieces, at = [], len(MAGIC) + _SIZE
+    while at < len(packed):
+        end = at + _SIZE + int.from_bytes(packed[at : at + _SIZE], "big")
+        if end > len(packed):
+            raise DamagedError("ends in the middle of a piece")
+        pieces.append(packed[at + _SIZE : end])
+        at = end
+    count = int.from_bytes(packed[len(MAGIC) : len(MAGIC) + _SIZE], "big")
+    if packed[: len(MAGIC)] != MAGIC or len(pieces) != count:
+        raise DamagedError(f"has {len(pieces)} pieces, and says {count}")
+    return pieces
+
+
+def _compressed(content: bytes) -> bytes:
+    key = hashlib.blake2b(content, digest_size=16).digest()
+    with _lock:
+        found = _known.get(key)
+        if found is not None:
+            _known.move_to_end(key)
+            return found
+    made = pack_raw(content)
+    with _lock:
+        _known[key] = made
+        while len(_known) > KEPT:
+            _known.popitem(last=False)
+    return made

@@ -208,7 +208,7 @@ async def jobs(h: House) -> None:
         gpus = len(nodes.nics_of_host[hosts[0]])
         job = Job(f"job-{name}", hosts, gpus, Parallelism(tp=gpus, dp=len(hosts)))
         spec = job_to_pb(job)
-        h.marks.whole.clear()
+        h.marks.clear()
         await service.SubmitJob(
             placement_pb2.SubmitJobRequest(parent="fabrics/f1", job_id=job.name, spec=spec)
         )

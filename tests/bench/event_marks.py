@@ -49,10 +49,13 @@ class Marks:
     whole: asyncio.Event = field(default_factory=asyncio.Event)
     """All switches hold the newest plan, and the store knows."""
     committed: Any = None
+    before: int = 0
+    """Generation of the newest plan as the event began."""
 
     def clear(self) -> None:
         """Another event begins."""
         self.spans, self.pushes = [], []
+        self.before = 0 if self.committed is None else self.committed.generation
         self.whole.clear()
 
     def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +159,7 @@ def time_store(store: Store, marks: Marks) -> None:
     def recorded(_: object, *, generation: int, switches: list[str], **__: object) -> None:
         marks.held.update(dict.fromkeys(switches, generation))
         done = marks.committed
-        if done is not None and generation == done.generation:
+        if done is not None and generation == done.generation > marks.before:
             wanted = done.plan.fabric.structure.nodes.ids
             rows = np.unique(done.program.entries.switch).tolist()
             if all(marks.held.get(wanted[row], 0) >= generation for row in rows):

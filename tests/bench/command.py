@@ -30,6 +30,7 @@ from tests.bench.full_plan import measure as full_plan
 from tests.bench.gaps import measure as gaps
 from tests.bench.growth import measure as growth
 from tests.bench.hash_seeds import measure as hash_seeds
+from tests.bench.hash_shapes import measure as hash_shapes
 from tests.bench.hashing import measure as hashing
 from tests.bench.health import measure as health
 from tests.bench.healthy import measure as healthy
@@ -51,6 +52,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "gaps": gaps,
     "hashing": hashing,
     "hash-seeds": hash_seeds,
+    "hash-shapes": hash_shapes,
     "plan": full_plan,
     "repair": repair,
     "arrival": arrival,

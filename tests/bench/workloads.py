@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Ints, NodeKind, State
+from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints, NodeKind, State
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate
 from heddle_emulator.topology import three_tier
 from tests.bench.rows import Scale
@@ -115,7 +115,7 @@ def frayed(fabric: Fabric, random: np.random.Generator, share: float) -> Fabric:
     return without(fabric, rows[random.random(len(rows)) < share])
 
 
-def with_speeds(fabric: Fabric, gbps: Ints) -> Fabric:
+def with_speeds(fabric: Fabric, gbps: Ints | Floats) -> Fabric:
     """The fabric with other speeds of its links, by row."""
     structure = fabric.structure
     links = replace(structure.links, gbps=gbps.astype(np.float64))

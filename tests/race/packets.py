@@ -110,11 +110,8 @@ class Packets:
         group = fib._entries[match]
         if (name, group) not in self._cached:
             self._cached[name, group] = _ways(name, group)
-        leaves, ways = fib._leaves[group], fib._ways[group]
-        for choice in (Choice.PRIMARY, Choice.BACKUP):
-            if leaves == ways[choice] and (choice is Choice.PRIMARY or group.backup is not None):
-                return self._cached[name, group][choice]
-        return frozenset()
+        choice = fib.choice(group)
+        return frozenset() if choice is Choice.UNDERLAY else self._cached[name, group][choice]
 
 
 def _ways(name: str, group: Group) -> tuple[frozenset[Link], frozenset[Link]]:

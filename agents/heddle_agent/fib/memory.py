@@ -7,7 +7,8 @@ what was programmed and steered, so that a mistake anywhere above shows as a wro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from heddle_agent.fib.values import (
 )
 
 _TO_UNDERLAY = -2
+_PRIMARY, _BACKUP = itemgetter(0), itemgetter(1)
 
 
 class MemoryFib:
@@ -59,8 +61,7 @@ class MemoryFib:
         self._ecmp = Ecmp(routes, self._rows, seed, self.names)
         self._dead: frozenset[int] = frozenset()
         self._entries: dict[Match, Group] = {}
-        self._ways: dict[Group, tuple[int, int, int]] = {}  # where it leaves, by Choice
-        self._leaves: dict[Group, int] = {}  # where it leaves now
+        self._moved: dict[Group, Choice] = {}  # groups that are not on their primary
         self._counts: dict[Match, Count] = {}
         self._compiled: Compiled | None = None
         self._matches: list[Match] = []  # rows of _compiled
@@ -71,24 +72,21 @@ class MemoryFib:
         failures = self._refused(batch)
         refused = {failure.match for failure in failures}
         sets = {m: g for m, g in batch.sets.items() if m not in refused} if refused else batch.sets
-        for group in set(sets.values()):
-            self._leaves[group] = self._ways[group][batch.diverted.get(group, Choice.PRIMARY)]
+        if self._moved or batch.diverted:
+            self._settle(sets.values(), batch.diverted)
         self._entries.update(sets)
         for match in batch.deletes:
             self._entries.pop(match, None)
             self._counts.pop(match, None)
         self._compiled = self._exits = None
-        if len(self._ways) > 2 * len(self._entries) + 64:
+        if len(self._moved) > 2 * len(self._entries) + 64:
             used = set(self._entries.values())
-            self._ways = {group: way for group, way in self._ways.items() if group in used}
-            self._leaves = {group: self._leaves[group] for group in self._ways}
+            self._moved = {group: way for group, way in self._moved.items() if group in used}
         return failures
 
     def steer(self, steering: Steering) -> None:
         """Move groups, and leave dead links out of the underlay."""
-        for group, choice in steering.choices.items():
-            if group in self._leaves:
-                self._leaves[group] = self._ways[group][choice]
+        self._settle(steering.choices, steering.choices)
         self._exits = None
         self._dead = frozenset(
             self._rows[port]
@@ -124,7 +122,7 @@ class MemoryFib:
     def lookup(self, packet: Packet) -> NextHop | None:
         """Where a packet leaves; None where it is dropped."""
         match = self._find(packet)
-        leaves = _TO_UNDERLAY if match is None else self._leaves[self._entries[match]]
+        leaves = _TO_UNDERLAY if match is None else self._leaves(self._entries[match])
         if leaves == _TO_UNDERLAY:
             leaves = self._ecmp.one(packet, self._dead)
         return None if leaves == DROPPED else self.next_hops[leaves]
@@ -171,7 +169,8 @@ class MemoryFib:
             return np.full(len(packets.source), _TO_UNDERLAY, dtype=np.int64)
         row = self._index().find(packets)
         if self._exits is None:
-            exits = [self._leaves[self._entries[match]] for match in self._matches]
+            leaves = {group: self._leaves(group) for group in set(self._entries.values())}
+            exits = [leaves[self._entries[match]] for match in self._matches]
             self._exits = np.array([*exits, _TO_UNDERLAY], dtype=np.int64)  # MISS is the last
         return self._exits[row]
 
@@ -192,7 +191,7 @@ class MemoryFib:
 
     def _refused(self, batch: Batch) -> list[Failure]:
         """Sets that this switch cannot hold: a next hop it has not, or no room."""
-        strange = self._resolve(set(batch.sets.values()) - self._ways.keys())
+        strange = self._strange(batch.sets.values())
         rows = batch.sets.items() if strange else ()
         failures = [
             Failure(match, Reason.UNKNOWN_NEXT_HOP, strange[group])
@@ -203,20 +202,39 @@ class MemoryFib:
             failures += self._overflow(batch, {failure.match for failure in failures})
         return failures
 
-    def _resolve(self, groups: Iterable[Group]) -> dict[Group, str]:
-        """Learn where groups leave; return those that name a link there is not, and which."""
-        strange: dict[Group, str] = {}
-        rows = self._rows
-        for group in groups:
-            primary, backup = group.primary, group.backup
-            first = rows.get(primary[:2])
-            second = _TO_UNDERLAY if backup is None else rows.get(backup[:2])
-            if first is None or second is None:
-                lost = primary if first is None or backup is None else backup
-                strange[group] = f"no link to {lost.node} key {lost.key}"
+    def _strange(self, groups: Collection[Group]) -> dict[Group, str]:
+        """Groups that name a link there is not, and which."""
+        hops = {*map(_PRIMARY, groups), *map(_BACKUP, groups)}
+        lost = {hop for hop in hops if hop is not None and hop[:2] not in self._rows}
+        if not lost:
+            return {}
+        return {
+            group: f"no link to {hop.node} key {hop.key}"
+            for group in set(groups)
+            for hop in (group.backup, group.primary)  # the primary has the last word
+            if hop in lost and hop is not None
+        }
+
+    def _settle(self, groups: Iterable[Group], choices: Mapping[Group, Choice]) -> None:
+        """Have groups leave as ``choices`` say, or by their primary."""
+        for group in set(groups):
+            choice = choices.get(group, Choice.PRIMARY)
+            if choice is not Choice.PRIMARY:
+                self._moved[group] = choice
             else:
-                self._ways[group] = (first, second, _TO_UNDERLAY)
-        return strange
+                self._moved.pop(group, None)
+
+    def choice(self, group: Group) -> Choice:
+        """By which of its choices a group leaves now."""
+        return self._moved.get(group, Choice.PRIMARY)
+
+    def _leaves(self, group: Group) -> int:
+        """Where a group leaves now: an index into ``next_hops``, or _TO_UNDERLAY."""
+        choice = self._moved.get(group, Choice.PRIMARY)
+        if choice is Choice.UNDERLAY:
+            return _TO_UNDERLAY
+        hop = group.primary if choice is Choice.PRIMARY else group.backup
+        return _TO_UNDERLAY if hop is None else self._rows[hop[:2]]
 
     def _overflow(self, batch: Batch, refused: set[Match]) -> list[Failure]:
         new = [m for m in batch.sets if m not in self._entries and m not in refused]

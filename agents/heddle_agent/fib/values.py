@@ -56,16 +56,25 @@ class Link(NamedTuple):
         return f"{self.source}–{self.target} key {self.key}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """Where entries that share it leave. Its identity is its key: the table keeps one of each."""
-
+class _Leaving(NamedTuple):
     primary: NextHop
     backup: NextHop | None = None
     risks: tuple[Link, ...] = ()
     """Links beyond this switch whose loss makes the primary useless; sorted, none twice."""
     backup_risks: tuple[Link, ...] = ()
     """Links whose loss makes the backup useless; likewise."""
+
+
+class Group(_Leaving):
+    """Where entries that share it leave. Its identity is its key: the table keeps one of each.
+
+    A tuple, as these too are made by the thousand in C; but two that are alike are still two.
+    """
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
 
 
 class Choice(IntEnum):

@@ -9,9 +9,10 @@ it is used.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat, starmap
+from operator import le
 from sys import byteorder
 from typing import Any
 
@@ -25,8 +26,6 @@ _MODES = {
 }
 _LAST_PORT = 65535
 _BYTES = 4
-_link: Callable[[Iterable[str]], Link] = partial(tuple.__new__, Link)  # made by the ten thousand
-_hop: Callable[[Iterable[str]], NextHop] = partial(tuple.__new__, NextHop)
 
 
 class MalformedPushError(Exception):
@@ -53,19 +52,16 @@ def _operations(batch: pb.OperationBatch) -> Operations:
         ways = _column("ways", batch.ways)
         names = list(batch.names)
         matches = _matches(batch, names)
-        keys = _keys(batch, names) if _leads_anywhere(batch) else []
+        hops = _hops(batch, names)
+        risks = _risk_groups(batch, _links(batch, names))
+        keys = _keys(batch, hops, risks)
         groups = _rows(ways, len(matches), len(keys))
         addresses = _addresses(batch, names) if batch.nics or batch.nic_addresses else {}
     except (IndexError, ValueError):
         raise MalformedPushError(_fault(batch)) from None
     if len(set(matches)) < len(matches):
         raise MalformedPushError(_repeated(matches))
-    return Operations(matches, groups, keys, addresses)
-
-
-def _leads_anywhere(batch: pb.OperationBatch) -> bool:
-    """Whether there is anything in the columns that tell where entries lead."""
-    return bool(batch.way_primaries) or any(getattr(batch, name) for name in _LEADING)
+    return Operations(matches, groups, keys, addresses, hops if len(hops) <= len(keys) else None)
 
 
 def _rows(ways: list[int], count: int, limit: int) -> list[int]:
@@ -114,9 +110,10 @@ def _addresses(batch: pb.OperationBatch, names: list[str]) -> dict[str, str]:
     return dict(zip(nics, _named(names, "nic_addresses", batch.nic_addresses), strict=True))
 
 
-def _keys(batch: pb.OperationBatch, names: list[str]) -> list[GroupKey]:
+def _keys(
+    batch: pb.OperationBatch, hops: list[NextHop], risks: list[tuple[Link, ...]]
+) -> list[GroupKey]:
     """What entries lead to, way by way."""
-    hops, risks = _hops(batch, names), _risk_groups(batch, names)
     spare_hops: list[NextHop | None] = [None, *hops]
     spare_risks: list[tuple[Link, ...]] = [(), *risks]
     return list(
@@ -131,21 +128,27 @@ def _keys(batch: pb.OperationBatch, names: list[str]) -> list[GroupKey]:
 
 
 def _hops(batch: pb.OperationBatch, names: list[str]) -> list[NextHop]:
-    nodes = list(_named(names, "hop_nodes", batch.hop_nodes))
+    nodes = _named(names, "hop_nodes", batch.hop_nodes)
     keys = _named(names, "hop_keys", batch.hop_keys)
     if batch.hop_addresses:
-        addresses = list(_named(["", *names], "hop_addresses", batch.hop_addresses))
-    else:
-        addresses = [""] * len(nodes)
-    return list(map(_hop, zip(nodes, keys, addresses, strict=True)))
+        addresses = _named(["", *names], "hop_addresses", batch.hop_addresses)
+        return list(starmap(NextHop, zip(nodes, keys, addresses, strict=True)))
+    return [NextHop(node, key) for node, key in zip(nodes, keys, strict=True)]
 
 
-def _risk_groups(batch: pb.OperationBatch, names: list[str]) -> list[tuple[Link, ...]]:
-    sources = _named(names, "link_sources", batch.link_sources)
-    targets = _named(names, "link_targets", batch.link_targets)
+def _links(batch: pb.OperationBatch, names: list[str]) -> list[Link]:
+    ends = (
+        list(_named(names, "link_sources", batch.link_sources)),
+        list(_named(names, "link_targets", batch.link_targets)),
+    )
     keys = _named(names, "link_keys", batch.link_keys)
-    links = list(map(_link, zip(sources, targets, keys, strict=True)))
-    links = [link if link[0] <= link[1] else Link.between(*link) for link in links]
+    rows = zip(*ends, keys, strict=True)
+    if all(map(le, *ends)):
+        return list(map(tuple.__new__, repeat(Link), rows))  # ten thousand at a time, in C
+    return [Link.between(*row) for row in rows]
+
+
+def _risk_groups(batch: pb.OperationBatch, links: list[Link]) -> list[tuple[Link, ...]]:
     members = list(map(links.__getitem__, _column("risk_links", batch.risk_links)))
     ends = _column("risk_ends", batch.risk_ends)
     if (ends[-1] if ends else 0) != len(members):
@@ -177,7 +180,6 @@ _TOGETHER = (
     ("nics", "nic_addresses"),
 )
 """Columns of one length."""
-_LEADING = ("risk_ends", "risk_links", *(name for table in _TOGETHER[1:4] for name in table))
 _OPTIONAL = {"hop_addresses"}
 _INDEXES = {
     **dict.fromkeys(("sources", "destinations", "nics", "nic_addresses"), ("names", 0)),

@@ -9,8 +9,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
-from heddle_agent.fib import Count, Match
-from heddle_agent.table import Forwarding, LinkObservation, Receipt
+from heddle_agent.fib import Count, Match, Reason
+from heddle_agent.table import Forwarding, LinkObservation, Receipt, Status
+
+_STATUSES = {status: pb.PushStatus.Value(f"PUSH_STATUS_{status.name}") for status in Status}
+_REASONS = {reason: pb.FailureReason.Value(f"FAILURE_REASON_{reason.name}") for reason in Reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +64,20 @@ def push_result(
     table: pb.TableState | None = None,
 ) -> pb.AgentMessage:
     """The answer to one stage of one push; ``table`` where it asked for that."""
-    return pb.AgentMessage(
-        push_result=pb.PushResult(
-            nonce=push.nonce,
-            epoch=push.epoch,
-            generation=push.generation,
-            stage=stage,
-            status=pb.PushStatus.Value(f"PUSH_STATUS_{receipt.status.name}"),
-            failures=[
-                pb.OperationFailure(
-                    operation=operation,
-                    reason=pb.FailureReason.Value(f"FAILURE_REASON_{reason.name}"),
-                    message=text,
-                )
-                for operation, reason, text in receipt.failures
-            ],
-            highest_epoch=highest_epoch,
-            message=receipt.message,
-            table=table,
-        )
-    )
+    answer = pb.AgentMessage()
+    result = answer.push_result  # filled in place: a message handed to another is copied
+    result.nonce = push.nonce
+    result.epoch = push.epoch
+    result.generation = push.generation
+    result.stage = stage
+    result.status = _STATUSES[receipt.status]
+    result.highest_epoch = highest_epoch
+    result.message = receipt.message
+    for operation, reason, text in receipt.failures:
+        result.failures.add(operation=operation, reason=_REASONS[reason], message=text)
+    if table is not None:
+        result.table.CopyFrom(table)
+    return answer
 
 
 def table_state(forwarding: Forwarding) -> pb.TableState:

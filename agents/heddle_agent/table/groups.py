@@ -1,6 +1,7 @@
 """Groups of a switch, one of each kind, and by every link that matters to them.
 
-A link event looks up the groups that name the link and nothing else; it never walks entries.
+A link event looks up the groups that name the link, and walks at most ``FEW`` others that are too
+new to be in the index: most go again without ever having been looked for. It never walks entries.
 Groups outlive their entries for a while, because counting references on every push costs more than
 a rare sweep.
 """
@@ -8,11 +9,18 @@ a rare sweep.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import compress
+from operator import is_
 
 from heddle_agent.fib import Choice, Group, Link, NextHop
 from heddle_agent.table.push import GroupKey
+
+FEW = 512
+"""Groups that are walked in less time than anybody would notice a lost link in."""
+_group: Callable[[GroupKey], Group] = partial(tuple.__new__, Group)  # at the speed of C
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +32,8 @@ class Groups:
     """Links of this switch by next hop, as far as they were asked for: a memo."""
     by_key: Mapping[GroupKey, Group] = field(default_factory=dict)
     by_link: Mapping[Link, tuple[Group, ...]] = field(default_factory=dict)
+    new: tuple[Group, ...] = ()
+    """Those that are not in ``by_link`` yet."""
 
     def link(self, hop: NextHop) -> Link:
         """The link of this switch that leads to a next hop."""
@@ -43,7 +53,20 @@ class Groups:
 
     def touched(self, links: Iterable[Link]) -> set[Group]:
         """The groups to which any of these links matters."""
-        return {group for link in links for group in self.by_link.get(link, ())}
+        links = set(links)
+        found = {group for link in links for group in self.by_link.get(link, ())}
+        for group in self.new:
+            if not links.isdisjoint(self.naming(group)):
+                found.add(group)
+        return found
+
+    def naming(self, group: Group) -> set[Link]:
+        """The links that matter to a group."""
+        primary, backup, risks, backup_risks = group
+        links = {self.own.get(primary) or self.link(primary), *risks, *backup_risks}
+        if backup is not None:
+            links.add(self.own.get(backup) or self.link(backup))
+        return links
 
     def meeting(
         self, lost: frozenset[Link], down: frozenset[Link], local: Collection[tuple[str, str]]
@@ -66,29 +89,22 @@ class Groups:
             for link in links
             if self.switch in link[:2]
         }
-        for link in links:
-            for group in self.by_link.get(link, ()):
-                if link in group.risks:
-                    found.add(group.primary.port)
-                if group.backup is not None and link in group.backup_risks:
-                    found.add(group.backup.port)
+        lost = frozenset(links)
+        for group in self.touched(lost):
+            if not lost.isdisjoint(group.risks):
+                found.add(group.primary.port)
+            if group.backup is not None and not lost.isdisjoint(group.backup_risks):
+                found.add(group.backup.port)
         return found
 
 
 def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group], list[Group]]:
     """The groups of these keys, in their order, and those among them that are new."""
-    found: list[Group] = []
-    new: list[Group] = []
-    by_key = groups.by_key
-    for key in keys:
-        group = by_key.get(key)
-        if group is None:
-            if not new:
-                by_key = dict(by_key)
-            group = by_key[key] = Group(*key)  # type: ignore[index]
-            new.append(group)
-        found.append(group)
-    return (_indexed(groups, by_key, groups.by_link, new) if new else groups), found, new
+    by_key = dict(groups.by_key)
+    made = list(map(_group, keys))
+    found = list(map(by_key.setdefault, keys, made))
+    new = list(compress(found, map(is_, found, made)))
+    return (_with(groups, by_key, new) if new else groups), found, new
 
 
 def key_of(group: Group) -> GroupKey:
@@ -101,23 +117,18 @@ def only(groups: Groups, kept: Iterable[Group]) -> Groups:
     by_key: dict[GroupKey, Group] = {}
     for group in kept:
         by_key.setdefault(key_of(group), group)
-    return _indexed(groups, by_key, {}, by_key.values())
+    return _with(replace(groups, by_link={}, new=()), by_key, list(by_key.values()))
 
 
-def _indexed(
-    groups: Groups,
-    by_key: Mapping[GroupKey, Group],
-    by_link: Mapping[Link, tuple[Group, ...]],
-    new: Iterable[Group],
-) -> Groups:
+def _with(groups: Groups, by_key: Mapping[GroupKey, Group], more: Sequence[Group]) -> Groups:
+    """Groups of which some are new: in the index once they are no longer few."""
+    new = (*groups.new, *more)
+    if len(new) <= FEW:
+        return replace(groups, by_key=by_key, new=new)
     added: defaultdict[Link, list[Group]] = defaultdict(list)
-    own = groups.own.get  # spares most calls of groups.link
     for group in new:
-        primary, backup = group.primary, group.backup
-        added[own(primary) or groups.link(primary)].append(group)
-        if backup is not None:
-            added[own(backup) or groups.link(backup)].append(group)
-        for link in {*group.risks, *group.backup_risks}:
+        for link in groups.naming(group):
             added[link].append(group)
+    by_link = groups.by_link
     merged = {link: (*by_link.get(link, ()), *more) for link, more in added.items()}
-    return replace(groups, by_key=by_key, by_link={**by_link, **merged})
+    return replace(groups, by_key=by_key, by_link={**by_link, **merged}, new=())

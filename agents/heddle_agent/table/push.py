@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -50,6 +50,8 @@ class Operations:
     keys: Sequence[GroupKey] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)
     """IP address by NIC, where the push gives one."""
+    hops: Collection[NextHop] | None = None
+    """Next hops, all that ``keys`` name among them; None: whoever asks has to look there."""
 
 
 NO_OPERATIONS = Operations()

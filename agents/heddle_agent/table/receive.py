@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from itertools import compress
+from operator import is_, is_not
 from typing import NamedTuple
 
 from heddle_agent.fib import Choice, Group, Match, Reason
@@ -50,20 +51,23 @@ def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
     kept = _without(table.intended, gone)
     if table.table_size and len(kept) + len(updates.sets) > table.table_size:
         failures += _overflow(table.table_size, kept, operations, updates)
-    taken = replace(
-        table,
+    intended = {**kept, **updates.sets} if updates.sets else kept
+    dirty = _dirty(table, updates.sets, gone, intended)
+    taken = table._replace(
         groups=groups,
         fence=push.version,
-        intended={**kept, **updates.sets} if updates.sets else kept,
-        dirty=_dirty(table, updates, gone, operations.addresses),
+        intended=intended,
+        dirty=_moved(table, dirty, operations.addresses) if operations.addresses else dirty,
         stale=frozenset() if push.sweep_stale else stale - updates.deletes,
         rejected=_rejected(frozenset() if full else table.rejected, operations, failures),
         completing=_completing(table, push),
-        addresses={**table.addresses, **operations.addresses},
+        addresses={**table.addresses, **operations.addresses}
+        if operations.addresses
+        else table.addresses,
         diverted=_diverted(table, groups, new),
     )
     if taken.dirty or taken.rejected:
-        taken = replace(taken, whole=0)
+        taken = taken._replace(whole=0)
     return taken, Receipt(Status.APPLIED, tuple(failures))
 
 
@@ -109,17 +113,34 @@ def _overflow(
 
 
 def _dirty(
-    table: Table, updates: Updates, gone: AbstractSet[Match], addresses: Mapping[str, str]
-) -> frozenset[Match]:
-    """Matches in which intended and programmed may differ, or whose NICs have a new address."""
-    programmed = table.programmed
-    dirty = {match for match, group in updates.sets.items() if programmed.get(match) is not group}
-    dirty.update(gone & programmed.keys(), table.dirty)
+    table: Table,
+    sets: Mapping[Match, Group],
+    gone: AbstractSet[Match],
+    intended: Mapping[Match, Group],
+) -> Mapping[Match, Group | None]:
+    """Matches in which intended and programmed may differ."""
+    before = list(map(table.programmed.get, sets))
+    dirty: Mapping[Match, Group | None] = sets
+    if any(map(is_, before, sets.values())):
+        changed = map(is_not, before, sets.values())
+        dirty = dict(compress(sets.items(), changed))
+    if gone:
+        dirty = {**dirty, **dict.fromkeys(gone & table.programmed.keys())}
+    if table.dirty:
+        dirty = {**{match: intended.get(match) for match in table.dirty}, **dirty}
+    return dirty
+
+
+def _moved(
+    table: Table, dirty: Mapping[Match, Group | None], addresses: Mapping[str, str]
+) -> Mapping[Match, Group | None]:
+    """These and the programmed matches whose NICs have a new address."""
     known = table.addresses
     moved = {nic for nic, address in addresses.items() if known.get(nic, address) != address}
-    if moved:
-        dirty.update(m for m in programmed if m[0] in moved or m[1] in moved)
-    return frozenset(dirty)
+    if not moved:
+        return dirty
+    old = table.programmed.items()
+    return {**{m: group for m, group in old if m[0] in moved or m[1] in moved}, **dirty}
 
 
 def _rejected(

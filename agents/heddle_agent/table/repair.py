@@ -7,7 +7,6 @@ far away are the same to it; who reports them (the kernel, a peer, a test) is no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from heddle_agent.fib import Choice, Link, Steering
 from heddle_agent.table.state import Table
@@ -27,4 +26,4 @@ def links_changed(table: Table, changes: Mapping[Link, bool]) -> tuple[Table, St
             choices[group] = choice
     merged = {**table.diverted, **choices}
     diverted = {group: choice for group, choice in merged.items() if choice is not Choice.PRIMARY}
-    return replace(table, down=down, diverted=diverted), Steering(choices, down)
+    return table._replace(down=down, diverted=diverted), Steering(choices, down)

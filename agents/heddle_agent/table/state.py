@@ -2,21 +2,23 @@
 
 Intended and programmed are two facts. They differ in the dirty matches and nowhere else, so once
 the backend has taken all of those, programmed simply becomes intended. Mappings are never changed
-in place once they are part of a table.
+in place once they are part of a table. A tuple, because a push makes three of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from heddle_agent.fib import Capability, Choice, Group, Link, Match
 from heddle_agent.table.groups import Groups
 from heddle_agent.table.push import NO_FENCE, Fence
 
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Table:
+
+class Table(NamedTuple):
     """The table of one switch at one moment."""
 
     groups: Groups
@@ -26,10 +28,10 @@ class Table:
     table_size: int = 0
     """Entries it may hold; 0 is unlimited."""
     fence: Fence = NO_FENCE
-    intended: Mapping[Match, Group] = field(default_factory=dict)
-    programmed: Mapping[Match, Group] = field(default_factory=dict)
-    dirty: frozenset[Match] = frozenset()
-    """Matches that the backend must set or delete."""
+    intended: Mapping[Match, Group] = NOTHING
+    programmed: Mapping[Match, Group] = NOTHING
+    dirty: Mapping[Match, Group | None] = NOTHING
+    """What the backend must set, as it is intended, and (None) delete."""
     stale: frozenset[Match] = frozenset()
     """Intended entries that the last full sync did not name; they forward until swept."""
     rejected: frozenset[Match] = frozenset()
@@ -38,7 +40,7 @@ class Table:
     """Generation that is whole once nothing is dirty or rejected; 0 for none."""
     whole: int = 0
     """Generation that is held whole; 0 for none."""
-    addresses: Mapping[str, str] = field(default_factory=dict)
+    addresses: Mapping[str, str] = NOTHING
     down: frozenset[Link] = frozenset()
-    diverted: Mapping[Group, Choice] = field(default_factory=dict)
+    diverted: Mapping[Group, Choice] = NOTHING
     """Groups that are not on their primary."""

@@ -143,7 +143,9 @@ def test_counters_add_up_and_die_with_their_entry() -> None:
 def test_groups_that_nothing_uses_are_forgotten() -> None:
     """Replacing entries over and over does not fill the memory."""
     backend = fib()
-    for number in range(500):
-        backend.apply(Batch({match(0): Group(SPINES[number % 4])}))
-    assert len(backend._leaves) < 100
+    groups = [Group(SPINES[number % 4]) for number in range(500)]
+    for group in groups:
+        backend.apply(Batch({match(0): group}, diverted={group: Choice.UNDERLAY}))
+    assert len(backend._moved) < 100
+    backend.steer(Steering({groups[-1]: Choice.PRIMARY}, frozenset()))
     assert set(hops(backend, flows(backend))) == {"spine3"}

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from heddle_agent.fib import Capability, Group, Match, Reason
@@ -166,7 +164,7 @@ def test_a_failed_replacement_leaves_the_old_entry() -> None:
 def test_matches_that_the_backend_has_not_fail_alone(lacking: Capability, failing: int) -> None:
     """UNSUPPORTED_MATCH names the capability; deletes of such matches succeed."""
     switch = forwarding()
-    switch.table = replace(switch.table, capabilities=frozenset(Capability) - {lacking})
+    switch.table = switch.table._replace(capabilities=frozenset(Capability) - {lacking})
     rows = [(match(0, 5), entry(0)), (match(0), entry(0)), (match(1, 5), None), (match(1), None)]
     receipt = switch.receive(push(rows))
     assert [(f.operation, f.reason) for f in receipt.failures] == [
@@ -205,7 +203,7 @@ def test_a_nic_that_moves_to_another_address_is_programmed_anew() -> None:
     first = {"nic0": "10.0.0.1", "far0": "10.9.0.1", "far1": "10.9.0.2"}
     take(switch, push(rows, addresses=first))
     switch.receive(push([rows[0]], addresses={"far1": "10.9.0.22", "far0": "10.9.0.1"}))
-    assert switch.table.dirty == {match(1)}
+    assert switch.table.dirty.keys() == {match(1)}
     assert switch.table.addresses["far1"] == "10.9.0.22"
 
 

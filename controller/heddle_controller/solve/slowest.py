@@ -50,6 +50,8 @@ EFFORT_SECONDS = 0.1
 """Of CP-SAT's deterministic time, each time."""
 EFFORT_IN_ALL = 0.25
 """The same, for one plan."""
+SECONDS_A_CHOICE = 2e-5
+"""What putting a choice before CP-SAT counts for: about what it takes."""
 SCALE = 1_000_000
 """Rates in whole kbit/s, values in millionths: CP-SAT reckons in integers."""
 TOLERANCE = 1e-9
@@ -83,9 +85,11 @@ def raise_slowest(search: Search, shares: Shares) -> bool:
             break
         mean = float(shares.ratio[slow] * search.assignment.unit[slow])
         for headroom in HEADROOMS:
+            if effort <= 0:
+                break
             around = _Neighbourhood(search, shares, stuck, headroom * mean)
             counts, spent = around.solve(slow, min(effort, EFFORT_SECONDS))
-            effort -= max(spent, EFFORT_SECONDS / 100)
+            effort -= spent
             after = _placed(search, around.parts, counts, shares) if counts else None
             if after is not None:
                 shares, failed, moved = after, 0, True
@@ -170,6 +174,7 @@ class _Neighbourhood:
         solver.parameters.linearization_level = 2
         found = solver.solve(self._model) in {cp_model.OPTIMAL, cp_model.FEASIBLE}
         spent = float(solver.response_proto.deterministic_time)
+        spent += SECONDS_A_CHOICE * sum(len(part.column) for part in self.parts)
         if not found:
             return None, spent
         values = [[solver.value(number) for number in part.column] for part in self.parts]

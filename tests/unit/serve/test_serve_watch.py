@@ -7,17 +7,35 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from heddle_controller.model.plan import Certificate
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import PlanFacts
+from heddle_controller.reconcile.records import Committed, PlanFacts
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.watch import Changes
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.telemetry.plans import follow_plans
 from tests.unit.store.samples import clos, plan_of, program_of
+
+
+class Torn:
+    """A store in which the plan of one fabric cannot be read."""
+
+    def __init__(self, store: EmbeddedStore, fabric: str) -> None:
+        self._store = store
+        self._fabric = fabric
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
+        """Of others as it is."""
+        if fabric == self._fabric:
+            raise ValueError("columns of unlike lengths")
+        return await self._store.committed(fabric, generation)
 
 
 class Flaky:
@@ -87,6 +105,34 @@ async def test_watchers_end_when_the_controller_stops(tmp_path: Path) -> None:
         with pytest.raises(Refusal, match="shutting down"):
             await anext(late)
     await store.close()
+
+
+async def test_a_plan_that_cannot_be_told_ends_nothing(tmp_path: Path) -> None:
+    """It is logged, and those of other fabrics are told of after it."""
+    store, telemetry = await open_embedded(tmp_path / "s"), Telemetry()
+    following = asyncio.create_task(follow_plans(cast("Store", Torn(store, "f1")), telemetry))
+    epoch = await store.acquire_leadership("test")
+    with capture_logs() as logs:
+        for fabric in ("f1", "f2"):
+            await store.put_fabric(fabric, clos())
+            plan = plan_of((await store.get_fabric(fabric)).fabric)
+            await store.commit(
+                fabric,
+                epoch=epoch,
+                expected_generation=0,
+                plan=plan,
+                program=program_of(plan, epoch, 1),
+                facts=PlanFacts(),
+            )
+        labels = {"fabric": "f2", "tier": "leaf-spine"}
+        async with asyncio.timeout(10):
+            name = "heddle_tier_lower_bound_ratio"
+            while not telemetry.registry.get_sample_value(name, labels):  # noqa: ASYNC110 - a gauge
+                await asyncio.sleep(0.005)
+    assert any(log["event"] == "certificate not told as metrics" for log in logs)
+    assert not following.done()
+    await store.close()
+    await following
 
 
 async def test_certificates_become_metrics_even_after_a_break(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ def open_channels(settings: Settings) -> Channels:
     tls = None
     if settings.tls_ca is not None:
         tls = Tls(settings.tls_ca, settings.tls_cert, settings.tls_key)
-    return Channels(tls, insecure=settings.insecure, keepalive_seconds=settings.keepalive_seconds)
+    keepalive = (settings.keepalive_seconds, settings.keepalive_timeout_seconds)
+    return Channels(tls, insecure=settings.insecure, keepalive=keepalive)
 
 
 @contextlib.contextmanager

@@ -103,7 +103,10 @@ def cli() -> None:
 @click.option(
     "--insecure", is_flag=True, default=None, help="Speak plain text to controllers elsewhere."
 )
-@click.option("--keepalive-seconds", metavar="S", help="Probe silent connections.  [default: 20]")
+@click.option("--keepalive-seconds", metavar="S", help="Probe silent connections.  [default: 6]")
+@click.option(
+    "--keepalive-timeout-seconds", metavar="S", help="Leave one that is silent on.  [default: 4]"
+)
 @click.option("--backoff-seconds", metavar="S", help="Longest pause in retries.  [default: 5]")
 @click.option("--log-level", metavar="debug|info|warning|error", help="[default: info]")
 @click.option(

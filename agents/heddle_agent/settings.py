@@ -85,8 +85,10 @@ class Settings(BaseSettings):
     """PEM file of its private key."""
     insecure: bool = False
     """Speak plain text to controllers on other hosts."""
-    keepalive_seconds: float = Field(default=20.0, ge=10, le=3600)
+    keepalive_seconds: float = Field(default=6.0, ge=6, le=3600)
     """A connection on which nothing comes back for so long is probed; controllers refuse more."""
+    keepalive_timeout_seconds: float = Field(default=4.0, ge=0.1, le=600)
+    """It is given up where a probe is not answered for so long: the controller hangs or is gone."""
     backoff_seconds: float = Field(default=5.0, ge=0.2, le=600)
     """Longest pause between two attempts to reach a controller."""
 

@@ -82,6 +82,25 @@ async def test_a_leader_that_slept_is_refused(tmp_path: Path) -> None:
         assert (await again.programmed_plan(0, SECONDS)).generation == generation
 
 
+async def test_agents_leave_a_leader_that_hangs(tmp_path: Path) -> None:
+    """SIGSTOP, for good: its agents find another replica, and what that one plans is programmed."""
+    async with replicated(tmp_path) as house:
+        await furnish(house)
+        first, second = house.replicas
+        client, epoch = await house.client(second), first.epoch
+        first.signal(signal.SIGSTOP)
+        try:
+            await house.leads(second, epoch)
+            agents = house.fleet.agents.values()
+            async with asyncio.timeout(SECONDS):
+                while {agent.held.epoch for agent in agents} != {second.epoch}:  # noqa: ASYNC110 - of many
+                    await asyncio.sleep(0.01)
+            await house.submit(client, job("second", house.fabric.structure.host_names[4:6]))
+            await house.agree(client)
+        finally:
+            first.signal(signal.SIGCONT)
+
+
 STEPS = (
     "before commit",
     "after commit",

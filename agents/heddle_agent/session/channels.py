@@ -64,13 +64,18 @@ class Channels:
     """Open channels of one event loop; ``close`` closes them all."""
 
     def __init__(
-        self, tls: Tls | None = None, *, insecure: bool = False, keepalive_seconds: float = 20.0
+        self,
+        tls: Tls | None = None,
+        *,
+        insecure: bool = False,
+        keepalive: tuple[float, float] = (6.0, 4.0),
     ) -> None:
+        """``keepalive`` is after how many silent seconds to probe, and then to give up."""
         self._tls = tls
         self._stamp = tls.stamp() if tls is not None else ()
         self._credentials = tls.credentials() if tls is not None else None
         self._insecure = insecure
-        self._keepalive = round(keepalive_seconds * 1000)
+        self._keepalive = keepalive
         self._open: dict[Address, grpc.aio.Channel] = {}
         self._retired: list[grpc.aio.Channel] = []  # under certificates of before, maybe in use
 
@@ -112,9 +117,10 @@ class Channels:
         _log.info("certificate read again", file=str(self._tls.cert or self._tls.ca))
 
     def _new(self, target: str) -> grpc.aio.Channel:
+        probe, give_up = (round(seconds * 1000) for seconds in self._keepalive)
         options = [
-            ("grpc.keepalive_time_ms", self._keepalive),
-            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_time_ms", probe),
+            ("grpc.keepalive_timeout_ms", give_up),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),

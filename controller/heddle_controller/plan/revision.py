@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Ints
+from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.model.reach import differences
-from heddle_controller.model.underlay import underlay
+from heddle_controller.model.underlay import Reach, underlay
 from heddle_controller.plan.diff import differing
 from heddle_controller.plan.programs import entries_of
 
@@ -54,32 +54,39 @@ def _differing_flows(plan: Plan, old: Plan) -> Bools:
     """Flows of which a path or backup differs, or that the underlay may treat otherwise."""
     differs = differing(old.paths, plan.paths, len(plan.flows))
     differs |= differing(old.backups, plan.backups, len(plan.flows))
-    if not np.array_equal(plan.fabric.carries, old.fabric.carries):
-        for paths in (plan.paths, plan.backups):
-            differs[paths.flow[_led_otherwise(plan, old.fabric, paths)]] = True
+    switched = plan.fabric.carries != old.fabric.carries
+    if not switched.any():
+        return differs
+    structure = plan.fabric.structure
+    now = underlay(structure, plan.fabric.carries).reach
+    changed = differences(now, underlay(structure, old.fabric.carries).reach)
+    if changed is None:
+        return np.ones_like(differs)
+    for paths in (plan.paths, plan.backups):
+        differs[paths.flow[paths.owner()[switched[paths.arcs]]]] = True
+        differs[paths.flow[_led_otherwise(plan, now, changed, paths)]] = True
     return differs
 
 
-def _led_otherwise(plan: Plan, before: Fabric, paths: Paths) -> Ints:
+def _led_otherwise(plan: Plan, now: Reach, changed: Bools, paths: Paths) -> Ints:
     """Rows of paths of which the underlay may say something else at any hop than it did before.
 
     What it says of a hop depends on how far from the destination both its ends are, on whether
-    there is another way as short, and on whether the arc carries.
+    there is another way as short, and on whether the arc carries. ``changed`` are switches and
+    places of which any of the former does.
     """
-    structure, owner = plan.fabric.structure, paths.owner()
-    now, was = underlay(structure, plan.fabric.carries), underlay(structure, before.carries)
-    changed = differences(now.reach, was.reach)
-    if changed is None:
-        return np.arange(len(paths), dtype=np.int64)
-    hit = plan.fabric.carries[paths.arcs] != before.carries[paths.arcs]
+    structure = plan.fabric.structure
+    place = now.place[plan.flows.destination[paths.flow]]
     columns: Bools = np.logical_or.reduce(changed, axis=0)
-    place = now.reach.place[plan.flows.destination[paths.flow]]
-    maybe = np.flatnonzero(columns[place][owner])
-    arcs, column = paths.arcs[maybe], place[owner[maybe]]
+    rows = np.flatnonzero(columns[place] | (place == NONE))
+    some = paths.take(rows)
+    owner = some.owner()
+    column = place[rows][owner]
+    hit = column == NONE
     for ends in (structure.tail, structure.head):
-        hit[maybe] |= changed[now.reach.row[ends[arcs]], column]
-    lost = place < 0
-    return np.flatnonzero(np.bincount(owner[hit], minlength=len(paths)) + lost > 0)
+        hit |= changed[now.row[ends[some.arcs]], column]
+    found: Ints = rows[owner[hit]]
+    return found
 
 
 def _pairs(flows: Flows, differs: Bools) -> Bools:

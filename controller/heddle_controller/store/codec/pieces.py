@@ -82,6 +82,8 @@ def unpack_pieces(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     for piece in _split(packed):
         told, found = unpack(piece)
+        if not isinstance(told, dict):
+            raise DamagedError("has a piece that does not say what it is of")
         of = f"{told.pop('table')}." if "table" in told else ""
         meta |= told
         for name, column in found.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from functools import lru_cache
 
 import orjson
 
@@ -83,7 +84,13 @@ def demands_of(connection: sqlite3.Connection, fabric: str) -> list[DemandRecord
         "SELECT name, body, etag, update_time FROM demands WHERE fabric = ? ORDER BY name",
         (fabric,),
     )
-    return [DemandRecord(name, unpack_demands(body), etag, time) for name, body, etag, time in rows]
+    return [DemandRecord(name, _unpacked(body), etag, time) for name, body, etag, time in rows]
+
+
+@lru_cache(maxsize=8)
+def _unpacked(body: bytes) -> Demands:
+    """The loop reads all sets with every change of a link; a large one takes a while to unpack."""
+    return unpack_demands(body)
 
 
 def _demands_named(connection: sqlite3.Connection, fabric: str, name: str) -> DemandRecord:

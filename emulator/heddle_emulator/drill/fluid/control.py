@@ -162,6 +162,7 @@ class Conductor:
     async def start_controller(self) -> None:
         """Start it anew, and tell it what nobody was there to hear."""
         await self.controller.start()
+        self.heard.changed = time.monotonic()  # it looks at everything anew, and may plan
         self.fleet.aim(self.controller.api)
         await self.fleet.everybody.drop()
         await self.catch_up()

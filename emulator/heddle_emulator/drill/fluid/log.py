@@ -27,8 +27,8 @@ class Log:
         """Note an event."""
         self.events.append(Event(at, mark, text, target))
 
-    def planned(self, at: float, plans: Mapping[int, plan_pb2.Plan]) -> None:
-        """What the controller has planned so far, by generation; some of it may be new."""
+    def planned(self, at: float, plans: Mapping[int, plan_pb2.Plan]) -> bool:
+        """What the controller has planned so far, by generation; whether any of it is new."""
         known = self.plans[-1][1].generation if self.plans else -1
         for generation in sorted(plans):
             if generation <= known:
@@ -38,6 +38,7 @@ class Log:
                 text = f"plan {generation} committed, {plan.changed_count} flows move"
                 self.tell(at, Mark.PLAN, text)
             self.plans.append((at, plan))
+        return bool(plans) and max(plans) > known
 
     def stands(self, at: float) -> None:
         """All switches hold the newest plan."""

@@ -43,6 +43,8 @@ class Play(Stage):
         self._random = random.Random(seed)
         self._busy = False
         """Whether the controller had something to do when it was last looked at."""
+        self._owed: float | None = None
+        """When a plan is due that the controller has been given reason for and has not told of."""
 
     async def run(self, horizon: float) -> None:
         """Set up, then play the timeline to its end, in seconds."""
@@ -109,13 +111,22 @@ class Play(Stage):
         committed = told + self.control.plan if fresh else self.now
         if fresh and self.control.measured:
             committed = told + max(self.conductor.heard.committed - begin, 0.0)
-        self.log.planned(committed, self.conductor.heard.plans)
+        self._plan_heard(committed, fresh=bool(fresh))
         for due, own in self._dues(held, committed, begin):
             self.agenda.put(due, partial(self._let_in, own), PUSHES)
         self._busy = self._busy or bool(fresh) or bool(held)
         if self._busy and self.conductor.settled and not self.agenda.pushes:
-            self._busy = False
+            self._busy, self._owed = False, None
             self.log.stands(self.now)
+
+    def _plan_heard(self, committed: float, *, fresh: bool) -> None:
+        """Note a new plan at its moment: it may come before or after pushes that it is not of."""
+        if fresh:
+            self._owed = committed
+        elif self._owed is not None and not self.control.measured:
+            committed = self._owed
+        if self.log.planned(committed, self.conductor.heard.plans):
+            self._owed = None
 
     def _dues(
         self, held: list[Held], committed: float, begin: float

@@ -14,6 +14,7 @@ from heddle_emulator.drill.fluid.control import PATIENCE
 from heddle_emulator.drill.fluid.stage import Stage
 from heddle_emulator.drill.places import cables
 from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
+from heddle_emulator.drill.words import in_words
 from heddle_emulator.report.evidence import Mark
 
 _ENDS = frozenset(
@@ -66,7 +67,7 @@ class Steps:
         targets = ", ".join(self._in_words(target) for target in step.targets)
         mark = Mark.MEND if step.kind in _ENDS else Mark.FAULT
         mark = Mark.OTHER if step.kind in _QUIET else mark
-        self.stage.log.tell(self.stage.now, mark, _words(step, targets), targets)
+        self.stage.log.tell(self.stage.now, mark, in_words(step, targets), targets)
         await self._do[step.kind](step)
 
     def _in_words(self, target: Target) -> str:
@@ -223,16 +224,3 @@ class Steps:
             stage.agenda.put(stage.now + delay + extra, partial(stage.see, rows, seeing))
         if rows:
             stage.agenda.put(stage.now + delay + stage.control.bgp, stage.converge)
-
-
-def _words(step: Step, targets: str) -> str:
-    """A step as people say it."""
-    more = {
-        Kind.SILENCE: f", losing {step.share:.0%} of packets",
-        Kind.DEGRADE: f" to {step.gbps:g} Gbit/s",
-        Kind.SLOW: f" by {step.by * 1e3:g} ms",
-        Kind.SKEW: f" by {step.by:g} s",
-        Kind.REPLACE: f" with {step.other}",
-    }
-    point = f" at its next {step.point.value}" if step.point else ""
-    return f"{step.kind.value} {targets}{more.get(step.kind, '')}{point}"

@@ -16,6 +16,7 @@ from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_emulator.drill.lab.logs import Sighting
 from heddle_emulator.drill.lab.seen import Seen
 from heddle_emulator.drill.scenario import Kind, Scenario, Step
+from heddle_emulator.drill.words import in_words
 from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Story
 from heddle_emulator.report.maps import Snapshot, heat_maps
@@ -82,7 +83,7 @@ def _events(run: Played) -> Iterator[Event]:
         return (when - run.begin) / NANO
 
     for when, step, target in run.steps:
-        yield Event(at(when), _mark(step), f"{step.kind.value} {target}".strip(), target)
+        yield Event(at(when), _mark(step), in_words(step, target), target)
     inside = range(run.begin, run.end)
     for sighting in run.sightings:
         if sighting.when in inside:

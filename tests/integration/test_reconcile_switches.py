@@ -14,7 +14,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.records import JobState, LinkName
 from heddle_controller.reconcile.southbound import FailureReason, PushMode
 from tests.unit.reconcile.switches import match_of
-from tests.unit.reconcile.world import SETTINGS, House, ring, three_tiers
+from tests.unit.reconcile.world import DEADLINE, SETTINGS, House, ring, three_tiers
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 INSIDE = ring("inside", "h0.0.1", "h0.1.1")
@@ -79,6 +79,51 @@ async def test_a_switch_that_went_away_still_forwards(house: House) -> None:
         await house.programmed("alone", "j1")
         house.gateway.connect("l0.0")
         await house.settled()
+
+
+async def test_a_lost_leaf_is_not_waited_for(tmp_path: Path) -> None:
+    """Its agent is gone, and its neighbours see no link: others acknowledge without it.
+
+    All the patience there is would be longer than the test waits. When it is back, with what it
+    held, it is brought up like any other, and no packet of the other jobs is lost meanwhile.
+    """
+    house = House(tmp_path, three_tiers())
+    house.settings = replace(SETTINGS, rollout=replace(SETTINGS.rollout, patience=10 * DEADLINE))
+    async with house.running():
+        await furnish(house, J1, INSIDE)
+        await house.programmed("j1", "inside")
+        await house.settled()
+        house.gateway.disconnect("l0.0")
+        fabric = house.fabric
+        index, structure = fabric.structure.index["l0.0"], fabric.structure
+        lost = np.flatnonzero((structure.links.a == index) | (structure.links.b == index))
+        names = structure.nodes.ids
+        ends = [(names[structure.links.a[row]], names[structure.links.b[row]]) for row in lost]
+        for one, other in ends:
+            await house.store.set_link_state("f1", LinkName(one, other), State.DOWN)
+
+        async def acknowledged() -> bool:
+            done = await house.committed()
+            mine = np.isin(done.plan.flows.source, _nics(done.plan, "l0.0"))
+            mine |= np.isin(done.plan.flows.destination, _nics(done.plan, "l0.0"))
+            gone = set(done.plan.unrouted) >= set(np.flatnonzero(mine).tolist())
+            return gone and set(done.programmed_switches()) == set(done.switches())
+
+        await house.until(acknowledged, "the others hold the plan without it")
+        assert "l0.0" not in (await house.committed()).switches()
+        for one, other in ends:
+            await house.store.set_link_state("f1", LinkName(one, other), State.UP)
+        house.gateway.connect("l0.0")
+        await house.programmed("j1", "inside")
+        await house.settled()
+        done = await house.committed()
+        assert not house.trouble(done.plan.fabric, done.plan.flows)
+
+
+def _nics(plan: Plan, leaf: str) -> list[int]:
+    structure = plan.fabric.structure
+    heads = structure.head[structure.tail == structure.index[leaf]]
+    return [row for row in heads.tolist() if structure.nodes.kind[row] == NodeKind.NIC]
 
 
 async def test_a_refused_entry_is_told_and_tried_again(house: House) -> None:

@@ -141,6 +141,7 @@ class House:
         self.fabric = fabric
         self.figures = Figures()
         self.engine = ENGINE
+        self.settings = SETTINGS
         self.gateway = MemoryGateway("f1", all_switches(fabric))
         self.reconciler: Reconciler | None = None
         self.intake: Intake
@@ -148,7 +149,7 @@ class House:
 
     def world(self, store: Store, gateway: AgentGateway) -> World:
         """What the controller is given."""
-        return World(store, gateway, RealClock(), self.figures, self.engine, SETTINGS)
+        return World(store, gateway, RealClock(), self.figures, self.engine, self.settings)
 
     @asynccontextmanager
     async def running(

@@ -57,6 +57,13 @@ def dead(entries: Entries, fabric: Fabric) -> Bools:
     return lost
 
 
+def sending(fabric: Fabric) -> Bools:
+    """Which nodes have a link that carries, shape (nodes,)."""
+    result = np.zeros(fabric.node_count, dtype=np.bool_)
+    result[fabric.structure.tail[fabric.carries]] = True
+    return result
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
     """A few keys out of many, to gather values by; keys are ascending, each once."""

@@ -126,7 +126,7 @@ class Rollout:
         now = self._clock.monotonic()
         ledger = self._meet(self._collect(ledger), now)
         ledger = self._tried_again(ledger, now)
-        switches = self._presence.switches(ledger.fabric.structure, now)
+        switches = self._presence.switches(ledger.fabric, now)
         todo = agenda(ledger, switches.stuck)
         for step in steps_of(ledger, todo, switches):
             self._send(ledger, step, now)
@@ -225,7 +225,7 @@ class Rollout:
     async def _report(
         self, ledger: Ledger, target: Target, todo: Agenda, switches: Switches, now: float
     ) -> None:
-        why = self._presence.why_stuck(ledger.fabric.structure, now)
+        why = self._presence.why_stuck(ledger.fabric, now)
         progress = job_progress(ledger, todo, switches.stuck, why)
         self._reporter.figures(ledger, target, pending=len(todo.pending) > 0)
         self._report_at = None

@@ -1,5 +1,8 @@
 """Who is there, what is under way to whom, and whom to wait for no longer.
 
+A switch that is away still forwards, so others wait for it for a while. One that has no link
+left, by what its neighbours say, forwards nothing: nobody waits for it at all.
+
 Keyed by switch id, because ids outlive the rows of one fabric.
 """
 
@@ -9,7 +12,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.model.fabric import Fabric, NodeKind, Structure
+from heddle_controller.reconcile.rollout.columns import sending
 from heddle_controller.reconcile.rollout.pushes import Sent
 from heddle_controller.reconcile.rollout.steps import Switches
 from heddle_controller.reconcile.southbound import AgentSession
@@ -59,18 +63,23 @@ class Presence:
             sent.task.cancel()
         return orphans
 
-    def switches(self, structure: Structure, now: float) -> Switches:
-        """What can be expected of each switch."""
+    def switches(self, fabric: Fabric, now: float) -> Switches:
+        """What can be expected of each switch; ``fabric`` is the target's."""
+        structure = fabric.structure
         ready = np.zeros(len(structure.nodes.ids), dtype=np.bool_)
         stuck = np.zeros_like(ready)
         ready[[structure.index[s] for s in self.sessions if s not in self.sent]] = True
         given_up = (s for s, until in self._patience_ends(structure) if until <= now)
         stuck[[structure.index[s] for s in given_up]] = True
+        stuck |= ~(ready | sending(fabric))
         return Switches(ready, stuck)
 
-    def why_stuck(self, structure: Structure, now: float) -> dict[int, str]:
+    def why_stuck(self, fabric: Fabric, now: float) -> dict[int, str]:
         """In words, by node row."""
-        return {
+        structure = fabric.structure
+        cut_off = np.flatnonzero(~sending(fabric)).tolist()
+        words = {row: f"switch {structure.nodes.ids[row]} has no link left" for row in cut_off}
+        return words | {
             structure.index[switch]: (
                 f"switch {switch} has not answered for {self._patience:g} s"
                 if switch in self.sessions

@@ -9,7 +9,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.rollout.columns import Groups, appended, dead, distinct
+from heddle_controller.reconcile.rollout.columns import Groups, appended, dead, distinct, sending
 from heddle_controller.reconcile.rollout.ledger import NEVER, Ledger
 from heddle_controller.reconcile.southbound import PushMode
 
@@ -112,7 +112,7 @@ def _uneasy(ledger: Ledger, stuck: Bools, pairs: Groups, low: Ints) -> Ints:
     rows = np.flatnonzero(ledger.detour & ledger.present & ~ledger.wary & ledger.routed)
     rows = rows[~ledger.undeletable[rows]]
     switch = ledger.old.switch[rows]
-    rows = rows[_sending(ledger)[switch] & ~stuck[switch]]
+    rows = rows[sending(ledger.fabric)[switch] & ~stuck[switch]]
     partner = ledger.partner[rows]
     turn = np.where(partner == NONE, ledger.old_depth[rows], np.append(ledger.depth, 0)[partner])
     turn = np.where(turn == NONE, NEVER, turn)
@@ -138,7 +138,7 @@ def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:
     """
     rows = np.flatnonzero(standing & (ledger.old_depth == NONE))
     rows = rows[~pending.index(ledger.old_pair[rows])[1]]
-    above = rows[_sending(ledger)[ledger.old.switch[rows]]]
+    above = rows[sending(ledger.fabric)[ledger.old.switch[rows]]]
     above = above[~ledger.routed[above] | (ledger.detour[above] & ~ledger.undeletable[above])]
     groups = Groups(distinct(ledger.old_pair[rows]))
     top = groups.greatest(ledger.old_pair[above], ledger.old_height[above])
@@ -146,13 +146,6 @@ def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:
     first |= ledger.routed[rows] & dead(ledger.old.take(rows), ledger.fabric)
     kept: Ints = rows[first & ~ledger.undeletable[rows]]
     return kept
-
-
-def _sending(ledger: Ledger) -> Bools:
-    """Which nodes have a link that carries, shape (nodes,)."""
-    sending = np.zeros(ledger.fabric.node_count, dtype=np.bool_)
-    sending[ledger.fabric.structure.tail[ledger.fabric.carries]] = True
-    return sending
 
 
 def _withdrawals(

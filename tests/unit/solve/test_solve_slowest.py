@@ -21,6 +21,7 @@ from heddle_controller.solve.slowest import raise_slowest
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.strategy.many import hashed_slowest
 from heddle_emulator.topology import three_tier
+from tests.bench.drawn_shapes import drawn
 from tests.bench.workloads import between_switches, permutations
 from tests.unit.solve.solve_fabrics import KINDS, frayed
 from tests.unit.solve.solve_flows import any_flows, plain_flows
@@ -101,3 +102,13 @@ def test_equal_input_equal_output() -> None:
         found.append(raised(rng, fabric, plain_flows(fabric, rng, 20, 8)))
     assert found[0][0] == found[1][0]
     assert all(np.array_equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_hash_of_any_shape_serves_its_slowest_flow_better(seed: int) -> None:
+    """Fabrics, damage and traffic drawn at random, hashed a hundred times with as many QPs."""
+    case = drawn(seed)
+    paths = solve(case.fabric, case.flows).paths
+    slowest = float(flow_ratios(case.fabric.structure.capacity, case.flows, paths).min())
+    hashed = hashed_slowest(case.fabric, case.flows, 100, seed)
+    assert slowest >= hashed.max() * (1 - 1e-9), case.name

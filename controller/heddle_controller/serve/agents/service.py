@@ -1,7 +1,8 @@
 """AgentService: one stream an agent, its introduction first.
 
-A stream has a writer (the generator gRPC runs) and a reader (a task beside it).
-Whichever ends first ends the other: the reader's fault becomes the stream's status.
+A stream has a writer (the call that gRPC runs) and a reader (a task beside it).
+Whichever ends first ends the other: the reader's fault becomes the stream's status. The writer
+is no generator, as each interceptor would hand on every message of one.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ class AgentService(AgentServiceServicer):
         self.introductions = Introductions(terms.back_door, store)
 
     @override
-    async def Session(
+    async def Session(  # type: ignore[override]  # its stub knows generators only
         self, request_iterator: Messages, context: Context
-    ) -> AsyncIterator[pb.ControllerMessage]:
+    ) -> None:
         first, record = await self._introduction(request_iterator)
         about = codec.session_from_pb(first, self._gateway.next_id())
         with structlog.contextvars.bound_contextvars(fabric=about.fabric, switch=about.switch):
@@ -97,10 +98,10 @@ class AgentService(AgentServiceServicer):
             del record  # it is of this moment, and large: a session may last for months
             reader = asyncio.create_task(self._read(session, request_iterator))
             try:
-                yield self._accepted()
+                await context.write(self._accepted())
                 async with aclosing(session.outgoing()) as outgoing:
                     async for message in outgoing:
-                        yield message
+                        await context.write(message)
             finally:
                 reader.cancel()
                 self.introductions.left(session)

@@ -185,7 +185,7 @@ def _message(name: str, good: Message, use: Callable[[Any], bool], weight: float
     )
 
 
-def _good() -> dict[str, Message]:
+def good() -> dict[str, Message]:
     """A good message of each kind."""
     link = common_pb2.LinkRef(source="l0", target="s0", key="0")
     seen = pb.LinkObservation(link=link, state=common_pb2.STATE_DOWN, sequence=3, reason="carrier")
@@ -235,16 +235,16 @@ def _pushes(good: Message) -> Target:
 
 def targets() -> list[Target]:
     """All of them."""
-    doors, good = Doors(), _good()
+    doors, kinds = Doors(), good()
     record = wire.Record("s0", 3, 4, (Link.between("s0", "l1"),))
     notice, digest = wire.encode_notice(record), wire.encode_digest(3, 2**40)
     return [
-        _pushes(good["push"]),
-        _message("session of an agent", good["session"], _session),
-        _message("answer of an agent", good["result"], _result),
-        _message("links of an agent", good["links"], _links),
-        _message("counters of an agent", good["counters"], _counters),
-        _message("letter among replicas", good["letter"], _letter, 1),
+        _pushes(kinds["push"]),
+        _message("session of an agent", kinds["session"], _session),
+        _message("answer of an agent", kinds["result"], _result),
+        _message("links of an agent", kinds["links"], _links),
+        _message("counters of an agent", kinds["counters"], _counters),
+        _message("letter among replicas", kinds["letter"], _letter, 1),
         Target("datagram to a back door", doors.strike, doors.sent, weight=4),
         Target("notice", _body(wire.decode_notice, wire.encode_notice), [notice], weight=4),
         Target("digest", _body(wire.decode_digest, _digest), [digest], weight=2),

@@ -50,7 +50,7 @@ from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.fuzz.target import Target, check, scratch
-from tests.fuzz.wires import disturbed, message, varied
+from tests.fuzz.wires import disturbed, framed, message, parts_of, varied
 from tests.unit.store.samples import clos, demands, job, plan_of, program_of
 
 PROTOS: tuple[ModuleType, ...] = (
@@ -100,8 +100,8 @@ GOOD: dict[str, Callable[[], Message]] = {
     "SubmitJob": lambda: placement_pb2.SubmitJobRequest(parent=F1, job_id="new", spec=SPEC),
     "GetJob": lambda: placement_pb2.GetJobRequest(name=f"{F1}/jobs/j1"),
     "ListJobs": lambda: placement_pb2.ListJobsRequest(parent=F1, page_size=1),
-    "UpdateJob": lambda: placement_pb2.UpdateJobRequest(name=f"{F1}/jobs/new", spec=SPEC),
-    "DeleteJob": lambda: placement_pb2.DeleteJobRequest(name=f"{F1}/jobs/new"),
+    "UpdateJob": lambda: placement_pb2.UpdateJobRequest(name=f"{F1}/jobs/j1", spec=SPEC),
+    "DeleteJob": lambda: placement_pb2.DeleteJobRequest(name=f"{F1}/jobs/j1"),
     "WatchJobs": lambda: placement_pb2.WatchJobsRequest(parent=F1),
     "GetPlan": lambda: plan_pb2.GetPlanRequest(name=PLAN),
     "ListRoutes": lambda: plan_pb2.ListRoutesRequest(parent=PLAN, page_size=1, link=LINK),
@@ -164,6 +164,7 @@ class World:
 
     async def _call(self, service: str, method: Any, requests: list[Message]) -> bool:
         handler = getattr(self.services[service], method.name)
+        before = await self._state()
         request: Any = _stream(requests) if method.client_streaming else requests[0]
         try:
             quiet = method.name in QUIET
@@ -182,9 +183,18 @@ class World:
         except Exception as error:
             if status_of(error) is None:
                 raise
+            check(await self._state() == before, "what is refused changes nothing")
             return False
         await self._judge(method.name, requests[0], answer)
         return True
+
+    async def _revision(self) -> int:
+        return (await self.store.get_fabric("f1")).revision
+
+    async def _state(self) -> object:
+        """Changes with every write."""
+        page = await self.store.audit(after=2**62)
+        return page.head, await self.store.versions("f1")
 
     async def _judge(self, method: str, request: Any, answer: Any) -> None:
         """What was taken is what there is, and the trail of it holds."""
@@ -197,6 +207,10 @@ class World:
         if method == "SubmitJob":
             check(answer.name == f"{request.parent}/jobs/{request.job_id}", "a job has its name")
             check(list(answer.spec.hosts) == list(request.spec.hosts), "and its hosts")
+            if self.calls % 2:  # so that there is room for the next
+                await self.store.delete_job("f1", request.job_id)
+        if method == "DeleteJob" and request.name == f"{F1}/jobs/j1":
+            await self.store.submit_job("f1", job(), checked_revision=await self._revision())
         if self.calls % 500 == 0:
             page = await self.store.audit()
             check(verify(page.anchor, page.records) == page.head, "the audit trail holds")
@@ -212,7 +226,7 @@ def _target(world: World, service: str, method: Any) -> Target:
 
     def run(content: bytes) -> bool:
         """Bytes are one request, or several where the client streams, by a length of two bytes."""
-        parts = _parts(content) if method.client_streaming else [content]
+        parts = parts_of(content) if method.client_streaming else [content]
         requests = []
         for part in parts:
             request = kind()
@@ -233,9 +247,7 @@ def _target(world: World, service: str, method: Any) -> Target:
     def make(chance: random.Random) -> bytes:
         count = chance.choice((0, 1, 1, 2, 3)) if method.client_streaming else 1
         made = [one(chance).SerializeToString() for _ in range(count)]
-        if method.client_streaming:
-            return b"".join(len(one).to_bytes(2, "big") + one for one in made if len(one) < 65536)
-        return made[0]
+        return framed(made) if method.client_streaming else made[0]
 
     vary = None if method.client_streaming else varied(kind, make)
     return Target(f"{service}/{method.name}", run, [b""], make, vary, weight=0.35)
@@ -253,15 +265,6 @@ def _any_order(targets: Sequence[Target]) -> Target:
         return bytes([which]) + (one(chance) if one else b"")
 
     return Target("calls in any order", run, [b"\0"], make, weight=8)
-
-
-def _parts(content: bytes) -> list[bytes]:
-    parts = []
-    while len(content) >= 2:
-        end = 2 + int.from_bytes(content[:2], "big")
-        parts.append(content[2:end])
-        content = content[end:]
-    return parts
 
 
 def targets(world: World) -> list[Target]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from tests.fuzz import agents, calls, files
+from tests.fuzz import agents, calls, files, records, sessions
 from tests.fuzz.guide import MOST, Guide
 from tests.fuzz.mutate import spoilt
 from tests.fuzz.tally import MOST_FAULTS, Share, Tally, strike, told_of
@@ -28,7 +28,14 @@ def opened() -> Iterator[list[Target]]:
     """All targets, and what they stand on."""
     world = calls.World()
     try:
-        yield [*files.targets(), *agents.targets(), *calls.targets(world)]
+        whole = sessions.target(sessions.Sessions(world.store, world.loop), agents.good())
+        yield [
+            *files.targets(),
+            *records.targets(),
+            *agents.targets(),
+            whole,
+            *calls.targets(world),
+        ]
     finally:
         world.close()
 

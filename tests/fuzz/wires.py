@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -112,3 +112,18 @@ def varied(kind: type[Any], make: Callable[[random.Random], bytes]) -> Vary:
         return disturbed(before, chance).SerializeToString()
 
     return vary
+
+
+def framed(parts: Iterable[bytes]) -> bytes:
+    """Several messages as one input: each with its length in two bytes before it."""
+    return b"".join(len(one).to_bytes(2, "big") + one for one in parts if len(one) < 65536)
+
+
+def parts_of(content: bytes) -> list[bytes]:
+    """The messages of such an input."""
+    parts = []
+    while len(content) >= 2:
+        end = 2 + int.from_bytes(content[:2], "big")
+        parts.append(content[2:end])
+        content = content[end:]
+    return parts

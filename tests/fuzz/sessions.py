@@ -1,0 +1,133 @@
+"""Target: sessions of agents, from the introduction to the end, with the service behind them.
+
+An input is the messages that an agent sends, each with its length in two bytes before it. Whatever
+they are, the session ends as it should: with a status that tells of a fault of the agent's, without
+a stream, a task or a report left behind, and no link is seen down by a switch that is not its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.serve.agents.counters import CounterBook
+from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.serve.agents.link_book import LinkBook
+from heddle_controller.serve.agents.overlays import OverlayBook
+from heddle_controller.serve.agents.service import AgentService, SessionTerms
+from heddle_controller.serve.flow_index import FlowIndexes
+from heddle_controller.serve.interceptors.errors import status_of
+from heddle_controller.serve.rates import RateBook
+from heddle_controller.telemetry.metrics import Telemetry
+from tests.fuzz.target import Target, check
+from tests.fuzz.wires import disturbed, framed, parts_of
+
+PATIENCE = 20.0
+"""Seconds after which a session hangs."""
+
+
+class Sessions:
+    """The service of agents over a store that others use too."""
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        telemetry = Telemetry()
+        self._loop, self._store = loop, store
+        self._gateway = Gateway(telemetry, 64)
+        counters = CounterBook(FlowIndexes(store), RateBook(), telemetry)
+        self._service = AgentService(
+            store,
+            self._gateway,
+            counters,
+            SessionTerms("fuzz", 0.0, 0.0),
+            lambda: 1,
+            links=LinkBook(telemetry),
+            overlays=OverlayBook(store, lambda: 1, telemetry),
+        )
+        self._sessions = 0
+        self._seen: set[str] = set()
+
+    def run(self, content: bytes) -> bool:
+        """One session; whether it was accepted and went to its end."""
+        messages = []
+        for part in parts_of(content):
+            message = pb.AgentMessage()
+            try:
+                message.ParseFromString(part)
+            except DecodeError:
+                return False
+            messages.append(message)
+        self._sessions += 1
+        return self._loop.run_until_complete(self._session(messages))
+
+    async def _session(self, messages: Sequence[pb.AgentMessage]) -> bool:
+        before = len(asyncio.all_tasks())
+        accepted = False
+        try:
+            async with asyncio.timeout(PATIENCE):
+                context: Any = None
+                async for _ in self._service.Session(_each(messages), context):
+                    accepted = True
+                    self._seen.add(messages[0].session_parameters.switch)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            if status_of(error) is None:
+                raise
+            accepted = False
+        for _ in range(200):  # what was reported may still be being written
+            if len(asyncio.all_tasks()) <= before:
+                break
+            await asyncio.sleep(0.001)
+        check(len(asyncio.all_tasks()) <= before, "a session leaves no task behind")
+        check(not list(self._gateway.local()), "nor a stream")
+        if self._sessions % 50 == 0:
+            await self._judge()
+        return accepted
+
+    async def _judge(self) -> None:
+        """Links are seen down only by switches that are their ends and have been here."""
+        record = await self._store.get_fabric("f1")
+        links, ids = record.fabric.structure.links, record.fabric.structure.nodes.ids
+        for row in (record.observed == State.DOWN).nonzero()[0].tolist():
+            ends = {ids[int(links.a[row])], ids[int(links.b[row])]}
+            check(ends & self._seen, f"nobody at {ends} has said that it is down")
+
+
+async def _each(messages: Sequence[pb.AgentMessage]) -> AsyncIterator[pb.AgentMessage]:
+    for message in messages:
+        yield message
+
+
+def target(sessions: Sessions, good: dict[str, Any]) -> Target:
+    """Sessions whose messages are good ones, nearly; the introduction more often than not."""
+    first = pb.AgentMessage(session_parameters=good["session"])
+    later = [
+        pb.AgentMessage(push_result=good["result"]),
+        pb.AgentMessage(link_state=good["links"]),
+        pb.AgentMessage(counters=good["counters"]),
+        pb.AgentMessage(overlay=pb.OverlayReport(withdrawn=True)),
+    ]
+
+    def some(chance: random.Random) -> list[bytes]:
+        begin = [first if chance.random() < 0.7 else disturbed(first, chance)]
+        rest = [disturbed(chance.choice(later), chance) for _ in range(chance.randrange(5))]
+        return [one.SerializeToString() for one in [*begin, *rest]]
+
+    def make(chance: random.Random) -> bytes:
+        return framed(some(chance))
+
+    def vary(content: bytes, chance: random.Random) -> bytes:
+        parts = parts_of(content)
+        at = chance.randint(0, len(parts))
+        parts[at : at + chance.randrange(2)] = some(chance)[chance.randrange(2) :]
+        return framed(parts)
+
+    good_one = framed([one.SerializeToString() for one in [first, *later]])
+    return Target("session, whole", sessions.run, [good_one], make, vary, weight=3)

@@ -18,6 +18,8 @@ from tests.integration.operating import Outcome, heddle, unlogged
 from tests.integration.serving import OPTIONS
 
 PROGRAM = Path(sys.executable).parent / "heddle-controller"
+START_SECONDS = 90.0
+"""No measure of speed: a limit for machines that do much else."""
 READY = re.compile(r"listening on (\S+):(\d+), metrics on http://(\S+):(\d+)/metrics\n")
 
 
@@ -72,7 +74,7 @@ async def controlling(
     process, log = await start(path, *options, program=program)
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(START_SECONDS):
             line = (await process.stdout.readline()).decode()
         found = READY.fullmatch(line)
         assert found, f"{line!r}; its log: {log.read_text()}"

@@ -79,6 +79,13 @@ def test_headers_that_lie_are_refused(listed: Any) -> None:
         unpack(MAGIC + zlib.compress(raw))
 
 
+def test_a_header_without_its_parts_is_refused() -> None:
+    """One that lacks what is neither column nor number is damage too."""
+    header = orjson.dumps({"columns": []})
+    with pytest.raises(DamagedError):
+        unpack(MAGIC + zlib.compress(len(header).to_bytes(4, "big") + header))
+
+
 def test_structure_round_trip() -> None:
     """Nodes and links come back in the same rows with all they had; the name is the content's."""
     structure = clos(3, 2, 2).structure

@@ -65,12 +65,13 @@ def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         content = zlib.decompress(packed[len(MAGIC) :])
         start = 4 + int.from_bytes(content[:4], "big")
         header = orjson.loads(content[4:start])
+        meta: dict[str, Any] = header["meta"]
         columns, end = _columns(header["columns"], content, start)
     except (zlib.error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DamagedError(str(error)) from error
     if end != len(content):
         raise DamagedError(f"has {len(content) - end} bytes too many")
-    return header["meta"], columns
+    return meta, columns
 
 
 def _columns(listed: list[Any], content: bytes, start: int) -> tuple[dict[str, Any], int]:

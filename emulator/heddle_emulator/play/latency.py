@@ -6,7 +6,8 @@ link but the slowest, beside what it takes to pass the link.
 An activity of several steps begins a message in each, and what it sent last has to arrive:
 where steps follow one another, as on the way down a tree, that adds up. What goes down a tree
 or a chain in pieces goes on in the next step when a piece is there, not when a packet is: the
-first piece takes as many times its own length as there are steps.
+first piece takes as many times its own length as there are steps. That shows only in so far as
+the fullest place has nothing else to send: in a double tree most have, from the first moment on.
 
 A ring waits less. Its step on a hop needs what the hop before brought in the step before, and
 nothing else; so a hop that is slower than the others sends one step after another without a
@@ -67,19 +68,53 @@ def latency(
     np.maximum.at(longest, script.activity[moves], passing[moves])
     delay = script.steps * wire.startup_seconds
     lag = script.steps * longest
-    if wire.startup_seconds or passing.any():
-        ring = np.flatnonzero(rings(script))
-        hops = moves[np.isin(script.activity[moves], ring)]
-        sent = np.zeros(len(script))
-        np.maximum.at(sent, script.activity[hops], needs.together[hops])
+    if wire.startup_seconds or wire.piece_bytes or passing.any():
         once = wire.startup_seconds + longest
-        shown = np.zeros(len(script))
-        for seconds in (needs.alone, needs.together):
-            done = _passed_on(script, hops, seconds[hops], passing[hops], wire)
-            shown += np.maximum(done - sent, once) / 2
-        delay[ring], lag[ring] = wire.startup_seconds, (shown - wire.startup_seconds)[ring]
+        for which, shown in (
+            (rings(script), _shown_by_rings(script, wire, needs, passing, once)),
+            (pipelines(script), _shown_by_trees(script, wire, needs, delay + lag, once)),
+        ):
+            delay[which], lag[which] = wire.startup_seconds, shown[which] - wire.startup_seconds
     early = np.minimum(_early(script, carried, wire, needs, capacity), lag)
-    return Latency(script.seconds + delay + early, lag - early + _filling(script, wire, needs))
+    return Latency(script.seconds + delay + early, lag - early)
+
+
+def _shown_by_rings(
+    script: Script, wire: Wire, needs: Needs, passing: Floats, once: Floats
+) -> Floats:
+    """Seconds that rings take longer than their fullest hop sends."""
+    hops = np.flatnonzero((script.flow != NONE) & rings(script)[script.activity])
+    sent, shown = _most(script, hops, needs.together), np.zeros(len(script))
+    for seconds in (needs.alone, needs.together):
+        ends = _passed_on(script, hops, seconds[hops], passing[hops], wire)
+        shown += np.maximum(ends - sent, once) / 2
+    return shown
+
+
+def _shown_by_trees(
+    script: Script, wire: Wire, needs: Needs, latency: Floats, once: Floats
+) -> Floats:
+    """Seconds that trees and chains take longer than their fullest place sends.
+
+    A piece needs all the way down. But nobody waits for it who has pieces of another edge to send
+    from the first moment on, as leaves of either tree have.
+    """
+    moves = np.flatnonzero((script.flow != NONE) & pipelines(script)[script.activity])
+    activity = script.activity[moves]
+    times, piece = script.times[activity], np.zeros(len(script.flow))
+    piece[moves] = needs.own[moves] / times / wire.pieces(script.gbit[moves] / times)
+    each = _most(script, moves, piece)
+    down = latency + (script.steps - script.times) * each
+    least = script.times * (once + each)
+    found: Floats = np.maximum(down - _most(script, moves, needs.own), least)
+    return found
+
+
+def _most(script: Script, moves: Ints, seconds: Floats) -> Floats:
+    """The most of any of these moves of each activity."""
+    most = np.zeros(len(script))
+    np.maximum.at(most, script.activity[moves], seconds[moves])
+    return most
 
 
 def _passing(script: Script, carried: Carried, wire: Wire, capacity: Floats) -> Floats:
@@ -122,18 +157,6 @@ def _worst(script: Script, carried: Carried, of_path: Floats) -> Floats:
     most = np.zeros(len(carried.flows) + 1)
     np.maximum.at(most, carried.paths.flow, of_path)
     return most[script.flow]  # NONE is -1: the last, which is 0
-
-
-def _filling(script: Script, wire: Wire, needs: Needs) -> Floats:
-    """Seconds until the first piece has come down each tree or chain, its last hop left out."""
-    waits = np.zeros(len(script))
-    if wire.piece_bytes:
-        moves = np.flatnonzero((script.flow != NONE) & pipelines(script)[script.activity])
-        activity = script.activity[moves]
-        times = script.times[activity]
-        piece = needs.own[moves] / times / wire.pieces(script.gbit[moves] / times)
-        np.maximum.at(waits, activity, (script.steps[activity] - times) * piece)
-    return waits
 
 
 def _passed_on(script: Script, hops: Ints, seconds: Floats, lag: Floats, wire: Wire) -> Floats:

@@ -110,7 +110,9 @@ class Play(Stage):
         held = await self.conductor.settle()
         committed = told + self.control.plan if fresh else self.now
         if fresh and self.control.measured:
-            committed = told + max(self.conductor.heard.committed - begin, 0.0)
+            known = min([self.conductor.heard.committed, *(one.came for one in held)])
+            # Word of it may come after its pushes, which are due to the nanosecond.
+            committed = round(told + max(known - begin, 0.0), 9)
         self._plan_heard(committed, fresh=bool(fresh))
         for due, own in self._dues(held, committed, begin):
             self.agenda.put(due, partial(self._let_in, own), PUSHES)

@@ -127,6 +127,9 @@ async def run(settings: Settings) -> None:
         api = await _api(settings, world, gateway, telemetry, store)
         if exchange is not None:
             exchange.addresses.learned = api.introductions.learned
+            exchange.conditions.own = api.links.own
+            api.links.others = exchange.conditions.others
+            api.links.changed = exchange.conditions.tell
         stack.push_async_callback(api.stop, settings.drain_seconds)
         await api.start()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())

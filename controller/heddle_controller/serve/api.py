@@ -82,7 +82,8 @@ class Api:
         self._rates = RateBook()
         indexes = FlowIndexes(store)
         counters = CounterBook(indexes, self._rates, rooms.meter)
-        links = LinkBook(rooms.meter)
+        links = self.links = LinkBook(rooms.meter)
+        """What agents find wrong with links; has to be told what those of other replicas do."""
         fabric = FabricService(store, rooms.intake, self._changes, links.unwell)
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)

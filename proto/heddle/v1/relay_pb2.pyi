@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from heddle.v1 import agent_pb2 as _agent_pb2
+from heddle.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -68,6 +69,7 @@ class Note(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
     ADDRESSES_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def call(self) -> Global___LeaderCall: ...
     @_builtins.property
@@ -84,6 +86,8 @@ class Note(_message.Message):
     def beat(self) -> Global___LineBeat: ...
     @_builtins.property
     def addresses(self) -> Global___BackDoorAddresses: ...
+    @_builtins.property
+    def conditions(self) -> Global___LinkConditions: ...
     def __init__(
         self,
         *,
@@ -95,12 +99,13 @@ class Note(_message.Message):
         result: Global___RelayedResult | None = ...,
         beat: Global___LineBeat | None = ...,
         addresses: Global___BackDoorAddresses | None = ...,
+        conditions: Global___LinkConditions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beat", b"beat", "call", b"call", "closed", b"closed", "note", b"note", "opened", b"opened", "push", b"push", "result", b"result", "roster", b"roster"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beat", b"beat", "call", b"call", "closed", b"closed", "conditions", b"conditions", "note", b"note", "opened", b"opened", "push", b"push", "result", b"result", "roster", b"roster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beat", b"beat", "call", b"call", "closed", b"closed", "note", b"note", "opened", b"opened", "push", b"push", "result", b"result", "roster", b"roster"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beat", b"beat", "call", b"call", "closed", b"closed", "conditions", b"conditions", "note", b"note", "opened", b"opened", "push", b"push", "result", b"result", "roster", b"roster"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_note: _TypeAlias = _typing.Literal["call", "roster", "opened", "closed", "push", "result", "beat", "addresses"]  # noqa: Y015
+    _WhichOneofReturnType_note: _TypeAlias = _typing.Literal["call", "roster", "opened", "closed", "push", "result", "beat", "addresses", "conditions"]  # noqa: Y015
     _WhichOneofArgType_note: _TypeAlias = _typing.Literal["note", b"note"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_note) -> _WhichOneofReturnType_note | None: ...
 
@@ -358,3 +363,63 @@ class BackDoorAddresses(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BackDoorAddresses: _TypeAlias = BackDoorAddresses  # noqa: Y015
+
+@_typing.final
+class LinkConditions(_message.Message):
+    """What is wrong with links of a fabric, by all agents of the replica: it takes the
+    place of what the same replica told before, and is told again every few seconds.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FABRIC_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
+    fabric: _builtins.str
+    """"fabrics/f1"."""
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkCondition]: ...
+    def __init__(
+        self,
+        *,
+        fabric: _builtins.str = ...,
+        links: _abc.Iterable[Global___LinkCondition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fabric", b"fabric", "links", b"links"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkConditions: _TypeAlias = LinkConditions  # noqa: Y015
+
+@_typing.final
+class LinkCondition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINK_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    LOSS_RATIO_FIELD_NUMBER: _builtins.int
+    RATE_RATIO_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """As of Link.condition."""
+    loss_ratio: _builtins.float
+    """Share of what it carries that it loses, 0 to 1."""
+    rate_ratio: _builtins.float
+    """Share of its rate that it has to offer, 0 to 1; 0 where nothing is wrong with it."""
+    @_builtins.property
+    def link(self) -> _common_pb2.LinkRef: ...
+    def __init__(
+        self,
+        *,
+        link: _common_pb2.LinkRef | None = ...,
+        reason: _builtins.str = ...,
+        loss_ratio: _builtins.float = ...,
+        rate_ratio: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["link", b"link"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "loss_ratio", b"loss_ratio", "rate_ratio", b"rate_ratio", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkCondition: _TypeAlias = LinkCondition  # noqa: Y015

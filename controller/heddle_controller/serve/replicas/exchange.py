@@ -13,6 +13,7 @@ from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.replicas.addresses import Addresses
 from heddle_controller.serve.replicas.branch import Branch
+from heddle_controller.serve.replicas.conditions import Conditions
 from heddle_controller.serve.replicas.mirrors import Mirrors
 from heddle_controller.serve.replicas.post import CALL_SECONDS, Post
 
@@ -30,6 +31,7 @@ class Exchange:
         self._branch = Branch(self._post, gateway.tenure)
         self._mirrors = Mirrors(self._post, gateway, holder)
         self.addresses = Addresses(self._post)
+        self.conditions = Conditions(self._post)
         for stream in gateway.local():
             self._branch.opened(stream)
         gateway.replicas = self
@@ -58,6 +60,7 @@ class Exchange:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._post.run())
             tasks.create_task(self._call())
+            tasks.create_task(self.conditions.run())
             async for letter in self._post.letters():
                 if letter is None:
                     self._branch.lost()
@@ -94,3 +97,5 @@ class Exchange:
                 self._mirrors.beat(sender, note.beat)
             case "addresses":
                 self.addresses.heard(sender, note.addresses)
+            case "conditions":
+                self.conditions.heard(sender, note.conditions)

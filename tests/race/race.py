@@ -8,7 +8,7 @@ packets are looked at, see ``packets``. At its end everything must settle, with 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -55,22 +55,31 @@ class Told:
     troubles: tuple[str, ...] = ()
 
 
-def raced(seed: int, episodes: int = EPISODES) -> Told:
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What races are run over."""
+
+    draw: Callable[[Random, int], tuple[Fabric, Flows]]
+    """A fabric and what it carries, of a seed."""
+    race: Callable[[Scene], Awaitable[None]]
+    """One episode."""
+
+
+def raced(seed: int, episodes: int = EPISODES, course: Course | None = None) -> Told:
     """So many races on one scene; stops at the first that finds anything."""
     memory = str(MEMORY) if MEMORY.is_dir() else None  # what outlives a power cut is not raced
     with tempfile.TemporaryDirectory(prefix="heddle-race-", dir=memory) as folder:
         told = Told(seed)
         try:
-            run(_raced(Path(folder), told, episodes))
+            run(_raced(Path(folder), told, episodes, course or DOUBLE))
         except StuckError as error:
             told.troubles = (f"race {told.races}: never settled: {error}",)
         return told
 
 
-async def _raced(folder: Path, told: Told, episodes: int) -> None:
+async def _raced(folder: Path, told: Told, episodes: int, course: Course) -> None:
     random = Random(told.seed)
-    fabric = random.choice(FABRICS)()
-    flows = flows_between(fabric, "permutation", seed=told.seed, qps=2)
+    fabric, flows = course.draw(random, told.seed)
     scene = Scene(fabric, flows, random)
     packets = Packets(scene)
     found: list[str] = []
@@ -84,7 +93,7 @@ async def _raced(folder: Path, told: Told, episodes: int) -> None:
         await scene.settled()
         scene.watch = look
         while told.races < episodes and not found:
-            await _race(scene)
+            await course.race(scene)
             look()
             told.races += 1
         told.pushes = scene.gateway.pushes
@@ -93,38 +102,49 @@ async def _raced(folder: Path, told: Told, episodes: int) -> None:
 
 
 async def _race(scene: Scene) -> None:
+    """Two links, and what comes between them."""
     random = scene.random
     links = between_switches(scene.world).tolist()
     first, second = random.sample(links, 2)
     scene.change(first, up=False)
     if random.random() < 0.15:
-        scene.later(BETWEEN_SECONDS, lambda: _broken_session(scene))
+        scene.later(BETWEEN_SECONDS, lambda: broken_session(scene))
     dies = random.random() < 0.15
-    await _moment(scene)
+    await moment(scene)
     scene.change(second, up=False)
     if dies:
-        await _moment(scene)
+        await moment(scene)
         await scene.lead_anew()
     if random.random() < 0.5:
-        await _moment(scene)
+        await moment(scene)
         scene.change(random.choice((first, second)), up=True)
     if random.random() < 0.7:  # else what mends comes into the middle of it too
         await scene.settled()
     for row in np.flatnonzero(~scene.world.carries[::2]).tolist():
-        await _moment(scene)
+        await moment(scene)
         scene.change(row, up=True)
     if random.random() < 0.5:
         await scene.settled()
 
 
-def _broken_session(scene: Scene) -> None:
+def broken_session(scene: Scene) -> None:
+    """A session ends; the agent dials anew after a while."""
     name = scene.random.choice(sorted(scene.gateway.sessions(NAME)))
     scene.gateway.disconnect(name)
     scene.later(BETWEEN_SECONDS, lambda: scene.gateway.connect(name))
 
 
-async def _moment(scene: Scene) -> None:
+async def moment(scene: Scene) -> None:
+    """Let some time pass."""
     await scene.delays.pass_(BETWEEN_SECONDS)
+
+
+def _flows(random: Random, seed: int) -> tuple[Fabric, Flows]:
+    fabric = random.choice(FABRICS)()
+    return fabric, flows_between(fabric, "permutation", seed=seed, qps=2)
+
+
+DOUBLE = Course(_flows, _race)
 
 
 def demands_of(fabric: Fabric, flows: Flows) -> Demands:

@@ -64,6 +64,8 @@ class Scene:
         """Grows with every change of what BGP has to tell."""
         self.heard = dict.fromkeys(self.switches.fibs, 0)
         """The version that BGP has told each switch of."""
+        self.forgot: set[str] = set()
+        """Switches that came back with nothing, as long as they hold no plan whole."""
         self.dead: frozenset[Link] = frozenset()
         """Links that are down."""
         self.store: Store
@@ -231,11 +233,14 @@ class Scene:
             self._changed()
 
     def _changed(self) -> None:
+        self.forgot = {name for name in self.forgot if not self.agents[name].held.generation}
         self.watch()
 
     @property
     def all_know(self) -> bool:
         """Whether every agent knows just the links that are down, and BGP has converged."""
+        if self.forgot:
+            return False
         heard = all(version == self.version for version in self.heard.values())
         return heard and all(agent._view.down == self.dead for agent in self.agents.values())
 

@@ -88,6 +88,10 @@ def test_a_file_means_what_it_says(tmp_path: Path) -> None:
         ("p99: {most: 10ms}", "p99: {most: 10}", "number and its unit"),
         ("most: 3", "most: 3, over: x", "no variant x"),
         ("worlds: [netns]", "worlds: [moon]", "there are fluid, netns"),
+        ("probes:", "lab: {controllers: 0}\nprobes:", "lab (line 9): controllers is 0"),
+        ("probes:", "lab: {controllers: 50}\nprobes:", "lab (line 9): controllers is 50; give at"),
+        ("probes:", "lab: {controllers: 2, programs: false}\nprobes:", "no programs; leave one"),
+        ("probes:", "lab: {programs: maybe}\nprobes:", "lab (line 9): programs is 'maybe'"),
     ],
 )
 def test_faults_are_told_with_a_cure(tmp_path: Path, old: str, new: str, said: str) -> None:

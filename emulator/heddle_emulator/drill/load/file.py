@@ -22,6 +22,8 @@
 A demand's ends may also be hosts or leaves: then every NIC of one sends to every NIC of the
 other, or only the first few of each, where ``nics`` says how many.
 ``variants`` (a list of name and demands) runs the same under different demands.
+``lab`` says how the lab is to be, such as ``{rate_mbit: 20, bfd_ms: 50}``; with ``controllers: 2``
+there are two on one Redis, and "controller" is the one that leads.
 Files beside this one tell of the rest: ``jobs`` (and ``control``), ``steps`` and ``expect``. With
 ``race: true`` steps of one moment come in any order, drawn from the seed.
 """
@@ -47,6 +49,7 @@ from heddle_emulator.drill.load.steps import read_steps
 from heddle_emulator.drill.scenario import LabSpec, Scenario, Variant
 
 WORLDS = ("fluid", "netns")
+MOST_CONTROLLERS = 5
 _KEYS = ("drill", "proves", "worlds", "fabric", "lab", "control", "race", "seed", "runs", "settle")
 _LISTS = ("jobs", "demands", "variants", "probes", "setup", "timeline", "expect")
 
@@ -143,11 +146,18 @@ def _lab(fields: Fields) -> LabSpec:
         return LabSpec()
     own = Fields(value, f"lab (line {value.line})", fields.problems)
     own.only("rate_mbit", "bfd_ms", "probe_ms", "flap_memory", "programs", "controllers")
+    programs, controllers = value.get("programs", True), own.integer("controllers", 1)
+    if type(programs) is not bool:
+        own.fault(f"programs is {short(programs)}; give true or false")
+    if controllers > MOST_CONTROLLERS:
+        own.fault(f"controllers is {controllers:,}; give at most {MOST_CONTROLLERS}")
+    if controllers > 1 and programs is False:
+        own.fault("has controllers and no programs; leave one of the two out")
     return LabSpec(
         rate_mbit=own.integer("rate_mbit", 0, least=0),
         bfd_ms=own.integer("bfd_ms", 0, least=0),
         probe_ms=own.integer("probe_ms", 0, least=0),
         flap_memory=own.integer("flap_memory", 5, least=0),
-        programs=value.get("programs", True) is not False,
-        controllers=own.integer("controllers", 1),
+        programs=programs is not False,
+        controllers=min(controllers, MOST_CONTROLLERS),
     )

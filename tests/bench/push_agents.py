@@ -44,7 +44,9 @@ async def run(address: str, fabric: Fabric) -> None:
     running = [asyncio.create_task(agent.run()) for agent in agents]
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 50, 100)
+    # What is young is looked through as in a process of each agent's own; what two thousand of them
+    # have kept, at once, is not.
+    gc.set_threshold(20_000, 1_000, 1_000)
     await asyncio.to_thread(sys.stdin.read)
     await asyncio.gather(*(agent.stop() for agent in agents))
     await asyncio.gather(*running)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
 from operator import is_
@@ -117,18 +117,18 @@ def only(groups: Groups, kept: Iterable[Group]) -> Groups:
     by_key: dict[GroupKey, Group] = {}
     for group in kept:
         by_key.setdefault(key_of(group), group)
-    return _with(replace(groups, by_link={}, new=()), by_key, list(by_key.values()))
+    return _with(Groups(groups.switch, groups.own), by_key, list(by_key.values()))
 
 
 def _with(groups: Groups, by_key: Mapping[GroupKey, Group], more: Sequence[Group]) -> Groups:
     """Groups of which some are new: in the index once they are no longer few."""
     new = (*groups.new, *more)
     if len(new) <= FEW:
-        return replace(groups, by_key=by_key, new=new)
+        return Groups(groups.switch, groups.own, by_key, groups.by_link, new)
     added: defaultdict[Link, list[Group]] = defaultdict(list)
     for group in new:
         for link in groups.naming(group):
             added[link].append(group)
     by_link = groups.by_link
     merged = {link: (*by_link.get(link, ()), *more) for link, more in added.items()}
-    return replace(groups, by_key=by_key, by_link={**by_link, **merged}, new=())
+    return Groups(groups.switch, groups.own, by_key, {**by_link, **merged})

@@ -53,17 +53,16 @@ def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
         failures += _overflow(table.table_size, kept, operations, updates)
     intended = {**kept, **updates.sets} if updates.sets else kept
     dirty = _dirty(table, updates.sets, gone, intended)
+    known = operations.addresses.items() <= table.addresses.items()  # as after a first push
     taken = table._replace(
         groups=groups,
         fence=push.version,
         intended=intended,
-        dirty=_moved(table, dirty, operations.addresses) if operations.addresses else dirty,
+        dirty=dirty if known else _moved(table, dirty, operations.addresses),
         stale=frozenset() if push.sweep_stale else stale - updates.deletes,
         rejected=_rejected(frozenset() if full else table.rejected, operations, failures),
         completing=_completing(table, push),
-        addresses={**table.addresses, **operations.addresses}
-        if operations.addresses
-        else table.addresses,
+        addresses=table.addresses if known else {**table.addresses, **operations.addresses},
         diverted=_diverted(table, groups, new),
     )
     if taken.dirty or taken.rejected:

@@ -59,6 +59,8 @@ MOST_SECONDS = 0.1
 WARM = 2
 """Events that are not counted: modules and indexes are read for the first time."""
 LIMIT = 120.0
+QUIET = 0.5
+"""Seconds between two events: what one leaves to do is no part of the next."""
 CHUNK = 4096
 
 
@@ -124,7 +126,7 @@ async def _events(
 
 async def _event(h: House, words: str, trials: Trials) -> None:
     """One change of a link, and the wait for its end."""
-    await asyncio.sleep(0.2)  # what the event before left to do is no part of this one
+    await asyncio.sleep(QUIET)
     h.marks.clear()
     work = time.process_time()
     assert h.agents.stdin is not None
@@ -150,7 +152,8 @@ async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
         time_store(store, marks)
         time_pushes(gateway, marks)
         engine = timed_engine(planning_engine(settings.solve_seconds), marks)
-        pace = ReconcileSettings(debounce=settings.debounce_seconds)
+        pause = settings.debounce_seconds
+        pace = ReconcileSettings(debounce=pause, debounce_most=max(20 * pause, 0.1))
         world = World(store, gateway, SystemClock(), telemetry, engine, pace)
         reconciler = Reconciler(world)
         intake = Intake(store, engine.flows_of_job)

@@ -25,6 +25,7 @@ PARTS = (
     "read intent",
     "traffic",
     "solve",
+    "solve anew",
     "verify",
     "programs",
     "diff",
@@ -34,6 +35,7 @@ PARTS = (
     "record",
 )
 """In the order of the way; "ledger" is from the commit to the first push."""
+TIMED = ("solve", "solve anew", "verify", "programs", "diff")
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ class Marks:
         begin, done = self.first("commit")
         sent = min((begin for begin, _ in self.pushes), default=done)
         acked = max((end for _, end in self.pushes), default=sent)
-        timed = {name: self.total(name) for name in ("solve", "verify", "programs", "diff")}
+        timed = {name: self.total(name) for name in TIMED}
         return {
             "notify": reported - heard,
             "debounce": read - reported,

@@ -16,6 +16,7 @@ from heddle_emulator.cli.sizes import bytes_of
 from heddle_emulator.fluid.wire import ROCE, Wire
 from heddle_emulator.play.play import Setting
 from heddle_emulator.play.stage import NVLINK_GBPS
+from heddle_emulator.play.unrolled import FOLLOWED
 from heddle_emulator.topology import clos, published
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -90,7 +91,7 @@ def wire(command: Command) -> Command:
 def setting(command: Command) -> Command:
     """The options of what packets cost and what a host has inside."""
     more = _with(
-        command,
+        _followed(command),
         click.option(
             "--piece",
             default="128K",
@@ -102,6 +103,19 @@ def setting(command: Command) -> Command:
         ),
     )
     return wire(more)
+
+
+def _followed(command: Command) -> Command:
+    """The option of how closely rings and trees are followed."""
+    return click.option(
+        "--follow",
+        "followed",
+        type=click.IntRange(0),
+        default=FOLLOWED,
+        show_default=True,
+        help="Up to so many messages of rings and trees are followed each, more in step: a larger "
+        "number is closer to packets, and slower.",
+    )(command)
 
 
 def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
@@ -119,7 +133,7 @@ def settings_of(words: Mapping[str, Any]) -> Setting:
     """
     piece = words["piece"].strip()
     told = replace(wire_of(words), piece_bytes=bytes_of(piece) if piece != "0" else 0)
-    return Setting(told, words["nvlink_gbps"])
+    return Setting(told, words["nvlink_gbps"], words["followed"])
 
 
 def wire_of(words: Mapping[str, Any]) -> Wire:

@@ -26,8 +26,14 @@ from heddle_emulator.traffic.matrix import load_matrix, most_sent
 FAILED = 1
 MOST_QPS = 1024
 USUAL = "1M..8G"
-_KNOWN = "\b\nAlgorithms:\n" + "\n".join(
-    f"{name:<15} {', '.join(kind.algorithms)}" for name, kind in KINDS.items()
+_KNOWN = "\b\n" + "\n".join(
+    [
+        "Algorithms:",
+        *(f"  {name:<15} {', '.join(kind.algorithms)}" for name, kind in KINDS.items()),
+        "\n\b\nFor instance:",
+        "  heddle-emulator nccl --op all_reduce --sizes 1M..8G --hosts 8 --groups 2",
+        "  heddle-emulator nccl --op alltoall --matrix bytes.csv --gpus 8 --strategies ecmp,te",
+    ]
 )
 FLOAT_BYTES = 4
 """Of an element: nccl-tests count floats unless told otherwise."""

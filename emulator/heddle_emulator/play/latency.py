@@ -132,6 +132,8 @@ def _passing(script: Script, carried: Carried, wire: Wire, capacity: Floats) -> 
 def _early(script: Script, carried: Carried, wire: Wire, needs: Needs, capacity: Floats) -> Floats:
     """Seconds until the first packet of each message is where it is held up, any path's least."""
     found = np.zeros(len(script))
+    if not (wire.hop_seconds or wire.store_and_forward):
+        return found
     several = np.bincount(script.activity, minlength=len(script)) > 1
     moves = np.flatnonzero((script.flow != NONE) & ~several[script.activity])
     moves = moves[script.steps[script.activity[moves]] == 1]

@@ -11,7 +11,7 @@ from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.fluid.wire import NO_COST, Wire
 from heddle_emulator.fluid.world import Run, World
 from heddle_emulator.play.stage import NVLINK_GBPS, capacities, staged, ways_of_messages
-from heddle_emulator.play.unrolled import unrolled
+from heddle_emulator.play.unrolled import FOLLOWED, unrolled
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 
@@ -30,6 +30,8 @@ class Setting:
 
     wire: Wire = NO_COST
     nvlink_gbps: float = NVLINK_GBPS
+    followed: int = FOLLOWED
+    """Messages of rings and trees, each QP's counted, up to which every one is followed."""
 
 
 PLAIN = Setting()
@@ -63,7 +65,7 @@ def world_of(
     timeline: Timeline | None = None,
 ) -> World:
     """A world about to play a script; activities beyond those of the script are parts of them."""
-    fine = unrolled(script, setting.wire)
+    fine = unrolled(script, setting.wire, setting.followed)
     script = fine.script
     in_step = ways_of_messages(script, carried) > MOST
     schedule = fine.timed(staged(fabric, script, carried, setting.wire, in_step=in_step))

@@ -73,6 +73,8 @@ def staged(
 
 def _on_wire(script: Script, carried: Carried, wire: Wire) -> Script:
     """The script with the headers of all that leaves a host."""
+    if not wire.header_bytes:
+        return script
     sent = wire.sent(script.gbit, messages(script, carried, wire))
     return replace(script, gbit=np.where(script.flow == NONE, script.gbit, sent))
 

@@ -22,8 +22,8 @@ from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.messages import pipelines, rings
 from heddle_emulator.traffic.script import Script
 
-MOST = 3_000
-"""Messages, each QP's counted, up to which they are told apart."""
+FOLLOWED = 3_000
+"""Messages, each QP's counted, up to which they are told apart: that takes seconds at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class Unrolled:
         return replace(schedule, delay=delay, lag=lag)
 
 
-def unrolled(script: Script, wire: Wire, most: int = MOST) -> Unrolled:
+def unrolled(script: Script, wire: Wire, most: int = FOLLOWED) -> Unrolled:
     """The same message by message, or as it is where that makes too many."""
     ring = rings(script)
     told_apart = (ring | (pipelines(script) & (wire.piece_bytes > 0))) & (script.times == 1)

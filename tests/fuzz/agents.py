@@ -185,7 +185,7 @@ def _message(name: str, good: Message, use: Callable[[Any], bool], weight: float
     )
 
 
-def good() -> dict[str, Message]:
+def good() -> dict[str, Any]:
     """A good message of each kind."""
     link = common_pb2.LinkRef(source="l0", target="s0", key="0")
     seen = pb.LinkObservation(link=link, state=common_pb2.STATE_DOWN, sequence=3, reason="carrier")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from tests.fuzz import agents, calls, files, records, sessions
+from tests.fuzz import agents, calls, conversations, files, records, sessions
 from tests.fuzz.guide import MOST, Guide
 from tests.fuzz.mutate import spoilt
 from tests.fuzz.tally import MOST_FAULTS, Share, Tally, strike, told_of
@@ -28,12 +28,15 @@ def opened() -> Iterator[list[Target]]:
     """All targets, and what they stand on."""
     world = calls.World()
     try:
-        whole = sessions.target(sessions.Sessions(world.store, world.loop), agents.good())
+        kinds = agents.good()
+        served = sessions.target(sessions.Sessions(world.store, world.loop), kinds)
+        heard = conversations.target(world.loop, kinds["push"])
         yield [
             *files.targets(),
             *records.targets(),
             *agents.targets(),
-            whole,
+            served,
+            heard,
             *calls.targets(world),
         ]
     finally:

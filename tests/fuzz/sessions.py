@@ -33,6 +33,17 @@ PATIENCE = 20.0
 """Seconds after which a session hangs."""
 
 
+class Listener:
+    """The call as the service has it; everything that it writes is heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[pb.ControllerMessage] = []
+
+    async def write(self, message: pb.ControllerMessage) -> None:
+        """Hear one."""
+        self.heard.append(message)
+
+
 class Sessions:
     """The service of agents over a store that others use too."""
 
@@ -68,28 +79,30 @@ class Sessions:
 
     async def _session(self, messages: Sequence[pb.AgentMessage]) -> bool:
         before = len(asyncio.all_tasks())
-        accepted = False
+        listener = Listener()
+        context: Any = listener
         try:
             async with asyncio.timeout(PATIENCE):
-                context: Any = None
-                async for _ in self._service.Session(_each(messages), context):
-                    accepted = True
-                    self._seen.add(messages[0].session_parameters.switch)
+                await self._service.Session(_each(messages), context)
         except TimeoutError:
             raise
         except Exception as error:
             if status_of(error) is None:
                 raise
-            accepted = False
+        accepted = bool(listener.heard)
+        if accepted:
+            self._seen.add(messages[0].session_parameters.switch)
         for _ in range(200):  # what was reported may still be being written
             if len(asyncio.all_tasks()) <= before:
                 break
             await asyncio.sleep(0.001)
         check(len(asyncio.all_tasks()) <= before, "a session leaves no task behind")
         check(not list(self._gateway.local()), "nor a stream")
+        first = [one.WhichOneof("message") for one in listener.heard[:1]]
+        check(first in ([], ["session_accepted"]), "the first word is that it is accepted")
         if self._sessions % 50 == 0:
             await self._judge()
-        return accepted
+        return accepted and first == ["session_accepted"]
 
     async def _judge(self) -> None:
         """Links are seen down only by switches that are their ends and have been here."""
@@ -130,4 +143,4 @@ def target(sessions: Sessions, good: dict[str, Any]) -> Target:
         return framed(parts)
 
     good_one = framed([one.SerializeToString() for one in [first, *later]])
-    return Target("session, whole", sessions.run, [good_one], make, vary, weight=3)
+    return Target("session of an agent, whole", sessions.run, [good_one], make, vary, weight=3)

@@ -1,0 +1,152 @@
+"""Target: what a controller says in a session, to the agent's half of it.
+
+An input is the controller's messages, each with its length in two bytes before it. Every push has
+its answer, entries lead over the switch's own links, and keys of the back door that are too short
+to be safe are not taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_agent.backdoor import BackDoor, Doorway
+from heddle_agent.backdoor.keys import LEAST_BYTES
+from heddle_agent.fib import MemoryFib
+from heddle_agent.session.conversation import Conversation, ForeignError
+from heddle_agent.session.encode import Identity
+from heddle_agent.table import Forwarding, Turns
+from tests.fuzz import columns
+from tests.fuzz.target import Target, check
+from tests.fuzz.wires import disturbed, framed, parts_of
+from tests.unit.agent.doors import FABRIC, KEY, Air, Place
+from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
+
+PATIENCE = 20.0
+"""Seconds after which a session hangs."""
+IDENTITY = Identity(FABRIC, SWITCH, "i1", "1.0")
+
+
+class Controller:
+    """The call as the agent's half has it: these messages, and then the end."""
+
+    def __init__(self, messages: Sequence[pb.ControllerMessage]) -> None:
+        self._messages = list(messages)
+        self.heard: list[pb.AgentMessage] = []
+
+    async def read(self) -> object:
+        """The next one."""
+        await asyncio.sleep(0)
+        return self._messages.pop(0) if self._messages else grpc.aio.EOF
+
+    async def write(self, message: pb.AgentMessage) -> None:
+        """Hear one."""
+        self.heard.append(message)
+
+
+class Agent:
+    """What stands behind one session."""
+
+    def __init__(self) -> None:
+        self.fib = MemoryFib(SWITCH, SPINES, FixedUnderlay(), table_size=64)
+        forwarding = Forwarding(SWITCH, self.fib, (hop.port for hop in SPINES))
+        place = Place(Air(random.Random(1)), SWITCH)
+        self.doorway = Doorway(place, clock=lambda: 0.0)
+        self.door = BackDoor(
+            fabric=FABRIC,
+            switch=SWITCH,
+            keys=self.doorway.keys,
+            network=place,
+            heard=lambda *_: None,
+            boot=1,
+        )
+        self.turns = Turns(forwarding)
+
+    async def talk(self, messages: Sequence[pb.ControllerMessage]) -> bool:
+        """One session to its end; whether it was accepted."""
+        call: Any = Controller(messages)
+        conversation = Conversation(
+            call,
+            self.turns,
+            links=list,
+            answered=Counter(),
+            introduced=lambda peers, keys: self.doorway.told(self.door, peers, keys),
+        )
+        try:
+            async with asyncio.timeout(PATIENCE):
+                accepted = await conversation.introduce(IDENTITY)
+                await conversation.run(accepted.counter_interval_seconds)
+        except (ForeignError, asyncio.InvalidStateError):
+            return False
+        self.judge(messages[1:], call.heard)
+        return True
+
+    def judge(
+        self, messages: Sequence[pb.ControllerMessage], heard: Sequence[pb.AgentMessage]
+    ) -> None:
+        """All of it was answered, and nothing was done that may not be."""
+        asked = Counter(one.push.nonce for one in messages if one.HasField("push"))
+        told = Counter(one.push_result.nonce for one in heard if one.HasField("push_result"))
+        check(asked.keys() == told.keys(), "every push is answered, and no other")
+        check(all(told[nonce] >= count for nonce, count in asked.items()), "as often as asked")
+        local = {hop.port for hop in SPINES}
+        groups = self.fib.read_back().values()
+        check(all(group.primary.port in local for group in groups), "next hops are the switch's")
+        check(all(len(key) >= LEAST_BYTES for key in self.doorway.keys.keys), "keys are safe")
+
+
+class Conversations:
+    """Each session with an agent of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def run(self, content: bytes) -> bool:
+        """One input."""
+        messages = []
+        for part in parts_of(content):
+            message = pb.ControllerMessage()
+            try:
+                message.ParseFromString(part)
+            except DecodeError:
+                return False
+            messages.append(message)
+        return self._loop.run_until_complete(Agent().talk(messages))
+
+
+def target(loop: asyncio.AbstractEventLoop, push: pb.Push) -> Target:
+    """Sessions of a controller whose messages are good ones, nearly."""
+    first = pb.ControllerMessage(session_accepted=pb.SessionAccepted(controller_id="c", epoch=1))
+    later = [
+        pb.ControllerMessage(back_door=pb.BackDoor(keys=[KEY])),
+        pb.ControllerMessage(overlay=pb.OverlayOrder(withdrawn=True, epoch=1)),
+    ]
+
+    def some(chance: random.Random) -> list[bytes]:
+        made = [first if chance.random() < 0.8 else disturbed(first, chance)]
+        for _ in range(chance.randrange(4)):
+            if chance.random() < 0.6:
+                made.append(pb.ControllerMessage(push=columns.changed(push, chance)))
+            else:
+                made.append(disturbed(chance.choice(later), chance))
+        return [one.SerializeToString() for one in made]
+
+    def make(chance: random.Random) -> bytes:
+        return framed(some(chance))
+
+    def vary(content: bytes, chance: random.Random) -> bytes:
+        parts = parts_of(content)
+        at = chance.randint(0, len(parts))
+        parts[at : at + chance.randrange(2)] = some(chance)[chance.randrange(2) :]
+        return framed(parts)
+
+    good = [first, pb.ControllerMessage(push=push), *later]
+    content = framed([one.SerializeToString() for one in good])
+    return Target("session of a controller", Conversations(loop).run, [content], make, vary, 3)

@@ -148,11 +148,16 @@ def _wrong_ways(plan: Plan, rows: Ints, arcs: Ints, destinations: Ints) -> Ints:
     """Rows of backups with a hop, after the first, that the underlay does not take by itself.
 
     ``rows`` and ``arcs`` are parallel: the hops of each backup in order of travel. Where one goes
-    round by a switch further away, packets would meet the very link that it is to avoid.
+    round by a switch further away, packets would meet the very link that it is to avoid. Asked as
+    ``needs_entry`` is: once links come back, the underlay may have a shorter way, back where they
+    came from.
     """
     later = np.zeros(len(rows), dtype=np.bool_)
     later[1:] = rows[1:] == rows[:-1]
-    taken = underlay(plan.fabric.structure, plan.fabric.carries).forwards(arcs, destinations[rows])
+    fabric = plan.fabric
+    taken = underlay(fabric.structure, fabric.carries).forwards(arcs, destinations[rows])
+    if not fabric.carries.all():
+        taken &= underlay(fabric.structure).forwards(arcs, destinations[rows])
     return rows[later & ~taken]
 
 

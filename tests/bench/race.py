@@ -1,4 +1,6 @@
-"""Two links die while everything that follows of the first is still under way: see tests/race.
+"""Links die while everything that follows of the first is still under way: see tests/race.
+
+Two at a time, and then several, on more fabrics, with switches that forget.
 
 Reconcile loop, store, planner and agents are the real ones, time is not: an hour of races passes in
 minutes, and each can be had again by its seed.
@@ -7,40 +9,46 @@ minutes, and each can be had again by its seed.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import structlog
 
 from tests.bench.pool import each
 from tests.bench.rows import Row, Scale
 from tests.bench.screen import Screen
-from tests.race.race import EPISODES, Told, raced
+from tests.race.race import DOUBLE, EPISODES, Course, Told, raced
+from tests.race.wild import WILD
 
-TITLE = "double failures, raced"
+COURSES = {"double failures, raced": DOUBLE, "several failures, raced": WILD}
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
-    """So many races, ten on each scene."""
+    """So many races on each course, ten on each scene."""
+    return [_measured(title, scale, screen) for title in COURSES]
+
+
+def _measured(title: str, scale: Scale, screen: Screen) -> Row:
     begin, found = time.perf_counter(), list[Told]()
     seeds = range(-(-scale.races // EPISODES))
-    with screen.progress(TITLE, len(seeds) * EPISODES) as advance:
-        for told in each(_quietly, seeds, scale.workers):
+    with screen.progress(title, len(seeds) * EPISODES) as advance:
+        for told in each(partial(_quietly, COURSES[title]), seeds, scale.workers):
             found.append(told)
             advance(sum(one.races for one in found))
-    return [_row(found, time.perf_counter() - begin)]
+    return _row(title, found, time.perf_counter() - begin)
 
 
-def _quietly(seed: int) -> Told:
+def _quietly(course: Course, seed: int) -> Told:
     """A race without the log of what it is about: controllers that die, plans overtaken."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    return raced(seed)
+    return raced(seed, course=course)
 
 
-def _row(found: list[Told], seconds: float) -> Row:
+def _row(title: str, found: list[Told], seconds: float) -> Row:
     races, bad = sum(told.races for told in found), [told for told in found if told.troubles]
     looks, plans = sum(told.looks for told in found), sum(told.generations for told in found)
     first = f"; first: seed {bad[0].seed}, {bad[0].troubles[0]}" if bad else ""
     return Row(
-        TITLE,
+        title,
         "Heddle",
         f"{len(bad)} of {races:,} with a flow on a dead path",
         "none of 10,000",

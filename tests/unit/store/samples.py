@@ -25,7 +25,7 @@ def clos(leaves: int = 2, spines: int = 2, hosts: int = 2, name: str = "small") 
         nodes.append({"id": f"l{leaf}", "kind": "leaf", "zone": "z"})
         for host in range(hosts):
             nic = f"n{leaf}.{host}"
-            address = f"10.{leaf}.0.{host}"
+            address = f"10.{leaf}.{host // 256}.{host % 256}"
             nodes.append(
                 {"id": nic, "kind": "nic", "host": f"h{leaf}.{host}", "address": address, "rail": 0}
             )

@@ -11,7 +11,8 @@ all is as it was.
 
 Where that finds nothing, fast flows are made to wait: no QP is reckoned with more than
 what would help the slow ones, which leaves room on the arcs where only those are held back
-that have more. There arcs may carry as much as their tiers have to, as in ``deals``.
+that have more. There arcs may carry as much as their tiers have to, as in ``deals``. Where
+many are slowest alike and cannot all gain at once, one of them gains alone.
 
 A neighbourhood is a slow flow, the flows on arcs that it could use, those on the arcs of
 these, and so on as long as they are few. A flow that cannot gain stays as it is, and the
@@ -38,8 +39,6 @@ WORTH = 1e-4
 """Relative gain of the slowest flow below which nothing is moved."""
 CLOSE = 1e-3
 """Relative distance from the best there could be at which the solver may stop."""
-HEADROOMS = (inf, 1.1)
-"""What a QP is reckoned with at most, in mean rates of a QP of the slow flow: tried in turn."""
 MOST_CHOICES = 3_000
 """Pairs of a flow and a path in a neighbourhood."""
 MOST_STUCK = 2
@@ -54,10 +53,23 @@ SECONDS_A_CHOICE = 2e-5
 """What putting a choice before CP-SAT counts for: about what it takes."""
 SCALE = 1_000_000
 """Rates in whole kbit/s, values in millionths: CP-SAT reckons in integers."""
-TOLERANCE = 1e-9
 
 Column = list[cp_model.IntVar]
 """QPs of one flow on each of its paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What is asked for a slow flow."""
+
+    headroom: float
+    """What a QP is reckoned with at most, in mean rates of a QP of the slow flow."""
+    alone: bool = False
+    """Whether others that are as slow need not gain with it."""
+
+
+TERMS = (_Terms(inf), _Terms(1.1), _Terms(1.4, alone=True))
+"""Tried in turn."""
 
 
 @dataclass(slots=True)
@@ -83,12 +95,11 @@ def raise_slowest(search: Search, shares: Shares) -> bool:
         slow = _slowest(search, shares, stuck)
         if slow is None:
             break
-        mean = float(shares.ratio[slow] * search.assignment.unit[slow])
-        for headroom in HEADROOMS:
+        for terms in TERMS:
             if effort <= 0:
                 break
-            around = _Neighbourhood(search, shares, stuck, headroom * mean)
-            counts, spent = around.solve(slow, min(effort, EFFORT_SECONDS))
+            around = _Neighbourhood(search, shares, stuck, slow, terms)
+            counts, spent = around.solve(min(effort, EFFORT_SECONDS))
             effort -= spent
             after = _placed(search, around.parts, counts, shares) if counts else None
             if after is not None:
@@ -142,11 +153,14 @@ def _placed(
 class _Neighbourhood:
     """What stands around a slow flow, under given levels."""
 
-    def __init__(self, search: Search, shares: Shares, stuck: set[int], most: float) -> None:
+    def __init__(
+        self, search: Search, shares: Shares, stuck: set[int], slow: int, terms: _Terms
+    ) -> None:
         self.parts: list[_Part] = []
-        self._most = most
+        self._slow, self._alone = slow, terms.alone
+        self._most = terms.headroom * float(shares.ratio[slow] * search.assignment.unit[slow])
         """Gbit/s that a QP is reckoned with at most."""
-        self._rate: Floats = np.minimum(shares.rate, most)
+        self._rate: Floats = np.minimum(shares.rate, self._most)
         """Of each chunk."""
         self._search, self._shares, self._stuck = search, shares, stuck
         self._assignment = search.assignment
@@ -159,11 +173,11 @@ class _Neighbourhood:
             self._chunks.setdefault(flow, []).append(chunk)
         self._model = cp_model.CpModel()
 
-    def solve(self, slow: int, effort: float) -> tuple[list[Ints] | None, float]:
+    def solve(self, effort: float) -> tuple[list[Ints] | None, float]:
         """QPs of each part on each of its paths, if that helps; and the effort it took."""
-        self.parts = [self._part(flow) for flow in self._around(slow)]
+        self.parts = [self._part(flow) for flow in self._around(self._slow)]
         self._limit_arcs()
-        least = self._least_value(slow)
+        least = self._least_value(self._value[self._slow])
         self._model.maximize(least)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
@@ -233,15 +247,15 @@ class _Neighbourhood:
             self._model.add_hint(number, count)
         return _Part(flow, group, self._rates(flow), qps, column)
 
-    def _least_value(self, slow: int) -> cp_model.IntVar:
-        """The least value of those that are not stuck; the others may not lose."""
-        enough = ceil(float(self._value[slow]) * (1 + WORTH) * SCALE)
+    def _least_value(self, before: float) -> cp_model.IntVar:
+        """The least value of those that are to gain; the others may not lose."""
+        enough = ceil(float(before) * (1 + WORTH) * SCALE)
         most = ceil(SCALE / float(self._assignment.flows.weight.min()))
         least = self._model.new_int_var(enough, max(enough, most), "")
         for part in self.parts:
             worth = np.rint(part.rate * self._per_rate[part.flow] * SCALE).astype(np.int64)
             value = _sum_of(part.column, worth)
-            if part.flow in self._stuck:
+            if self._stays(part.flow):
                 held = sum(self._rate[c] * self._assignment.qps(c) for c in part.group.chunks)
                 # Each summand may have been rounded down.
                 least_of = int(held * self._per_rate[part.flow] * SCALE) - part.qps
@@ -249,6 +263,13 @@ class _Neighbourhood:
             else:
                 self._model.add(value >= least)
         return least
+
+    def _stays(self, flow: int) -> bool:
+        """Whether a flow need not gain."""
+        if flow == self._slow:
+            return False
+        tied = bool(self._value[flow] <= self._value[self._slow] * (1 + WORTH))
+        return flow in self._stuck or (self._alone and tied)
 
     def _limit_arcs(self) -> None:
         """No arc may carry more than before, or than there is room for, nor serve more than it can.

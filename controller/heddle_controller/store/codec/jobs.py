@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import orjson
@@ -17,6 +18,8 @@ from heddle_controller.model.job import (
 )
 from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
 from heddle_controller.store.codec.container import DamagedError
+
+_SIZES = tuple(field.name for field in dataclasses.fields(Parallelism))
 
 
 def job_json(job: Job) -> bytes:
@@ -37,7 +40,7 @@ def _job(fields: dict[str, Any]) -> Job:
         name=fields["name"],
         hosts=tuple(fields["hosts"]),
         gpus_per_host=fields["gpus_per_host"],
-        parallelism=Parallelism(**fields["parallelism"]),
+        parallelism=Parallelism(**{size: fields["parallelism"][size] for size in _SIZES}),
         collectives=tuple(
             Collective(
                 operation=Operation(c["operation"]),

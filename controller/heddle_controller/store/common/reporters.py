@@ -105,9 +105,12 @@ def links_json(reporter: Reporter) -> bytes:
 def parse_links(body: bytes) -> dict[LinkEnds, Seen]:
     """Raises ``DamagedError`` for anything that ``links_json`` did not make."""
     try:
+        told = orjson.loads(body)
+        if not isinstance(told, list):
+            raise TypeError("no list")  # noqa: TRY301 - told like all other damage
         return {
             (low, high, key): Seen(State(state), sequence)
-            for low, high, key, state, sequence in orjson.loads(body)
+            for low, high, key, state, sequence in told
         }
     except (orjson.JSONDecodeError, TypeError, ValueError) as error:
         raise DamagedError(f"observations: {error}") from error

@@ -52,7 +52,7 @@ lock: setup  ## resolve requirements.lock anew (LOCK_ARGS=--upgrade takes newer 
 bench: setup  ## Heddle and its peers side by side; writes bench.json (BENCH_ARGS=--quick, --full)
 	@$(PY) tests/bench/run.py $(BENCH_ARGS)
 
-fuzz: setup  ## a million and a half odd inputs for all that reads what strangers write (FUZZ_ARGS='--seed 7')
+fuzz: setup  ## over a million odd inputs for all that reads what strangers write (FUZZ_ARGS='--seed 7')
 	@$(PY) -m tests.fuzz.both $(FUZZ_ARGS)
 
 drills: setup  ## play every drill, in virtual time and (as root) on real kernels; reports in drills-report (DRILL_ARGS='--runs 3')

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.fuzz.tally import Share, Tally, merged
 
-INPUTS = 1_500_000
+INPUTS = 1_200_000
 FAULTS = Path("fuzz-faults")
 Work = Callable[[Share], list[Tally]]
 

@@ -116,7 +116,7 @@ def test_a_plan_in_many_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("heddle_controller.store.codec.plans.FLOWS_A_PIECE", 1 + seed)
     monkeypatch.setattr("heddle_controller.store.codec.plans.NODES_A_PIECE", 1 + seed)
     plan = plan_of(clos(4, 3, 4))
-    program = program_of(plan, 3, 7, 9)
+    program, packed = program_of(plan, 3, 7, 9), b""
     for _ in range(3):
         rows = np.flatnonzero(random.random(len(program.entries)) < 0.8)
         program = replace(program, entries=program.entries.take(rows))
@@ -147,7 +147,7 @@ def test_a_plan_of_the_release_before() -> None:
         "link_state": plan.fabric.link_state,
         "node_state": plan.fabric.node_state,
     }
-    parts = {"flows": flows, "paths": plan.paths, "backups": plan.backups}
+    parts: dict[str, Any] = {"flows": flows, "paths": plan.paths, "backups": plan.backups}
     for name, part in {**parts, "entries": program.entries}.items():
         for one in fields(part):
             if isinstance(getattr(part, one.name), np.ndarray):

@@ -12,7 +12,7 @@ import asyncio
 
 import structlog
 
-from heddle_controller.reconcile.errors import PortError, StaleEpoch
+from heddle_controller.reconcile.errors import PortError, StaleEpoch, Unavailable
 from heddle_controller.reconcile.rollout.pushes import Outrun
 from heddle_controller.reconcile.waiting import end_if_asked
 from heddle_controller.reconcile.worker import Worker, World
@@ -92,6 +92,8 @@ class Reconciler:
                 await workers[fabric].run()
             except* (StaleEpoch, Outrun):
                 raise
+            except* Unavailable as away:  # no fault of ours: begun anew like after one
+                log.warning("fabric waits for the store", fabric=fabric, why=_words(away))
             except* Exception as fault:
                 log.exception("fabric failed", fabric=fabric, epoch=epoch, why=_words(fault))
             end_if_asked()

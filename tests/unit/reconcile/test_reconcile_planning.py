@@ -194,8 +194,9 @@ def test_where_repair_fails_all_is_planned_anew(plan: Plan) -> None:
     after = wanted(down(FABRIC, "l0.0", "s0.0"), J1)
     assert choose(plan, after, Scripted(repaired=None)) == ("fresh", ["repair", "solve"])
 
-    def verify(made: Plan, _: Plan | None = None) -> None:
-        if made.notes == ("repaired",):
+    def verify(plan: Plan, known: Plan | None = None) -> None:
+        del known
+        if plan.notes == ("repaired",):
             raise ValueError("unsound")
 
     script = Scripted()

@@ -64,7 +64,6 @@ class Follower:
     async def _run(self, start: int) -> None:
         while start == self._start:
             await self._link.returned.wait()
-            began = asyncio.get_running_loop().time()
             try:
                 answer: Any = await self._link.blocking.xread(
                     {self._log: f"{self._last}-0"},
@@ -72,8 +71,7 @@ class Follower:
                     block=round(BLOCK_SECONDS * 1000),
                 )
             except (RedisError, OSError, TimeoutError, Unavailable) as error:
-                known = not self._link.is_our_doing(error, began)
-                if known and start == self._start and self._link.up:
+                if start == self._start and self._link.up:
                     self._link.lost(error)
                 await asyncio.sleep(0)
                 continue

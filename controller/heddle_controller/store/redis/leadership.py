@@ -114,9 +114,7 @@ class LeadershipPart(Part):
         names, args = [keys.lease, keys.leader], [epoch, round(LEASE_SECONDS * 1000)]
         try:
             async with asyncio.timeout(term.left()):
-                done = await self._shared.link.call(
-                    lambda c: RENEW.call(c, names, args), question=True
-                )
+                done = await self._shared.link.call(lambda c: RENEW.call(c, names, args))
         except (Unavailable, TimeoutError):
             return True
         if done:

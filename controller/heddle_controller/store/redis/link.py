@@ -4,9 +4,6 @@ After the first call that fails, or that is not answered in time, every further 
 refused at once: a slow server must not hang the callers of the API one after the other.
 Meanwhile one task knocks, with growing, jittered pauses. When the server answers again,
 those who have to look at what it has (``on_return``) do so before anybody else may use it.
-
-A question whose time ran out while our own loop stood still (``pulse``) fails alone: the server may
-have answered long ago. Not so a change: what became of it has to be found out.
 """
 
 from __future__ import annotations
@@ -36,7 +33,6 @@ from redis.exceptions import (
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.waiting import asked_to_end
 from heddle_controller.store.redis.address import Address, Files, connect, find
-from heddle_controller.store.redis.pulse import Pulse
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -61,8 +57,6 @@ AWAY = (
     OSError,
     asyncio.TimeoutError,
 )
-
-LATE = (TimeoutError, asyncio.TimeoutError)
 
 
 class Link:
@@ -105,7 +99,6 @@ class Link:
         """Clients of before, which may have calls under way, and when they have none."""
         self._heard = time.monotonic()
         self._knocking: asyncio.Task[None] | None = None
-        self._pulse = Pulse(timeout / 4)
 
     @property
     def up(self) -> bool:
@@ -117,18 +110,13 @@ class Link:
         return 0.0 if self.up else max(time.monotonic() - self._heard, 1e-3)
 
     async def call(
-        self,
-        make: Callable[[Redis], Awaitable[Answer]],
-        *,
-        inner: bool = False,
-        question: bool = False,
+        self, make: Callable[[Redis], Awaitable[Answer]], *, inner: bool = False
     ) -> Answer:
         """What ``make`` answers, within the time.
 
         Args:
             make: Speaks to the server.
             inner: Whether to try even while the server counts as away.
-            question: Whether it changes nothing that we have to know of.
 
         Raises:
             Unavailable: the server is away, or did not answer in time, and then it may
@@ -136,8 +124,6 @@ class Link:
         """
         self.check(inner=inner)
         client, asked = self._client, asked_to_end()
-        began = asyncio.get_running_loop().time()
-        self._pulse.start()
         self._under_way += 1
         self._idle.clear()
         try:
@@ -147,8 +133,6 @@ class Link:
         except AWAY as error:
             if asked_to_end() > asked:
                 raise asyncio.CancelledError from error
-            if question and self.is_our_doing(error, began):
-                raise Unavailable(f"store {self.name}: no time to hear its answer") from error
             if client is self._client:  # not of one that has been given up already
                 self.lost(error)
             raise self.refusal() from error
@@ -208,10 +192,6 @@ class Link:
         if self.up:
             self._heard = time.monotonic()
 
-    def is_our_doing(self, error: BaseException, began: float) -> bool:
-        """Whether what failed says nothing of the server: our loop stood still meanwhile."""
-        return isinstance(error, LATE) and self._pulse.stood_still(began)
-
     def lost(self, error: BaseException) -> None:
         """A call failed: refuse the next ones, and knock."""
         if self.closed:
@@ -250,7 +230,6 @@ class Link:
     async def close(self) -> None:
         """No more calls."""
         self.ending = self.closed = True
-        self._pulse.stop()
         if self._knocking is not None:
             self._knocking.cancel()
             with suppress(asyncio.CancelledError):

@@ -28,9 +28,6 @@ from heddle_controller.store.redis.view import View
 MOST_ENTRIES = 2_000
 """Writes told of one by one; beyond, everything is read again."""
 
-TRIES = 5
-"""Of one question whose answer there was no time to hear."""
-
 
 class OlderError(Exception):
     """The server does not have a write that it once had."""
@@ -78,17 +75,12 @@ class Mirror:
         if before is not None:
             await asyncio.wait([before])
         self._running, self._next = self._next, None
-        for tries_left in reversed(range(TRIES)):
-            try:
-                return await self.follow()
-            except OlderError as error:
-                return self.link.lost(error)
-            except Unavailable as error:
-                if not self.link.up:
-                    return None  # the link says so, to whoever asks
-                if not tries_left:  # and we had no time to hear the answer the other times
-                    self.link.lost(error)
-        return None
+        try:
+            await self.follow()
+        except OlderError as error:
+            self.link.lost(error)
+        except Unavailable:
+            return  # the link says so, to whoever asks
 
     async def follow(self, *, inner: bool = False) -> None:
         """Take in what changed.
@@ -104,7 +96,7 @@ class Mirror:
             about = [self.number, self.token, MOST_ENTRIES, keys.fabric_prefix]
             return await NEWS.call(client, names, about)
 
-        kind, number, *rest = await self.link.call(ask, inner=inner, question=True)
+        kind, number, *rest = await self.link.call(ask, inner=inner)
         if kind == b"older":
             raise OlderError(f"it has {int(number)} writes, and had {self.number} before")
         if kind == b"gap":

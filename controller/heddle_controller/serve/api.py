@@ -82,8 +82,7 @@ class Api:
         self._rates = RateBook()
         indexes = FlowIndexes(store)
         counters = CounterBook(indexes, self._rates, rooms.meter)
-        links = self.links = LinkBook(rooms.meter)
-        """What agents find wrong with links; has to be told what those of other replicas do."""
+        links = self.links = LinkBook(rooms.meter)  # has to be told what other replicas hear
         fabric = FabricService(store, rooms.intake, self._changes, links.unwell)
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)

@@ -3,12 +3,16 @@
 Whatever happens (an answer, a session that begins or ends, a new target, time) only
 wakes one loop, which then looks at everything again. So no event is handled in the
 middle of another, and one that is lost costs no more than a wait for the next.
+
+What the store is told goes another way: pushes of the next stage do not wait until the
+disk has taken what became of the last. It is always told of the newest look.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.metrics import Metric
@@ -17,7 +21,7 @@ from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.answers import Answer, acknowledged, unanswered
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.presence import Presence
-from heddle_controller.reconcile.rollout.progress import job_progress
+from heddle_controller.reconcile.rollout.progress import JobProgress, job_progress
 from heddle_controller.reconcile.rollout.pushes import (
     EPOCH_LIMIT,
     Outrun,
@@ -34,6 +38,15 @@ from heddle_controller.reconcile.waiting import pause
 
 STORE_RETRY = 1.0
 """Seconds until facts that the store could not take are written again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """What was seen when everything was last looked at."""
+
+    ledger: Ledger
+    target: Target
+    progress: dict[str, JobProgress]
 
 
 class Rollout:
@@ -65,7 +78,9 @@ class Rollout:
         self._ledger: Ledger | None = None
         self._retry_delay = settings.retry_first
         self._retry_at: float | None = None
-        self._report_at: float | None = None
+        self._look: _Look | None = None
+        self._news = asyncio.Event()
+        """There was another look since the store was last told."""
 
     def aim(self, target: Target) -> None:
         """Make this the plan to bring about, in place of any other."""
@@ -83,6 +98,7 @@ class Rollout:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow_sessions())
                 tasks.create_task(self._work())
+                tasks.create_task(self._tell())
         finally:
             for sent in self._presence.sent.values():
                 sent.task.cancel()
@@ -97,7 +113,7 @@ class Rollout:
             self._wake.clear()
             await self._adopt()
             if self._ledger is not None and self._target is not None:
-                await self._round(self._ledger, self._target)
+                self._round(self._ledger, self._target)
             await self._wait()
 
     async def _adopt(self) -> None:
@@ -121,7 +137,7 @@ class Rollout:
             self._retry_at, self._retry_delay = None, self._settings.retry_first
         self._ledger, self._target = ledger, target
 
-    async def _round(self, ledger: Ledger, target: Target) -> None:
+    def _round(self, ledger: Ledger, target: Target) -> None:
         """Look at everything once, and do what is to be done."""
         now = self._clock.monotonic()
         ledger = self._meet(self._collect(ledger), now)
@@ -131,7 +147,7 @@ class Rollout:
         for step in steps_of(ledger, todo, switches):
             self._send(ledger, step, now)
         self._ledger = ledger
-        await self._report(ledger, target, todo, switches, now)
+        self._report(ledger, target, todo, switches, now)
 
     def _collect(self, ledger: Ledger) -> Ledger:
         """Take in the answers that have come."""
@@ -222,18 +238,29 @@ class Rollout:
         self._metrics.count(Metric.OPERATION_FAILURES, self._fabric, failures)
         self._metrics.observe(Metric.PUSH_SECONDS, self._fabric, seconds)
 
-    async def _report(
+    def _report(
         self, ledger: Ledger, target: Target, todo: Agenda, switches: Switches, now: float
     ) -> None:
-        why = self._presence.why_stuck(ledger.fabric, now)
+        """Measure how far things are, and have it told."""
+        why = self._presence.why_stuck(ledger.fabric, now) if len(todo.blocked) else {}
         progress = job_progress(ledger, todo, switches.stuck, why)
         self._reporter.figures(ledger, target, pending=len(todo.pending) > 0)
-        self._report_at = None
-        try:
-            await self._reporter.programmed(ledger)
-            await self._reporter.jobs(target, progress)
-        except Unavailable:
-            self._report_at = now + STORE_RETRY
+        self._look = _Look(ledger, target, progress)
+        self._news.set()
+
+    async def _tell(self) -> None:
+        """Tell the store of the newest look, again and again."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            look = self._look
+            assert look is not None  # it is what the news are
+            try:
+                await self._reporter.programmed(look.ledger)
+                await self._reporter.jobs(look.target, look.progress)
+            except Unavailable:
+                await self._clock.sleep(STORE_RETRY)
+                self._news.set()
 
     async def _wait(self) -> None:
         """Until something happens; then a little longer, for what comes with it."""
@@ -251,4 +278,4 @@ class Rollout:
             return ()
         structure = self._ledger.fabric.structure
         patience = self._presence.next_end(structure, self._clock.monotonic())
-        return (patience, self._retry_at, self._report_at)
+        return (patience, self._retry_at)

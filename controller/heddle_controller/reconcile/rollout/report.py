@@ -26,7 +26,9 @@ class Reporter:
         self._clock = clock
         self._metrics = metrics
         self._told: dict[str, JobFacts] = {}
+        self._generation = 0
         self._noted: set[int] = set()
+        """Switches of which the store knows that they hold that generation."""
         self._complete = False
 
     def begin(self, ledger: Ledger, target: Target) -> None:
@@ -37,12 +39,16 @@ class Reporter:
             for switch, fact in committed.programmed.items()
             if fact.generation >= committed.generation and switch in structure.index
         }
+        self._generation = committed.generation
         self._complete = False
 
     async def programmed(self, ledger: Ledger) -> None:
-        """Note the switches that have come to hold the generation."""
+        """Note the switches that have come to hold the generation, if it is the newest still."""
+        if ledger.generation != self._generation:
+            return
+        noted = self._noted  # another plan may begin before the store has answered
         holds = np.flatnonzero(ledger.knowledge.generation == ledger.generation).tolist()
-        new = [row for row in holds if row not in self._noted]
+        new = [row for row in holds if row not in noted]
         if not new:
             return
         await self._store.record_programmed(
@@ -52,7 +58,7 @@ class Reporter:
             switches=[ledger.fabric.structure.nodes.ids[row] for row in new],
             time=self._clock.now(),
         )
-        self._noted.update(new)
+        noted.update(new)
 
     async def jobs(self, target: Target, progress: dict[str, JobProgress]) -> None:
         """Tell how far jobs have come."""

@@ -7,8 +7,8 @@ It knows no packets. What it assumes of those that it stands for:
   on its way. Where links serve packets as they come, QPs that meet several full links get less
   than their share, and TCP in one queue for all finds it in the long run only.
 - All is steady between two events: the time in which rates are found is left out. A message of a
-  few hundred packets is over before DCTCP, say, has found its rate: it takes up to a third longer
-  than here.
+  few hundred packets is over before DCTCP, say, has found its rate: it can take half as long
+  again.
 - Nothing is lost but what has no way, and no queue is full: no drops of an incast, no pauses that
   spread from link to link. Reverse traffic is what callers say it is.
 - A message is many packets. Of a few to each of many others, which comes first is chance.

@@ -130,3 +130,30 @@ def _turned(plan: Plan) -> Plan:
         return replace(paths, arcs=last - paths.arcs)
 
     return Plan(fabric, plan.flows, turn(plan.paths), turn(plan.backups))
+
+
+@given(SEEDS)
+def test_difference_names_just_the_rows_that_were_changed(seed: int) -> None:
+    """Of entries of which some went, and some lead elsewhere, those; the others are what they were.
+
+    So few that most switches keep all their matches, or so many that hardly any does.
+    """
+    rng = np.random.default_rng(seed)
+    entries = entries_of(two_plans(seed)[0])
+    count = len(entries)
+    gone, other, riskless = (rng.random(count) < rng.choice([0.0, 0.02, 0.3]) for _ in range(3))
+    lengths = np.diff(entries.risk_first)
+    links = entries.risk_links.copy()
+    riskless &= lengths > 0
+    links[entries.risk_first[:-1][riskless]] += 1
+    changed = replace(
+        entries, primary=np.where(other, entries.primary + 2, entries.primary), risk_links=links
+    )
+    sets, deletes = difference(entries, changed.take(np.flatnonzero(~gone)))
+    assert (
+        np.flatnonzero(~gone)[sets].tolist() == np.flatnonzero((other | riskless) & ~gone).tolist()
+    )
+    assert deletes.tolist() == np.flatnonzero(gone).tolist()
+    sets, deletes = difference(changed.take(np.flatnonzero(~gone)), entries)
+    assert sets.tolist() == np.flatnonzero(other | riskless | gone).tolist()
+    assert deletes.tolist() == []

@@ -42,8 +42,47 @@ def difference(old: Entries, new: Entries, partner: Ints | None = None) -> tuple
 
 def partners(old: Entries, new: Entries) -> Ints:
     """The row of ``old`` with the switch and match of each row of ``new``, or ``NONE``."""
+    result = np.full(len(new), NONE, dtype=np.int64)
     if not len(old) or not len(new):
-        return np.full(len(new), NONE, dtype=np.int64)
+        return result
+    was, now = _abreast(old, new)
+    result[now] = was
+    if len(now) * 2 < len(new):  # then what is left is most of both
+        return _searched(old, new)
+    rest = np.ones(len(new), dtype=np.bool_)
+    rest[now] = False
+    over = np.ones(len(old), dtype=np.bool_)
+    over[was] = False
+    rows, others = np.flatnonzero(rest), np.flatnonzero(over)
+    if len(rows) and len(others):
+        found = _searched(old.take(others), new.take(rows))
+        result[rows] = np.where(found == NONE, NONE, others[found])
+    return result
+
+
+def _abreast(old: Entries, new: Entries) -> tuple[Ints, Ints]:
+    """Rows of both, in parallel, of switches that have the same matches in both, in order.
+
+    Most switches have, from one plan to the next; what is left is searched for.
+    """
+    none = np.empty(0, dtype=np.int64)
+    if any((one.switch[1:] < one.switch[:-1]).any() for one in (old, new)):
+        return none, none
+    nodes = int(max(old.switch[-1], new.switch[-1])) + 1
+    was, now = (np.bincount(one.switch, minlength=nodes) for one in (old, new))
+    alike: Bools = was == now
+    rows = [np.flatnonzero(alike[one.switch]) for one in (old, new)]
+    differs = np.zeros(len(rows[0]), dtype=np.bool_)
+    for name in MATCH[1:]:
+        differs |= getattr(old, name)[rows[0]] != getattr(new, name)[rows[1]]
+    switch = new.switch[rows[1]]
+    alike[switch[differs]] = False
+    kept = alike[switch]
+    return rows[0][kept], rows[1][kept]
+
+
+def _searched(old: Entries, new: Entries) -> Ints:
+    """As ``partners``, of sets that are not empty, wherever rows stand."""
     left, right = match_codes([old, new])
     order = None if (left[1:] > left[:-1]).all() else np.argsort(left, kind="stable")
     at = np.minimum(np.searchsorted(left, right, sorter=order), len(old) - 1)
@@ -77,14 +116,35 @@ def _same_content(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) ->
     lengths = end - begin
     same &= lengths == old.risk_first[old_rows + 1] - old.risk_first[old_rows]
     rows = np.flatnonzero(same & (lengths > 0))
-    lengths, begin, was = lengths[rows], begin[rows], old.risk_first[old_rows[rows]]
-    first = np.cumsum(lengths) - lengths
-    within = np.arange(int(lengths.sum())) - np.repeat(first, lengths)
-    left = old.risk_links[np.repeat(was, lengths) + within]
-    equal = left == new.risk_links[np.repeat(begin, lengths) + within]
-    if len(rows):
-        same[rows] = np.logical_and.reduceat(equal, first)
+    begin, end, was = begin[rows], end[rows], old.risk_first[old_rows[rows]]
+    same[rows[_unlike_risks(old, was, new, begin, end)]] = False
     return same
+
+
+def _unlike_risks(old: Entries, was: Ints, new: Entries, begin: Ints, end: Ints) -> Ints:
+    """Which of some stretches of risk links, none of them empty, are not the same in both.
+
+    Those that follow one another in both are compared as one.
+    """
+    if not len(begin):
+        return begin
+    breaks = (begin[1:] != end[:-1]) | (was[1:] - begin[1:] != was[:-1] - begin[:-1])
+    first = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+    last = np.append(first[1:], len(begin)) - 1
+    starts, lengths = begin[first], end[last] - begin[first]
+    offset = np.cumsum(lengths) - lengths
+    here = _stretches(new.risk_links, starts, lengths)
+    there = _stretches(old.risk_links, was[first], lengths)
+    places = np.flatnonzero(here != there)
+    run = np.searchsorted(offset, places, side="right") - 1
+    unlike: Ints = np.searchsorted(begin, places - offset[run] + starts[run], side="right") - 1
+    return unlike
+
+
+def _stretches(values: Ints, starts: Ints, lengths: Ints) -> Ints:
+    """Some stretches of a column, one after the other."""
+    parts = zip(starts.tolist(), lengths.tolist(), strict=True)
+    return np.concatenate([values[start : start + length] for start, length in parts])
 
 
 def changed_flows(old: Plan, new: Plan) -> Ints:

@@ -63,7 +63,8 @@ def _differing_flows(plan: Plan, old: Plan) -> Bools:
     if changed is None:
         return np.ones_like(differs)
     for paths in (plan.paths, plan.backups):
-        differs[paths.flow[paths.owner()[switched[paths.arcs]]]] = True
+        places = np.flatnonzero(switched[paths.arcs])
+        differs[paths.flow[np.searchsorted(paths.first, places, side="right") - 1]] = True
         differs[paths.flow[_led_otherwise(plan, now, changed, paths)]] = True
     return differs
 

@@ -168,6 +168,8 @@ def found_unknown(ledger: Ledger, switches: Sequence[int]) -> Ledger:
 
 def unanswered(ledger: Ledger, steps: Sequence[Step]) -> Ledger:
     """After steps that may have been done or not: their switches are unknown."""
+    if not steps:
+        return ledger
     ledger = ledger.settled()
     maybe, height = ledger.maybe.copy(), ledger.height.copy()
     for step in steps:

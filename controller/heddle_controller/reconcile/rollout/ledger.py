@@ -128,6 +128,8 @@ class Ledger:
         # Which of the two it is, nobody knows: what lies above the one lies above both.
         np.maximum.at(height, self.partner[doubled], self.old_height[doubled])
         wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
+        if not other.any():
+            return wanted
         old = with_stage(self.old, self.old_height)
         plain, wary = np.flatnonzero(other & ~self.wary), np.flatnonzero(other & self.wary)
         return joined(
@@ -244,21 +246,33 @@ class _Order:
 def _ordered(plan: Plan, desired: Entries, found: _Compared, pair: Ints, old_pair: Ints) -> _Order:
     ok, old, partner = found.ok, found.old, found.partner
     crossings = crossings_of(plan, np.concatenate([pair[~ok], old_pair]))
-    depth = crossings.lookup(desired.switch, pair)
-    depth = 2 * np.where(depth == NONE, desired.stage, depth)
+    touched = Groups(crossings.pairs)
+    near = np.flatnonzero(_from_any(crossings.pairs // plan.fabric.node_count, desired, plan))
+    found_depth = crossings.lookup(desired.switch[near], pair[near])
+    depth = 2 * desired.stage
+    depth[near] = np.where(found_depth == NONE, depth[near], 2 * found_depth)
     # Odd, so after what is set at the same switch: if that fails, the old entry stays.
     old_depth = crossings.lookup(old.switch, old_pair)
     old_depth = np.where((partner == NONE) & (old_depth != NONE), 2 * old_depth + 1, NONE)
     # What is held lies above all that will be made, an entry that stays as it is as well.
-    touched = Groups(crossings.pairs)
-    lift = touched.greatest(pair, depth) + 1
+    lift = touched.greatest(pair[near], depth[near]) + 1
+    raised = found.height.copy()
+    raised[near] += touched.of(lift, pair[near], 0)
     return _Order(
         depth=depth,
-        height=np.where(ok, found.height + touched.of(lift, pair, 0), depth),
+        height=np.where(ok, raised, depth),
         old_depth=old_depth,
         old_height=old.stage + touched.of(lift, old_pair, 0),
         routed=Groups(crossings.crossed()).index(old_pair)[1],
     )
+
+
+def _from_any(sources: Ints, entries: Entries, plan: Plan) -> Bools:
+    """Which entries are of any of these sources: few, where a plan differs little."""
+    wanted = np.zeros(plan.fabric.node_count, dtype=np.bool_)
+    wanted[sources] = True
+    found: Bools = wanted[entries.source]
+    return found
 
 
 def _detours(found: _Compared, plan: Plan, astray: Entries | None) -> Bools:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import OrderedDict, deque
 from dataclasses import fields, replace
 from typing import Any
 
@@ -122,6 +123,12 @@ def test_a_plan_in_many_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
         program = replace(program, entries=program.entries.take(rows))
         packed = pack_plan(plan, program)
         assert plain(unpack_plan(packed, plan.fabric.structure)) == plain((plan, program))
+        primary = program.entries.primary + (random.random(len(program.entries)) < 0.1)
+        program = replace(program, entries=replace(program.entries, primary=primary))
+    packed = pack_plan(plan, program)
+    for memory, empty in (("_tables", deque()), ("_known", OrderedDict())):
+        monkeypatch.setattr(f"heddle_controller.store.codec.pieces.{memory}", empty)
+        assert pack_plan(plan, program) == packed, "it hangs on what came before"
     for cut in (5, 9, len(packed) // 2, len(packed) - 1):
         with pytest.raises(DamagedError):
             unpack_plan(packed[:cut], plan.fabric.structure)

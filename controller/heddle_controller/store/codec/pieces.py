@@ -2,14 +2,15 @@
 
 A piece is a container of its own, of some rows of one table. Cuts go by content (flows or switches
 in blocks of so many), not by place: where rows come or go, the pieces before and after stay what
-they were. What a piece was compressed to is remembered by a hash of what went in; nothing else is
-remembered, and what comes out is whole and the same whoever packed it, and whatever came before.
+they were. What a piece was compressed to is remembered by a hash of what went in, and beside the
+columns of the newest few tables, so that most pieces are compared with those of the plan before and
+not even hashed. What comes out is whole and the same whoever packed it, and whatever came before.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -18,13 +19,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.fabric import Bools, Ints
 from heddle_controller.store.codec.container import DamagedError, narrowed, pack_raw, raw, unpack
 
 MAGIC = b"HDL2"
 KEPT = 4096
 """Pieces remembered, in all some tens of megabytes at most."""
 _SIZE = 4
+
+TABLES_KEPT = 12
+"""Of which the columns are remembered: a few plans, most often of one fabric."""
 
 _known: OrderedDict[bytes, bytes] = OrderedDict()
 _lock = Lock()  # plans of several fabrics are packed in several threads
@@ -37,6 +41,54 @@ class Table:
     name: str
     columns: Mapping[str, npt.NDArray[Any]]
     bounds: Mapping[str, Ints]
+
+    @property
+    def piece_count(self) -> int:
+        """Into how many it is cut."""
+        return len(next(iter(self.bounds.values()))) - 1
+
+    def piece(self, part: int) -> dict[str, npt.NDArray[Any]]:
+        """The columns of one piece."""
+        return {
+            name: column[self.bounds[name][part] : self.bounds[name][part + 1]]
+            for name, column in self.columns.items()
+        }
+
+    def like(self, other: Table) -> bool:
+        """Whether it is a table of the same columns, and about as long."""
+        return (
+            self.name == other.name
+            and self.columns.keys() == other.columns.keys()
+            and self.piece_count == other.piece_count
+        )
+
+    def same_pieces(self, other: Table) -> Bools:
+        """Which pieces are just those of another table ``like`` this one."""
+        same = np.ones(self.piece_count, dtype=np.bool_)
+        for name, column in self.columns.items():
+            was = other.columns[name]
+            if column.dtype != was.dtype:
+                return np.zeros_like(same)
+            now, then = self.bounds[name], other.bounds[name]
+            same &= np.diff(now) == np.diff(then)
+            if np.array_equal(now, then):
+                places = np.flatnonzero(column != was)
+                same[np.searchsorted(now, places, side="right") - 1] = False
+                continue
+            for part in np.flatnonzero(same).tolist():
+                mine = column[now[part] : now[part + 1]]
+                same[part] = np.array_equal(mine, was[then[part] : then[part + 1]])
+        return same
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    table: Table
+    pieces: Sequence[bytes]
+
+
+_tables: deque[_Packed] = deque(maxlen=TABLES_KEPT)
+"""The newest last."""
 
 
 def table(name: str, columns: Mapping[str, Ints], key: Ints, block: int, long: str = "") -> Table:
@@ -60,16 +112,25 @@ def pack_pieces(heads: Iterable[bytes], tables: Iterable[Table]) -> bytes:
     """
     pieces = list(heads)
     for one in tables:
-        count = len(next(iter(one.bounds.values()))) - 1
-        bounds = {name: bound.tolist() for name, bound in one.bounds.items()}
-        for part in range(count):
-            rows = {
-                name: column[bounds[name][part] : bounds[name][part + 1]]
-                for name, column in one.columns.items()
-            }
-            pieces.append(_compressed(raw({"table": one.name}, rows)))
+        pieces += _packed(one)
     number = len(pieces).to_bytes(_SIZE, "big")
     return MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
+
+
+def _packed(one: Table) -> Sequence[bytes]:
+    """The pieces of a table, those that the table before had as well without a second look."""
+    with _lock:
+        known = next((k for k in reversed(_tables) if k.table.like(one)), None)
+    same = one.same_pieces(known.table) if known else np.zeros(one.piece_count, dtype=np.bool_)
+    pieces = [
+        known.pieces[part]
+        if known and same[part]
+        else _compressed(raw({"table": one.name}, one.piece(part)))
+        for part in range(one.piece_count)
+    ]
+    with _lock:
+        _tables.append(_Packed(one, pieces))
+    return pieces
 
 
 def unpack_pieces(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:

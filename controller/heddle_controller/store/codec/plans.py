@@ -28,8 +28,8 @@ _ENTRIES = (
 )
 
 
-FLOWS_A_PIECE = 1024
-NODES_A_PIECE = 64
+FLOWS_A_PIECE = 256
+NODES_A_PIECE = 16
 
 
 def pack_plan(plan: Plan, program: Program) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -57,10 +58,12 @@ def dead(entries: Entries, fabric: Fabric) -> Bools:
     return lost
 
 
+@lru_cache(maxsize=4)  # asked several times at every look, and fabrics are told apart by identity
 def sending(fabric: Fabric) -> Bools:
-    """Which nodes have a link that carries, shape (nodes,)."""
+    """Which nodes have a link that carries, shape (nodes,); not to be written to."""
     result = np.zeros(fabric.node_count, dtype=np.bool_)
     result[fabric.structure.tail[fabric.carries]] = True
+    result.flags.writeable = False
     return result
 
 

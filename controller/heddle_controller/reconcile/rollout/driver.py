@@ -11,9 +11,10 @@ disk has taken what became of the last. It is always told of the newest look.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
@@ -76,6 +77,8 @@ class Rollout:
         self._next: Target | None = None
         self._target: Target | None = None
         self._ledger: Ledger | None = None
+        self._met: tuple[Mapping[str, AgentSession], Structure | None] = {}, None
+        """Sessions as they were looked through last, and the switches that were asked for."""
         self._retry_delay = settings.retry_first
         self._retry_at: float | None = None
         self._look: _Look | None = None
@@ -180,8 +183,12 @@ class Rollout:
         """Take in who has come and gone."""
         structure = ledger.fabric.structure
         sessions = self._gateway.sessions(self._fabric)
-        present = {s: one for s, one in sessions.items() if one.highest_epoch < EPOCH_LIMIT}
-        new = self._presence.update(present, structure, now)
+        if sessions == self._met[0] and structure is self._met[1]:
+            new: list[AgentSession] = []  # nearly always, and there may be thousands
+        else:
+            present = {s: one for s, one in sessions.items() if one.highest_epoch < EPOCH_LIMIT}
+            new = self._presence.update(present, structure, now)
+            self._met = sessions, structure
         for session in new:
             if session.highest_epoch > self._epoch:
                 raise Outrun(session.switch, session.highest_epoch)

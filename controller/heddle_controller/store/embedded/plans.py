@@ -206,4 +206,12 @@ def _programmed(connection: sqlite3.Connection, fabric: str) -> dict[str, Progra
     rows = connection.execute(
         "SELECT switch, epoch, generation, time FROM programmed WHERE fabric = ?", (fabric,)
     )
-    return {switch: Programmed(*fact) for switch, *fact in rows}
+    facts: dict[tuple[int, int, float], Programmed] = {}  # most switches share one
+    found = {}
+    for switch, *fact in rows:
+        key = (fact[0], fact[1], fact[2])
+        known = facts.get(key)
+        if known is None:
+            known = facts[key] = Programmed(*key)
+        found[switch] = known
+    return found

@@ -43,6 +43,7 @@ from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.codec.demand import demand_to_pb
 from heddle_controller.serve.codec.job import job_to_pb
+from heddle_controller.serve.garbage import Caretaker
 from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import Settings
 from heddle_controller.store.embedded import open_embedded
@@ -162,7 +163,7 @@ async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
         stack.push_async_callback(api.stop, 2.0)
         await api.start()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        for work in (reconciler.run(), follow_plans(store, telemetry)):
+        for work in (reconciler.run(), follow_plans(store, telemetry), Caretaker().run()):
             stack.callback(tasks.create_task(work).cancel)
         await reconciler.known.wait()
         api.set_serving(serving=True)

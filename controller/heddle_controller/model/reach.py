@@ -67,9 +67,18 @@ def _updated(
     bits = spread(known.row[structure.tail[arcs]], known.row[structure.head[arcs]], part)
     distance = known.distance.copy()
     distance[:, columns] = part
-    whole = np.unpackbits(several, axis=1, count=distance.shape[1])
-    whole[:, columns] = np.unpackbits(bits, axis=1, count=len(columns))
-    return replace(known, distance=distance, several=np.packbits(whole, axis=1))
+    _set_bits(several, columns, np.unpackbits(bits, axis=1, count=len(columns)))
+    return replace(known, distance=distance, several=several)
+
+
+def _set_bits(packed: Bits, columns: Ints, bits: Bits) -> None:
+    """Write some columns, ascending, of a table packed along its rows; others are not unpacked."""
+    places = columns >> 3
+    first = np.diff(places, prepend=-1) > 0
+    touched = places[first]
+    some = np.unpackbits(packed[:, touched], axis=1)
+    some[:, 8 * (np.cumsum(first) - 1) + (columns & 7)] = bits
+    packed[:, touched] = np.packbits(some, axis=1)
 
 
 def _shortened(structure: Structure, known: Reach, come: Ints) -> Bools:

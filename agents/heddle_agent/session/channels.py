@@ -121,6 +121,7 @@ class Channels:
         options = [
             ("grpc.keepalive_time_ms", probe),
             ("grpc.keepalive_timeout_ms", give_up),
+            ("grpc.http2.ping_timeout_ms", give_up),  # else a ping under way has a minute
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),

@@ -17,6 +17,8 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import Committed
 
 PORTS = 65536
+LATELY_SECONDS = 0.5
+"""How old the newest plan that ``lately`` knows of may be."""
 
 
 class FlowIndex:
@@ -83,6 +85,19 @@ class FlowIndexes:
         self._store = store
         self._kept: dict[str, FlowIndex] = {}
         self._making: dict[str, asyncio.Lock] = {}
+        self._asked: dict[str, float] = {}
+
+    async def lately(self, fabric: str) -> FlowIndex | None:
+        """As ``of``, of a plan that was the newest half a second ago.
+
+        For what comes again and again, from every switch: thousands of them need not ask the
+        store which plan is the newest.
+        """
+        now = asyncio.get_running_loop().time()
+        kept = self._kept.get(fabric)
+        if kept is not None and now - self._asked[fabric] < LATELY_SECONDS:
+            return kept
+        return await self.of(fabric)
 
     async def of(self, fabric: str) -> FlowIndex | None:
         """The index; None where there is no plan yet.
@@ -90,7 +105,9 @@ class FlowIndexes:
         Raises:
             NotFound: there is no such fabric.
         """
+        asked = asyncio.get_running_loop().time()
         generation = (await self._store.versions(fabric)).generation
+        self._asked[fabric] = max(asked, self._asked.get(fabric, asked))
         async with self._making.setdefault(fabric, asyncio.Lock()):
             kept = self._kept.get(fabric)
             if kept is not None and kept.generation >= generation:

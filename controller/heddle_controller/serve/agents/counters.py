@@ -45,7 +45,7 @@ class CounterBook:
 
     async def take(self, about: AgentSession, counters: Counters) -> None:
         """Compare a report with the one before, and publish what flows did in between."""
-        index = await self._indexes.of(about.fabric)
+        index = await self._indexes.lately(about.fabric)
         if index is None:
             return
         reading = _reading(about, counters, index)

@@ -1,0 +1,50 @@
+"""The index of a fabric's newest plan, asked for once or again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from heddle_controller.reconcile.records import PlanFacts
+from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
+from heddle_controller.store.embedded import EmbeddedStore, open_embedded
+from tests.unit.store.samples import clos, plan_of, program_of
+
+
+async def commit(store: EmbeddedStore, epoch: int, generation: int) -> None:
+    """The next plan of the fabric f1."""
+    plan = plan_of((await store.get_fabric("f1")).fabric)
+    program = program_of(plan, epoch, generation)
+    await store.commit(
+        "f1",
+        epoch=epoch,
+        expected_generation=generation - 1,
+        plan=plan,
+        program=program,
+        facts=PlanFacts(),
+    )
+
+
+def generation(index: FlowIndex | None) -> int:
+    """Of the plan that an index is of."""
+    assert index is not None
+    return index.generation
+
+
+async def test_who_asks_once_hears_of_the_newest_who_asks_often_soon_after(tmp_path: Path) -> None:
+    """``of`` gives a new plan at once; ``lately`` may give the one before, for a moment."""
+    store = await open_embedded(tmp_path / "store.sqlite3")
+    await store.put_fabric("f1", clos())
+    epoch, indexes = await store.acquire_leadership("test"), FlowIndexes(store)
+    assert await indexes.lately("f1") is None
+    await commit(store, epoch, 1)
+    assert generation(await indexes.lately("f1")) == 1
+    await commit(store, epoch, 2)
+    assert generation(await indexes.lately("f1")) in {1, 2}
+    async with asyncio.timeout(60):
+        while generation(await indexes.lately("f1")) == 1:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.01)
+    await commit(store, epoch, 3)
+    assert generation(await indexes.of("f1")) == 3
+    assert generation(await indexes.lately("f1")) == 3
+    await store.close()

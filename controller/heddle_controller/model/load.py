@@ -11,6 +11,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.order import stable_order
 from heddle_controller.model.plan import Paths
 
 
@@ -36,7 +37,7 @@ def phased_loads(arc_count: int, arcs: Ints, gbps: Floats, job: Ints, phase: Int
     phases = int(phase.max()) + 1
     jobs = int(job.max()) + 1
     code = (arcs * jobs + job) * phases + phase
-    order = np.argsort(code, kind="stable")
+    order = stable_order(code)
     code, gbps = code[order], gbps[order]
     starts = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
     per_phase = np.add.reduceat(gbps, starts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints
+from heddle_controller.model.order import stable_order
 
 
 def distinct(values: Ints) -> Ints:
@@ -21,7 +22,7 @@ def distinct(values: Ints) -> Ints:
 
 def numbered(values: Ints) -> tuple[Ints, Ints]:
     """A number for each element, in order of value, and where each value stands first."""
-    order = np.argsort(values, kind="stable")
+    order = stable_order(values)
     ordered = values[order]
     first = np.ones(len(ordered), dtype=np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]

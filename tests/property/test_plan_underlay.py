@@ -6,10 +6,13 @@ from collections import deque
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heddle_controller.model import reach
 from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.few import MOST
 from heddle_controller.model.underlay import _search, underlay
 from tests.unit.plan.chance import random_fabric, with_failures
 
@@ -51,9 +54,18 @@ def test_next_hops_are_those_of_a_plain_search(seed: int) -> None:
             assert out[sole].tolist() == (expected if len(expected) == 1 else [])
 
 
-@given(st.integers(min_value=0, max_value=2**32 - 1))
-def test_what_follows_from_the_reach_before_is_what_is_searched(seed: int) -> None:
-    """Links go and come, a few at a time: distances and choices are those of a search anew."""
+@given(st.integers(min_value=0, max_value=2**32 - 1), st.sampled_from([0, MOST]))
+def test_what_follows_from_the_reach_before_is_what_is_searched(seed: int, few: int) -> None:
+    """Links go and come, a few at a time: distances and choices are those of a search anew.
+
+    Whether places are searched one by one, where they are few, or all at once.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "MOST", few)
+        _links_go_and_come(seed)
+
+
+def _links_go_and_come(seed: int) -> None:
     rng = Random(seed)
     fabric = with_failures(rng, random_fabric(rng), rng.choice([0.0, 0.2, 0.5]))
     structure, mask = fabric.structure, fabric.carries.copy()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
+from heddle_controller.model.few import MOST, search_few
 
 if TYPE_CHECKING:
     from heddle_controller.model.underlay import Bits, Hops, Reach
@@ -62,13 +63,24 @@ def _updated(
     if not len(columns):
         return replace(known, several=several)
     part = np.where(known.distance[:, columns] == 0, 0, UNREACHED).astype(np.int16)
+    bits = _searched(structure, carries, known, part, spread)
+    distance = known.distance.copy()
+    distance[:, columns] = part
+    _set_bits(several, columns, bits)
+    return replace(known, distance=distance, several=several)
+
+
+def _searched(
+    structure: Structure, carries: Bools, known: Reach, part: Hops, spread: Spread
+) -> Bits:
+    """Fill in the distances of some places; whether next hops are several, a byte for each."""
+    places = part.shape[1]
+    if places <= MOST:
+        return search_few(structure, carries, known.row, part).view(np.uint8)
     switch = structure.nodes.kind != NodeKind.NIC
     arcs = np.flatnonzero(carries & switch[structure.tail] & switch[structure.head])
     bits = spread(known.row[structure.tail[arcs]], known.row[structure.head[arcs]], part)
-    distance = known.distance.copy()
-    distance[:, columns] = part
-    _set_bits(several, columns, np.unpackbits(bits, axis=1, count=len(columns)))
-    return replace(known, distance=distance, several=several)
+    return np.unpackbits(bits, axis=1, count=places)
 
 
 def _set_bits(packed: Bits, columns: Ints, bits: Bits) -> None:

@@ -49,6 +49,12 @@ def test_a_controller_that_dies_as_it_is_given_the_lead() -> None:
     assert not told.troubles, told
 
 
+def test_a_leader_that_follows_one_whose_plan_followed_another_half_done() -> None:
+    """What the oldest of three plans left goes in its turn. Seed 456: swept in any order before."""
+    told = raced(456)
+    assert not told.troubles, told
+
+
 def test_the_same_seed_is_the_same_race() -> None:
     """Whatever is found can be had again."""
     assert raced(3, 2) == raced(3, 2)

@@ -78,7 +78,7 @@ class Rollout:
         self.generation = 1
         self.careless = False
         """Packets may be lost: links are dead."""
-        self.ledger = first_ledger(self.committed(), None)
+        self.ledger = first_ledger(self.committed())
         self.reconnect(*self.switches)
 
     def committed(self) -> Committed:

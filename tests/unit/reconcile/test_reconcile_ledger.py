@@ -10,8 +10,8 @@ from heddle_controller.model.fabric import NONE, Fabric
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.model.program import Entries, Program, no_entries
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.reconcile.records import Committed, PlanFacts
-from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
+from heddle_controller.reconcile.records import Committed, PlanFacts, Programmed
+from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold, next_ledger
 from heddle_controller.reconcile.rollout.columns import distinct, joined, partners
 from heddle_controller.reconcile.rollout.ledger import begin, nothing_known
 from heddle_controller.reconcile.rollout.order import crossings_of
@@ -86,11 +86,40 @@ def test_what_an_earlier_leader_may_have_set_goes_in_its_turn() -> None:
         Committed(plan, Program(1, at, at, entries_of(plan)), PlanFacts(), {})
         for at, plan in enumerate((first, second, third), 1)
     ]
-    ledger = next_ledger(first_ledger(made[1], made[0]), made[2], [])
+    ledger = next_ledger(first_ledger(made[1], made[:1]), made[2], [])
     held = named(fabric, ledger.old.take(np.flatnonzero(ledger.present)))
     assert {switch for switch, _ in held} >= {
         switch for switch, _ in named(fabric, entries_of(second))
     }
+
+
+def test_a_leader_knows_what_plans_that_did_not_come_about_have_left() -> None:
+    """Of a plan that switches hold still, when the two after it never got to their end.
+
+    Else these entries are swept in any order, and packets of those further up are sent back.
+    """
+    fabric = line()
+    ends = [(fabric.structure.index["a"], fabric.structure.index["b"])]
+    plans = [
+        plan_on(fabric, ends, [[way(fabric, "a", "s0", *middle, "s3", "b")]])
+        for middle in (("s1", "s2"), (), ("s2",))
+    ]
+    facts = {f"s{number}": Programmed(1, 1, 0.0) for number in range(4)}
+    facts["s3"] = Programmed(1, 3, 0.0)
+    made = [
+        Committed(plan, Program(1, at, at, entries_of(plan)), PlanFacts(), facts)
+        for at, plan in enumerate(plans, 1)
+    ]
+    assert [may_hold(made[2], generation) for generation in (2, 1, 0)] == [True, True, False]
+    ledger = first_ledger(made[2], made[:2])
+    known = named(fabric, ledger.old.take(np.flatnonzero(ledger.present)))
+    left = named(fabric, entries_of(plans[0]))
+    assert {switch for switch, _ in left} >= {"s1"}
+    assert {switch for switch, _ in known} >= {switch for switch, _ in left} - {"s3"}
+    assert "s3" not in {switch for switch, _ in known}
+    heights = dict(zip(ledger.old.switch.tolist(), ledger.old_height.tolist(), strict=True))
+    first, second = fabric.structure.index["s1"], fabric.structure.index["s2"]
+    assert heights.get(second, 0) < heights[first], "it goes from the source on"
 
 
 def random_entries(random: Random, fabric: Fabric) -> Entries:

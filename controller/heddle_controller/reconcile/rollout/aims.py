@@ -7,41 +7,69 @@ from dataclasses import replace
 
 import numpy as np
 
+from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.records import Committed
-from heddle_controller.reconcile.rollout.answers import unanswered
-from heddle_controller.reconcile.rollout.columns import joined
+from heddle_controller.reconcile.rollout.answers import found_unknown, found_whole, unanswered
 from heddle_controller.reconcile.rollout.ledger import Ledger, begin, nothing_known
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.rollout.translate import translated
 
 
-def first_ledger(committed: Committed, previous: Committed | None) -> Ledger:
+def first_ledger(committed: Committed, before: Sequence[Committed] = ()) -> Ledger:
     """The ledger of a leader that has just begun.
 
-    Switches that acknowledged the plan hold it, as far as anyone knows. The others
-    are taken to hold the plan before, until their agents say what is true: then the
-    entries of it that have to go are known, and go in their turn.
+    Switches that acknowledged the plan hold it, as far as anyone knows. Of any other may be
+    left what it acknowledged last, and all that plans since then wanted: those that did not
+    get to their end took nothing away. So these plans are gone through one after another,
+    and what may be there of any of them goes in its turn, until agents say what is true.
+
+    Args:
+        committed: The newest plan.
+        before: Older ones, ascending, as far back as there are and a switch may hold of them.
     """
-    structure = committed.plan.fabric.structure
-    entries, knowledge = committed.program.entries, nothing_known(len(structure.nodes.ids))
-    done = [
-        structure.index[switch]
-        for switch, fact in committed.programmed.items()
-        if fact.generation >= committed.generation and switch in structure.index
+    first, *others = *before, committed
+    nodes = first.plan.fabric.node_count
+    wanted = first.program.entries
+    ledger = begin(first.plan, first.generation, wanted, no_entries(), nothing_known(nodes))
+    ledger = _noted(ledger, committed)
+    for one in others:
+        ledger = next_ledger(_overtaken(ledger, committed, one.generation), one, ())
+        ledger = _noted(ledger, committed)
+    every = np.arange(ledger.fabric.node_count)
+    return replace(ledger, knowledge=ledger.knowledge.noted("unsynced", every, value=True))
+
+
+def may_hold(committed: Committed, generation: int) -> bool:
+    """Whether a switch may hold entries of an older generation than the newest plan's."""
+    return len(_behind(committed, committed.plan.fabric.structure, generation + 1)) > 0
+
+
+def _noted(ledger: Ledger, newest: Committed) -> Ledger:
+    """With switches that acknowledged a generation known to hold it."""
+    structure = ledger.fabric.structure
+    behind = set(_behind(newest, structure, ledger.generation))
+    done = set(_switches(structure)) - behind
+    return found_whole(ledger, dict.fromkeys(sorted(done), ledger.generation)) if done else ledger
+
+
+def _overtaken(ledger: Ledger, newest: Committed, generation: int) -> Ledger:
+    """With switches doubted that may have got some of the next generation, but not all."""
+    return found_unknown(ledger, _behind(newest, ledger.fabric.structure, generation))
+
+
+def _behind(newest: Committed, structure: Structure, generation: int) -> list[int]:
+    """Switches not known to have come to a generation, by the newest facts."""
+    ids, facts = structure.nodes.ids, newest.programmed
+    return [
+        row
+        for row in _switches(structure)
+        if ids[row] not in facts or facts[ids[row]].generation < generation
     ]
-    rows = np.array(done, dtype=np.int64)
-    knowledge = knowledge.noted("generation", rows, committed.generation)
-    knowledge = knowledge.noted("unknown", rows, value=False)
-    held = [entries.take(np.flatnonzero(np.isin(entries.switch, done)))]
-    if previous is not None:
-        before, _ = translated(
-            previous.program.entries,
-            nothing_known(previous.plan.fabric.node_count),
-            previous.plan.fabric.structure,
-            structure,
-        )
-        held.append(before.take(np.flatnonzero(~np.isin(before.switch, done))))
-    return begin(committed.plan, committed.generation, entries, joined(held), knowledge)
+
+
+def _switches(structure: Structure) -> list[int]:
+    return np.flatnonzero(structure.nodes.kind != NodeKind.NIC).tolist()
 
 
 def next_ledger(ledger: Ledger, committed: Committed, under_way: Sequence[Step]) -> Ledger:

@@ -18,7 +18,8 @@ from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
-from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
+from heddle_controller.reconcile.records import Committed
+from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold, next_ledger
 from heddle_controller.reconcile.rollout.answers import Answer, acknowledged, unanswered
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.presence import Presence
@@ -126,7 +127,7 @@ class Rollout:
             return
         committed, ledger = target.committed, self._ledger
         if ledger is None:
-            before = await self._store.committed(self._fabric, committed.generation - 1)
+            before = await self._before(committed)
             ledger = await asyncio.to_thread(first_ledger, committed, before)
             self._reporter.begin(ledger, target)
         elif ledger.generation != committed.generation:
@@ -139,6 +140,18 @@ class Rollout:
             self._reporter.begin(ledger, target)
             self._retry_at, self._retry_delay = None, self._settings.retry_first
         self._ledger, self._target = ledger, target
+
+    async def _before(self, committed: Committed) -> list[Committed]:
+        """Plans older than the newest that switches may hold entries of, the oldest first."""
+        before: list[Committed] = []
+        generation = committed.generation - 1
+        while may_hold(committed, generation):
+            older = await self._store.committed(self._fabric, generation)
+            if older is None:
+                break
+            before.insert(0, older)
+            generation -= 1
+        return before
 
     def _round(self, ledger: Ledger, target: Target) -> None:
         """Look at everything once, and do what is to be done."""

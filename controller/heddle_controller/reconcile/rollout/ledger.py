@@ -127,6 +127,7 @@ class Ledger:
         height = self.settled().height.copy()
         # Which of the two it is, nobody knows: what lies above the one lies above both.
         np.maximum.at(height, self.partner[doubled], self.old_height[doubled])
+        height = _rising(self, height)
         wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
         if not other.any():
             return wanted
@@ -173,6 +174,27 @@ class Ledger:
             undeletable=np.zeros_like(self.undeletable),
             reasons={},
         )
+
+
+def _rising(ledger: Ledger, height: Ints) -> Ints:
+    """Heights with entries that may be held above all that lie further on, on the same new way.
+
+    They were set when the rest of it was whole, so what stood there before and lies as high
+    as it did may be what their packets go on to.
+    """
+    pairs = Groups(distinct(ledger.pair[ledger.maybe]))
+    here = np.flatnonzero((ledger.ok | ledger.maybe) & pairs.index(ledger.pair)[1])
+    if not len(here):
+        return height
+    here = here[np.lexsort([ledger.depth[here], ledger.pair[here]])]
+    first = np.diff(ledger.pair[here], prepend=NONE) != 0
+    rank = np.cumsum(first | (np.diff(ledger.depth[here], prepend=NONE) != 0))
+    apart = np.cumsum(first) * 2 * (int(height[here].max()) + len(here) + 1)
+    least = np.maximum.accumulate(height[here] - rank + apart) - apart + rank
+    result = height.copy()
+    raised = ledger.maybe[here]
+    result[here[raised]] = least[raised]
+    return result
 
 
 def empty_ledger(plan: Plan) -> Ledger:

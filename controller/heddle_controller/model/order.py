@@ -1,6 +1,6 @@
 """The order of codes: which element comes first, second and so on.
 
-A stable sort of numbers with their places takes five times as long as sorting the numbers
+A stable sort of numbers by their places takes two to six times as long as sorting the numbers
 alone, which processors do many at a time. So the place is made part of the number wherever both
 fit in 63 bits: no two are equal then, and any sort of them is a stable one.
 """

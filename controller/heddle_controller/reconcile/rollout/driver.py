@@ -145,7 +145,7 @@ class Rollout:
         """Plans older than the newest that switches may hold entries of, the oldest first."""
         before: list[Committed] = []
         generation = committed.generation - 1
-        while may_hold(committed, generation):
+        while generation > 0 and may_hold(committed, generation):  # 0 asks for the newest
             older = await self._store.committed(self._fabric, generation)
             if older is None:
                 break

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.backdoor import BackDoor, Doorway
@@ -25,7 +24,7 @@ from heddle_agent.session.encode import Identity
 from heddle_agent.table import Forwarding, Turns
 from tests.fuzz import columns
 from tests.fuzz.target import Target, check
-from tests.fuzz.wires import disturbed, framed, parts_of
+from tests.fuzz.wires import disturbed, framed, messages_of, parts_of
 from tests.unit.agent.doors import FABRIC, KEY, Air, Place
 from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
 
@@ -110,14 +109,9 @@ class Conversations:
 
     def run(self, content: bytes) -> bool:
         """One input."""
-        messages = []
-        for part in parts_of(content):
-            message = pb.ControllerMessage()
-            try:
-                message.ParseFromString(part)
-            except DecodeError:
-                return False
-            messages.append(message)
+        messages = messages_of(pb.ControllerMessage, content)
+        if messages is None:
+            return False
         return self._loop.run_until_complete(Agent().talk(messages))
 
 

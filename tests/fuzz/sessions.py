@@ -12,8 +12,6 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.ports import Store
@@ -27,7 +25,7 @@ from heddle_controller.serve.interceptors.errors import status_of
 from heddle_controller.serve.rates import RateBook
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.fuzz.target import Target, check
-from tests.fuzz.wires import disturbed, framed, parts_of
+from tests.fuzz.wires import disturbed, framed, messages_of, parts_of
 
 PATIENCE = 20.0
 """Seconds after which a session hangs."""
@@ -66,14 +64,9 @@ class Sessions:
 
     def run(self, content: bytes) -> bool:
         """One session; whether it was accepted and went to its end."""
-        messages = []
-        for part in parts_of(content):
-            message = pb.AgentMessage()
-            try:
-                message.ParseFromString(part)
-            except DecodeError:
-                return False
-            messages.append(message)
+        messages = messages_of(pb.AgentMessage, content)
+        if messages is None:
+            return False
         self._sessions += 1
         return self._loop.run_until_complete(self._session(messages))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -18,6 +18,7 @@ STRINGS = (
 )  # fmt: skip
 FLOATS = (0.0, -0.0, -1.0, 1.0, 0.5, 400.0, 1e300, 1e-320, float("nan"), float("inf"), -1e9)
 KIND = FieldDescriptor
+Sent = TypeVar("Sent", bound=Message)
 Vary = Callable[[bytes, random.Random], bytes]
 EDGES = (0, 0, 1, 1, 2, 3, 4, 7, 100, 4791, 65535, 65536)
 
@@ -127,3 +128,16 @@ def parts_of(content: bytes) -> list[bytes]:
         parts.append(content[2:end])
         content = content[end:]
     return parts
+
+
+def messages_of(kind: type[Sent], content: bytes) -> list[Sent] | None:
+    """The messages of such an input, parsed; None if one of them cannot be."""
+    messages = []
+    for part in parts_of(content):
+        message = kind()
+        try:
+            message.ParseFromString(part)
+        except DecodeError:
+            return None
+        messages.append(message)
+    return messages

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from heddle_controller.reconcile.errors import StaleEpoch, Unavailable
+from heddle_controller.reconcile.errors import StaleEpoch
 from heddle_controller.reconcile.records import JobFacts, JobState, PlanFacts, Request
-from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis import open_redis
 from heddle_controller.store.redis.lane import Durability
 from heddle_controller.store.redis.relay import open_relay
+from tests.redis_clients import DEADLINE, acknowledged, submitted, until_they_agree
 from tests.redis_cluster import Cluster
 from tests.unit.store.samples import clos, demands, job, plan_of, program_of
 
-DEADLINE = 30.0
 JOBS = 60
-
-Answer = TypeVar("Answer")
 
 
 @pytest.fixture
@@ -29,34 +26,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Three masters, and a replica of ours."""
     with Cluster(tmp_path) as running:
         yield running
-
-
-async def acknowledged(write: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Write as a client does: again, under the same id, until it is acknowledged."""
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            try:
-                return await write()
-            except Unavailable:
-                await asyncio.sleep(0.05)
-
-
-async def submitted(store: RedisStore, number: int) -> str:
-    """Submit a job of a number; its name once it is acknowledged."""
-    wanted, request = job(f"j{number:03}", (f"h0.{number}",)), Request(f"r{number}")
-    await acknowledged(lambda: store.submit_job("f1", wanted, checked_revision=1, request=request))
-    return wanted.name
-
-
-async def until_they_agree(stores: list[RedisStore], names: list[str]) -> None:
-    """Wait until every controller reads these jobs from the server, and not from memory."""
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            found = [[r.job.name for r in await store.list_jobs("f1")] for store in stores]
-            fresh = not any(store.stale_for() for store in stores)
-            if fresh and all(jobs == names for jobs in found):
-                return
-            await asyncio.sleep(0.1)
 
 
 async def test_all_that_a_store_does_is_done_in_a_cluster(cluster: Cluster) -> None:

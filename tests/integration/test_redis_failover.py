@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from heddle_controller.reconcile.errors import PortError, StaleEpoch, Unavailable
+from heddle_controller.reconcile.errors import PortError, StaleEpoch
 from heddle_controller.reconcile.records import JobFacts, JobState, Request
 from heddle_controller.store.redis import RedisStore, open_redis
 from heddle_controller.store.redis.lane import Durability
+from tests.redis_clients import DEADLINE, acknowledged, submitted, until_they_agree
 from tests.redis_sentinels import Sentinels
 from tests.unit.store.samples import clos, job
-
-DEADLINE = 30.0
-
-Answer = TypeVar("Answer")
 
 
 @pytest.fixture
@@ -28,41 +24,9 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
         yield running
 
 
-async def acknowledged(write: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Write as a client does: again, under the same id, until it is acknowledged."""
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            try:
-                return await write()
-            except Unavailable:
-                await asyncio.sleep(0.05)
-
-
 async def furnished(store: RedisStore) -> None:
     """Put a fabric."""
     await acknowledged(lambda: store.put_fabric("f1", clos(hosts=100), request=Request("f")))
-
-
-async def submitted(store: RedisStore, number: int) -> str:
-    """Submit a job of a number; its name once it is acknowledged."""
-    wanted = job(f"j{number:03}", (f"h0.{number}",))
-    request = Request(f"r{number}")
-    await acknowledged(lambda: store.submit_job("f1", wanted, checked_revision=1, request=request))
-    return wanted.name
-
-
-async def until_they_agree(stores: list[RedisStore], names: list[str]) -> None:
-    """Wait until every controller has found the one master, and that has these jobs.
-
-    One that was sent to the old master meanwhile has to find out first.
-    """
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            found = [[r.job.name for r in await store.list_jobs("f1")] for store in stores]
-            fresh = not any(store.stale_for() for store in stores)
-            if fresh and all(jobs == names for jobs in found):
-                return
-            await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("waits", [0, 1])

@@ -19,9 +19,9 @@ from heddle_emulator.play.nccl import Trial, script_of
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import Outcome, choose
 from heddle_emulator.strategy.makespan import Sending
-from heddle_emulator.topology import clos, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
 from tests.property.packet_collectives import Collectives
+from tests.property.packet_fabrics import small_fabrics
 from tests.property.packet_net import Net
 
 CLOSE = 0.05
@@ -37,22 +37,6 @@ WAYS = (
     ("alltoall", "rounds"),
     ("sendrecv", "ring"),
 )
-
-
-@st.composite
-def fabrics(draw: st.DrawFn) -> Fabric:
-    """Leaves and spines, tapered zones, or switches at random; a GPU a host."""
-    kind = draw(st.sampled_from(["clos", "zones", "regular"]))
-    if kind == "clos":
-        spines, speed = draw(st.integers(1, 4)), draw(st.sampled_from([100.0, 400.0, 800.0]))
-        return clos(leaves=4, spines=spines, nics_per_leaf=3, nics_per_host=1, uplink_gbps=speed)
-    if kind == "zones":
-        taper = draw(st.sampled_from([1.0, 2.0, 7.0]))
-        return three_tier(
-            zones=2, leaves=2, spines=2, nics_per_leaf=3, cores=2, taper=taper, nics_per_host=1
-        )
-    seed = draw(st.integers(0, 99))
-    return random_regular(switches=6, degree=3, nics_per_switch=2, nics_per_host=1, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +66,7 @@ costs = st.builds(
 
 
 @settings(max_examples=40, derandomize=True)
-@given(fabrics(), costs, st.booleans(), st.data())
+@given(small_fabrics(least_gbps=100.0, most_taper=7.0), costs, st.booleans(), st.data())
 def test_patterns_take_as_long_as_their_bytes(
     fabric: Fabric,
     cost: Costs,
@@ -106,7 +90,7 @@ def test_patterns_take_as_long_as_their_bytes(
 
 
 @settings(max_examples=40, derandomize=True)
-@given(fabrics(), costs, st.sampled_from(WAYS), st.data())
+@given(small_fabrics(least_gbps=100.0, most_taper=7.0), costs, st.sampled_from(WAYS), st.data())
 def test_collectives_take_as_long_as_their_bytes(
     fabric: Fabric, cost: Costs, way: tuple[str, str], data: st.DataObject
 ) -> None:

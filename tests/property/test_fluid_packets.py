@@ -17,7 +17,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_emulator.play.nccl import Trial, script_of
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import choose
-from heddle_emulator.topology import clos, random_regular, three_tier
+from tests.property.packet_fabrics import small_fabrics
 from tests.unit.emulator.packet_steps import twin_of
 
 CLOSE = 0.05
@@ -36,22 +36,6 @@ WAYS = (
     ("alltoall", "skewed"),
     ("sendrecv", "ring"),
 )
-
-
-@st.composite
-def fabrics(draw: st.DrawFn) -> Fabric:
-    """Leaves and spines, two tapered zones, or switches at random; a GPU a host."""
-    kind = draw(st.sampled_from(["clos", "zones", "regular"]))
-    if kind == "clos":
-        spines, speed = draw(st.integers(1, 4)), draw(st.sampled_from([200.0, 400.0, 800.0]))
-        return clos(leaves=4, spines=spines, nics_per_leaf=3, nics_per_host=1, uplink_gbps=speed)
-    if kind == "zones":
-        taper = draw(st.sampled_from([1.0, 2.0, 4.0]))
-        return three_tier(
-            zones=2, leaves=2, spines=2, nics_per_leaf=3, cores=2, taper=taper, nics_per_host=1
-        )
-    seed = draw(st.integers(0, 99))
-    return random_regular(switches=6, degree=3, nics_per_switch=2, nics_per_host=1, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +65,7 @@ def trials(draw: st.DrawFn, fabric: Fabric) -> Trial:
 @given(st.data(), costs)
 def test_collectives_take_as_long_as_their_packets(data: st.DataObject, cost: Costs) -> None:
     """Rings step by step, halves and doubles, meshes and all-to-alls."""
-    fabric = data.draw(fabrics())
+    fabric = data.draw(small_fabrics(least_gbps=200.0, most_taper=4.0))
     trial = data.draw(trials(fabric))
     script = script_of(fabric, trial).scaled(MESSAGE * 1e9 / 8)
     carried = choose("ecmp", fabric, script.flows, data.draw(st.integers(0, 99))).carried

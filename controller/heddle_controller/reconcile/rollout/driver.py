@@ -159,11 +159,11 @@ class Rollout:
         ledger = self._meet(self._collect(ledger), now)
         ledger = self._tried_again(ledger, now)
         switches = self._presence.switches(ledger.fabric, now)
-        todo = agenda(ledger, switches.stuck)
-        for step in steps_of(ledger, todo, switches):
+        due = agenda(ledger, switches.stuck)
+        for step in steps_of(ledger, due, switches):
             self._send(ledger, step, now)
         self._ledger = ledger
-        self._report(ledger, target, todo, switches, now)
+        self._report(ledger, target, due, switches, now)
 
     def _collect(self, ledger: Ledger) -> Ledger:
         """Take in the answers that have come."""
@@ -259,12 +259,12 @@ class Rollout:
         self._metrics.observe(Metric.PUSH_SECONDS, self._fabric, seconds)
 
     def _report(
-        self, ledger: Ledger, target: Target, todo: Agenda, switches: Switches, now: float
+        self, ledger: Ledger, target: Target, due: Agenda, switches: Switches, now: float
     ) -> None:
         """Measure how far things are, and have it told."""
-        why = self._presence.why_stuck(ledger.fabric, now) if len(todo.blocked) else {}
-        progress = job_progress(ledger, todo, switches.stuck, why)
-        self._reporter.figures(ledger, target, pending=len(todo.pending) > 0)
+        why = self._presence.why_stuck(ledger.fabric, now) if len(due.blocked) else {}
+        progress = job_progress(ledger, due, switches.stuck, why)
+        self._reporter.figures(ledger, target, pending=len(due.pending) > 0)
         self._look = _Look(ledger, target, progress)
         self._news.set()
 

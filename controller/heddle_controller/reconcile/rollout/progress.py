@@ -30,13 +30,13 @@ NO_FLOWS = JobProgress(JobState.PROGRAMMED, "", 0, 0)
 
 
 def job_progress(
-    ledger: Ledger, todo: Agenda, stuck: Bools, why_stuck: Mapping[int, str]
+    ledger: Ledger, due: Agenda, stuck: Bools, why_stuck: Mapping[int, str]
 ) -> dict[str, JobProgress]:
     """Progress of each job that has flows in the plan, by name.
 
     Args:
         ledger: Where things stand.
-        todo: Its agenda.
+        due: Its agenda.
         stuck: Switches that are not waited for, shape (nodes,).
         why_stuck: In words, by switch.
     """
@@ -46,9 +46,9 @@ def job_progress(
     total = np.bincount(flows.job, minlength=jobs)
     lost = np.array(list(plan.unrouted), dtype=np.int64)
     unrouted = np.bincount(flows.job[lost], minlength=jobs)
-    blocked = Groups(todo.blocked).index(pair)[1]
+    blocked = Groups(due.blocked).index(pair)[1]
     held_up = np.bincount(flows.job[blocked], minlength=jobs)
-    going = np.bincount(flows.job[Groups(todo.pending).index(pair)[1]], minlength=jobs)
+    going = np.bincount(flows.job[Groups(due.pending).index(pair)[1]], minlength=jobs)
     progress = {}
     for job, name in enumerate(flows.job_names):
         reasons = []

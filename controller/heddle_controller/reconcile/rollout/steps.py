@@ -197,7 +197,7 @@ def next_steps(ledger: Ledger, switches: Switches) -> list[Step]:
     return steps_of(ledger, agenda(ledger, switches.stuck), switches)
 
 
-def steps_of(ledger: Ledger, todo: Agenda, switches: Switches) -> list[Step]:
+def steps_of(ledger: Ledger, due: Agenda, switches: Switches) -> list[Step]:
     """The pushes of an agenda.
 
     When no entry is left that could be set or deleted without waiting for a stuck
@@ -205,14 +205,14 @@ def steps_of(ledger: Ledger, todo: Agenda, switches: Switches) -> list[Step]:
     carry flows until then, and tell the generation.
     """
     where = (
-        ledger.desired.switch[todo.sets],
-        ledger.old.switch[todo.widens],
-        ledger.old.switch[todo.deletes],
-        ledger.desired.switch[todo.withdraws],
+        ledger.desired.switch[due.sets],
+        ledger.old.switch[due.widens],
+        ledger.old.switch[due.deletes],
+        ledger.desired.switch[due.withdraws],
     )
     left = _left(ledger)
     if not switches.stuck[np.concatenate(where)].all():
-        return [_step(ledger, part, left) for part in _parts(todo, where, switches.ready)]
+        return [_step(ledger, part, left) for part in _parts(due, where, switches.ready)]
     return list(_closing(ledger, switches.ready, left))
 
 
@@ -229,10 +229,10 @@ Part = tuple[int, Ints, Ints, Ints, Ints]
 """A switch, and its rows as in ``Step``."""
 
 
-def _parts(todo: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[Part]:
+def _parts(due: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[Part]:
     """The rows of an agenda, by ready switch."""
     columns = []
-    kinds = (todo.sets, todo.widens, todo.deletes, todo.withdraws)
+    kinds = (due.sets, due.widens, due.deletes, due.withdraws)
     for rows, of in zip(kinds, where, strict=True):
         kept = np.flatnonzero(ready[of])
         order = kept[np.argsort(of[kept], kind="stable")]

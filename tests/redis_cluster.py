@@ -10,7 +10,8 @@ from typing import Self
 
 from redis.crc import key_slot
 
-from tests.redis_server import ALWAYS, RedisServer, free_port
+from tests.ports import free_port
+from tests.redis_server import ALWAYS, RedisServer
 
 SLOTS = 16384
 MASTERS = 3

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from tests.needs import missing
-from tests.redis_server import ALWAYS, RedisServer, free_port
+from tests.ports import free_port
+from tests.redis_server import ALWAYS, RedisServer
 
 DOWN_MILLISECONDS = 300
 """Without an answer, until the sentinels take the master for dead."""

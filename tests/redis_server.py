@@ -104,10 +104,3 @@ class RedisServer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,10 @@ from heddle_emulator.demo.checks import strays
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.topology import three_tier
 from heddle_emulator.walk import measure
+from tests.ports import free_port
 
 NAME = "fabrics/killed"
 SECONDS = 30.0
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fabric_of_two_zones() -> Fabric:

@@ -13,7 +13,8 @@ from heddle_controller.reconcile.errors import Unavailable, Unusable
 from heddle_controller.store.redis import open_redis
 from heddle_controller.store.redis.address import Files
 from tests.needs import missing
-from tests.redis_server import NEVER, RedisServer, free_port
+from tests.ports import free_port
+from tests.redis_server import NEVER, RedisServer
 from tests.unit.store.samples import clos
 
 PASSWORD = "correct-horse"

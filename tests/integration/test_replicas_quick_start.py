@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.needs import missing
-from tests.redis_server import free_port
+from tests.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "controller" / "REPLICAS.md"
 PORTS = ("6400", "7400", "7401", "7500", "7501")
@@ -21,10 +21,10 @@ SECONDS = 110.0
 def commands() -> str:
     """The page's script, with ports that are free."""
     (script,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    for port in PORTS:
-        assert port in script
-        script = script.replace(port, str(free_port()))
-    return str(script)
+    assert set(re.findall(r"\d{4,5}", script)) == set(PORTS)
+    ports = {port: str(free_port()) for port in PORTS}
+    # All at once: one by one, a free port that holds the digits of the next is changed again.
+    return re.sub(r"\d{4,5}", lambda found: ports[found[0]], str(script))
 
 
 def test_the_quick_start_does_what_it_says(tmp_path: Path) -> None:

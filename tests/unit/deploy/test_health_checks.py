@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import re
-import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pytest
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.server import ApiServer, ServerTerms
 from heddle_controller.telemetry.metrics import Telemetry
+from tests.ports import free_port
 from tests.unit.deploy.certificates import authority, signed
 
 IMAGES = Path(__file__).resolve().parents[3] / "deploy" / "images"
@@ -51,13 +51,6 @@ async def serving(tls: Tls | None = None, *, ready: bool = True) -> AsyncIterato
         yield str(server.port)
     finally:
         await server.stop(0)
-
-
-def free_port() -> int:
-    """A port on which nobody listens, just now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])

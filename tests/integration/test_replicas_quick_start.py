@@ -8,14 +8,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from tests.needs import missing
 from tests.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "controller" / "REPLICAS.md"
 PORTS = ("6400", "7400", "7401", "7500", "7501")
-SECONDS = 110.0
+SECONDS = 220.0
+"""No measure of speed: a limit for machines that do much else."""
 
 
 def commands() -> str:
@@ -27,12 +31,20 @@ def commands() -> str:
     return re.sub(r"\d{4,5}", lambda found: ports[found[0]], str(script))
 
 
+def told(folder: Path) -> str:
+    """What the script and everything that it started has said."""
+    return "\n".join(
+        f"--- {path.name}\n{path.read_text()}" for path in sorted(folder.glob("*.log"))
+    )
+
+
+@pytest.mark.timeout(240)
 def test_the_quick_start_does_what_it_says(tmp_path: Path) -> None:
     """It ends with a plan of a new leader that all switches with entries have acknowledged."""
     if shutil.which("redis-server") is None:
         missing("redis-server: apt-get install redis-server")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    with (tmp_path / "out").open("wb") as said:
+    with (tmp_path / "script.log").open("wb") as said:
         # What it leaves running is in its process group, and ends with it.
         shell = subprocess.Popen(
             ["bash", "-e", "-c", commands()],
@@ -43,11 +55,12 @@ def test_the_quick_start_does_what_it_says(tmp_path: Path) -> None:
             start_new_session=True,
         )
     try:
-        status = shell.wait(SECONDS)
+        with suppress(subprocess.TimeoutExpired):
+            shell.wait(SECONDS)
+        status = shell.poll()
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
-    out = (tmp_path / "out").read_text()
-    assert status == 0, out
-    epochs = re.findall(r"epoch[:\s]+(\d+)", out)
-    assert [*dict.fromkeys(epochs)] == ["1", "2"], out
+    assert status == 0, f"exit status {status} after {SECONDS} s at the most\n{told(tmp_path)}"
+    epochs = re.findall(r"epoch[:\s]+(\d+)", (tmp_path / "script.log").read_text())
+    assert [*dict.fromkeys(epochs)] == ["1", "2"], told(tmp_path)

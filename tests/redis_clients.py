@@ -10,15 +10,14 @@ from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.records import Request
 from heddle_controller.store.redis import RedisStore
 from tests.unit.store.samples import job
-
-DEADLINE = 30.0
+from tests.waiting import PATIENCE
 
 Answer = TypeVar("Answer")
 
 
 async def acknowledged(write: Callable[[], Awaitable[Answer]]) -> Answer:
     """Write as a client does: again, under the same id, until it is acknowledged."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 return await write()
@@ -38,7 +37,7 @@ async def until_they_agree(stores: list[RedisStore], names: list[str]) -> None:
 
     One that was sent to an old master meanwhile has to find out first.
     """
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         while True:
             found = [[r.job.name for r in await store.list_jobs("f1")] for store in stores]
             fresh = not any(store.stale_for() for store in stores)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,10 +10,10 @@ from redis.crc import key_slot
 
 from tests.ports import free_port
 from tests.redis_server import ALWAYS, RedisServer
+from tests.waiting import wait_until
 
 SLOTS = 16384
 MASTERS = 3
-PATIENCE = 30.0
 DOWN_MILLISECONDS = 500
 """Without an answer, until the others take a master for dead."""
 
@@ -76,13 +74,13 @@ class Cluster:
                 str(self._buses[nodes[0].port]),
             )
             node.command(*meet)
-        self._until(lambda: all(b"cluster_known_nodes:4" in _info(node) for node in nodes))
-        self._until(lambda: all(b"cluster_state:ok" in _info(node) for node in nodes))
-        self._until(
+        wait_until(lambda: all(b"cluster_known_nodes:4" in _info(node) for node in nodes))
+        wait_until(lambda: all(b"cluster_state:ok" in _info(node) for node in nodes))
+        wait_until(
             lambda: self.replica.command("CLUSTER", "REPLICATE", _id(self.owner)) == b"+OK\r\n"
         )
-        self._until(lambda: b"master_link_status:up" in self.replica.command("INFO", "replication"))
-        self._until(lambda: all(self._knows(node, b"slave") for node in nodes))
+        wait_until(lambda: b"master_link_status:up" in self.replica.command("INFO", "replication"))
+        wait_until(lambda: all(self._knows(node, b"slave") for node in nodes))
         return self
 
     def _knows(self, node: RedisServer, role: bytes) -> bool:
@@ -94,7 +92,7 @@ class Cluster:
     def fail_over(self) -> None:
         """Kill the owner; once its replica is in its place, start it again, as a replica."""
         self.owner.kill()
-        self._until(lambda: all(self._knows(node, b"master") for node in self.others))
+        wait_until(lambda: all(self._knows(node, b"master") for node in self.others))
         self.owner.start()
 
     def move(self) -> RedisServer:
@@ -109,13 +107,6 @@ class Cluster:
         for node in (to, self.owner, *self.masters):
             node.command("CLUSTER", "SETSLOT", slot, "NODE", _id(to))
         return to
-
-    @staticmethod
-    def _until(holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not holds():
-            assert time.monotonic() < end, "the cluster does not do what it should"
-            time.sleep(0.02)
 
     def __exit__(
         self,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,10 +11,10 @@ from typing import Self
 from tests.needs import missing
 from tests.ports import free_port
 from tests.redis_server import ALWAYS, RedisServer
+from tests.waiting import wait_until
 
 DOWN_MILLISECONDS = 300
 """Without an answer, until the sentinels take the master for dead."""
-PATIENCE = 20.0
 
 
 class Sentinels:
@@ -44,9 +42,9 @@ class Sentinels:
     def __enter__(self) -> Self:
         self.master.start()
         self.replica.start()
-        self._until(lambda: self._says(b"master_link_status:up"))
+        wait_until(lambda: self._says(b"master_link_status:up"), "a replica in step")
         self._start(self._ports[-1])
-        self._until(self._knows)
+        wait_until(self._knows, "a sentinel that knows the replica")
         return self
 
     def _start(self, port: int) -> None:
@@ -75,15 +73,8 @@ class Sentinels:
     def fail_over(self) -> None:
         """Kill the master; once the replica is in its place, start it again as a replica."""
         self.master.kill()
-        self._until(lambda: self._says(b"role:master"))
+        wait_until(lambda: self._says(b"role:master"), "a new master")
         self.master.start()
-
-    @staticmethod
-    def _until(holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not holds():
-            assert time.monotonic() < end, "no sentinel does what it should"
-            time.sleep(0.02)
 
     def __exit__(
         self,

@@ -7,18 +7,16 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.needs import missing
+from tests.waiting import PATIENCE, wait_until
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
 NEVER = ("--appendonly", "no")
-PATIENCE = 10.0
-"""Seconds for a server to answer after its start."""
 
 
 class RedisServer:
@@ -51,14 +49,12 @@ class RedisServer:
             *("--save", "", "--logfile", str(self.folder / "log"), *self._options, *more),
         ]
         self.process = subprocess.Popen(command)
-        end = time.monotonic() + PATIENCE
-        while not self._answers():
-            assert self.process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < end, "redis-server does not answer"
-            time.sleep(0.01)
+        wait_until(self._answers, "redis-server to answer")
         return self
 
     def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "log").read_text()
         try:
             return self.command("PING").startswith((b"+PONG", b"-NOAUTH"))
         except OSError:

@@ -53,7 +53,8 @@ from tests.bench.event_marks import PARTS, Marks, time_pushes, time_store, timed
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import GBPS, between_switches, published_zones, shuffled
-from tests.integration.serving import OPTIONS, until
+from tests.integration.serving import OPTIONS
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 0.1
@@ -174,10 +175,10 @@ async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
         )
         agents = await stack.enter_async_context(_agents(api.port, folder, fabric))
         count = int(np.count_nonzero(fabric.structure.nodes.kind != NodeKind.NIC))
-        await until(lambda: len(gateway.sessions("f1")) == count, LIMIT)
+        await until(lambda: len(gateway.sessions("f1")) == count, seconds=LIMIT)
         yield House(fabric, channel, gateway, marks, agents)
         agents.kill()
-        await until(lambda: not gateway.sessions("f1"), LIMIT)
+        await until(lambda: not gateway.sessions("f1"), seconds=LIMIT)
 
 
 @asynccontextmanager

@@ -29,7 +29,8 @@ from heddle_controller.reconcile.southbound import Push, PushMode, PushReport
 from heddle_emulator.topology import clos
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen
-from tests.integration.serving import Serving, serving, until
+from tests.integration.serving import Serving, serving
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SPINES = 16
@@ -80,7 +81,7 @@ async def _pushed(leaves: int, runs: int) -> tuple[list[float], int]:
             file = Path(folder, "fabric.json")
             save_fabric_file(fabric, file)
             with agents(s.api.port, file):
-                await until(lambda: len(s.gateway.sessions("f1")) == leaves, 120.0)
+                await until(lambda: len(s.gateway.sessions("f1")) == leaves, seconds=120.0)
                 gc.collect()
                 gc.freeze()
                 seconds = [await _run(s, fabric, run) for run in range(1, runs + 1)]

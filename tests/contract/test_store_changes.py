@@ -10,13 +10,12 @@ from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
 from tests.unit.store.samples import clos, demands, job
-
-DEADLINE = 5.0
+from tests.waiting import PATIENCE
 
 
 async def heard(changes: AsyncIterator[str]) -> str:
     """The next name."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         return await anext(changes)
 
 
@@ -115,7 +114,7 @@ async def test_close_ends_all(store: Store) -> None:
     lost = asyncio.create_task(store.leadership_lost(epoch))
     await asyncio.sleep(0)
     await store.close()
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(StopAsyncIteration):
             await waiting
         with pytest.raises(Unavailable):

@@ -12,8 +12,7 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import Committed, JobFacts, JobState, PlanFacts
 from tests.contract.store_worlds import StoreWorld
 from tests.unit.store.samples import clos, job, plain, plan_of, program_of
-
-DEADLINE = 5.0
+from tests.waiting import PATIENCE
 
 BETTER = Certificate(1.0, 0.75, "lp", (TierCertificate("leaf-spine", 1.0, 0.75),))
 
@@ -219,7 +218,7 @@ async def test_one_leads_at_a_time(store: Store) -> None:
     assert not waiting.done()
     assert not lost.done()
     await store.release_leadership(first)
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         assert await waiting > first
         await lost
     lost = asyncio.create_task(store.leadership_lost(waiting.result()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,13 +129,6 @@ def violations(error: grpc.RpcError) -> dict[str, str]:
 def reason(error: grpc.RpcError) -> str:
     """``ErrorInfo.reason`` of an error."""
     return detail(error, error_details_pb2.ErrorInfo).reason
-
-
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Poll until the condition holds; an error after so long."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is polled has no event
-            await asyncio.sleep(0.005)
 
 
 def wire(fabric: Fabric, name: str = "f1") -> Any:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.needs import missing
-from tests.unit.agent.controllers import until
+from tests.waiting import until
 
 AGENT = Path(sys.executable).with_name("heddle-agent")
 DROP_ALL, DROP_SOME = "drop", "meta random < 800000000 drop"

@@ -19,6 +19,7 @@ from heddle_controller.model.flows import ROCE_PORT
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
 from tests.integration.controlling import Controller, controlling
+from tests.waiting import PATIENCE
 
 FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4, nics_per_host=4, name="pod")
 JOBS = """\
@@ -31,7 +32,6 @@ JOBS = """\
   gpus_per_host: 4
   parallelism: {pp: 2, dp: 4}
 """
-PATIENCE = 30.0
 
 
 async def begun(path: Path, controller: Controller) -> None:

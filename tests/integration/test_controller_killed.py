@@ -17,9 +17,9 @@ from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.topology import three_tier
 from heddle_emulator.walk import measure
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 NAME = "fabrics/killed"
-SECONDS = 30.0
 
 
 def fabric_of_two_zones() -> Fabric:
@@ -40,19 +40,19 @@ async def submitted(client: Client, jobs: list[Job]) -> None:
 
 async def half_way(fleet: Fleet) -> None:
     """Wait for the moment when some switches hold entries and others do not yet."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while not any(fib.read_back() for fib in fleet.switches.fibs.values()):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def agree(client: Client, fleet: Fleet, fabric: Fabric, flows: Flows) -> None:
     """Wait until every packet goes where the newest plan says."""
-    plan = await client.programmed_plan(0, SECONDS)
+    plan = await client.programmed_plan(0, PATIENCE)
     while True:
         generation, routes = await client.routes()
         if generation == plan.generation and len(routes) == len(flows):
             break
-        plan = await client.programmed_plan(plan.generation, SECONDS)
+        plan = await client.programmed_plan(plan.generation, PATIENCE)
     told = routed(fabric, flows, routes)
     assert not told.unrouted
     found = measure(fleet.world, flows, fleet.switches)
@@ -78,13 +78,13 @@ async def test_agents_converge_after_a_kill_in_mid_push(tmp_path: Path, pause: f
         Fleet(fabric, [first.api], name=NAME) as fleet,
     ):
         await client.put_fabric(fabric)
-        await fleet.connected(SECONDS)
+        await fleet.connected(PATIENCE)
         await submitted(client, jobs)
         await half_way(fleet)
         await asyncio.sleep(pause)
         await first.kill()
         held = sum(len(fib.read_back()) for fib in fleet.switches.fibs.values())
         async with Controller(logs[1], listen, store) as second, Client(second.api, NAME) as again:
-            await again.programmed_jobs([each.name for each in jobs], SECONDS)
+            await again.programmed_jobs([each.name for each in jobs], PATIENCE)
             await agree(again, fleet, fabric, flows)
         assert held  # entries stayed while nobody was there

@@ -15,9 +15,9 @@ import pytest
 from heddle_emulator.cli import run
 from heddle_emulator.netns import mark, tools
 from tests.integration.labbing import fresh_name, require_lab, residue
+from tests.waiting import PATIENCE
 
 EMULATOR = str(Path(sys.executable).with_name("heddle-emulator"))
-SECONDS = 60.0
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def name() -> Iterator[str]:
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """One command line, in a process of its own."""
     return subprocess.run(
-        [EMULATOR, "lab", *arguments], capture_output=True, text=True, timeout=SECONDS, check=False
+        [EMULATOR, "lab", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
@@ -47,7 +47,7 @@ def _up(name: str) -> subprocess.Popen[bytes]:
 
 
 def _wait(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -115,7 +115,7 @@ def test_interrupted_while_building_leaves_nothing(name: str) -> None:
     builder = _up(name)
     _wait(lambda: len(mark.processes(mark.namespaces(name))) > 2)
     builder.send_signal(signal.SIGINT)
-    assert builder.wait(SECONDS) == 130
+    assert builder.wait(PATIENCE) == 130
     assert residue(name) == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from pathlib import Path
 
 from heddle_emulator.netns import tools
@@ -14,9 +13,9 @@ from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.scrape import scrape, value
 from heddle_emulator.netns.up import introduce
 from tests.integration.labbing import small_lab
+from tests.waiting import wait_until
 
 HEDDLE = Path(sys.executable).with_name("heddle")
-PATIENCE = 60.0
 UDP = 4791
 
 
@@ -47,8 +46,9 @@ def test_a_slow_cable_is_shown_to_operators() -> None:
 
 def _wait(programs: Programs, node: str, name: str, **labels: str) -> None:
     """Until a program counts something."""
-    deadline = time.monotonic() + PATIENCE
-    while not value(scrape(programs, node), name, **labels):
+
+    def counted() -> float:
         programs.check()
-        assert time.monotonic() < deadline, f"waited {PATIENCE} s for {name}"
-        time.sleep(0.1)
+        return value(scrape(programs, node), name, **labels)
+
+    wait_until(counted, name)

@@ -15,6 +15,7 @@ from heddle_emulator.netns.converge import expected, kernel_ways, wait_converged
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.handle import Probe, probe_flow
 from tests.integration.labbing import small_lab
+from tests.waiting import PATIENCE, wait_until
 
 SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
 UDP = 4791
@@ -89,12 +90,10 @@ def test_bgp_takes_a_cut_cable_out_and_back_in(lab: Lab) -> None:
         assert any(
             ways != expected(lab, lab.layout.fabric)[switch][nic] for nic, ways in wanted.items()
         )
-    deadline = time.monotonic() + 30
-    while kernel_ways(lab, "l2").get(lab.layout.address(SOURCE)) != frozenset({"s1"}):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    source = lab.layout.address(SOURCE)
+    wait_until(lambda: kernel_ways(lab, "l2").get(source) == frozenset({"s1"}), "BGP")
     lab.set_link(row, up=True)
-    wait_converged(lab, 30)
+    wait_converged(lab, PATIENCE)
 
 
 def test_packets_lost_to_a_remote_cut_are_counted(lab: Lab) -> None:
@@ -115,4 +114,4 @@ def test_packets_lost_to_a_remote_cut_are_counted(lab: Lab) -> None:
     assert 0 < notes.recovered(fault) < 1.0
     gap = notes.sent[notes.lost]
     assert gap[0] >= fault - 50_000_000
-    wait_converged(lab, 30)
+    wait_converged(lab, PATIENCE)

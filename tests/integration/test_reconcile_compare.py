@@ -18,7 +18,8 @@ from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.records import LinkName
 from heddle_controller.reconcile.worker import World
 from heddle_controller.solve.repair import Repairer
-from tests.unit.reconcile.world import DEADLINE, ENGINE, SETTINGS, House, ring, three_tiers
+from tests.unit.reconcile.world import ENGINE, SETTINGS, House, ring, three_tiers
+from tests.waiting import PATIENCE
 
 JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 SOON = 0.05
@@ -147,7 +148,7 @@ async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: C
 
         watching = asyncio.create_task(_facts_until(house, proven))
         await house.until(proven, "the late bound")
-        await asyncio.wait_for(watching, DEADLINE)
+        await asyncio.wait_for(watching, PATIENCE)
         await house.settled()
         done = await house.committed()
         assert done.generation == generation
@@ -175,7 +176,7 @@ async def test_a_bound_that_comes_after_the_next_plan_is_dropped(house: Comparin
 
     def slow(plan: Plan) -> Certificate:
         begun.set()
-        assert go_on.wait(DEADLINE)
+        assert go_on.wait(PATIENCE)
         proofs.append(replace(plan.certificate, proof=f"proof {len(proofs)}"))
         return proofs[-1]
 

@@ -12,10 +12,10 @@ from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.records import LinkName
 from tests.unit.reconcile.mortal import Death
 from tests.unit.reconcile.world import House, ring, three_tiers
+from tests.waiting import PATIENCE
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
-DEADLINE = 20.0
 
 
 async def change_everything(house: House) -> None:
@@ -38,7 +38,7 @@ async def die(
         await say()
         calm = asyncio.create_task(through(house))
         struck = asyncio.create_task(death.struck.wait())
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.wait([calm, struck], return_when=asyncio.FIRST_COMPLETED)
         for task in (calm, struck):
             task.cancel()

@@ -15,6 +15,7 @@ from heddle_controller.reconcile.errors import StaleGeneration, Unavailable
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.ports import Store
 from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
+from tests.waiting import PATIENCE
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
@@ -72,10 +73,10 @@ async def test_the_second_waits_and_takes_over(house: House) -> None:
         before, pushes = await house.committed(), house.push_count()
         assert house.reconciler is not None
         async with another(house) as second:
-            await asyncio.wait_for(house.reconciler.known.wait(), 5)
+            await asyncio.wait_for(house.reconciler.known.wait(), PATIENCE)
             assert second.epoch == 0
             await house.store.release_leadership(house.reconciler.epoch)
-            await asyncio.wait_for(second.known.wait(), 5)
+            await asyncio.wait_for(second.known.wait(), PATIENCE)
             assert second.epoch > before.program.epoch
             await house.intake.submit_job("f1", J2)
             await house.programmed("j1", "j2")
@@ -100,7 +101,7 @@ async def test_a_new_leader_fences_all_and_moves_nothing(house: House) -> None:
         assert house.reconciler is not None
         async with another(house) as second:
             await house.store.release_leadership(house.reconciler.epoch)
-            await asyncio.wait_for(second.known.wait(), 5)
+            await asyncio.wait_for(second.known.wait(), PATIENCE)
             tables = [switch.table for switch in house.gateway.switches.values()]
             await house.until(
                 lambda: all(table.fence[0] == second.epoch for table in tables), "all fenced"
@@ -119,7 +120,7 @@ async def test_what_an_older_leader_did_at_last_is_found(house: House) -> None:
         async with another(house) as second:
             victim.table.entries.clear()
             await house.store.release_leadership(house.reconciler.epoch)
-            await asyncio.wait_for(second.known.wait(), 5)
+            await asyncio.wait_for(second.known.wait(), PATIENCE)
             await house.until(lambda: victim.table.entries == held, "put right")
             await house.settled()
 
@@ -151,10 +152,10 @@ async def test_a_loop_that_is_ended_ends(house: House) -> None:
         assert house.reconciler is not None
         task = asyncio.create_task(other.run())
         await house.store.release_leadership(house.reconciler.epoch)
-        await asyncio.wait_for(other.known.wait(), 5)
+        await asyncio.wait_for(other.known.wait(), PATIENCE)
         await asyncio.sleep(0.05)
         task.cancel()
-        done, _ = await asyncio.wait([task], timeout=5)
+        done, _ = await asyncio.wait([task], timeout=PATIENCE)
         assert done, "it goes on"
         assert task.cancelled()
 

@@ -14,7 +14,8 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.records import JobState, LinkName
 from heddle_controller.reconcile.southbound import FailureReason, PushMode
 from tests.unit.reconcile.switches import match_of
-from tests.unit.reconcile.world import DEADLINE, SETTINGS, House, ring, three_tiers
+from tests.unit.reconcile.world import SETTINGS, House, ring, three_tiers
+from tests.waiting import PATIENCE
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 INSIDE = ring("inside", "h0.0.1", "h0.1.1")
@@ -88,7 +89,7 @@ async def test_a_lost_leaf_is_not_waited_for(tmp_path: Path) -> None:
     held, it is brought up like any other, and no packet of the other jobs is lost meanwhile.
     """
     house = House(tmp_path, three_tiers())
-    house.settings = replace(SETTINGS, rollout=replace(SETTINGS.rollout, patience=10 * DEADLINE))
+    house.settings = replace(SETTINGS, rollout=replace(SETTINGS.rollout, patience=10 * PATIENCE))
     async with house.running():
         await furnish(house, J1, INSIDE)
         await house.programmed("j1", "inside")

@@ -14,10 +14,9 @@ import pytest
 from heddle_controller.store.redis import RedisStore, open_redis
 from heddle_controller.store.redis.relay import RedisRelay, open_relay
 from tests.redis_server import NEVER, RedisServer
+from tests.waiting import PATIENCE
 
 TIMES = 60
-GRACE = 5.0
-"""Seconds after which a task that was cancelled is taken to go on for ever."""
 
 
 @asynccontextmanager
@@ -65,7 +64,7 @@ async def test_it_ends(
             for _ in range(chance.randrange(4)):
                 await asyncio.sleep(0)
             task.cancel()
-            done, _ = await asyncio.wait([task], timeout=GRACE)
+            done, _ = await asyncio.wait([task], timeout=PATIENCE)
             assert done, f"number {number} goes on: {task.get_stack()}"
             assert task.cancelled()
         assert not busy.done()

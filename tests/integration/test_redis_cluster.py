@@ -14,9 +14,10 @@ from heddle_controller.reconcile.records import JobFacts, JobState, PlanFacts, R
 from heddle_controller.store.redis import open_redis
 from heddle_controller.store.redis.lane import Durability
 from heddle_controller.store.redis.relay import open_relay
-from tests.redis_clients import DEADLINE, acknowledged, submitted, until_they_agree
+from tests.redis_clients import acknowledged, submitted, until_they_agree
 from tests.redis_cluster import Cluster
 from tests.unit.store.samples import clos, demands, job, plan_of, program_of
+from tests.waiting import PATIENCE
 
 JOBS = 60
 
@@ -58,7 +59,7 @@ async def test_all_that_a_store_does_is_done_in_a_cluster(cluster: Cluster) -> N
         program=program_of(plan, epoch, 1),
         facts=PlanFacts(),
     )
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         await heard.wait()
         post = open_relay(cluster.url, one.link)
         while True:
@@ -97,7 +98,7 @@ async def test_a_master_that_dies_takes_nothing_acknowledged_with_it(
     names += await asyncio.gather(*rest)
     await until_they_agree([one, other], sorted(names))
     await one.release_leadership(epoch)
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         assert await other.acquire_leadership("c2") > epoch
     facts = {"j000": JobFacts("", JobState.PLANNED)}
     with pytest.raises(StaleEpoch):

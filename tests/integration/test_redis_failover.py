@@ -12,9 +12,10 @@ from heddle_controller.reconcile.errors import PortError, StaleEpoch
 from heddle_controller.reconcile.records import JobFacts, JobState, Request
 from heddle_controller.store.redis import RedisStore, open_redis
 from heddle_controller.store.redis.lane import Durability
-from tests.redis_clients import DEADLINE, acknowledged, submitted, until_they_agree
+from tests.redis_clients import acknowledged, submitted, until_they_agree
 from tests.redis_sentinels import Sentinels
 from tests.unit.store.samples import clos, job
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ async def test_failover_loses_nothing_acknowledged(sentinels: Sentinels, waits: 
     names += await asyncio.gather(*rest)
     await until_they_agree([one, other], sorted(names))
     await one.release_leadership(epoch)
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         second = await other.acquire_leadership("c2")
     assert second > epoch
     facts = {"j000": JobFacts("", JobState.PLANNED)}

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from heddle_controller.serve.audit import log_marks
 from tests.integration.operating import Operator, Outcome, operating
-from tests.integration.serving import until
 from tests.unit.store.samples import clos
+from tests.waiting import until
 
 
 async def changed(o: Operator) -> None:

@@ -23,10 +23,10 @@ from tests.contract import fib_linux
 from tests.contract.fib_bench import ADDRESSES
 from tests.contract.fib_linux import CABLES, LinuxBench
 from tests.integration.controlling import Controller, controlling
-from tests.integration.serving import until
 from tests.redis_server import RedisServer
 from tests.unit.agent.worlds import ROCE, SPINES, SWITCH
 from tests.unit.store.samples import clos
+from tests.waiting import until
 
 FLOWS = "".join(f"f{n},n0.{n},n1.{n},400,j,\n" for n in range(2))
 QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.1))
@@ -248,7 +248,7 @@ async def test_over_replicas(tmp_path: Path) -> None:
         ):
             await furnish(one, tmp_path, fabric)
             async with leaf.agent(two.address):
-                await until(leaf.fib.read_back, 30.0)
+                await until(leaf.fib.read_back, "entries")
                 assert (await one.does("overlay", "withdraw")).code == 0
                 await until(lambda: leaf.fib.withdrawn)
                 shown = await two.does("overlay", "show", "--json")

@@ -25,10 +25,10 @@ from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import Tokens, new_token
 from tests.integration.certifying import Authority, Pair
 from tests.integration.serving import LOOPBACK, OPTIONS, reason, refusal, serving
+from tests.waiting import PATIENCE
 
 LIST = fabric_pb2.ListFabricsRequest()
 WATCH = fabric_pb2.WatchFabricRequest(name="fabrics/f1")
-DEADLINE = 60.0
 
 
 def serial(pair: Pair) -> str:
@@ -55,7 +55,7 @@ def dial(port: int, authority: Authority, pair: Pair | None) -> aio.Channel:
 
 async def ended(stream: Any) -> aio.AioRpcError:
     """How a stream that was open ends."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         try:
             while await stream.read() is not aio.EOF:
                 pass

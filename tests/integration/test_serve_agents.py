@@ -20,7 +20,8 @@ from heddle_controller.reconcile.errors import SessionLost
 from heddle_controller.reconcile.records import FabricRecord
 from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
 from heddle_controller.serve.codec import common
-from tests.integration.serving import Serving, reason, refusal, serving, until, violations
+from tests.integration.serving import Serving, reason, refusal, serving, violations
+from tests.waiting import PATIENCE, until
 
 
 def introduction(switch: str = "l0", **more: Any) -> pb.AgentMessage:
@@ -127,7 +128,7 @@ async def test_what_an_agent_sees_of_links_is_stored(tmp_path: Path) -> None:
             await agent.say(pb.AgentMessage(link_state=report))
             record = await s.store.get_fabric("f1")
             (row,) = record.fabric.find_links("l0", "s1")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while record.observed[row] != State.DOWN:
                     await asyncio.sleep(0.005)
                     record = await s.store.get_fabric("f1")

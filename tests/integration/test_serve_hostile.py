@@ -11,7 +11,8 @@ import pytest
 
 from heddle.v1 import fabric_pb2
 from tests.integration.hostile import ACTS, Act
-from tests.integration.serving import serving, until
+from tests.integration.serving import serving
+from tests.waiting import PATIENCE, until
 
 ROUNDS = 3
 MEBIBYTES = 24
@@ -26,16 +27,16 @@ async def test_nothing_of_it_stays(tmp_path: Path, act: Act) -> None:
         await api.put_fabric()
         await api.commit_plan()
         request = fabric_pb2.GetFabricRequest(name="fabrics/f1")
-        await api.fabrics.GetFabric(request, timeout=10)
+        await api.fabrics.GetFabric(request, timeout=PATIENCE)
         tasks, files = len(asyncio.all_tasks()), process.num_fds()
         await act(api)
         gc.collect()
         memory = process.memory_info().rss
         for _ in range(ROUNDS):
             await act(api)
-        await until(lambda: len(asyncio.all_tasks()) <= tasks, 20)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks, "the calls to end")
         await until(lambda: not api.gateway.local())
         gc.collect()
         await until(lambda: process.num_fds() <= files + 2)
         assert process.memory_info().rss - memory < MEBIBYTES << 20
-        await api.fabrics.GetFabric(request, timeout=10)
+        await api.fabrics.GetFabric(request, timeout=PATIENCE)

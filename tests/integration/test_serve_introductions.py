@@ -23,8 +23,9 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.serve.agents.introductions import KeySchedule, read_secret
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.integration.operating import heddle
-from tests.integration.serving import Serving, serving, until, violations
+from tests.integration.serving import Serving, serving, violations
 from tests.unit.store.samples import clos
+from tests.waiting import until
 
 FABRIC = clos()  # l0 and l1 below s0 and s1
 

@@ -11,6 +11,7 @@ from heddle_controller.reconcile.records import JobFacts, JobState
 from heddle_controller.serve.codec import job as codec
 from tests.integration.serving import Serving, detail, reason, refusal, serving, violations
 from tests.unit.store.samples import job
+from tests.waiting import PATIENCE
 
 
 def submit(one: Job, request_id: str = "", fabric: str = "f1") -> pb.SubmitJobRequest:
@@ -151,7 +152,7 @@ async def test_a_slow_watcher_sees_the_last_state_not_every_one(tmp_path: Path) 
             await s.store.update_job("f1", job("j1"), checked_revision=1)
         newest = (await s.store.get_job("f1", "j1")).etag
         seen = 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (await anext(events)).job.etag != newest:
                 seen += 1
         assert seen < 50

@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 from heddle.v1 import demand_pb2, fabric_pb2, placement_pb2, plan_pb2
 from tests.integration.serving import Serving, refusal, serving
 from tests.unit.store.samples import job
+from tests.waiting import PATIENCE
 
 Made = tuple[str, type[Message], str, str, str]
 
@@ -264,8 +265,8 @@ def _call(s: Serving, method: str, request: Message) -> Any:
     stub, _, name = method.partition(".")
     rpc: Callable[..., Any] = getattr(getattr(s, stub), name)
     if name in ("PutDemands", "ReportRates"):
-        return rpc(iter([request]), timeout=10)
-    call = rpc(request, timeout=10)
+        return rpc(iter([request]), timeout=PATIENCE)
+    call = rpc(request, timeout=PATIENCE)
     return call.read() if name.startswith("Watch") else call
 
 
@@ -324,10 +325,10 @@ async def test_a_body_that_is_no_message_is_refused(tmp_path: Path, size: int) -
     async with serving(tmp_path) as s:
         for service, method in (("FabricService", "GetFabric"), ("PlanService", "WatchPlan")):
             raw: Any = s.channel.unary_stream(f"/heddle.v1.{service}/{method}")
-            error = await refusal(raw(b"\xff" * size, timeout=10).read())
+            error = await refusal(raw(b"\xff" * size, timeout=PATIENCE).read())
             assert error.code().name == "INVALID_ARGUMENT"
         session: Any = s.channel.stream_stream("/heddle.v1.AgentService/Session")
-        error = await refusal(session(iter([b"\xff" * size]), timeout=10).read())
+        error = await refusal(session(iter([b"\xff" * size]), timeout=PATIENCE).read())
         assert error.code().name == "INVALID_ARGUMENT"
         await s.put_fabric()
         answer = await s.fabrics.GetFabric(fabric_pb2.GetFabricRequest(name="fabrics/f1"))

@@ -24,6 +24,7 @@ from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.server import ServerTerms
 from tests.integration.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving, wire
 from tests.unit.store.samples import clos
+from tests.waiting import PATIENCE
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -145,7 +146,7 @@ async def test_connections_are_closed_when_they_are_old(tmp_path: Path) -> None:
             async for _ in watch:
                 pass
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             error = await refusal(read_all())
         assert error.code().name == "UNAVAILABLE"
         for _ in range(5):
@@ -258,7 +259,7 @@ def tls(tmp_path: Path, authority: trustme.CA) -> Tls:
 async def _list(port: int, credentials: grpc.ChannelCredentials) -> fabric_pb2.ListFabricsResponse:
     async with aio.secure_channel(f"localhost:{port}", credentials, OPTIONS) as channel:
         stub = FabricServiceStub(channel)
-        return await stub.ListFabrics(fabric_pb2.ListFabricsRequest(), timeout=10)
+        return await stub.ListFabrics(fabric_pb2.ListFabricsRequest(), timeout=PATIENCE)
 
 
 async def test_only_certificates_of_the_authority_get_in(

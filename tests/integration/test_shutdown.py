@@ -16,6 +16,7 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_emulator.topology import clos
 from tests.integration.controlling import Controller, controlling, start
 from tests.integration.serving import wire
+from tests.waiting import PATIENCE
 
 AGENTS = 500
 CHANNELS = 10
@@ -111,7 +112,7 @@ async def test_a_controller_killed_and_started_again_has_everything(tmp_path: Pa
 async def _refused(controller: Controller, path: Path, *options: str) -> str:
     """What a second controller says when it cannot start; it exits with 2."""
     process, log = await start(path, *options)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await process.wait() == 2
     assert controller.process.returncode is None
     return log.read_text()
@@ -140,7 +141,7 @@ async def test_what_is_in_use_is_named_in_one_line(tmp_path: Path) -> None:
 async def test_a_redis_that_is_not_there_is_named_with_its_cure(tmp_path: Path) -> None:
     """Exit 2; the last line says which Redis, and what to do."""
     process, log = await start(tmp_path, "--store", "redis://127.0.0.1:1")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await process.wait() == 2
     last = log.read_text().splitlines()[-1]
     assert last.startswith("error: store redis://127.0.0.1:1 is away: ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -12,21 +12,11 @@ import grpc
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import agent_pb2_grpc
+from tests.waiting import until
 
 Context = grpc.aio.ServicerContext[pb.AgentMessage, pb.ControllerMessage]
 HOPS = [f"spine{number}" for number in range(4)]
 """Next hops that ``wire_push`` knows, by number."""
-DEADLINE = 60.0
-"""Seconds. No measure of speed: a limit for machines that do much else."""
-
-
-async def until(true: Callable[[], object], what: str = "the state to come") -> None:
-    """Wait until something is so; fail after the deadline, and say what was awaited."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + DEADLINE
-    while not true():
-        assert loop.time() < end, f"waited {DEADLINE} s for {what}"
-        await asyncio.sleep(0.005)
 
 
 @dataclass(eq=False)

@@ -25,9 +25,9 @@ from heddle_agent.backdoor import (
 )
 from heddle_agent.fib import MemoryFib, NextHop, Packet
 from heddle_agent.watch import ManualLinks
-from tests.unit.agent.controllers import until
 from tests.unit.agent.doors import FABRIC, KEY
 from tests.unit.agent.worlds import entry, far, match, push
+from tests.waiting import until
 
 NEW = b"a newer key of sixteen bytes"
 

@@ -16,7 +16,9 @@ import grpc
 import pytest
 
 from heddle.v1 import agent_pb2 as pb
-from tests.unit.agent.controllers import Controller, listening, until, wire_push
+from tests.ports import free_port
+from tests.unit.agent.controllers import Controller, listening, wire_push
+from tests.waiting import PATIENCE, until
 
 AGENT = Path(sys.executable).with_name("heddle-agent")
 LINKS = [f"--link=spine{number}" for number in range(4)]
@@ -79,9 +81,7 @@ async def test_it_serves_until_it_is_told_to_stop(number: signal.Signals) -> Non
 
 async def test_an_unreachable_controller_is_waited_for() -> None:
     """One clear line with the cure; once the controller is there, the session is."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = free_port()
     async with agent(f"--controller=127.0.0.1:{port}", "--backoff-seconds=0.2") as one:
         await until(lambda: one.logged("no session"), "a line about it")
         (line,) = one.logged("no session")
@@ -165,5 +165,5 @@ async def test_the_log_is_quiet_about_a_refusal_that_lasts() -> None:
 
 def read(url: str) -> str:
     """What a URL gives."""
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         return str(answer.read().decode())

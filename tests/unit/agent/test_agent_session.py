@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 import numpy as np
@@ -19,10 +19,11 @@ from heddle_agent.fib import Link, MemoryFib, Packet, Packets
 from heddle_agent.session import Backoff, SessionOptions
 from heddle_agent.table import Fence
 from heddle_agent.watch import ManualLinks
-from tests.unit.agent.controllers import Controller, listening, numbers, until, wire_push
+from tests.unit.agent.controllers import Controller, listening, numbers, wire_push
 from tests.unit.agent.worlds import HOPS, SWITCH, FixedUnderlay
+from tests.waiting import PATIENCE, until
 
-QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.05), answer_timeout=0.3)
+QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.05), answer_timeout=PATIENCE)
 FLOW = Packet("nic0", "far0", 9)
 ENTRY = ("nic0", "far0", 0, 0, 1)
 
@@ -43,7 +44,11 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    *controllers: str, switch: str = SWITCH, fence: Fence | None = None, table_size: int = 0
+    *controllers: str,
+    switch: str = SWITCH,
+    fence: Fence | None = None,
+    table_size: int = 0,
+    options: SessionOptions = QUICK,
 ) -> AsyncIterator[Running]:
     """An agent that runs inside and has stopped afterwards, without a word."""
     links = ManualLinks(switch, HOPS)
@@ -54,7 +59,7 @@ async def running(
         controllers=controllers,
         fib=fib,
         links=links,
-        options=QUICK,
+        options=options,
         fence=fence or Fence(),
     )
     task = asyncio.create_task(agent.run())
@@ -214,7 +219,7 @@ async def test_entries_withdraw_after_their_time_without_a_controller() -> None:
 
 async def test_a_controller_that_is_back_in_time_keeps_the_entries(controller: Controller) -> None:
     """The clock of the time-to-live stops with the next accepted session."""
-    controller.accept.entry_ttl_seconds = 0.5
+    controller.accept.entry_ttl_seconds = 2.0
     async with running(controller.address) as one:
         stream = await controller.stream()
         await stream.push(wire_push(ENTRY))
@@ -222,7 +227,7 @@ async def test_a_controller_that_is_back_in_time_keeps_the_entries(controller: C
         controller.accept.entry_ttl_seconds = 0
         stream.closing.set()
         await controller.stream(1)
-        await asyncio.sleep(0.6)  # longer than the time-to-live
+        await asyncio.sleep(2.1)  # longer than the time-to-live
         assert one.leaves() == "spine0"
 
 
@@ -286,7 +291,7 @@ async def test_a_controller_that_says_nothing_is_given_up(controller: Controller
     """No answer to the parameters is no session; the agent asks again."""
     controller.speaks.clear()
     with capture_logs() as logs:
-        async with running(controller.address):
+        async with running(controller.address, options=replace(QUICK, answer_timeout=0.3)):
             await until(lambda: controller.attempts >= 2, "another attempt")
             controller.speaks.set()
             await controller.stream()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +37,7 @@ from tests.bench.workloads import (
 )
 from tests.needs import missing
 from tests.unit.bench.bench_flows import flows_of
+from tests.waiting import PATIENCE, wait_until
 
 
 def test_permutations_are_permutations() -> None:
@@ -167,21 +166,14 @@ def test_workers_do_not_outlive_the_bench() -> None:
     root = Path(__file__).resolve().parents[3]
     with subprocess.Popen([sys.executable, "-c", script], cwd=root) as bench:
         try:
-            workers = _eventually(lambda: psutil.Process(bench.pid).children(), 3)
+            parent = psutil.Process(bench.pid)  # of two workers, and what watches their resources
+            wait_until(lambda: len(parent.children()) == 3, "three children")
+            workers = parent.children()
         finally:
             bench.kill()
-    gone, alive = psutil.wait_procs(workers, timeout=20)
+    gone, alive = psutil.wait_procs(workers, timeout=PATIENCE)
     assert len(gone) == 3
     assert not alive
-
-
-def _eventually(children: Callable[[], list[psutil.Process]], count: int) -> list[psutil.Process]:
-    """The children, once there are so many: two workers and what watches their resources."""
-    deadline = time.monotonic() + 30
-    while len(found := children()) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 LOG = """\

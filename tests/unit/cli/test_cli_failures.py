@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from tests.integration.operating import heddle
+from tests.ports import free_port
 
 
 def test_help_tells_the_exit_codes() -> None:
@@ -26,9 +27,7 @@ def test_every_command_has_help(group: str) -> None:
 
 def test_an_unreachable_controller_is_named_with_the_cure() -> None:
     """One line, exit 2."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     done = heddle("--server", f"127.0.0.1:{port}", "job", "list")
     assert done.code == 2
     assert done.err == (

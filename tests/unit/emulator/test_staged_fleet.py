@@ -14,7 +14,7 @@ from heddle_emulator.fleet.relay import TcpRelay
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from heddle_emulator.walk import walk
-from tests.unit.agent.controllers import until
+from tests.waiting import PATIENCE, until
 
 FABRIC = clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=1)
 FLOWS = flows_between(FABRIC, "shift", qps=16)
@@ -136,7 +136,7 @@ async def test_a_relay_can_be_cut_and_aimed_anew() -> None:
         reader, writer = await asyncio.open_connection(*address.rsplit(":", 1))
         try:
             writer.write(b"hello\n")
-            return await asyncio.wait_for(reader.readline(), 5)
+            return await asyncio.wait_for(reader.readline(), PATIENCE)
         except OSError:
             return b""
         finally:

@@ -33,8 +33,7 @@ from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.unit.reconcile.gateway import MemoryGateway, all_switches
 from tests.unit.reconcile.network import Network
-
-DEADLINE = 20.0
+from tests.waiting import PATIENCE
 
 ENGINE = Engine(
     flows_of_job=flows_of_job,
@@ -178,7 +177,7 @@ class House:
 
     async def until(self, reached: Callable[[], Any], what: str) -> None:
         """Wait for something that is asked of the store, or of anything."""
-        end = time.monotonic() + DEADLINE
+        end = time.monotonic() + PATIENCE
         while not await _value(reached()):
             if time.monotonic() > end:
                 raise AssertionError(f"not reached: {what}; {await self._where()}")

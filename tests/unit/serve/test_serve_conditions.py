@@ -11,9 +11,9 @@ from heddle_controller.serve.agents.link_book import Condition, Ends, LinkBook
 from heddle_controller.serve.replicas.conditions import SILENT_SECONDS, Conditions
 from heddle_controller.serve.replicas.post import Post
 from heddle_controller.telemetry.metrics import Telemetry
-from tests.integration.serving import until
 from tests.unit.serve.office import Office
 from tests.unit.serve.test_serve_replicas import Replica, replicas
+from tests.waiting import until
 
 LINK: Ends = ("l0", "s0", "0")
 GREY = Condition("grey", 0.25)

@@ -9,6 +9,7 @@ from heddle_controller.reconcile.records import PlanFacts
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from tests.unit.store.samples import clos, plan_of, program_of
+from tests.waiting import PATIENCE
 
 
 async def commit(store: EmbeddedStore, epoch: int, generation: int) -> None:
@@ -41,7 +42,7 @@ async def test_who_asks_once_hears_of_the_newest_who_asks_often_soon_after(tmp_p
     assert generation(await indexes.lately("f1")) == 1
     await commit(store, epoch, 2)
     assert generation(await indexes.lately("f1")) in {1, 2}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while generation(await indexes.lately("f1")) == 1:  # noqa: ASYNC110 - nothing tells it
             await asyncio.sleep(0.01)
     await commit(store, epoch, 3)

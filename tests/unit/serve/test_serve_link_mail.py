@@ -14,7 +14,7 @@ from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
 from heddle_controller.serve.agents.link_mail import LinkMail, merged
-from tests.integration.serving import until
+from tests.waiting import PATIENCE, until
 
 
 def seen(link: int, sequence: int, state: State = State.DOWN) -> LinkObservation:
@@ -103,7 +103,7 @@ async def test_reports_wait_for_the_store() -> None:
     assert len(store.written) == 1
     assert store.written[0].full
     mail.close()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE)
 
 
 async def test_the_last_word_is_written_when_the_session_is_over() -> None:
@@ -112,7 +112,7 @@ async def test_the_last_word_is_written_when_the_session_is_over() -> None:
     mail = LinkMail(store, "f1")
     mail.put(report(seen(1, 1)))
     mail.close()
-    await asyncio.wait_for(mail.run(), 5)
+    await asyncio.wait_for(mail.run(), PATIENCE)
     assert len(store.links) == 1
 
 
@@ -123,4 +123,4 @@ async def test_what_can_never_be_written_is_raised() -> None:
     mail = LinkMail(store, "f1")
     mail.put(replace(report(seen(1, 1)), full=True))
     with pytest.raises(NotFound):
-        await asyncio.wait_for(mail.run(), 5)
+        await asyncio.wait_for(mail.run(), PATIENCE)

@@ -19,9 +19,9 @@ from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.replicas.exchange import Exchange
 from heddle_controller.telemetry.metrics import Telemetry
-from tests.integration.serving import until
 from tests.unit.serve.office import Office
 from tests.unit.store.samples import clos, plan_of, program_of
+from tests.waiting import PATIENCE, until
 
 FABRIC = clos()
 ENTRIES = program_of(plan_of(FABRIC), 1, 1).entries
@@ -131,7 +131,7 @@ async def test_the_leader_programs_agents_of_another() -> None:
         session = a.gateway.sessions("f1")["l0"]
         assert replace(session, id=stream.about.id) == stream.about
         async with obedient(stream) as taken:
-            report = await asyncio.wait_for(a.gateway.push(session, push(1)), 5)
+            report = await asyncio.wait_for(a.gateway.push(session, push(1)), PATIENCE)
         assert report.status is PushStatus.APPLIED
         assert report.fib is not None
         assert [one.epoch for one in taken] == [1]
@@ -178,13 +178,15 @@ async def test_an_agent_that_moves_is_where_it_began_last() -> None:
             await until(lambda: a.gateway.sessions("f1")["l0"].pushed is False and bool(a))
             await asyncio.sleep(0.05)
             session = a.gateway.sessions("f1")["l0"]
-            await asyncio.wait_for(a.gateway.push(session, push(1)), 5)
+            await asyncio.wait_for(a.gateway.push(session, push(1)), PATIENCE)
             assert len(taken) == 1
         c.gateway.close_session(new)
         async with obedient(old) as taken:
             await asyncio.sleep(0.05)
             await until(lambda: a.switches() == {"l0"})
-            await asyncio.wait_for(a.gateway.push(a.gateway.sessions("f1")["l0"], push(1)), 5)
+            await asyncio.wait_for(
+                a.gateway.push(a.gateway.sessions("f1")["l0"], push(1)), PATIENCE
+            )
             assert len(taken) == 1
 
 
@@ -200,12 +202,12 @@ async def test_an_older_leader_is_refused_everywhere() -> None:
             await until(lambda: b.switches() == {"l0", "l1"})
             for session in (mine, theirs):
                 with pytest.raises((StaleEpoch, SessionLost)):
-                    await asyncio.wait_for(a.gateway.push(session, push(1)), 5)
+                    await asyncio.wait_for(a.gateway.push(session, push(1)), PATIENCE)
             assert not at_own
             assert not at_other
             for switch in ("l0", "l1"):
                 session = b.gateway.sessions("f1")[switch]
-                await asyncio.wait_for(b.gateway.push(session, push(2)), 5)
+                await asyncio.wait_for(b.gateway.push(session, push(2)), PATIENCE)
 
 
 async def test_a_leader_whose_lease_is_over_holds_its_tongue() -> None:
@@ -216,7 +218,7 @@ async def test_a_leader_whose_lease_is_over_holds_its_tongue() -> None:
         a.epochs.clear()
         async with obedient(stream) as taken:
             with pytest.raises(StaleEpoch):
-                await asyncio.wait_for(a.gateway.push(stream.about, push(1)), 5)
+                await asyncio.wait_for(a.gateway.push(stream.about, push(1)), PATIENCE)
             assert not taken
 
 
@@ -231,7 +233,7 @@ async def test_a_forged_letter_of_an_old_epoch_is_dropped() -> None:
         async with obedient(stream) as taken:
             c.gateway.tenure.heard(2)  # before any line to the new leader is open
             with suppress(SessionLost):
-                report = await asyncio.wait_for(a.gateway.push(session, push(1)), 5)
+                report = await asyncio.wait_for(a.gateway.push(session, push(1)), PATIENCE)
                 assert report.status is PushStatus.STALE_EPOCH
                 assert report.highest_epoch == 2
             assert not taken
@@ -261,7 +263,7 @@ async def test_lost_letters_cost_time_only(seed: int) -> None:
         a.lead(1)
         outcomes = {"done": 0, "lost": 0}
         async with obedient(streams[0]), obedient(streams[1]), obedient(streams[2]):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while outcomes["done"] < 10:
                     sessions = a.gateway.sessions("f1")
                     if "l0" not in sessions:

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from heddle_controller.serve.turns import Turns
+from tests.waiting import PATIENCE
 
 
 class Work:
@@ -22,7 +23,7 @@ class Work:
         self.now += 1
         self.most = max(self.most, self.now)
         self.began.release()
-        assert self.go.wait(10)
+        assert self.go.wait(PATIENCE)
         self.now -= 1
         return answer
 
@@ -40,7 +41,7 @@ async def test_a_turn_ends_with_the_thread_not_with_the_caller() -> None:
     """Who hangs up does not let the next begin beside what still runs."""
     turns, work = Turns(), Work()
     gone = asyncio.create_task(turns.run(work.do, 1))
-    assert await asyncio.to_thread(work.began.acquire, timeout=10)
+    assert await asyncio.to_thread(work.began.acquire, timeout=PATIENCE)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
@@ -55,7 +56,7 @@ async def test_who_gives_up_waiting_is_forgotten() -> None:
     """Its question is never run."""
     turns, work = Turns(), Work()
     first = asyncio.create_task(turns.run(work.do, 1))
-    assert await asyncio.to_thread(work.began.acquire, timeout=10)
+    assert await asyncio.to_thread(work.began.acquire, timeout=PATIENCE)
     waiting = asyncio.create_task(turns.run(work.do, 2))
     await asyncio.sleep(0)
     waiting.cancel()

@@ -19,6 +19,7 @@ from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.telemetry.plans import follow_plans
 from tests.unit.store.samples import clos, plan_of, program_of
+from tests.waiting import PATIENCE
 
 
 class Torn:
@@ -87,7 +88,7 @@ async def test_notices_go_on_after_the_store_was_away(tmp_path: Path) -> None:
     running = asyncio.create_task(changes.run())
     async with aclosing(changes.watch("f1")) as watch:
         await anext(watch)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await anext(watch)
     assert flaky.broken
     await store.close()
@@ -125,7 +126,7 @@ async def test_a_plan_that_cannot_be_told_ends_nothing(tmp_path: Path) -> None:
                 facts=PlanFacts(),
             )
         labels = {"fabric": "f2", "tier": "leaf-spine"}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             name = "heddle_tier_lower_bound_ratio"
             while not telemetry.registry.get_sample_value(name, labels):  # noqa: ASYNC110 - a gauge
                 await asyncio.sleep(0.005)
@@ -152,7 +153,7 @@ async def test_certificates_become_metrics_even_after_a_break(tmp_path: Path) ->
         facts=PlanFacts(),
     )
     labels = {"fabric": "f1", "tier": "leaf-spine"}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         name = "heddle_tier_lower_bound_ratio"
         while not telemetry.registry.get_sample_value(name, labels):  # noqa: ASYNC110 - a gauge
             await asyncio.sleep(0.005)

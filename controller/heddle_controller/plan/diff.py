@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from heddle_controller.plan.columns import numbered
 
 MATCH = ("switch", "source", "destination", "source_port", "destination_port")
 MOST_CODES = np.iinfo(np.int64).max
+MOST_BLOCKS = 256
+"""Stretches that are compared one by one; of more, all rows are gathered and compared at once."""
 
 
 def difference(old: Entries, new: Entries, partner: Ints | None = None) -> tuple[Ints, Ints]:
@@ -45,14 +49,13 @@ def partners(old: Entries, new: Entries) -> Ints:
     result = np.full(len(new), NONE, dtype=np.int64)
     if not len(old) or not len(new):
         return result
-    was, now = _abreast(old, new)
-    result[now] = was
-    if len(now) * 2 < len(new):  # then what is left is most of both
+    blocks = _abreast(old, new)
+    if sum(block.length for block in blocks) * 2 < len(new):  # then what is left is most of both
         return _searched(old, new)
-    rest = np.ones(len(new), dtype=np.bool_)
-    rest[now] = False
-    over = np.ones(len(old), dtype=np.bool_)
-    over[was] = False
+    rest, over = np.ones(len(new), dtype=np.bool_), np.ones(len(old), dtype=np.bool_)
+    for was, now, length in blocks:
+        result[now : now + length] = np.arange(was, was + length)
+        rest[now : now + length] = over[was : was + length] = False
     rows, others = np.flatnonzero(rest), np.flatnonzero(over)
     if len(rows) and len(others):
         found = _searched(old.take(others), new.take(rows))
@@ -60,25 +63,46 @@ def partners(old: Entries, new: Entries) -> Ints:
     return result
 
 
-def _abreast(old: Entries, new: Entries) -> tuple[Ints, Ints]:
-    """Rows of both, in parallel, of switches that have the same matches in both, in order.
+class Block(NamedTuple):
+    """Rows that follow one another on both sides."""
 
-    Most switches have, from one plan to the next; what is left is searched for.
+    old: int
+    """Where they begin."""
+    new: int
+    length: int
+
+
+def _abreast(old: Entries, new: Entries) -> list[Block]:
+    """Rows of switches that have the same matches in both, in order; none where that is rare.
+
+    Most switches have, from one plan to the next, and stand beside others that have: long
+    stretches are compared as they are. What is left is searched for.
     """
-    none = np.empty(0, dtype=np.int64)
     if any((one.switch[1:] < one.switch[:-1]).any() for one in (old, new)):
-        return none, none
+        return []
     nodes = int(max(old.switch[-1], new.switch[-1])) + 1
-    was, now = (np.bincount(one.switch, minlength=nodes) for one in (old, new))
-    alike: Bools = was == now
-    rows = [np.flatnonzero(alike[one.switch]) for one in (old, new)]
-    differs = np.zeros(len(rows[0]), dtype=np.bool_)
-    for name in MATCH[1:]:
-        differs |= getattr(old, name)[rows[0]] != getattr(new, name)[rows[1]]
-    switch = new.switch[rows[1]]
-    alike[switch[differs]] = False
-    kept = alike[switch]
-    return rows[0][kept], rows[1][kept]
+    counts = [np.bincount(one.switch, minlength=nodes) for one in (old, new)]
+    first = [np.concatenate([[0], np.cumsum(count)]) for count in counts]
+    alike: Bools = counts[0] == counts[1]
+    for was, now, length in _blocks(alike, first):
+        differs = np.zeros(length, dtype=np.bool_)
+        for name in MATCH[1:]:
+            left, right = getattr(old, name), getattr(new, name)
+            differs |= left[was : was + length] != right[now : now + length]
+        alike[new.switch[now + np.flatnonzero(differs)]] = False
+    return _blocks(alike, first)
+
+
+def _blocks(alike: Bools, first: list[Ints]) -> list[Block]:
+    """Rows of stretches of switches; ``first`` says on both sides where those of each begin."""
+    edges = np.flatnonzero(np.diff(alike, prepend=False, append=False))
+    if len(edges) > 2 * MOST_BLOCKS:
+        return []
+    ends = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    found = (
+        Block(int(first[0][a]), int(first[1][a]), int(first[0][b] - first[0][a])) for a, b in ends
+    )
+    return [block for block in found if block.length]
 
 
 def _searched(old: Entries, new: Entries) -> Ints:
@@ -109,7 +133,44 @@ def match_codes(sets: Sequence[Entries]) -> list[Ints]:
 
 
 def _same_content(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) -> Bools:
-    """Whether rows that stand in parallel send packets the same way at the same risk."""
+    """Whether rows that stand in parallel, ``new_rows`` ascending, send packets the same way.
+
+    And at the same risk.
+    """
+    breaks = np.flatnonzero((np.diff(old_rows) != 1) | (np.diff(new_rows) != 1)) + 1
+    if len(breaks) > MOST_BLOCKS:
+        return _alike(old, old_rows, new, new_rows)
+    same = np.ones(len(new_rows), dtype=np.bool_)
+    edges = [0, *breaks.tolist(), len(new_rows)] if len(new_rows) else []
+    for begin, end in pairwise(edges):
+        block = Block(int(old_rows[begin]), int(new_rows[begin]), end - begin)
+        same[begin:end] = _same_block(old, new, block)
+    return same
+
+
+def _same_block(old: Entries, new: Entries, block: Block) -> Bools:
+    """As ``_same_content``, of rows that follow one another in both."""
+    there = slice(block.old, block.old + block.length)
+    here = slice(block.new, block.new + block.length)
+    same: Bools = old.primary[there] == new.primary[here]
+    same &= old.backup[there] == new.backup[here]
+    was = old.risk_first[block.old : block.old + block.length + 1]
+    now = new.risk_first[block.new : block.new + block.length + 1]
+    resized = np.flatnonzero(np.diff(was) != np.diff(now))
+    if len(resized) > MOST_BLOCKS:
+        rows = np.arange(block.length)
+        return same & _alike(old, rows + block.old, new, rows + block.new)
+    same[resized] = False
+    ends = zip([0, *(resized + 1).tolist()], [*resized.tolist(), block.length], strict=True)
+    for begin, end in ends:
+        left = old.risk_links[was[begin] : was[end]]
+        places = np.flatnonzero(left != new.risk_links[now[begin] : now[end]]) + now[begin]
+        same[np.searchsorted(now, places, side="right") - 1] = False
+    return same
+
+
+def _alike(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) -> Bools:
+    """As ``_same_content``, wherever rows stand."""
     same: Bools = old.primary[old_rows] == new.primary[new_rows]
     same &= old.backup[old_rows] == new.backup[new_rows]
     begin, end = new.risk_first[new_rows], new.risk_first[new_rows + 1]

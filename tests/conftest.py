@@ -1,8 +1,13 @@
-"""What every test gets: hypothesis in a form whose failures can be run again."""
+"""What every test gets: failures that can be understood.
+
+Those of hypothesis can be run again; of a program that was given up, what it had said is shown.
+"""
 
 from __future__ import annotations
 
 import random
+import subprocess
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,3 +32,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     """The seed, in the form that takes it back."""
     return f"hypothesis: --hypothesis-seed={config.option.hypothesis_seed}"
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it came of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what programs said that did not end in time: the error itself has their names alone."""
+    report = yield
+    for error in _behind(call.excinfo.value if call.excinfo else None):
+        if isinstance(error, subprocess.TimeoutExpired):
+            for name, said in (("output", error.stdout), ("errors", error.stderr)):
+                text = said.decode(errors="replace") if isinstance(said, bytes) else said
+                report.sections.append((f"{name} of {error.cmd}", text or "nothing"))
+    return report

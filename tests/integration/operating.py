@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,12 @@ def heddle(*words: str | Path) -> Outcome:
     """Run the command in this process."""
     result = CliRunner(catch_exceptions=False).invoke(main, [str(word) for word in words])
     return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+def printed() -> str:
+    """What the command that runs in a thread of this process has printed so far."""
+    kept: Any = getattr(sys.stdout, "buffer", None)
+    return str(kept.getvalue().decode()) if isinstance(kept, io.BytesIO) else ""
 
 
 @dataclass(frozen=True)

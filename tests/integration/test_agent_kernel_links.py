@@ -88,10 +88,18 @@ class Pair:
         run("ip", "netns", "exec", self.far, "nft", "delete", "table", "netdev", "t")
 
 
-def run(*words: str) -> None:
-    """A command that must succeed."""
+def run(*words: str) -> str:
+    """What a command prints that must succeed."""
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+
+
+def answers(pair: Pair) -> int:
+    """Echo replies that the near switch's kernel has counted."""
+    told = run("ip", "netns", "exec", pair.near, "cat", "/proc/net/snmp")
+    names, counts = (line.split() for line in told.splitlines() if line.startswith("Icmp:"))
+    return int(counts[names.index("InEchoReps")])
 
 
 @pytest.fixture
@@ -134,6 +142,10 @@ class Running:
     async def says(self, number: int, event: str, reason: str) -> None:
         """Wait until this is the last that is said of a link."""
         await until(lambda: self.links(number)[-1:] == [(event, reason)], f"{event}: {reason}")
+
+    async def is_answered(self, pair: Pair) -> None:
+        """Wait for some answers to probes: silence from the start proves nothing."""
+        await until(lambda: answers(pair) > 10, "answers to probes")
 
     async def _read(self) -> None:
         assert self.process.stderr is not None
@@ -198,7 +210,7 @@ async def test_carriers_lost_at_once_are_both_seen(pair: Pair) -> None:
 async def test_a_link_that_swallows_packets_is_down(pair: Pair) -> None:
     """Carrier stays, probes do not come back: down; the other link is not touched by that."""
     async with agent(pair, "--interfaces=alias") as one:
-        await asyncio.sleep(0.2)  # for a first answer: silence from the start proves nothing
+        await one.is_answered(pair)
         pair.lose(0, DROP_ALL)
         await one.says(0, "link down", "probe")
         pair.heal()
@@ -222,7 +234,7 @@ async def test_a_link_that_comes_and_goes_is_kept_down(pair: Pair) -> None:
 async def test_a_link_that_loses_some_is_grey(pair: Pair) -> None:
     """It stays in use; how much it loses is said."""
     async with agent(pair, "--interfaces=alias") as one:
-        await asyncio.sleep(0.2)
+        await one.is_answered(pair)
         pair.lose(1, DROP_SOME)
         await until(lambda: ("link loses packets", "grey") in one.links(1), "greyness")
         (line, *_) = [line for line in one.lines if line["event"] == "link loses packets"]
@@ -235,7 +247,7 @@ async def test_a_link_that_loses_some_is_grey(pair: Pair) -> None:
 async def test_an_interface_made_anew_is_taken_up(pair: Pair, name: str) -> None:
     """A driver loaded anew, a port broken out: by its name or its alias it is the same link."""
     async with agent(pair, "--interfaces=alias") as one:
-        await asyncio.sleep(0.2)
+        await one.is_answered(pair)
         pair.unplug(0)
         await one.says(0, "link down", "carrier")
         pair.plug(0, name)
@@ -294,7 +306,7 @@ async def test_links_may_stand_in_a_file(pair: Pair, tmp_path: Path) -> None:
     links = {"up0": {"neighbour": "spine0"}, "up1": {"neighbour": "spine1", "probe": False}}
     file.write_text(json.dumps(links))
     async with agent(pair, f"--interfaces={file}") as one:
-        await asyncio.sleep(0.2)
+        await one.is_answered(pair)
         for number in range(2):
             pair.lose(number, DROP_ALL)
             if number == 1:
@@ -335,7 +347,7 @@ async def test_a_link_is_up_again_once_routing_is_back(pair: Pair) -> None:
     """
     pair.route(0)
     async with agent(pair, "--interfaces=alias") as one:
-        await asyncio.sleep(1.5)  # it looks once a second which links routing uses
+        await asyncio.sleep(2.5)  # it looks once a second which links routing uses
         for number in range(2):
             pair.carrier(number, up=False)
             await one.says(number, "link down", "carrier")

@@ -8,8 +8,9 @@ from pathlib import Path
 from heddle_controller.model.fabric import State
 from heddle_controller.model.files.fabric_file import load_fabric_file, save_fabric_file
 from heddle_emulator.topology import clos
-from tests.integration.operating import heddle, operating
+from tests.integration.operating import heddle, operating, printed
 from tests.unit.store.samples import plain
+from tests.waiting import until
 
 FABRIC = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, parallel=2, name="pod")
 
@@ -86,8 +87,8 @@ async def test_a_watch_prints_changes_until_its_time_is_up(tmp_path: Path) -> No
     """Then it ends with 0."""
     async with operating(tmp_path) as o:
         await o.does("fabric", "import", saved(tmp_path))
-        watching = asyncio.create_task(o.does("fabric", "watch", "--seconds", "1.5"))
-        await asyncio.sleep(0.3)
+        watching = asyncio.create_task(o.does("fabric", "watch", "--seconds", "3"))
+        await until(printed, "the fabric")
         await o.s.store.set_switch_state("pod", "s0", State.DRAINED)
         done = await watching
         assert done.code == 0

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.records import LinkName
-from tests.integration.operating import Operator, operating
+from tests.integration.operating import Operator, operating, printed
 from tests.integration.test_cli_job import jobs_file
 from tests.unit.store.samples import job
+from tests.waiting import until
 
 
 async def planned(o: Operator) -> None:
@@ -88,10 +89,10 @@ async def test_a_watch_shows_the_plan_again_when_it_changes(tmp_path: Path) -> N
     async with operating(tmp_path) as o:
         await planned(o)
         watching = asyncio.create_task(o.does("show", "plan", "--watch", "--json"))
-        await asyncio.sleep(0.3)
+        await until(printed, "the plan")
         await o.s.store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
         await o.s.commit_plan()
-        await asyncio.sleep(0.3)
+        await until(lambda: len(printed().splitlines()) == 2, "the next plan")
         await o.s.api.stop(1.0)
         done = await watching
         assert [json.loads(line)["generation"] for line in done.out.splitlines()] == ["1", "2"]

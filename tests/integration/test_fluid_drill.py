@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from heddle_emulator.drill.fluid.world import House
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.report.evidence import Mark, Story
+from tests.waiting import PATIENCE, wait_until
 
 PROGRAM = Path(sys.executable).with_name("heddle-emulator")
 HEAD = """drill: sums
@@ -141,15 +141,11 @@ def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
     command = [str(PROGRAM), "drill", str(path), "--runs=20", f"--report={tmp_path / 'report'}"]
     process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(scratch)})
     try:
-        deadline = time.monotonic() + 60
-        while not list(scratch.glob("heddle-drill-*/agents.log")):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: list(scratch.glob("heddle-drill-*/agents.log")), "agents")
         children = _children(process.pid)
         assert children
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE) == 130
     finally:
         process.kill()
         process.wait()

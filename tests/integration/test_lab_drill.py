@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -18,6 +17,7 @@ from heddle_emulator.cli import run
 from heddle_emulator.netns import mark
 from tests.integration.labbing import require_lab
 from tests.needs import missing
+from tests.waiting import PATIENCE, wait_until
 
 DRILLS = Path(__file__).parents[1] / "drills" / "netns"
 
@@ -91,16 +91,18 @@ def test_an_interrupted_drill_leaves_nothing(tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("heddle-emulator"))
     playing = subprocess.Popen(
         [program, "drill", str(path), "--report", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
-    deadline = time.monotonic() + 60
-    while not any((mark.FOLDER / lab / "probe.log").exists() for lab in _labs(playing.pid)):
-        assert time.monotonic() < deadline
-        assert playing.poll() is None
-        time.sleep(0.05)
+
+    def probing() -> bool:
+        assert playing.poll() is None, playing.communicate()[0].decode()
+        return any((mark.FOLDER / lab / "probe.log").exists() for lab in _labs(playing.pid))
+
+    wait_until(probing, "packets")
     playing.send_signal(signal.SIGINT)
-    assert playing.wait(60) == 130
+    said, _ = playing.communicate(timeout=PATIENCE)
+    assert playing.returncode == 130, said.decode()
     assert not _labs(playing.pid)
     document = json.loads((tmp_path / "smallest.json").read_text())
     assert (document["held"], document["fault"]) == (False, "it was interrupted")

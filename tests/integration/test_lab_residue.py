@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from heddle_emulator.cli import run
 from heddle_emulator.netns import mark, tools
 from tests.integration.labbing import fresh_name, require_lab, residue
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 
 EMULATOR = str(Path(sys.executable).with_name("heddle-emulator"))
 
@@ -41,16 +40,14 @@ def _up(name: str) -> subprocess.Popen[bytes]:
     """The smallest lab in the making."""
     return subprocess.Popen(
         [EMULATOR, "lab", "up", "--name", name, "--leaves=2", "--spines=1", "--hosts=1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 
-def _wait(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def _begun(name: str) -> bool:
+    """Whether daemons of a lab run."""
+    return len(mark.processes(mark.namespaces(name))) > 2
 
 
 def _break(name: str) -> None:
@@ -96,9 +93,9 @@ def test_killed_while_building_leaves_nothing_after_the_next_start(name: str) ->
     bystander = subprocess.Popen(["ip", "netns", "exec", stranger, "sleep", "60"])
     try:
         builder = _up(name)
-        _wait(lambda: len(mark.processes(mark.namespaces(name))) > 2)
+        wait_until(lambda: _begun(name), "daemons")
         builder.kill()
-        builder.wait()
+        builder.communicate()
         assert residue(name)
         assert name in mark.sweep()
         assert residue(name) == []
@@ -113,9 +110,10 @@ def test_killed_while_building_leaves_nothing_after_the_next_start(name: str) ->
 def test_interrupted_while_building_leaves_nothing(name: str) -> None:
     """Ctrl-C in the middle: it is gone when the command has ended."""
     builder = _up(name)
-    _wait(lambda: len(mark.processes(mark.namespaces(name))) > 2)
+    wait_until(lambda: _begun(name), "daemons")
     builder.send_signal(signal.SIGINT)
-    assert builder.wait(PATIENCE) == 130
+    said, _ = builder.communicate(timeout=PATIENCE)
+    assert builder.returncode == 130, said.decode()
     assert residue(name) == []
 
 

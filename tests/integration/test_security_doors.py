@@ -30,6 +30,7 @@ from tests.integration.certifying import Authority, Pair
 from tests.integration.controlling import controlling
 from tests.integration.operating import heddle
 from tests.integration.serving import LOOPBACK, OPTIONS, detail, reason, refusal, serving
+from tests.waiting import PATIENCE
 
 LIST = fabric_pb2.ListFabricsRequest()
 DELETE = placement_pb2.DeleteJobRequest(name="fabrics/f1/jobs/none")
@@ -229,7 +230,7 @@ async def test_a_client_that_asks_too_much(tmp_path: Path) -> None:
     terms = replace(
         LOOPBACK,
         tls=Tls(server.cert, server.key, server.ca),
-        allowance=Allowance(calls_per_second=5.0, burst=10.0, streams=2),
+        allowance=Allowance(calls_per_second=1.0, burst=10.0, streams=2),
     )
     async with serving(tmp_path, terms) as s:
         await s.put_fabric()
@@ -237,14 +238,14 @@ async def test_a_client_that_asks_too_much(tmp_path: Path) -> None:
         modest = dial(s.api.port, authority.role("reader/modest"), authority.ca)
         stub = FabricServiceStub(greedy)
         errors = await _refused(lambda: stub.ListFabrics(LIST), 20)
-        assert 5 <= len(errors) <= 10
+        assert 1 <= len(errors) <= 10
         assert {(e.code().name, reason(e)) for e in errors} == {
             ("RESOURCE_EXHAUSTED", "RATE_LIMIT")
         }
         wait = detail(errors[0], error_details_pb2.RetryInfo).retry_delay.ToMilliseconds() / 1000
-        assert 0 < wait < 1
+        assert 0 < wait <= 1
         await FabricServiceStub(modest).ListFabrics(LIST)
-        await asyncio.sleep(wait + 0.9)
+        await asyncio.sleep(1.1)  # nobody has to wait longer for one call
         await stub.ListFabrics(LIST)
         await _streams(FabricServiceStub(modest))
         await greedy.close()
@@ -265,11 +266,19 @@ async def _streams(stub: Any) -> None:
     error = await refusal(stub.WatchFabric(watch).read())
     assert reason(error) == "STREAM_LIMIT"
     first.cancel()
-    await asyncio.sleep(0.2)
-    third = stub.WatchFabric(watch)
-    assert await third.read()
+    async with asyncio.timeout(PATIENCE):
+        while await _limited(third := stub.WatchFabric(watch)):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.5)
     second.cancel()
     third.cancel()
+
+
+async def _limited(stream: Any) -> bool:
+    """Whether a stream is refused because of those there are, and not answered."""
+    try:
+        return not await stream.read()
+    except aio.AioRpcError as error:
+        return reason(error) == "STREAM_LIMIT"
 
 
 async def test_secrets_stay_out_of_logs(tmp_path: Path) -> None:

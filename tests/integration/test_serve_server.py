@@ -24,7 +24,7 @@ from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.server import ServerTerms
 from tests.integration.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving, wire
 from tests.unit.store.samples import clos
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -104,8 +104,10 @@ async def test_a_call_under_way_is_finished_at_shutdown(tmp_path: Path) -> None:
         put = asyncio.ensure_future(
             s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(clos(leaves=64, hosts=32))))
         )
-        await asyncio.sleep(0.05)
-        await s.api.stop(10.0)
+        labels = {"service": SERVICES[0], "method": "PutFabric"}
+        registry = s.telemetry.registry
+        await until(lambda: registry.get_sample_value("heddle_rpcs_running", labels))
+        await s.api.stop(PATIENCE)
         assert (await put).etag
 
 
@@ -137,7 +139,7 @@ async def test_a_call_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
 
 async def test_connections_are_closed_when_they_are_old(tmp_path: Path) -> None:
     """A stream ends after age and grace; calls on the same channel go on."""
-    terms = replace(LOOPBACK, connection_age=0.2, connection_age_grace=0.1)
+    terms = replace(LOOPBACK, connection_age=1.0, connection_age_grace=1.0)
     async with serving(tmp_path, terms) as s:
         await s.put_fabric()
         watch = s.fabrics.WatchFabric(fabric_pb2.WatchFabricRequest(name="fabrics/f1"))

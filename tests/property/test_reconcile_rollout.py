@@ -18,7 +18,7 @@ from heddle_controller.reconcile.records import Committed, PlanFacts
 from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.answers import acknowledged, unanswered
 from heddle_controller.reconcile.rollout.sessions import introduced
-from heddle_controller.reconcile.rollout.steps import Step, Switches, next_steps
+from heddle_controller.reconcile.rollout.steps import Step, Switches, next_steps, operations_of
 from heddle_controller.reconcile.southbound import (
     AgentSession,
     FailureReason,
@@ -110,10 +110,11 @@ class Rollout:
         ready[[*self.under_way, *self.away]] = False
         stuck = np.zeros_like(ready)
         stuck[list(self.away)] = True
-        for step in next_steps(self.ledger, Switches(ready, stuck)):
+        steps = next_steps(self.ledger, Switches(ready, stuck))
+        operations = operations_of(self.ledger, steps)
+        for step, (sets, deletes) in zip(steps, operations, strict=True):
             assert ready[step.switch]
             ready[step.switch] = False
-            sets, deletes = step.entries(self.ledger)
             push = Push(
                 step.mode,
                 1,

@@ -13,9 +13,10 @@ from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.plan.columns import distinct
 from heddle_controller.plan.diff import MATCH, match_codes, partners
 
-__all__ = ["Groups", "appended", "dead", "distinct", "joined", "partners", "with_stage"]
+__all__ = ["Groups", "appended", "cut", "dead", "distinct", "joined", "partners", "with_stage"]
 
 _COLUMNS = (*MATCH, "primary", "backup", "stage")
+_NONE = no_entries()
 
 
 def appended(parts: Sequence[Entries]) -> Entries:
@@ -39,6 +40,21 @@ def joined(parts: Sequence[Entries]) -> Entries:
     if (codes[1:] >= codes[:-1]).all():  # as where nothing is held but what is wanted
         return together
     return together.take(np.argsort(codes, kind="stable"))
+
+
+def cut(entries: Entries, lengths: Ints) -> list[Entries]:
+    """The entries in consecutive parts of these lengths, without copying any."""
+    parts, end = [], 0
+    for length in lengths.tolist():
+        begin, end = end, end + length
+        if not length:
+            parts.append(_NONE)
+            continue
+        risks = entries.risk_first[begin : end + 1]
+        columns = {name: getattr(entries, name)[begin:end] for name in _COLUMNS}
+        links = entries.risk_links[risks[0] : risks[-1]]
+        parts.append(Entries(**columns, risk_first=risks - risks[0], risk_links=links))
+    return parts
 
 
 def with_stage(entries: Entries, stage: Ints) -> Entries:

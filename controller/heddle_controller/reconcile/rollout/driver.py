@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 
 from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.errors import Unavailable
@@ -20,10 +21,10 @@ from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
 from heddle_controller.reconcile.records import Committed
 from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold, next_ledger
-from heddle_controller.reconcile.rollout.answers import Answer, acknowledged, unanswered
+from heddle_controller.reconcile.rollout.answers import Answer
 from heddle_controller.reconcile.rollout.ledger import Ledger
+from heddle_controller.reconcile.rollout.look import Heard, Look, look, taken_in
 from heddle_controller.reconcile.rollout.presence import Presence
-from heddle_controller.reconcile.rollout.progress import JobProgress, job_progress
 from heddle_controller.reconcile.rollout.pushes import (
     EPOCH_LIMIT,
     Outrun,
@@ -32,8 +33,7 @@ from heddle_controller.reconcile.rollout.pushes import (
     question,
 )
 from heddle_controller.reconcile.rollout.report import Reporter
-from heddle_controller.reconcile.rollout.sessions import introduced
-from heddle_controller.reconcile.rollout.steps import Agenda, Step, Switches, agenda, steps_of
+from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.rollout.target import RolloutSettings, Target
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
 from heddle_controller.reconcile.waiting import pause
@@ -41,14 +41,9 @@ from heddle_controller.reconcile.waiting import pause
 STORE_RETRY = 1.0
 """Seconds until facts that the store could not take are written again."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Look:
-    """What was seen when everything was last looked at."""
-
-    ledger: Ledger
-    target: Target
-    progress: dict[str, JobProgress]
+AT_ONCE = 16
+"""Pushes that are handed over before others have their turn: as many as take a millisecond or two
+until they are on their way."""
 
 
 class Rollout:
@@ -82,7 +77,7 @@ class Rollout:
         """Sessions as they were looked through last, and the switches that were asked for."""
         self._retry_delay = settings.retry_first
         self._retry_at: float | None = None
-        self._look: _Look | None = None
+        self._newest: tuple[Look, Target] | None = None
         self._news = asyncio.Event()
         """There was another look since the store was last told."""
 
@@ -117,7 +112,7 @@ class Rollout:
             self._wake.clear()
             await self._adopt()
             if self._ledger is not None and self._target is not None:
-                self._round(self._ledger, self._target)
+                await self._round(self._ledger, self._target)
             await self._wait()
 
     async def _adopt(self) -> None:
@@ -131,10 +126,10 @@ class Rollout:
             ledger = await asyncio.to_thread(first_ledger, committed, before)
             self._reporter.begin(ledger, target)
         elif ledger.generation != committed.generation:
-            ledger = self._collect(ledger)
+            heard = self._collect()
             sent = [sent for sent in self._presence.sent.values() if not sent.obsolete]
             steps = [one.step for one in sent if one.step is not None]
-            ledger = await asyncio.to_thread(next_ledger, ledger, committed, steps)
+            ledger = await asyncio.to_thread(_turned, ledger, heard, committed, steps)
             for one in sent:
                 one.obsolete = one.step is not None
             self._reporter.begin(ledger, target)
@@ -153,20 +148,27 @@ class Rollout:
             generation -= 1
         return before
 
-    def _round(self, ledger: Ledger, target: Target) -> None:
+    async def _round(self, ledger: Ledger, target: Target) -> None:
         """Look at everything once, and do what is to be done."""
         now = self._clock.monotonic()
-        ledger = self._meet(self._collect(ledger), now)
-        ledger = self._tried_again(ledger, now)
-        switches = self._presence.switches(ledger.fabric, now)
-        due = agenda(ledger, switches.stuck)
-        for step in steps_of(ledger, due, switches):
-            self._send(ledger, step, now)
-        self._ledger = ledger
-        self._report(ledger, target, due, switches, now)
+        heard = self._meet(self._collect(), ledger, now)
+        fabric, presence, retry_at = ledger.fabric, self._presence, self._retry_at
+        seen = await asyncio.to_thread(
+            look,
+            ledger,
+            heard,
+            presence.switches(fabric, now),
+            partial(presence.why_stuck, fabric, now),
+            epoch=self._epoch,
+            retry=retry_at is not None and now >= retry_at,
+        )
+        self._ledger = seen.ledger
+        self._plan_retry(now, failing=seen.failing)
+        await self._send(seen.pushes)
+        self._report(seen, target)
 
-    def _collect(self, ledger: Ledger) -> Ledger:
-        """Take in the answers that have come."""
+    def _collect(self) -> Heard:
+        """The answers that have come."""
         answers: list[Answer] = []
         lost: list[Step] = []
         told: list[AgentSession] = []
@@ -182,18 +184,10 @@ class Rollout:
                 lost.append(sent.step)
             else:
                 answers.append((sent.step, failures))
-        ledger = acknowledged(ledger, answers) if answers else ledger
-        ledger = unanswered(ledger, lost) if lost else ledger
-        return self._introduced(ledger, told)
+        return Heard(answers=answers, lost=lost, told=told)
 
-    def _introduced(self, ledger: Ledger, sessions: Sequence[AgentSession]) -> Ledger:
-        """Take in what switches say that they hold."""
-        index = ledger.fabric.structure.index
-        known = [(index[one.switch], one) for one in sessions if one.switch in index]
-        return introduced(ledger, known) if known else ledger
-
-    def _meet(self, ledger: Ledger, now: float) -> Ledger:
-        """Take in who has come and gone."""
+    def _meet(self, heard: Heard, ledger: Ledger, now: float) -> Heard:
+        """See who has come and gone as well."""
         structure = ledger.fabric.structure
         sessions = self._gateway.sessions(self._fabric)
         if sessions == self._met[0] and structure is self._met[1]:
@@ -206,40 +200,30 @@ class Rollout:
             if session.highest_epoch > self._epoch:
                 raise Outrun(session.switch, session.highest_epoch)
         gone = [sent.step for sent in self._presence.orphaned() if not sent.obsolete]
-        orphans = [step for step in gone if step is not None]
-        ledger = unanswered(ledger, orphans) if orphans else ledger
         for session in new:
             if asked_of(session, self._epoch):
                 self._push(session, None, question(ledger, self._epoch), now)
-        return self._introduced(ledger, [s for s in new if not asked_of(s, self._epoch)])
+        orphans = [step for step in gone if step is not None]
+        met = [session for session in new if not asked_of(session, self._epoch)]
+        return replace(heard, orphans=orphans, met=met)
 
-    def _tried_again(self, ledger: Ledger, now: float) -> Ledger:
-        """Forget failures once the time has come, later each time."""
-        failing = ledger.failed.any() or ledger.undeletable.any()
+    def _plan_retry(self, now: float, *, failing: bool) -> None:
+        """Have failures forgotten once the time has come, later each time."""
         if not failing:
             self._retry_at = None
         elif self._retry_at is None:
             self._retry_at = now + self._retry_delay
-        elif now >= self._retry_at:
+        elif now >= self._retry_at:  # they were
             self._retry_at = None
             self._retry_delay = min(2 * self._retry_delay, self._settings.retry_last)
-            return ledger.retried()
-        return ledger
 
-    def _send(self, ledger: Ledger, step: Step, now: float) -> None:
-        sets, deletes = step.entries(ledger)
-        push = Push(
-            mode=step.mode,
-            epoch=self._epoch,
-            generation=ledger.generation,
-            fabric=ledger.fabric,
-            sets=sets,
-            deletes=deletes,
-            sweep_stale=step.sweep,
-            completes_generation=step.completes,
-        )
-        session = self._presence.sessions[ledger.fabric.structure.nodes.ids[step.switch]]
-        self._push(session, step, push, now)
+    async def _send(self, pushes: Sequence[tuple[Step, Push]]) -> None:
+        """Hand the pushes over, and let others go on in between: there may be thousands."""
+        now, sessions = self._clock.monotonic(), self._presence.sessions
+        for number, (step, push) in enumerate(pushes, 1):
+            self._push(sessions[push.fabric.structure.nodes.ids[step.switch]], step, push, now)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
         task = asyncio.ensure_future(self._gateway.push(session, push))
@@ -258,14 +242,10 @@ class Rollout:
         self._metrics.count(Metric.OPERATION_FAILURES, self._fabric, failures)
         self._metrics.observe(Metric.PUSH_SECONDS, self._fabric, seconds)
 
-    def _report(
-        self, ledger: Ledger, target: Target, due: Agenda, switches: Switches, now: float
-    ) -> None:
+    def _report(self, seen: Look, target: Target) -> None:
         """Measure how far things are, and have it told."""
-        why = self._presence.why_stuck(ledger.fabric, now) if len(due.blocked) else {}
-        progress = job_progress(ledger, due, switches.stuck, why)
-        self._reporter.figures(ledger, target, pending=len(due.pending) > 0)
-        self._look = _Look(ledger, target, progress)
+        self._reporter.figures(target, behind=seen.behind, pending=seen.pending)
+        self._newest = seen, target
         self._news.set()
 
     async def _tell(self) -> None:
@@ -273,11 +253,11 @@ class Rollout:
         while True:
             await self._news.wait()
             self._news.clear()
-            look = self._look
-            assert look is not None  # it is what the news are
+            assert self._newest is not None  # it is what the news are
+            seen, target = self._newest
             try:
-                await self._reporter.programmed(look.ledger)
-                await self._reporter.jobs(look.target, look.progress)
+                await self._reporter.programmed(seen.ledger)
+                await self._reporter.jobs(target, seen.progress)
             except Unavailable:
                 await self._clock.sleep(STORE_RETRY)
                 self._news.set()
@@ -299,3 +279,10 @@ class Rollout:
         structure = self._ledger.fabric.structure
         patience = self._presence.next_end(structure, self._clock.monotonic())
         return (patience, self._retry_at)
+
+
+def _turned(
+    ledger: Ledger, heard: Heard, committed: Committed, under_way: Sequence[Step]
+) -> Ledger:
+    """The ledger of a newer plan, after what was heard about the one before."""
+    return next_ledger(taken_in(ledger, heard), committed, under_way)

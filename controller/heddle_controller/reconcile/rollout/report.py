@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import Clock, Metrics, Store
 from heddle_controller.reconcile.records import JobFacts
-from heddle_controller.reconcile.rollout.columns import distinct
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.progress import JobProgress
 from heddle_controller.reconcile.rollout.target import Target
@@ -60,7 +61,7 @@ class Reporter:
         )
         noted.update(new)
 
-    async def jobs(self, target: Target, progress: dict[str, JobProgress]) -> None:
+    async def jobs(self, target: Target, progress: Mapping[str, JobProgress]) -> None:
         """Tell how far jobs have come."""
         account = target.account
         facts = job_facts(account, progress, self._told, self._clock.now())
@@ -70,10 +71,11 @@ class Reporter:
         known = {record.job.name for record in (*account.jobs, *account.others)}
         self._told = {name: fact for name, fact in self._told.items() if name in known}
 
-    def figures(self, ledger: Ledger, target: Target, *, pending: bool) -> None:
-        """Measure how far the rollout is, and when it is through, how long it took."""
-        wanted = distinct(ledger.desired.switch)
-        behind = np.count_nonzero(ledger.knowledge.generation[wanted] != ledger.generation)
+    def figures(self, target: Target, *, behind: int, pending: bool) -> None:
+        """Measure how far the rollout is, and when it is through, how long it took.
+
+        ``behind`` is the number of switches that have not acknowledged all of the plan.
+        """
         self._metrics.set(Metric.PENDING_SWITCHES, self._fabric, float(behind))
         if pending or self._complete:
             return

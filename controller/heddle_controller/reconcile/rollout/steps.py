@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.rollout.columns import Groups, appended, dead, distinct, sending
+from heddle_controller.reconcile.rollout.columns import (
+    Groups,
+    appended,
+    cut,
+    dead,
+    distinct,
+    sending,
+)
 from heddle_controller.reconcile.rollout.ledger import NEVER, Ledger
 from heddle_controller.reconcile.southbound import PushMode
 
@@ -41,12 +49,6 @@ class Step:
     """Rows of ``desired`` that are held and have to go for now."""
     sweep: bool
     completes: bool
-
-    def entries(self, ledger: Ledger) -> tuple[Entries, Entries]:
-        """Entries to set, and to delete, in the order of the push's operations."""
-        made = [ledger.desired.take(self.sets), ledger.made_wary(self.widens)]
-        gone = [ledger.old.take(self.deletes), ledger.desired.take(self.withdraws)]
-        return appended(made), appended(gone)
 
     @property
     def set_count(self) -> int:
@@ -216,6 +218,28 @@ def steps_of(ledger: Ledger, due: Agenda, switches: Switches) -> list[Step]:
     return list(_closing(ledger, switches.ready, left))
 
 
+def operations_of(ledger: Ledger, steps: Sequence[Step]) -> list[tuple[Entries, Entries]]:
+    """Of each step the entries to set, and to delete, in the order of the push's operations.
+
+    Those of all steps are taken together: one by one it took most of the time of a look at a
+    whole plan.
+    """
+    none = np.empty(0, dtype=np.int64)
+
+    def all_of(rows_of: Callable[[Step], Ints], take: Callable[[Ints], Entries]) -> list[Entries]:
+        rows = [rows_of(step) for step in steps]
+        lengths = np.array([len(part) for part in rows], dtype=np.int64)
+        return cut(take(np.concatenate([none, *rows])), lengths)
+
+    made = all_of(lambda step: step.sets, ledger.desired.take)
+    warier = all_of(lambda step: step.widens, ledger.made_wary)
+    gone = all_of(lambda step: step.deletes, ledger.old.take)
+    back = all_of(lambda step: step.withdraws, ledger.desired.take)
+    sets = map(appended, zip(made, warier, strict=True))
+    deletes = map(appended, zip(gone, back, strict=True))
+    return list(zip(sets, deletes, strict=True))
+
+
 def _left(ledger: Ledger) -> Ints:
     """Entries of each switch that are not as they should be."""
     nodes = ledger.fabric.node_count
@@ -237,11 +261,12 @@ def _parts(due: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[Part]:
         kept = np.flatnonzero(ready[of])
         order = kept[np.argsort(of[kept], kind="stable")]
         columns.append((rows[order], of[order]))
-    for switch in distinct(np.concatenate([of for _, of in columns])).tolist():
-        sets, widens, deletes, withdraws = (
-            rows[slice(*np.searchsorted(of, [switch, switch + 1]))] for rows, of in columns
-        )
-        yield switch, sets, widens, deletes, withdraws
+    switches = distinct(np.concatenate([of for _, of in columns]))
+    split = []
+    for rows, of in columns:
+        bounds = [*np.searchsorted(of, switches).tolist(), len(rows)]
+        split.append([rows[begin:end] for begin, end in pairwise(bounds)])
+    yield from zip(switches.tolist(), *split, strict=True)
 
 
 def _step(ledger: Ledger, part: Part, left: Ints) -> Step:

@@ -1,0 +1,131 @@
+"""One look at everything: what was heard is taken in, what is due is found, pushes are made.
+
+Pure, so that the driver can have it done in a thread: where a whole plan is rolled out to
+thousands of switches it takes as long as several answers to clients may, and there are dozens
+of looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.reconcile.rollout.answers import Answer, acknowledged, unanswered
+from heddle_controller.reconcile.rollout.columns import distinct
+from heddle_controller.reconcile.rollout.ledger import Ledger
+from heddle_controller.reconcile.rollout.progress import JobProgress, job_progress
+from heddle_controller.reconcile.rollout.sessions import introduced
+from heddle_controller.reconcile.rollout.steps import (
+    Step,
+    Switches,
+    agenda,
+    operations_of,
+    steps_of,
+)
+from heddle_controller.reconcile.southbound import AgentSession, Push
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What has come since the last look; steps are of the ledger that it is taken into."""
+
+    answers: Sequence[Answer] = ()
+    lost: Sequence[Step] = ()
+    """Their sessions ended first."""
+    told: Sequence[AgentSession] = ()
+    """Sessions as their switches answered a question."""
+    orphans: Sequence[Step] = ()
+    """Sent to sessions that others have replaced."""
+    met: Sequence[AgentSession] = ()
+    """New sessions whose introduction is believed as it is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """What there is to see, and to do."""
+
+    ledger: Ledger
+    """With all that was heard, and with failures forgotten where that was asked for."""
+    failing: bool
+    """Whether anything had failed, before any of it was forgotten."""
+    pushes: Sequence[tuple[Step, Push]]
+    progress: Mapping[str, JobProgress]
+    pending: bool
+    """Whether any pair does not have its new way yet."""
+    behind: int
+    """Switches with entries that have not acknowledged the whole plan."""
+
+
+def taken_in(ledger: Ledger, heard: Heard) -> Ledger:
+    """The ledger after what was heard."""
+    ledger = acknowledged(ledger, heard.answers) if heard.answers else ledger
+    ledger = unanswered(ledger, heard.lost)
+    ledger = _introduced(ledger, heard.told)
+    ledger = unanswered(ledger, heard.orphans)
+    return _introduced(ledger, heard.met)
+
+
+def _introduced(ledger: Ledger, sessions: Sequence[AgentSession]) -> Ledger:
+    index = ledger.fabric.structure.index
+    known = [(index[one.switch], one) for one in sessions if one.switch in index]
+    return introduced(ledger, known) if known else ledger
+
+
+def look(
+    ledger: Ledger,
+    heard: Heard,
+    switches: Switches,
+    why_stuck: Callable[[], Mapping[int, str]],
+    *,
+    epoch: int,
+    retry: bool,
+) -> Look:
+    """Look at everything once.
+
+    Args:
+        ledger: As the last look left it.
+        heard: What has come since.
+        switches: What can be expected of each.
+        why_stuck: In words, by switch; asked for where a pair is held up.
+        epoch: To send under.
+        retry: Whether to try again what has failed.
+    """
+    ledger = taken_in(ledger, heard)
+    failing = bool(ledger.failed.any() or ledger.undeletable.any())
+    if failing and retry:
+        ledger = ledger.retried()
+    due = agenda(ledger, switches.stuck)
+    steps = steps_of(ledger, due, switches)
+    why = why_stuck() if len(due.blocked) else {}
+    wanted = distinct(ledger.desired.switch)
+    behind = np.count_nonzero(ledger.knowledge.generation[wanted] != ledger.generation)
+    return Look(
+        ledger=ledger,
+        failing=failing,
+        pushes=pushes_of(ledger, steps, epoch),
+        progress=job_progress(ledger, due, switches.stuck, why),
+        pending=len(due.pending) > 0,
+        behind=int(behind),
+    )
+
+
+def pushes_of(ledger: Ledger, steps: Sequence[Step], epoch: int) -> list[tuple[Step, Push]]:
+    """What to send for each step."""
+    return [
+        (
+            step,
+            Push(
+                mode=step.mode,
+                epoch=epoch,
+                generation=ledger.generation,
+                fabric=ledger.fabric,
+                sets=sets,
+                deletes=deletes,
+                sweep_stale=step.sweep,
+                completes_generation=step.completes,
+            ),
+        )
+        for step, (sets, deletes) in zip(steps, operations_of(ledger, steps), strict=True)
+    ]

@@ -13,9 +13,10 @@ import pytest
 
 from heddle_controller.reconcile.audit import verify
 from heddle_controller.reconcile.errors import Unavailable, Unusable
+from heddle_controller.reconcile.records import PlanFacts
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.embedded.schema import VERSION
-from tests.unit.store.samples import clos, job
+from tests.unit.store.samples import clos, job, plain, plan_of, program_of
 
 HOLD = """
 import asyncio, sys
@@ -70,7 +71,7 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (newer, "written by a newer Heddle .schema 3, this one knows 2.; run that one"),
+        (newer, "written by a newer Heddle .schema 4, this one knows 3.; run that one"),
         (foreign, "belongs to another program; give a file of its own"),
         (garbage, "cannot be read .* restore it from a backup"),
         (torn, "cannot be read .* restore it from a backup"),
@@ -181,6 +182,7 @@ async def test_a_file_of_the_first_schema(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(
             "DROP TABLE audit; DROP TABLE audit_marks;"
+            "ALTER TABLE plans DROP COLUMN base; DROP TABLE plan_bases;"
             "ALTER TABLE fabrics DROP COLUMN overlay_withdrawn;"
             "ALTER TABLE fabrics DROP COLUMN overlay_time; PRAGMA user_version = 1;"
         )
@@ -189,6 +191,40 @@ async def test_a_file_of_the_first_schema(tmp_path: Path) -> None:
     assert not kept.overlay.withdrawn
     await store.set_overlay("f1", withdrawn=True)
     assert [record.entry.action for record in (await store.audit()).records] == ["set_overlay"]
+    await store.close()
+
+
+async def test_a_plan_of_the_second_schema(tmp_path: Path) -> None:
+    """A plan that stands whole in its row is read as ever, and the next one follows it."""
+    path = tmp_path / "store.db"
+    store = await open_embedded(path)
+    await store.put_fabric("f1", clos())
+    assert await store.acquire_leadership("c1") == 1
+    plan = plan_of((await store.intent("f1")).fabric)
+    for generation in (1, 2):
+        program = program_of(plan, generation, generation)
+        done = await store.commit(
+            "f1",
+            epoch=generation,
+            expected_generation=generation - 1,
+            plan=plan,
+            program=program,
+            facts=PlanFacts(),
+        )
+        if generation == 1:
+            await store.close()
+            with closing(sqlite3.connect(path)) as connection:
+                connection.executescript(
+                    "UPDATE plans SET body = (SELECT body FROM plan_bases);"
+                    "ALTER TABLE plans DROP COLUMN base; DROP TABLE plan_bases;"
+                    "PRAGMA user_version = 2;"
+                )
+            store = await open_embedded(path)
+            assert await store.acquire_leadership("c2") == 2
+        assert plain(await store.committed("f1")) == plain(done)
+    first = await store.committed("f1", 1)
+    assert first is not None
+    assert plain(first.plan) == plain(plan)
     await store.close()
 
 

@@ -15,8 +15,8 @@ from heddle_controller.store.codec.container import DamagedError, pack, unpack
 from heddle_controller.store.codec.pieces import MAGIC, Table, pack_pieces, table, unpack_pieces
 
 _FLOWS = ("source", "destination", "gbps", "job", "phase", "qps", "traffic_class", "weight")
-_PATHS = ("flow", "first_qp", "last_qp")
-_ENTRIES = (
+PATHS = ("flow", "first_qp", "last_qp")
+ENTRIES = (
     "switch",
     "source",
     "destination",
@@ -34,8 +34,24 @@ NODES_A_PIECE = 16
 
 def pack_plan(plan: Plan, program: Program) -> bytes:
     """Bytes of a plan and its program, without the structure."""
-    certificate, entries = plan.certificate, program.entries
-    meta = {
+    entries = program.entries
+    states = {"link_state": plan.fabric.link_state, "node_state": plan.fabric.node_state}
+    columns = {name: getattr(entries, name) for name in ENTRIES}
+    columns |= {"lengths": np.diff(entries.risk_first), "risk_links": entries.risk_links}
+    return pack_pieces(
+        [pack(meta_of(plan, program), states), _packed_flows(plan.flows)],
+        [
+            _paths_table("paths", plan.paths),
+            _paths_table("backups", plan.backups),
+            table("entries", columns, entries.switch, NODES_A_PIECE, "risk_links"),
+        ],
+    )
+
+
+def meta_of(plan: Plan, program: Program) -> dict[str, Any]:
+    """What there is to say of a plan and its program besides their tables."""
+    certificate = plan.certificate
+    return {
         "certificate": [
             certificate.max_utilization,
             certificate.lower_bound,
@@ -46,21 +62,16 @@ def pack_plan(plan: Plan, program: Program) -> bytes:
         "notes": plan.notes,
         "program": [program.epoch, program.generation, program.intent_version],
     }
-    states = {"link_state": plan.fabric.link_state, "node_state": plan.fabric.node_state}
-    columns = {name: getattr(entries, name) for name in _ENTRIES}
-    columns |= {"lengths": np.diff(entries.risk_first), "risk_links": entries.risk_links}
-    return pack_pieces(
-        [pack(meta, states), _packed_flows(plan.flows)],
-        [
-            _paths_table("paths", plan.paths),
-            _paths_table("backups", plan.backups),
-            table("entries", columns, entries.switch, NODES_A_PIECE, "risk_links"),
-        ],
-    )
+
+
+def certificate_of(meta: dict[str, Any]) -> Certificate:
+    """The certificate in what ``meta_of`` gave."""
+    worst, bound, proof, tiers = meta["certificate"]
+    return Certificate(worst, bound, proof, tuple(TierCertificate(*tier) for tier in tiers))
 
 
 def _paths_table(name: str, paths: Paths) -> Table:
-    columns = {one: getattr(paths, one) for one in _PATHS}
+    columns = {one: getattr(paths, one) for one in PATHS}
     columns |= {"lengths": np.diff(paths.first), "arcs": paths.arcs}
     return table(name, columns, paths.flow, FLOWS_A_PIECE, "arcs")
 
@@ -112,17 +123,16 @@ def _plan(
         phase_names=tuple(meta["phase_names"]),
         **part("flows", _FLOWS),
     )
-    worst, bound, proof, tiers = meta["certificate"]
     plan = Plan(
         fabric=Fabric(structure, columns["link_state"], columns["node_state"]),
         flows=flows,
-        paths=Paths(**part("paths", (*_PATHS, "arcs")), first=first("paths.first")),
-        backups=Paths(**part("backups", (*_PATHS, "arcs")), first=first("backups.first")),
-        certificate=Certificate(worst, bound, proof, tuple(TierCertificate(*t) for t in tiers)),
+        paths=Paths(**part("paths", (*PATHS, "arcs")), first=first("paths.first")),
+        backups=Paths(**part("backups", (*PATHS, "arcs")), first=first("backups.first")),
+        certificate=certificate_of(meta),
         unrouted={int(row): str(reason) for row, reason in meta["unrouted"]},
         notes=tuple(meta["notes"]),
     )
     epoch, generation, intent_version = meta["program"]
-    rows = part("entries", (*_ENTRIES, "risk_links"))
+    rows = part("entries", (*ENTRIES, "risk_links"))
     entries = Entries(**rows, risk_first=first("entries.risk_first"))
     return plan, Program(epoch, generation, intent_version, entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,8 +33,12 @@ class States:
         )
 
 
+@lru_cache(maxsize=8)
 def unpack_states(packed: bytes) -> States:
-    """Raises ``DamagedError`` for anything that ``States.packed`` did not make."""
+    """Raises ``DamagedError`` for anything that ``States.packed`` did not make.
+
+    A lost link has its fabric read half a dozen times; columns are not to be written to.
+    """
     try:
         return States(**unpack(packed)[1])
     except TypeError as error:

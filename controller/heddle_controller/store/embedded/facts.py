@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 
-from heddle_controller.reconcile.records import Intent, JobFacts, Versions
+from heddle_controller.reconcile.records import Intent, JobFacts, Programmed, Versions
 from heddle_controller.store.embedded.demands import demands_of
 from heddle_controller.store.embedded.jobs import jobs_of
 from heddle_controller.store.embedded.leadership import check_epoch
@@ -66,7 +66,13 @@ class FactTables(Part):
                 [(fabric, switch, epoch, generation, time) for switch in switches],
             )
 
-        await self._write(fabric, work, facts=True)
+        def after(_: None) -> None:
+            known = self._shared.programmed.get(fabric)
+            if known is not None:
+                self._shared.programmed[fabric] = advanced(known, fact, switches)
+
+        fact = Programmed(epoch, generation, time)
+        await self._write(fabric, work, facts=True, then=after)
 
     async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
         """See ``PlanStore``."""
@@ -81,6 +87,17 @@ class FactTables(Part):
             )
 
         await self._write(fabric, work, facts=True)
+
+
+def advanced(
+    known: Mapping[str, Programmed], fact: Programmed, switches: Sequence[str]
+) -> dict[str, Programmed]:
+    """What switches hold once some have come to a generation; none goes back."""
+    after = {**known}
+    for switch in switches:
+        if switch not in known or known[switch].generation < fact.generation:
+            after[switch] = fact
+    return after
 
 
 def _parameters(fabric: str, name: str, fact: JobFacts) -> tuple[object, ...]:

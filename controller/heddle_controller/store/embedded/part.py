@@ -12,7 +12,7 @@ from typing import TypeVar
 from heddle_controller.model.fabric import Structure
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
-from heddle_controller.reconcile.records import Request
+from heddle_controller.reconcile.records import Programmed, Request
 from heddle_controller.store.changes import Changes
 from heddle_controller.store.codec.audit import Change
 from heddle_controller.store.embedded.audit_rows import KEPT, note
@@ -22,6 +22,17 @@ from heddle_controller.store.embedded.reporters import Observations
 Answer = TypeVar("Answer")
 
 NOBODY = Request()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """A plan that is stored whole, and that later ones are compared with."""
+
+    id: int
+    """In its table."""
+    whole: tuple[Plan, Program]
+    size: int
+    """Bytes in the file."""
 
 
 class Turn:
@@ -50,6 +61,10 @@ class Shared:
     observations: Observations = field(default_factory=Observations)
     newest: dict[str, tuple[Plan, Program]] = field(default_factory=dict)
     """The newest plan read or committed, by fabric."""
+    bases: dict[str, Base] = field(default_factory=dict)
+    """Of the newest plan, by fabric; absent where it is not known."""
+    programmed: dict[str, dict[str, Programmed]] = field(default_factory=dict)
+    """By fabric and switch, as in the file; touched in the store's thread only."""
     turn: Turn = field(default_factory=Turn)
     audit_kept: int = KEPT
     """Records of the audit trail, oldest dropped first."""
@@ -66,11 +81,23 @@ class Part:
     async def _read(self, work: Work[Answer]) -> Answer:
         return await self._shared.database.run(work)
 
-    async def _write(self, fabric: str, work: Work[Answer], *, facts: bool = False) -> Answer:
-        """Run a transaction, and tell the watchers of the fabric once it is durable."""
+    async def _write(
+        self,
+        fabric: str,
+        work: Work[Answer],
+        *,
+        facts: bool = False,
+        then: Callable[[Answer], None] | None = None,
+    ) -> Answer:
+        """Run a transaction, and tell the watchers of the fabric once it is durable.
+
+        ``then`` is called before them, in the store's thread.
+        """
         loop = asyncio.get_running_loop()
 
-        def after(_: Answer) -> None:
+        def after(answer: Answer) -> None:
+            if then is not None:
+                then(answer)
             loop.call_soon_threadsafe(self._tell, fabric, facts)
 
         return await self._shared.database.run(work, after)

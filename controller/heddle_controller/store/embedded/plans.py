@@ -2,13 +2,15 @@
 
 Packing and unpacking a plan takes longer than writing it, so both are done outside
 the store's thread. The newest plan of each fabric is kept in memory: serve asks for
-it with every route it lists.
+it with every route it lists. So is its base: most plans are written as what they have
+otherwise, which is a few thousand bytes instead of millions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from heddle_controller.model.fabric import Structure
@@ -16,10 +18,11 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.errors import StaleGeneration
 from heddle_controller.reconcile.records import Committed, PlanFacts, Programmed
+from heddle_controller.store.codec.deltas import pack_delta, unpack_delta
 from heddle_controller.store.codec.plans import pack_plan, unpack_plan
 from heddle_controller.store.codec.structure import PackedStructure, pack_structure
 from heddle_controller.store.embedded.leadership import check_epoch
-from heddle_controller.store.embedded.part import Part
+from heddle_controller.store.embedded.part import Base, Part
 from heddle_controller.store.embedded.rows import (
     bump_facts,
     drop_unused_structures,
@@ -47,6 +50,8 @@ class _Commit:
     program: Program
     facts: PlanFacts
     body: bytes
+    base: Base | None
+    """What ``body`` is a delta of; None where it is whole."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,10 +59,15 @@ class _Stored:
     """A plan as read from the file, still packed where it is not in memory."""
 
     generation: int
-    body: bytes
+    body: bytes | None
+    """None where the plan is in memory; empty where it is its own base."""
+    base: int | None
+    """None where the body is whole, as the release before wrote it."""
+    base_body: bytes | None
+    """None where the base is in memory."""
     structure: Structure
     facts: PlanFacts
-    programmed: dict[str, Programmed]
+    programmed: Mapping[str, Programmed]
 
 
 class PlanTables(Part):
@@ -79,17 +89,18 @@ class PlanTables(Part):
                 f"program of epoch {program.epoch}, generation {program.generation} committed "
                 f"with epoch {epoch} after generation {expected_generation}"
             )
-        body = await asyncio.to_thread(pack_plan, plan, program)
-        commit = _Commit(fabric, epoch, expected_generation, plan, program, facts, body)
+        body, base = await asyncio.to_thread(_packed, plan, program, self._shared.bases.get(fabric))
+        commit = _Commit(fabric, epoch, expected_generation, plan, program, facts, body, base)
         try:
-            committed = await self._write(fabric, lambda c: self._commit(c, commit), facts=True)
+            done = await self._write(fabric, lambda c: self._commit(c, commit), facts=True)
         except _UnknownStructureError:
             structure = plan.fabric.structure
             packed = await asyncio.to_thread(pack_structure, structure, f"fabric {fabric!r}")
-            committed = await self._write(
-                fabric, lambda c: self._commit(c, commit, packed), facts=True
-            )
+            done = await self._write(fabric, lambda c: self._commit(c, commit, packed), facts=True)
+        committed, number = done
         self._shared.newest[fabric] = (plan, program)
+        if base is None:
+            self._shared.bases[fabric] = Base(number, (plan, program), len(body))
         return committed
 
     def _commit(
@@ -97,7 +108,8 @@ class PlanTables(Part):
         connection: sqlite3.Connection,
         commit: _Commit,
         packed: PackedStructure | None = None,
-    ) -> Committed:
+    ) -> tuple[Committed, int]:
+        """The plan as committed, and the number of its base."""
         revision_of(connection, commit.fabric)
         check_epoch(connection, commit.epoch)
         newest = newest_generation(connection, commit.fabric)
@@ -105,11 +117,11 @@ class PlanTables(Part):
             raise StaleGeneration(commit.expected_generation, newest)
         facts = replace(commit.facts, commit_time=self._shared.now())
         digest = self._digest(connection, commit.plan.fabric.structure, packed)
-        _insert(connection, commit, digest, facts)
+        number = _insert(connection, commit, digest, facts)
         bump_facts(connection, commit.fabric)
         drop_unused_structures(connection, self._shared.structures)
-        programmed = _programmed(connection, commit.fabric)
-        return Committed(commit.plan, commit.program, facts, programmed)
+        programmed = self._programmed(connection, commit.fabric)
+        return Committed(commit.plan, commit.program, facts, programmed), number
 
     async def certify(
         self, fabric: str, *, epoch: int, generation: int, certificate: Certificate
@@ -122,22 +134,25 @@ class PlanTables(Part):
         plan, program = replace(committed.plan, certificate=certificate), committed.program
         body = await asyncio.to_thread(pack_plan, plan, program)
 
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: sqlite3.Connection) -> int | None:
             check_epoch(connection, epoch)
             if newest_generation(connection, fabric) != generation:
-                return False
+                return None
+            number = _insert_base(connection, body)
             connection.execute(
-                "UPDATE plans SET body = ? WHERE fabric = ? AND generation = ?",
-                (body, fabric, generation),
+                "UPDATE plans SET body = ?, base = ? WHERE fabric = ? AND generation = ?",
+                (b"", number, fabric, generation),
             )
+            _drop_unused_bases(connection)
             bump_facts(connection, fabric)
-            return True
+            return number
 
-        done = await self._write(fabric, work, facts=True)
+        number = await self._write(fabric, work, facts=True)
         known = self._shared.newest.get(fabric)
-        if done and known is not None and known[1].generation == generation:
+        if number is not None and known is not None and known[1].generation == generation:
             self._shared.newest[fabric] = (plan, program)
-        return done
+            self._shared.bases[fabric] = Base(number, (plan, program), len(body))
+        return number is not None
 
     def _digest(
         self, connection: sqlite3.Connection, structure: Structure, packed: PackedStructure | None
@@ -155,42 +170,83 @@ class PlanTables(Part):
 
     async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
         """See ``PlanStore``."""
-        stored = await self._read(lambda c: self._stored(c, fabric, generation))
+        known, base = self._shared.newest.get(fabric), self._shared.bases.get(fabric)
+        has = (known[1].generation if known else 0, base.id if base else 0)
+        stored = await self._read(lambda c: self._stored(c, fabric, generation, has))
         if stored is None:
             return None
-        known = self._shared.newest.get(fabric)
-        if known is None or known[1].generation != stored.generation:
-            known = await asyncio.to_thread(unpack_plan, stored.body, stored.structure)
-            if not generation:
-                self._shared.newest[fabric] = known
-        return Committed(*known, stored.facts, stored.programmed)
+        if stored.body is None:
+            assert known is not None  # its generation was what is stored
+            return Committed(*known, stored.facts, stored.programmed)
+        found, base = await asyncio.to_thread(_unpacked, stored, base)
+        if not generation:
+            self._shared.newest[fabric] = found
+            if base is not None:
+                self._shared.bases[fabric] = base
+        return Committed(*found, stored.facts, stored.programmed)
 
     def _stored(
-        self, connection: sqlite3.Connection, fabric: str, generation: int
+        self, connection: sqlite3.Connection, fabric: str, generation: int, has: tuple[int, int]
     ) -> _Stored | None:
+        """What the file has of a plan; ``has`` are a generation and a base that are in memory."""
         revision_of(connection, fabric)
+        generation = generation or newest_generation(connection, fabric)
         row = connection.execute(
-            "SELECT generation, body, structure, changed_count, solve_seconds, commit_time "
+            "SELECT structure, base, changed_count, solve_seconds, commit_time "
             "FROM plans WHERE fabric = ? AND generation = ?",
-            (fabric, generation or newest_generation(connection, fabric)),
+            (fabric, generation),
         ).fetchone()
         if row is None:
             return None
-        structure = load_structure(connection, row[2], self._shared.structures)
-        facts = PlanFacts(*row[3:])
-        return _Stored(row[0], row[1], structure, facts, _programmed(connection, fabric))
+        body = base_body = None
+        if generation != has[0]:
+            select = "SELECT body FROM plans WHERE fabric = ? AND generation = ?"
+            body = connection.execute(select, (fabric, generation)).fetchone()[0]
+            if row[1] is not None and row[1] != has[1]:
+                select = "SELECT body FROM plan_bases WHERE id = ?"
+                base_body = connection.execute(select, (row[1],)).fetchone()[0]
+        structure = load_structure(connection, row[0], self._shared.structures)
+        facts, programmed = PlanFacts(*row[2:]), self._programmed(connection, fabric)
+        return _Stored(generation, body, row[1], base_body, structure, facts, programmed)
+
+    def _programmed(self, connection: sqlite3.Connection, fabric: str) -> Mapping[str, Programmed]:
+        """What switches hold; read once, for every commit tells it and they may be thousands."""
+        if fabric not in self._shared.programmed:
+            self._shared.programmed[fabric] = _read_programmed(connection, fabric)
+        return self._shared.programmed[fabric]
 
 
-def _insert(connection: sqlite3.Connection, commit: _Commit, digest: str, facts: PlanFacts) -> None:
-    """Write a plan, and trim the oldest."""
-    generation = commit.program.generation
+def _packed(plan: Plan, program: Program, base: Base | None) -> tuple[bytes, Base | None]:
+    """A plan beside its base, where it is worth that, or whole."""
+    delta = pack_delta(plan, program, base.whole, base.size) if base is not None else None
+    return (pack_plan(plan, program), None) if delta is None else (delta, base)
+
+
+def _unpacked(stored: _Stored, base: Base | None) -> tuple[tuple[Plan, Program], Base | None]:
+    """A plan, and its base; ``base`` is one that is in memory."""
+    assert stored.body is not None  # else there is nothing to do
+    if stored.base is None:
+        return unpack_plan(stored.body, stored.structure), None
+    if stored.base_body is not None:
+        whole = unpack_plan(stored.base_body, stored.structure)
+        base = Base(stored.base, whole, len(stored.base_body))
+    assert base is not None  # it was asked for unless it is in memory
+    return (unpack_delta(stored.body, base.whole) if stored.body else base.whole), base
+
+
+def _insert(connection: sqlite3.Connection, commit: _Commit, digest: str, facts: PlanFacts) -> int:
+    """Write a plan, and trim the oldest; returns the number of its base."""
+    generation, whole = commit.program.generation, commit.base is None
+    base = commit.base.id if commit.base else _insert_base(connection, commit.body)
     connection.execute(
-        "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO plans (fabric, generation, structure, body, base, changed_count, "
+        "solve_seconds, commit_time) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             commit.fabric,
             generation,
             digest,
-            commit.body,
+            b"" if whole else commit.body,
+            base,
             facts.changed_count,
             facts.solve_seconds,
             facts.commit_time,
@@ -200,9 +256,24 @@ def _insert(connection: sqlite3.Connection, commit: _Commit, digest: str, facts:
         "DELETE FROM plans WHERE fabric = ? AND generation <= ?",
         (commit.fabric, generation - KEPT),
     )
+    _drop_unused_bases(connection)
+    return base
 
 
-def _programmed(connection: sqlite3.Connection, fabric: str) -> dict[str, Programmed]:
+def _insert_base(connection: sqlite3.Connection, body: bytes) -> int:
+    cursor = connection.execute("INSERT INTO plan_bases (body) VALUES (?)", (body,))
+    assert cursor.lastrowid is not None  # after an insert it is there
+    return cursor.lastrowid
+
+
+def _drop_unused_bases(connection: sqlite3.Connection) -> None:
+    """Forget the plans that no kept one is a delta of."""
+    connection.execute(
+        "DELETE FROM plan_bases WHERE id NOT IN (SELECT base FROM plans WHERE base IS NOT NULL)"
+    )
+
+
+def _read_programmed(connection: sqlite3.Connection, fabric: str) -> dict[str, Programmed]:
     rows = connection.execute(
         "SELECT switch, epoch, generation, time FROM programmed WHERE fabric = ?", (fabric,)
     )

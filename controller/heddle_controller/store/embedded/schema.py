@@ -15,7 +15,7 @@ from heddle_controller.reconcile.errors import Unusable
 APPLICATION_ID = 0x4844_4C31
 """Tells a file of Heddle from any other SQLite file."""
 
-VERSION = 2
+VERSION = 3
 
 _TABLES = """
 CREATE TABLE leadership (
@@ -121,6 +121,13 @@ CREATE TABLE audit_marks (
     number INTEGER NOT NULL,
     hash BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+""",
+    3: """
+CREATE TABLE plan_bases (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    body BLOB NOT NULL
+) STRICT;
+ALTER TABLE plans ADD COLUMN base INTEGER REFERENCES plan_bases (id);
 """,
 }
 """What brings a file to each number from the one before."""

@@ -1,0 +1,184 @@
+"""A plan as what it has otherwise than an earlier one, its *base*, which is stored whole.
+
+A lost link moves a few of some ten thousand flows. To compress and write the other paths again is
+most of what a commit costs, so a plan of the same flows on the same structure is kept as a delta:
+of every table the rows of the base that are gone, and the rows that stand in the plan instead, with
+where they stand. Nobody says what has changed, both are compared. Deltas do not build on deltas:
+to read a plan takes its base and nothing else. One that has become long is not worth it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.plan import Paths, Plan, starts
+from heddle_controller.model.program import Entries, Program
+from heddle_controller.plan.diff import difference, differing, partners
+from heddle_controller.store.codec.container import DamagedError, pack, unpack
+from heddle_controller.store.codec.plans import ENTRIES, PATHS, certificate_of, meta_of
+
+MOST = 1 / 8
+"""Of the rows of a table, or of the bytes of the base, beyond which a plan is packed whole."""
+
+Whole = tuple[Plan, Program]
+
+
+class _Form(NamedTuple):
+    """Columns of a table of compressed rows."""
+
+    flat: tuple[str, ...]
+    """One element a row."""
+    long: str
+    first: str
+    """Where the elements of ``long`` begin that are of each row."""
+
+
+_PATHS, _ENTRIES = _Form(PATHS, "arcs", "first"), _Form(ENTRIES, "risk_links", "risk_first")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Edit:
+    """What makes the rows of one table into those of another; all that stays keeps its order."""
+
+    gone: Ints
+    """Rows of the old table, ascending."""
+    came: Ints
+    """Rows of the new one, ascending."""
+
+
+def pack_delta(plan: Plan, program: Program, base: Whole, size: int) -> bytes | None:
+    """Bytes of a plan and its program beside the base; None where they are better packed whole.
+
+    ``size`` is how many bytes the base takes.
+    """
+    before, was = base
+    structure = plan.fabric.structure
+    if structure is not before.fabric.structure or not plan.flows.same_as(before.flows):
+        return None
+    columns: dict[str, Any] = {}
+    for name, kind in (("link_state", "links"), ("node_state", "nodes")):
+        old, new = getattr(before.fabric, name), getattr(plan.fabric, name)
+        rows = np.flatnonzero(old != new)
+        columns |= {f"{kind}.rows": rows, f"{kind}.state": new[rows]}
+    for name, old, new in (
+        ("paths", before.paths, plan.paths),
+        ("backups", before.backups, plan.backups),
+    ):
+        edit = _paths_edit(old, new, len(plan.flows))
+        if not _worth(edit, old):
+            return None
+        columns |= _packed(name, _PATHS, edit, new.take(edit.came))
+    entries = program.entries
+    changed = _entries_edit(was.entries, entries)
+    if changed is None or not _worth(changed, was.entries):
+        return None
+    columns |= _packed("entries", _ENTRIES, changed, entries.take(changed.came))
+    packed = pack(meta_of(plan, program), columns)
+    return packed if len(packed) <= MOST * size else None
+
+
+def unpack_delta(packed: bytes, base: Whole) -> Whole:
+    """The plan and its program, of a delta and of its base.
+
+    Raises:
+        DamagedError: the bytes are not what ``pack_delta`` made of a plan beside this base.
+    """
+    meta, columns = unpack(packed)
+    try:
+        return _applied(meta, columns, base)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DamagedError(f"delta of a plan: {error!r}") from error
+
+
+def _worth(edit: _Edit, old: Paths | Entries) -> bool:
+    return len(edit.gone) + len(edit.came) <= MOST * len(old)
+
+
+def _paths_edit(old: Paths, new: Paths, flows: int) -> _Edit:
+    """Flows are all the same or all other: of one that moved every path is written."""
+    other = differing(old, new, flows)
+    return _Edit(np.flatnonzero(other[old.flow]), np.flatnonzero(other[new.flow]))
+
+
+def _entries_edit(old: Entries, new: Entries) -> _Edit | None:
+    """None where entries that stay do not keep their order."""
+    partner = partners(old, new)
+    kept = np.ones(len(new), dtype=np.bool_)
+    kept[difference(old, new, partner)[0]] = False
+    kept[kept] = old.stage[partner[kept]] == new.stage[kept]
+    stays = partner[kept]
+    if (stays[1:] <= stays[:-1]).any():
+        return None
+    gone = np.ones(len(old), dtype=np.bool_)
+    gone[stays] = False
+    return _Edit(np.flatnonzero(gone), np.flatnonzero(~kept))
+
+
+def _packed(name: str, form: _Form, edit: _Edit, some: Paths | Entries) -> dict[str, Any]:
+    """Columns of an edit; ``some`` are the rows that came."""
+    columns = {f"{name}.{one}": getattr(some, one) for one in (*form.flat, form.long)}
+    columns[f"{name}.lengths"] = np.diff(getattr(some, form.first))
+    return columns | {f"{name}.gone": edit.gone, f"{name}.came": edit.came}
+
+
+def _applied(meta: dict[str, Any], columns: Mapping[str, Any], base: Whole) -> Whole:
+    before, was = base
+    states = {}
+    for name, kind in (("link_state", "links"), ("node_state", "nodes")):
+        states[name] = getattr(before.fabric, name).copy()
+        states[name][columns[f"{kind}.rows"]] = columns[f"{kind}.state"]
+    paths = _edited(columns, "paths", _PATHS, before.paths)
+    backups = _edited(columns, "backups", _PATHS, before.backups)
+    plan = replace(
+        before,
+        fabric=Fabric(before.fabric.structure, **states),
+        paths=Paths(**paths),
+        backups=Paths(**backups),
+        certificate=certificate_of(meta),
+        unrouted={int(row): str(reason) for row, reason in meta["unrouted"]},
+        notes=tuple(meta["notes"]),
+    )
+    epoch, generation, intent_version = meta["program"]
+    rows = _edited(columns, "entries", _ENTRIES, was.entries)
+    return plan, Program(epoch, generation, intent_version, Entries(**rows))
+
+
+def _edited(
+    columns: Mapping[str, Any], name: str, form: _Form, old: Paths | Entries
+) -> dict[str, Ints]:
+    """The columns of a table after its edit."""
+    gone, came = columns[f"{name}.gone"], columns[f"{name}.came"]
+    _check(gone, len(old))
+    _check(came, len(old) - len(gone) + len(came))
+    kept = np.ones(len(old), dtype=np.bool_)
+    kept[gone] = False
+    stay = old.take(np.flatnonzero(kept))
+    # Row of the old ones that stay, or behind them of those that came, for each new row.
+    order = np.full(len(stay) + len(came), NONE, dtype=np.int64)
+    order[came] = len(stay) + np.arange(len(came))
+    order[order == NONE] = np.arange(len(stay))
+    result = {
+        one: np.concatenate([getattr(stay, one), columns[f"{name}.{one}"]])[order]
+        for one in form.flat
+    }
+    lengths = np.concatenate([np.diff(getattr(stay, form.first)), columns[f"{name}.lengths"]])
+    begins = starts(lengths)[:-1]
+    bounds = starts(lengths[order])
+    together = np.concatenate([getattr(stay, form.long), columns[f"{name}.{form.long}"]])
+    within = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths[order])
+    return {
+        **result,
+        form.first: bounds,
+        form.long: together[np.repeat(begins[order], lengths[order]) + within],
+    }
+
+
+def _check(rows: Ints, count: int) -> None:
+    """Raises ``ValueError`` for what is no ascending rows of so many."""
+    if len(rows) and (rows[0] < 0 or rows[-1] >= count or (np.diff(rows) <= 0).any()):
+        raise ValueError("rows out of place")

@@ -1,0 +1,147 @@
+"""Plans that differ little from one another are not written again, and come back whole."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric, Ints, State
+from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.program import Entries, Program
+from heddle_controller.plan.revision import entries_after
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import Committed, PlanFacts
+from heddle_controller.solve import Options, Repairer, solve
+from heddle_controller.store.codec.deltas import pack_delta, unpack_delta
+from heddle_controller.store.codec.plans import pack_plan
+from heddle_emulator.topology import three_tier
+from tests.bench.workloads import between_switches, permutations
+from tests.contract.store_worlds import EmbeddedWorld, StoreWorld
+from tests.unit.store.samples import plain
+
+Made = tuple[Plan, Entries]
+
+
+def two_zones() -> Fabric:
+    """128 NICs in each, so that one link is little of the whole."""
+    return three_tier(
+        zones=2, leaves=16, spines=8, nics_per_leaf=8, cores=8, taper=1.0, name="two-zones"
+    )
+
+
+def losses(fabric: Fabric, count: int) -> list[Made]:
+    """A plan of two permutations, and what becomes of it as links go and come."""
+    options = Options()
+    plan = solve(fabric, permutations(fabric, seed=3, sets=2), options=options)
+    made = [(plan, entries_after(plan))]
+    links = np.random.default_rng(5).permutation(np.flatnonzero(between_switches(fabric)))
+    down: dict[int, State] = {}
+    repairer = Repairer(plan, options=options)
+    for turn in range(count):
+        state = State.UP if turn % 3 == 2 else State.DOWN
+        down[int(links[turn - turn % 3 % 2])] = state
+        plan = repairer.repair(fabric.with_links(down), plan.flows)
+        made.append((plan, entries_after(plan, made[-1])))
+    return made
+
+
+async def commit(store: Store, epoch: int, generation: int, made: Made) -> Committed:
+    """As the generation of that number."""
+    plan, entries = made
+    return await store.commit(
+        "f1",
+        epoch=epoch,
+        expected_generation=generation - 1,
+        plan=plan,
+        program=Program(epoch, generation, 1, entries),
+        facts=PlanFacts(),
+    )
+
+
+def same(one: Committed | None, other: Committed) -> bool:
+    """Whether two are equal in every number; their fabrics' structure apart, which is large."""
+    assert one is not None
+    plans = [
+        replace(c.plan, fabric=Fabric(other.plan.fabric.structure, *states(c)))
+        for c in (one, other)
+    ]
+    figures = [
+        (plain(plan), plain(c.program), c.facts)
+        for plan, c in zip(plans, (one, other), strict=True)
+    ]
+    return figures[0] == figures[1]
+
+
+def states(committed: Committed) -> tuple[Ints, Ints]:
+    """Of links and nodes."""
+    return committed.plan.fabric.link_state, committed.plan.fabric.node_state
+
+
+async def test_plans_after_losses(world: StoreWorld) -> None:
+    """Each comes back as it was committed, by its generation too, also in the next process."""
+    store = await world.open()
+    await store.put_fabric("f1", two_zones())
+    epoch = await store.acquire_leadership("c1")
+    made = losses((await store.intent("f1")).fabric, 12)
+    done: list[Committed] = []
+    for row, one in enumerate(made):
+        if row in (4, 9):
+            await store.close()
+            store = await world.open()
+            assert same(await store.committed("f1"), done[-1])
+            epoch = await store.acquire_leadership("c2")
+        done.append(await commit(store, epoch, row + 1, one))
+        assert same(await store.committed("f1"), done[-1])
+        for before in done[-4:]:
+            assert same(await store.committed("f1", before.generation), before)
+        if row == 6:
+            better = Certificate(1.0, 0.5, "lp")
+            assert await store.certify("f1", epoch=epoch, generation=row + 1, certificate=better)
+            done[-1] = replace(done[-1], plan=replace(done[-1].plan, certificate=better))
+            assert same(await store.committed("f1"), done[-1])
+    await store.close()
+
+
+async def test_a_lost_link_is_little_to_write(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The file gets a small part of what a whole plan takes, and keeps no base for nothing."""
+    world = EmbeddedWorld(tmp_path_factory.mktemp("store"))
+    store = await world.open()
+    await store.put_fabric("f1", two_zones())
+    epoch = await store.acquire_leadership("c1")
+    made = losses((await store.intent("f1")).fabric, 5)
+    for row, one in enumerate(made):
+        await commit(store, epoch, row + 1, one)
+    with closing(sqlite3.connect(world.path)) as connection:
+        rows = connection.execute("SELECT length(body) FROM plans").fetchall()
+        bases = connection.execute("SELECT length(body) FROM plan_bases").fetchall()
+    whole = len(pack_plan(made[0][0], Program(epoch, 1, 1, made[0][1])))
+    assert bases == [(whole,)]
+    assert all(0 < size < whole / 8 for (size,) in rows)
+    other = made[0][0].flows.with_qps(2)  # nothing is a delta of a plan of other flows
+    plan = solve(made[0][0].fabric, other, options=Options())
+    await commit(store, epoch, len(made) + 1, (plan, entries_after(plan)))
+    with closing(sqlite3.connect(world.path)) as connection:
+        assert len(connection.execute("SELECT id FROM plan_bases").fetchall()) == 2
+    await store.close()
+
+
+@pytest.mark.parametrize("turn", range(1, 7))
+def test_a_delta_comes_back(turn: int) -> None:
+    """Of any of these plans beside the first, and of one beside itself."""
+    made = losses(two_zones(), 6)
+    base = made[0][0], Program(1, 1, 1, made[0][1])
+    for plan, entries in (made[0], made[turn]):
+        program = Program(2, 1 + turn, 5, entries)
+        packed = pack_delta(plan, program, base, 1 << 30)
+        assert packed is not None
+        found = unpack_delta(packed, base)
+        assert plain((found[0].paths, found[0].backups, found[0].certificate, found[1])) == plain(
+            (plan.paths, plan.backups, plan.certificate, program)
+        )
+        assert plain(found[0].fabric.link_state) == plain(plan.fabric.link_state)
+        assert found[0].unrouted == plan.unrouted
+    assert pack_delta(*base, base, 8) is None, "it is not worth it"

@@ -6,6 +6,7 @@ Those of hypothesis can be run again; of a program that was given up, what it ha
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 from collections.abc import Generator, Iterator
 
@@ -24,7 +25,13 @@ settings.load_profile("house")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose hypothesis' seed here unless one was given, so that the header can name it."""
+    """Choose hypothesis' seed here unless one was given, so that the header can name it.
+
+    Ctrl-C is heard also in the background of a shell, which would have all programs ignore it
+    that tests start and interrupt.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = random.randrange(2**32)
 

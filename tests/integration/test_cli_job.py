@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 from heddle_controller.reconcile.records import JobFacts, JobState
-from tests.integration.operating import Operator, operating
+from tests.integration.operating import Operator, operating, printed
+from tests.waiting import until
 
 JOBS = """\
 - job: red
@@ -89,13 +90,13 @@ async def test_a_watch_waits_until_all_are_programmed(tmp_path: Path) -> None:
         await o.s.put_fabric()
         await o.does("job", "submit", jobs_file(tmp_path))
         watching = asyncio.create_task(
-            o.does("job", "watch", "--until", "programmed", "--seconds", "20")
+            o.does("job", "watch", "--until", "programmed", "--seconds", "60")
         )
-        await asyncio.sleep(0.2)
+        await until(lambda: printed().count("ACCEPTED") == 2, "both")
         await tell(o, JobState.PLANNED, "red", "blue")
-        await asyncio.sleep(0.2)
+        await until(lambda: printed().count("PLANNED") == 2, "both to be planned")
         await tell(o, JobState.PROGRAMMED, "red")
-        await asyncio.sleep(0.2)
+        await until(lambda: "red PROGRAMMED" in printed(), "the one to be programmed")
         assert not watching.done()
         await tell(o, JobState.PROGRAMMED, "blue")
         done = await watching

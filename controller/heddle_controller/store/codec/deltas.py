@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,24 @@ MOST = 1 / 8
 """Of the rows of a table, or of the bytes of the base, beyond which a plan is packed whole."""
 
 Whole = tuple[Plan, Program]
+
+
+Name = TypeVar("Name", int, str)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base(Generic[Name]):
+    """A plan that a store has whole, and that later ones are compared with."""
+
+    id: Name
+    """Of the stored plan, as the store has it."""
+    whole: Whole
+    size: int
+    """Bytes it takes there."""
+
+    def pack(self, plan: Plan, program: Program) -> bytes | None:
+        """See ``pack_delta``."""
+        return pack_delta(plan, program, self.whole, self.size)
 
 
 class _Form(NamedTuple):

@@ -15,6 +15,7 @@ from heddle_controller.model.program import Program
 from heddle_controller.reconcile.records import Programmed, Request
 from heddle_controller.store.changes import Changes
 from heddle_controller.store.codec.audit import Change
+from heddle_controller.store.codec.deltas import Base
 from heddle_controller.store.embedded.audit_rows import KEPT, note
 from heddle_controller.store.embedded.database import Database, Work
 from heddle_controller.store.embedded.reporters import Observations
@@ -22,17 +23,6 @@ from heddle_controller.store.embedded.reporters import Observations
 Answer = TypeVar("Answer")
 
 NOBODY = Request()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Base:
-    """A plan that is stored whole, and that later ones are compared with."""
-
-    id: int
-    """In its table."""
-    whole: tuple[Plan, Program]
-    size: int
-    """Bytes in the file."""
 
 
 class Turn:
@@ -61,7 +51,7 @@ class Shared:
     observations: Observations = field(default_factory=Observations)
     newest: dict[str, tuple[Plan, Program]] = field(default_factory=dict)
     """The newest plan read or committed, by fabric."""
-    bases: dict[str, Base] = field(default_factory=dict)
+    bases: dict[str, Base[int]] = field(default_factory=dict)
     """Of the newest plan, by fabric; absent where it is not known."""
     programmed: dict[str, dict[str, Programmed]] = field(default_factory=dict)
     """By fabric and switch, as in the file; touched in the store's thread only."""

@@ -18,11 +18,11 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.errors import StaleGeneration
 from heddle_controller.reconcile.records import Committed, PlanFacts, Programmed
-from heddle_controller.store.codec.deltas import pack_delta, unpack_delta
+from heddle_controller.store.codec.deltas import Base, unpack_delta
 from heddle_controller.store.codec.plans import pack_plan, unpack_plan
 from heddle_controller.store.codec.structure import PackedStructure, pack_structure
 from heddle_controller.store.embedded.leadership import check_epoch
-from heddle_controller.store.embedded.part import Base, Part
+from heddle_controller.store.embedded.part import Part
 from heddle_controller.store.embedded.rows import (
     bump_facts,
     drop_unused_structures,
@@ -50,7 +50,7 @@ class _Commit:
     program: Program
     facts: PlanFacts
     body: bytes
-    base: Base | None
+    base: Base[int] | None
     """What ``body`` is a delta of; None where it is whole."""
 
 
@@ -216,13 +216,15 @@ class PlanTables(Part):
         return self._shared.programmed[fabric]
 
 
-def _packed(plan: Plan, program: Program, base: Base | None) -> tuple[bytes, Base | None]:
+def _packed(plan: Plan, program: Program, base: Base[int] | None) -> tuple[bytes, Base[int] | None]:
     """A plan beside its base, where it is worth that, or whole."""
-    delta = pack_delta(plan, program, base.whole, base.size) if base is not None else None
+    delta = base.pack(plan, program) if base is not None else None
     return (pack_plan(plan, program), None) if delta is None else (delta, base)
 
 
-def _unpacked(stored: _Stored, base: Base | None) -> tuple[tuple[Plan, Program], Base | None]:
+def _unpacked(
+    stored: _Stored, base: Base[int] | None
+) -> tuple[tuple[Plan, Program], Base[int] | None]:
     """A plan, and its base; ``base`` is one that is in memory."""
     assert stored.body is not None  # else there is nothing to do
     if stored.base is None:

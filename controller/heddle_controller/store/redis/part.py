@@ -30,6 +30,7 @@ from heddle_controller.reconcile.errors import (
 from heddle_controller.reconcile.records import Request, Versions
 from heddle_controller.store.changes import Changes
 from heddle_controller.store.codec.container import DamagedError
+from heddle_controller.store.codec.deltas import Base
 from heddle_controller.store.codec.structure import unpack_structure
 from heddle_controller.store.common.reporters import Reporter
 from heddle_controller.store.redis.blobs import Blobs
@@ -110,6 +111,8 @@ class Shared:
     """By blob."""
     plans: dict[str, tuple[str, Plan, Program]] = field(default_factory=dict)
     """The newest plan read or committed, and its blob, by fabric."""
+    bases: dict[str, Base[str]] = field(default_factory=dict)
+    """Of the newest plan, by fabric and named by its blob; absent where it is not known."""
     journal: Journal = field(default_factory=Journal)
     recoveries: list[Recovery] = field(default_factory=list)
     terms: dict[int, Term] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 A plan is written beside the fabric first, however long that takes; the commit is the
 small change that makes the fabric point at it, refused if the epoch or the generation
-has moved on. The newest plan of each fabric is kept in memory.
+has moved on. The newest plan of each fabric is kept in memory, and so is its base: most
+plans are written as what they have otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.errors import StaleEpoch, StaleGeneration
 from heddle_controller.reconcile.records import Committed, PlanFacts, Programmed
+from heddle_controller.store.codec.deltas import Base, unpack_delta
 from heddle_controller.store.codec.plans import pack_plan, unpack_plan
 from heddle_controller.store.codec.structure import pack_structure
 from heddle_controller.store.redis.change import FACTS, Blob, Change, drop, new_token, put
@@ -41,9 +43,19 @@ class _Row:
     changed_count: int
     solve_seconds: float
     commit_time: float
+    base: str = ""
+    """Blob of the plan that ``blob`` is a delta of; empty where it is whole."""
+
+    def blobs(self) -> tuple[str, ...]:
+        """All that it points at."""
+        return (self.blob, self.structure, *([self.base] if self.base else []))
 
     def facts(self) -> PlanFacts:
         return PlanFacts(self.changed_count, self.solve_seconds, self.commit_time)
+
+
+class _UnknownBaseError(Exception):
+    """The newest plan that the store has is no delta of what we took for its base."""
 
 
 class PlanPart(Part):
@@ -65,27 +77,54 @@ class PlanPart(Part):
                 f"program of epoch {program.epoch}, generation {program.generation} committed "
                 f"with epoch {epoch} after generation {expected_generation}"
             )
-        body = await asyncio.to_thread(pack_plan, plan, program)
+        made = Committed(plan, program, facts, {})
+        done = await self._commit_delta(fabric, made)
+        if done is None:
+            body = await asyncio.to_thread(pack_plan, plan, program)
+            done, blob = await self._commit(fabric, made, body, "")
+            self._shared.bases[fabric] = Base(blob, (plan, program), len(body))
+        programmed = _programmed_of(self._shared.mirror.view(fabric))
+        return Committed(plan, program, done, programmed)
+
+    async def _commit_delta(self, fabric: str, made: Committed) -> PlanFacts | None:
+        """Write a plan beside its base; None where it has to be written whole."""
+        base = self._shared.bases.get(fabric)
+        delta = await asyncio.to_thread(base.pack, made.plan, made.program) if base else None
+        if base is None or delta is None:
+            return None
+        try:
+            return (await self._commit(fabric, made, delta, base.id))[0]
+        except _UnknownBaseError:
+            return None
+
+    async def _commit(
+        self, fabric: str, made: Committed, body: bytes, base: str
+    ) -> tuple[PlanFacts, str]:
+        """Write a plan, ``body`` being a delta of ``base`` or whole; its facts, and its blob."""
+        plan, program = made.plan, made.program
         blob = Blob(f"plan-{new_token()}", body)
         digest, structure = await self._named(plan.fabric.structure, fabric)
 
         def decide(given: View | None) -> tuple[Change, PlanFacts]:
             view = known(given, fabric)
-            self._check_epoch(epoch)
+            self._check_epoch(program.epoch)
             newest = view.number(GENERATION)
-            if newest != expected_generation:
-                raise StaleGeneration(expected_generation, newest)
+            if newest != program.generation - 1:
+                raise StaleGeneration(program.generation - 1, newest)
+            if base and not _stands_on(view, newest, base):
+                raise _UnknownBaseError
             meta = meta_of(view)
             on = Blob(meta.blob, None) if meta.digest == digest else structure
             now = self._shared.now()
-            row = _Row(blob.id, on.id, digest, facts.changed_count, facts.solve_seconds, now)
-            change = _commit(view, program, row, (blob, on))
-            return replace(change, epoch=epoch, time=now), row.facts()
+            facts = replace(made.facts, commit_time=now)
+            row = _Row(blob.id, on.id, digest, facts.changed_count, facts.solve_seconds, now, base)
+            keep = (blob, on, *([Blob(base, None)] if base else []))
+            change = _change(view, program, row, keep)
+            return replace(change, epoch=program.epoch, time=now), facts
 
         done = await self._write(fabric, NO_ASK, decide)
         self._shared.plans[fabric] = (blob.id, plan, program)
-        programmed = _programmed_of(self._shared.mirror.view(fabric))
-        return Committed(plan, program, done, programmed)
+        return done, blob.id
 
     async def _named(self, structure: Structure, fabric: str) -> tuple[str, Blob]:
         """The digest of a structure, by identity where it is known: hashing one takes long.
@@ -125,12 +164,15 @@ class PlanPart(Part):
             change = Change(fabric, "n", guards, epoch=epoch, time=self._shared.now())
             if row is None or view.number(GENERATION) != generation:
                 return change, False
-            ops = (put(field, orjson.dumps(replace(row, blob=blob.id))),)
-            return replace(change, kind=FACTS, ops=ops, keep=(blob,), drop=(row.blob,)), True
+            after = replace(row, blob=blob.id, base="")
+            gone = tuple(one for one in row.blobs() if one != row.structure)
+            ops = (put(field, orjson.dumps(after)),)
+            return replace(change, kind=FACTS, ops=ops, keep=(blob,), drop=gone), True
 
         done = await self._write(fabric, NO_ASK, decide)
         if done and self._shared.plans[fabric][2].generation == generation:
             self._shared.plans[fabric] = (blob.id, plan, program)
+            self._shared.bases[fabric] = Base(blob.id, (plan, program), len(body))
         return done
 
     async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
@@ -155,12 +197,29 @@ class PlanPart(Part):
         body = await self._shared.blobs.read(row.blob)
         if structure is None or body is None:
             return None
-        with self._sound():
-            plan, program = await asyncio.to_thread(unpack_plan, body, structure)
+        base = self._shared.bases.get(fabric)
+        if row.base and (base is None or base.id != row.base):
+            whole = await self._shared.blobs.read(row.base)
+            if whole is None:
+                return None
+            base = await self._base(row.base, whole, structure)
+        elif not row.base:
+            base = await self._base(row.blob, body, structure)
+        assert base is not None  # whichever of the three it is
+        plan, program = base.whole
+        if row.base:
+            with self._sound():
+                plan, program = await asyncio.to_thread(unpack_delta, body, base.whole)
         if newest:
             self._shared.plans[fabric] = (row.blob, plan, program)
+            self._shared.bases[fabric] = base
             self._forget_structures()
         return plan, program
+
+    async def _base(self, blob: str, body: bytes, structure: Structure) -> Base[str]:
+        with self._sound():
+            whole = await asyncio.to_thread(unpack_plan, body, structure)
+        return Base(blob, whole, len(body))
 
     def _forget_structures(self) -> None:
         """Let go of structures that no fabric and no kept plan stands on."""
@@ -173,7 +232,7 @@ class PlanPart(Part):
             del self._shared.structures[digest]
 
 
-def _commit(view: View, program: Program, row: _Row, keep: tuple[Blob, ...]) -> Change:
+def _change(view: View, program: Program, row: _Row, keep: tuple[Blob, ...]) -> Change:
     """Makes a plan the newest, and drops the oldest."""
     generation = program.generation
     old = {name: _row(view, int(name)) for name in view.names(PLAN)}
@@ -189,8 +248,14 @@ def _commit(view: View, program: Program, row: _Row, keep: tuple[Blob, ...]) -> 
         guards=((GENERATION, view.raw(GENERATION)),),
         ops=tuple(ops),
         keep=keep,
-        drop=tuple(blob for one in gone.values() for blob in (one.blob, one.structure)),
+        drop=tuple(blob for one in gone.values() for blob in one.blobs()),
     )
+
+
+def _stands_on(view: View, generation: int, base: str) -> bool:
+    """Whether a plan is this one or a delta of it, so that it is there and will be."""
+    row = _row(view, generation)
+    return row is not None and base == (row.base or row.blob)
 
 
 def _row(view: View, generation: int) -> _Row | None:

@@ -7,16 +7,21 @@ utilisation if the QPs in question used it; a path is as good as its worst arc.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.load import phased_loads
+from heddle_controller.model.plan import Plan
 from heddle_controller.model.reach import UNREACHED
 from heddle_controller.model.underlay import Underlay, underlay
+from heddle_controller.plan.uses import Uses
+
+Cost = Callable[[Ints], Floats]
+"""Of arcs, each by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +35,8 @@ class Choice:
     """The least worst cost that any of them has."""
 
 
-def choice(plan: Plan, flow: int, allowed: Bools, cost: Floats) -> Choice:
-    """The shortest paths of a flow over the arcs allowed."""
+def choice(plan: Plan, flow: int, allowed: Bools, cost: Cost) -> Choice:
+    """The shortest paths of a flow over the arcs allowed; only these are asked what they cost."""
     structure = plan.fabric.structure
     source, destination = int(plan.flows.source[flow]), int(plan.flows.destination[flow])
     ways = underlay(structure, allowed)
@@ -40,7 +45,7 @@ def choice(plan: Plan, flow: int, allowed: Bools, cost: Floats) -> Choice:
     arcs, hops = first, 0
     while len(arcs):
         hops += 1
-        reached = _step(structure.tail[arcs], structure.head[arcs], cost[arcs], reached)
+        reached = _step(structure.tail[arcs], structure.head[arcs], cost(arcs), reached)
         nexts = [ways.next_hops(node, destination) for node in reached if node != destination]
         arcs = np.concatenate([*nexts, np.empty(0, dtype=np.int64)])
     count, best = reached.get(destination, (0, 0.0))
@@ -72,29 +77,40 @@ def _step(
     return found
 
 
-def cost_of(plan: Plan, path: int, loads: Floats) -> Floats:
-    """Utilisation each arc would have with the QPs of one path on it instead, shape (arcs,).
+def free(arcs: Ints) -> Floats:
+    """The cost where only the number of paths is asked for: none."""
+    return np.zeros(len(arcs))
 
-    ``loads`` are the plan's, of each arc. Only what the flow's own job puts on arcs is summed up
-    anew, and of a flow that may run at any time not even that.
+
+def cost_of(plan: Plan, path: int, uses: Uses) -> Cost:
+    """Utilisation that arcs would have with the QPs of one path on them instead.
+
+    Only what the flow's own job puts on the arcs in question is summed up anew, and of a flow
+    that may run at any time not even that.
     """
-    flow = int(plan.paths.flow[path])
-    if plan.flows.phase[flow] == ANY_PHASE:
-        gbps = float(plan.paths.gbps(plan.flows)[path])
-        moved = loads + gbps
-        moved[plan.paths.of(path)] -= gbps
-        return utilization(plan.fabric, moved)
-    arcs, own = len(loads), plan.flows.job[plan.paths.flow] == plan.flows.job[flow]
-    before = plan.paths.take(np.flatnonzero(own))
-    own[path] = False
-    rest = plan.paths.take(np.flatnonzero(own))
-    # Arcs do not depend on each other, so a path over all of them asks all at once.
-    everywhere = Paths(
-        flow=np.append(rest.flow, flow),
-        first_qp=np.append(rest.first_qp, plan.paths.first_qp[path]),
-        last_qp=np.append(rest.last_qp, plan.paths.last_qp[path]),
-        first=np.append(rest.first, rest.first[-1] + arcs),
-        arcs=np.concatenate([rest.arcs, np.arange(arcs, dtype=np.int64)]),
-    )
-    change = arc_loads(arcs, plan.flows, everywhere) - arc_loads(arcs, plan.flows, before)
-    return utilization(plan.fabric, loads + change)
+    flow, gbps = int(plan.paths.flow[path]), plan.paths.gbps(plan.flows)
+    capacity = plan.fabric.structure.capacity
+
+    def steady(arcs: Ints) -> Floats:
+        moved = uses.loads[arcs] + gbps[path]
+        moved[np.isin(arcs, plan.paths.of(path))] -= gbps[path]
+        utilization: Floats = moved / capacity[arcs]
+        return utilization
+
+    def phased(arcs: Ints) -> Floats:
+        place, row = uses.of(arcs)
+        own = plan.flows.job[plan.paths.flow[row]] == plan.flows.job[flow]
+        before = _summed(place[own], row[own], len(arcs))
+        own &= row != path
+        every = np.arange(len(arcs))
+        after = _summed(
+            np.append(place[own], every), np.append(row[own], np.full(len(arcs), path)), len(arcs)
+        )
+        utilization: Floats = (uses.loads[arcs] + after - before) / capacity[arcs]
+        return utilization
+
+    def _summed(place: Ints, row: Ints, count: int) -> Floats:
+        of = plan.paths.flow[row]
+        return phased_loads(count, place, gbps[row], plan.flows.job[of], plan.flows.phase[of])
+
+    return steady if plan.flows.phase[flow] == ANY_PHASE else phased

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints, State
-from heddle_controller.model.load import arc_loads
+from heddle_controller.model.fabric import Ints, State
 from heddle_controller.model.plan import Plan
-from heddle_controller.plan.choices import Choice, choice, cost_of
+from heddle_controller.plan.choices import Choice, choice, cost_of, free
+from heddle_controller.plan.uses import Uses, uses_of
 
 SHARERS_TOLD = 5
 _EQUAL = 1e-9
@@ -53,38 +53,37 @@ class Explanation:
     """Shortest paths over links that take new paths."""
 
 
-def explain(plan: Plan, flow_row: int, loads: Floats | None = None) -> Explanation:
+def explain(plan: Plan, flow_row: int, uses: Uses | None = None) -> Explanation:
     """Explain one flow, by its row in the plan's flows.
 
-    ``loads`` are those of the plan's arcs, where they are known already.
+    ``uses`` are the plan's, where they are known already.
     """
-    paths = np.flatnonzero(plan.paths.flow == flow_row)
-    if loads is None:
-        loads = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
-    hops = [hop for at, path in enumerate(paths.tolist()) for hop in _hops(plan, at, path, loads)]
-    blank = np.zeros(len(loads))
-    now = choice(plan, flow_row, plan.fabric.plannable, blank)
-    healthy = choice(plan, flow_row, np.ones(len(loads), dtype=np.bool_), blank)
+    uses = uses or uses_of(plan)
+    paths = np.arange(*np.searchsorted(plan.paths.flow, [flow_row, flow_row + 1]))
+    hops = [hop for at, path in enumerate(paths.tolist()) for hop in _hops(plan, at, path, uses)]
+    now = healthy = choice(plan, flow_row, plan.fabric.plannable, free)
+    if not plan.fabric.plannable.all():
+        everywhere = np.ones(len(plan.fabric.plannable), dtype=np.bool_)
+        healthy = choice(plan, flow_row, everywhere, free)
     reasons = [
         *_unrouted(plan, flow_row, len(paths)),
         *(
             text
             for at, path in enumerate(paths.tolist())
-            for text in _path(plan, at, path, hops, loads)
+            for text in _path(plan, at, path, hops, uses)
         ),
         *_fabric(now, healthy),
     ]
     return Explanation(flow_row, tuple(paths.tolist()), tuple(hops), tuple(reasons), now.count)
 
 
-def _hops(plan: Plan, at: int, path: int, loads: Floats) -> Iterator[HopLoad]:
+def _hops(plan: Plan, at: int, path: int, uses: Uses) -> Iterator[HopLoad]:
     capacity = plan.fabric.structure.capacity
-    owner = plan.paths.flow[plan.paths.owner()]
     own = plan.paths.flow[path]
     for arc in plan.paths.of(path).tolist():
-        users = np.unique(owner[plan.paths.arcs == arc])
+        users = np.unique(plan.paths.flow[uses.of(np.array([arc]))[1]])
         others = tuple(users[users != own].tolist())
-        yield HopLoad(at, arc, float(loads[arc]), float(capacity[arc]), others)
+        yield HopLoad(at, arc, float(uses.loads[arc]), float(capacity[arc]), others)
 
 
 def _unrouted(plan: Plan, flow: int, paths: int) -> Iterator[str]:
@@ -93,7 +92,7 @@ def _unrouted(plan: Plan, flow: int, paths: int) -> Iterator[str]:
         yield f"{plan.flows.ids[flow]} has no path: {reason}."
 
 
-def _path(plan: Plan, at: int, path: int, hops: Sequence[HopLoad], loads: Floats) -> Iterator[str]:
+def _path(plan: Plan, at: int, path: int, hops: Sequence[HopLoad], uses: Uses) -> Iterator[str]:
     """What one path is, how full, what else there was, and what happens if it breaks."""
     worst = max((hop for hop in hops if hop.path == at), key=lambda hop: hop.utilization)
     qps = plan.paths.qp_count[path]
@@ -103,7 +102,7 @@ def _path(plan: Plan, at: int, path: int, hops: Sequence[HopLoad], loads: Floats
         f"is {_label(plan, worst.arc)}, {worst.load_gbps:g} of {worst.capacity_gbps:g} Gbit/s, "
         f"{_shared(plan, worst)}."
     )
-    yield _compared(plan, path, worst.utilization, loads)
+    yield _compared(plan, path, worst.utilization, uses)
     yield _drained(plan, path) or _backup(plan, path)
 
 
@@ -129,10 +128,10 @@ def _shared(plan: Plan, hop: HopLoad) -> str:
     return f"shared with {', '.join(named)}" + (f" and {more} more" if more else "")
 
 
-def _compared(plan: Plan, path: int, worst: float, loads: Floats) -> str:
+def _compared(plan: Plan, path: int, worst: float, uses: Uses) -> str:
     """The path beside the shortest ones there are."""
     flow, length = int(plan.paths.flow[path]), len(plan.paths.of(path))
-    offered = choice(plan, flow, plan.fabric.plannable, cost_of(plan, path, loads))
+    offered = choice(plan, flow, plan.fabric.plannable, cost_of(plan, path, uses))
     if not offered.count:
         return "No path avoids links that are down or drained; it stays until there is one."
     if length > offered.hops:

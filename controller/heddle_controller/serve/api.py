@@ -80,7 +80,7 @@ class Api:
         self._gateway = rooms.gateway
         self._changes = Changes(store)
         self._rates = RateBook()
-        indexes = FlowIndexes(store)
+        self._indexes = indexes = FlowIndexes(store)
         counters = CounterBook(indexes, self._rates, rooms.meter)
         links = self.links = LinkBook(rooms.meter)  # has to be told what other replicas hear
         fabric = FabricService(store, rooms.intake, self._changes, links.unwell)
@@ -134,6 +134,7 @@ class Api:
         """Answer calls; health is NOT_SERVING until ``set_serving``."""
         self._tasks = [
             asyncio.create_task(self._changes.run(), name="serve changes"),
+            asyncio.create_task(self._indexes.run(), name="index plans"),
             asyncio.create_task(self.introductions.run(), name="introduce agents"),
             asyncio.create_task(self._overlays.run(), name="overlay"),
             asyncio.create_task(log_marks(self._store), name="audit marks"),

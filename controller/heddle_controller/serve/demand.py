@@ -21,7 +21,7 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
 from heddle_controller.serve.errors import exhausted
-from heddle_controller.serve.flow_index import FlowIndexes
+from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.rates import RateBook, Rates
 from heddle_controller.serve.request import request_of
@@ -82,7 +82,7 @@ class DemandService(DemandServiceServicer):
         first = part.row(record.etag)
         last = min(first + part.size, len(record.demands))
         return pb.ListDemandsResponse(
-            demands=[codec.demand_to_pb(record.demands, row) for row in range(first, last)],
+            demands=await asyncio.to_thread(_demands, record.demands, first, last),
             next_page_token=part.token(last, record.etag) if last < len(record.demands) else "",
         )
 
@@ -117,17 +117,8 @@ class DemandService(DemandServiceServicer):
 
     async def _known(self, fabric: str, batch: pb.RateBatch) -> tuple[Rates, int]:
         """The rates of flows that the newest plan holds, and how many others there are."""
-        _check_batch(batch)
         index = await self._indexes.of(fabric)
-        known = index.rows if index else {}
-        kept = [row for row, flow in enumerate(batch.flows) if flow in known]
-        rates = Rates(
-            time=common.time_from_pb(batch.time, "batch.time"),
-            interval=batch.interval_seconds,
-            flows=tuple(batch.flows[row] for row in kept),
-            gbps=np.array(batch.rates_gbps, dtype=np.float64)[kept],
-        )
-        return rates, len(batch.flows) - len(kept)
+        return await asyncio.to_thread(_rates_from_pb, batch, index)
 
     @override
     async def WatchRates(
@@ -144,6 +135,23 @@ class DemandService(DemandServiceServicer):
                     flows=rates.flows,
                     rates_gbps=rates.gbps.tolist(),
                 )
+
+
+def _demands(demands: Demands, first: int, last: int) -> list[pb.FlowDemand]:
+    return [codec.demand_to_pb(demands, row) for row in range(first, last)]
+
+
+def _rates_from_pb(batch: pb.RateBatch, index: FlowIndex | None) -> tuple[Rates, int]:
+    _check_batch(batch)
+    known = index.rows if index else {}
+    kept = [row for row, flow in enumerate(batch.flows) if flow in known]
+    rates = Rates(
+        time=common.time_from_pb(batch.time, "batch.time"),
+        interval=batch.interval_seconds,
+        flows=tuple(batch.flows[row] for row in kept),
+        gbps=np.array(batch.rates_gbps, dtype=np.float64)[kept],
+    )
+    return rates, len(batch.flows) - len(kept)
 
 
 def _check_batch(batch: pb.RateBatch) -> None:

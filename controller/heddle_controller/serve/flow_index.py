@@ -7,12 +7,16 @@ every batch of rates asks.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_controller.model.load import arc_loads
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Plan
+from heddle_controller.plan.uses import Uses, uses_of
+from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import Committed
 
@@ -20,30 +24,67 @@ PORTS = 65536
 LATELY_SECONDS = 0.5
 """How old the newest plan that ``lately`` knows of may be."""
 
+PACE = 0.1
+"""Least seconds between two questions whether there is a newer plan."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ports:
+    """The source ports of flows, and the flows sorted by pair of NICs and port."""
+
+    first: Ints
+    """Of QP 0 of each flow."""
+    order: Ints
+    """Flow rows."""
+    code: Ints
+    """Pair and first port, in that order; ascending."""
+    end: Ints
+    """Likewise, behind the last port."""
+
+    @classmethod
+    def of(cls, flows: Flows, nodes: int) -> Ports:
+        """Those of a plan's flows; ``nodes`` is the fabric's node count."""
+        first = flows.source_ports()
+        code = (flows.source * nodes + flows.destination) * PORTS + first
+        order = np.argsort(code)
+        return cls(first, order, code[order], (code + flows.qps)[order])
+
 
 class FlowIndex:
     """Flows of one plan, found by id or by the identity of their packets."""
 
-    def __init__(self, committed: Committed) -> None:
+    def __init__(self, committed: Committed, before: FlowIndex | None = None) -> None:
+        """``before`` is the index of an earlier plan; what was asked of it is made at once."""
         self.generation = committed.generation
         self.plan = committed.plan
-        flows = self.plan.flows
-        self.ports = flows.source_ports()
+        same = before is not None and before.is_of(self.plan)
+        known = before if same else None
+        self.by_port = (
+            known.by_port if known else Ports.of(self.plan.flows, self.plan.fabric.node_count)
+        )
+        self.ports = self.by_port.first
         """Source port of QP 0 of each flow."""
-        code = self.pairs(flows.source, flows.destination) * PORTS + self.ports
-        self._order = np.argsort(code)
-        self._code = code[self._order]
-        self._end = (code + flows.qps)[self._order]
+        asked = vars(before) if before else {}
+        if known and "rows" in asked:
+            self.rows = known.rows
+        for name in ("rows", "uses"):
+            if name in asked:
+                getattr(self, name)
+
+    def is_of(self, plan: Plan) -> bool:
+        """Whether a plan is for the same flows between the same rows."""
+        mine = self.plan
+        return mine.fabric.structure is plan.fabric.structure and mine.flows.same_as(plan.flows)
 
     @cached_property
     def rows(self) -> dict[str, int]:
-        """Flow row by id."""
+        """Flow row by id; to be asked for in a thread, as the first time takes a while."""
         return {flow: row for row, flow in enumerate(self.plan.flows.ids)}
 
     @cached_property
-    def loads(self) -> Floats:
-        """Load of each arc, Gbit/s."""
-        return arc_loads(len(self.plan.fabric.structure.tail), self.plan.flows, self.plan.paths)
+    def uses(self) -> Uses:
+        """Who uses which arc; likewise."""
+        return uses_of(self.plan)
 
     def pairs(self, source: Ints, destination: Ints) -> Ints:
         """One number for each pair of node rows."""
@@ -57,21 +98,22 @@ class FlowIndex:
         """
         exact = np.flatnonzero(port > 0)
         code = pair[exact] * PORTS + port[exact]
-        at = np.searchsorted(self._code, code, side="right") - 1
-        hit = (at >= 0) & (code < self._end[at]) if len(self._code) else np.zeros(len(at), bool)
+        known = self.by_port
+        at = np.searchsorted(known.code, code, side="right") - 1
+        hit = (at >= 0) & (code < known.end[at]) if len(known.code) else np.zeros(len(at), bool)
         elements, rows, shares = self._any_port(pair, np.flatnonzero(port == 0))
         return (
             np.concatenate([exact[hit], elements]),
-            np.concatenate([self._order[at[hit]], rows]),
+            np.concatenate([self.by_port.order[at[hit]], rows]),
             np.concatenate([np.ones(int(hit.sum())), shares]),
         )
 
     def _any_port(self, pair: Ints, elements: Ints) -> tuple[Ints, Ints, Floats]:
-        first = np.searchsorted(self._code, pair[elements] * PORTS)
-        last = np.searchsorted(self._code, (pair[elements] + 1) * PORTS)
+        first = np.searchsorted(self.by_port.code, pair[elements] * PORTS)
+        last = np.searchsorted(self.by_port.code, (pair[elements] + 1) * PORTS)
         counts = last - first
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = self._order[np.repeat(first, counts) + within]
+        rows = self.by_port.order[np.repeat(first, counts) + within]
         owner = np.repeat(np.arange(len(elements)), counts)
         gbps = self.plan.flows.gbps[rows]
         total = np.bincount(owner, weights=gbps, minlength=len(elements))
@@ -86,6 +128,10 @@ class FlowIndexes:
         self._kept: dict[str, FlowIndex] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._asked: dict[str, float] = {}
+
+    def newest(self, fabric: str) -> FlowIndex | None:
+        """The one that is ready, if any; there may be a newer plan."""
+        return self._kept.get(fabric)
 
     async def lately(self, fabric: str) -> FlowIndex | None:
         """As ``of``, of a plan that was the newest half a second ago.
@@ -115,5 +161,27 @@ class FlowIndexes:
             committed = await self._store.committed(fabric)
             if committed is None:
                 return None
-            self._kept[fabric] = await asyncio.to_thread(FlowIndex, committed)
+            self._kept[fabric] = await asyncio.to_thread(FlowIndex, committed, kept)
             return self._kept[fabric]
+
+    async def run(self) -> None:
+        """Have the index of a new plan made before anybody asks, where one was asked for before.
+
+        Until the store is closed; waits while it cannot be reached.
+        """
+        while True:
+            try:
+                async for fabric in self._store.changes(facts=True):
+                    if fabric in self._kept:
+                        await self._renew(fabric)
+                        await asyncio.sleep(PACE)
+            except Unavailable as error:
+                await asyncio.sleep(error.retry_after)
+            else:
+                return
+
+    async def _renew(self, fabric: str) -> None:
+        try:
+            await self.of(fabric)
+        except NotFound:
+            self._kept.pop(fabric, None)

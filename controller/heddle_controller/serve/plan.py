@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -20,6 +19,7 @@ from heddle_controller.serve.codec import plan as codec
 from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.paging import page
+from heddle_controller.serve.summaries import Summaries
 from heddle_controller.serve.turns import Turns
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import answer
@@ -41,17 +41,19 @@ class PlanService(PlanServiceServicer):
         self._changes = changes
         self._indexes = indexes
         self._engine = engine
+        self._summaries = Summaries(store)
         self._turns = Turns()
         """Suppositions cost as much as plans, and plans must not wait for several."""
+        self._reading = Turns()
+        """What is looked up takes milliseconds each, and leaves threads to those who plan."""
 
     @override
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:
         fabric = names.parse_plan(request.name, "name")
-        await self._store.versions(fabric)  # NOT_FOUND for the fabric, not for its plan
-        committed = await self._store.committed(fabric)
-        if committed is None:
+        plan = await self._summaries.of(fabric)
+        if plan is None:
             raise _no_plan(fabric)
-        return codec.summary_to_pb(fabric, committed)
+        return plan
 
     async def _index(self, fabric: str) -> FlowIndex:
         index = await self._indexes.of(fabric)
@@ -73,12 +75,11 @@ class PlanService(PlanServiceServicer):
         plan, stamp = index.plan, str(index.generation)
         row = common.find_link(plan.fabric, link, "link") if link else None
         first = part.row(stamp)
-        flows = await asyncio.to_thread(codec.select, plan, request.job, row)
         last = first + part.size
-        routes = await asyncio.to_thread(_routes, index, flows[first:last].tolist())
+        routes, more = await self._reading.run(_routes, index, request.job, row, (first, last))
         return pb.ListRoutesResponse(
             routes=routes,
-            next_page_token=part.token(last, stamp) if last < len(flows) else "",
+            next_page_token=part.token(last, stamp) if more else "",
             generation=index.generation,
         )
 
@@ -91,12 +92,8 @@ class PlanService(PlanServiceServicer):
         told: pb.Plan | None = None
         async with aclosing(self._changes.watch(fabric)) as changes:
             async for _ in changes:
-                await self._store.versions(fabric)
-                committed = await self._store.committed(fabric)
-                if committed is None:
-                    continue
-                plan = codec.summary_to_pb(fabric, committed)
-                if plan != told:
+                plan = await self._summaries.of(fabric)
+                if plan is not None and plan != told:
                     yield plan
                     told = plan
 
@@ -107,12 +104,7 @@ class PlanService(PlanServiceServicer):
         """From the newest plan alone; reckoned in a thread."""
         fabric = names.parse_plan(request.plan, "plan")
         index = await self._index(fabric)
-        row = index.rows.get(request.flow)
-        if row is None:
-            cure = "see heddle show routes"
-            message = f"flow {request.flow[:200]!r} is not in plan {index.generation}: {cure}"
-            raise not_found("UNKNOWN_FLOW", message, flow=request.flow)
-        return await asyncio.to_thread(_explained, index, row)
+        return await self._reading.run(_explained, index, request.flow)
 
     @override
     async def WhatIf(self, request: pb.WhatIfRequest, context: Context) -> pb.WhatIfResponse:
@@ -123,8 +115,13 @@ class PlanService(PlanServiceServicer):
         return await self._turns.run(answer, request, intent, committed, self._engine)
 
 
-def _explained(index: FlowIndex, row: int) -> pb.ExplainFlowResponse:
-    explanation = explain(index.plan, row, index.loads)
+def _explained(index: FlowIndex, flow: str) -> pb.ExplainFlowResponse:
+    row = index.rows.get(flow)
+    if row is None:
+        cure = "see heddle show routes"
+        message = f"flow {flow[:200]!r} is not in plan {index.generation}: {cure}"
+        raise not_found("UNKNOWN_FLOW", message, flow=flow)
+    explanation = explain(index.plan, row, index.uses)
     return codec.explanation_to_pb(index.plan, index.ports, explanation)
 
 
@@ -133,6 +130,9 @@ def _no_plan(fabric: str) -> Refusal:
     return not_found("NO_PLAN", message, name=names.plan_name(fabric))
 
 
-def _routes(index: FlowIndex, rows: list[int]) -> list[pb.Route]:
-    routes = codec.Routes(index.plan, index.ports)
-    return [routes.route(row) for row in rows]
+def _routes(
+    index: FlowIndex, job: str, link: int | None, span: tuple[int, int]
+) -> tuple[list[pb.Route], bool]:
+    """Some of the routes, and whether there are more behind them."""
+    flows, codes = codec.select(index.plan, job, link), codec.Routes(index.plan, index.ports)
+    return [codes.route(row) for row in flows[slice(*span)].tolist()], span[1] < len(flows)

@@ -14,6 +14,7 @@ from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.choices import cost_of
 from heddle_controller.plan.explain import Explanation, explain
+from heddle_controller.plan.uses import uses_of
 from tests.unit.plan.building import Draft, Wish, clos, joined, wishes
 
 OVER = "n0 leaf0 spine{} leaf1 n2"
@@ -186,9 +187,9 @@ def test_the_cost_of_another_link_is_that_of_a_plan_with_the_path_there(
     )
     plan = replace(plan, flows=flows)
     arcs = len(plan.fabric.structure.tail)
-    loads = arc_loads(arcs, flows, plan.paths)
+    uses = uses_of(plan)
     for path in range(len(plan.paths)):
-        costs = cost_of(plan, path, loads)
+        costs = cost_of(plan, path, uses)(np.arange(arcs))
         ways = [plan.paths.of(row) for row in range(len(plan.paths))]
         for arc in range(arcs):
             moved = [*ways[:path], np.array([arc]), *ways[path + 1 :]]

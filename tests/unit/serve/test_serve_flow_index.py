@@ -49,3 +49,26 @@ async def test_who_asks_once_hears_of_the_newest_who_asks_often_soon_after(tmp_p
     assert generation(await indexes.of("f1")) == 3
     assert generation(await indexes.lately("f1")) == 3
     await store.close()
+
+
+async def test_what_was_asked_of_a_plan_is_ready_for_the_next(tmp_path: Path) -> None:
+    """Its index is made unasked; what no one looked up in the last one is not made."""
+    store = await open_embedded(tmp_path / "store.sqlite3")
+    await store.put_fabric("f1", clos())
+    epoch, indexes = await store.acquire_leadership("test"), FlowIndexes(store)
+    await commit(store, epoch, 1)
+    first = await indexes.of("f1")
+    assert first is not None
+    assert "f2" not in first.rows
+    following = asyncio.create_task(indexes.run())
+    await commit(store, epoch, 2)
+    async with asyncio.timeout(PATIENCE):
+        while generation(indexes.newest("f1")) == 1:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.01)
+    second = indexes.newest("f1")
+    assert second is not None
+    assert "rows" in vars(second)
+    assert "uses" not in vars(second)
+    assert second.rows == first.rows
+    await store.close()
+    await following

@@ -42,9 +42,12 @@ DEAF_SECONDS = 0.3
 """The same where nobody could say that there is nothing more."""
 POLL_SECONDS = 0.005
 ROLLOUT_SECONDS = 0.5
-"""For which the controller waits for an agent that hangs, in real and in virtual time."""
+"""Virtual seconds for which the controller waits for an agent that hangs."""
+GIVEN_UP_SECONDS = 5.0
+"""Real seconds for the same. All others have to have answered by then, though their pushes are held
+until they are due: a controller that gave them up would do the rest in another order."""
 OPTIONS = (
-    f"--rollout-seconds={ROLLOUT_SECONDS}",
+    f"--rollout-seconds={GIVEN_UP_SECONDS}",
     "--debounce-seconds=0.03",
     "--counter-interval-seconds=0",
 )
@@ -219,7 +222,7 @@ class Conductor:
         if not self._can_hear:
             return DEAF_SECONDS
         if self.fleet.gate.waiting:
-            return ROLLOUT_SECONDS + DEAF_SECONDS  # the controller gives up waiting for those
+            return GIVEN_UP_SECONDS + DEAF_SECONDS  # the controller gives up waiting for those
         return CALM_SECONDS if self.heard.settled else DEAF_SECONDS
 
     @property

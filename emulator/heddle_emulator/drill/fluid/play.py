@@ -15,7 +15,7 @@ import time
 from functools import partial
 
 from heddle_emulator.drill.fluid.agenda import PUSHES
-from heddle_emulator.drill.fluid.control import ROLLOUT_SECONDS, Conductor
+from heddle_emulator.drill.fluid.control import GIVEN_UP_SECONDS, ROLLOUT_SECONDS, Conductor
 from heddle_emulator.drill.fluid.course import Course
 from heddle_emulator.drill.fluid.log import Log
 from heddle_emulator.drill.fluid.stage import Stage
@@ -136,11 +136,13 @@ class Play(Stage):
         """When pushes take effect: those of a moment together."""
         found: dict[float, list[Held]] = {}
         for one in held:
+            took, waited = max(one.came - begin, 0.0), 0.0
+            if took > GIVEN_UP_SECONDS and self.fleet.hung:  # it was waited for somebody who hangs
+                took, waited = took - GIVEN_UP_SECONDS, ROLLOUT_SECONDS
             due = committed + self.control.push + self.slow.get(one.switch, 0.0)
-            if one.came - begin > ROLLOUT_SECONDS and self.fleet.hung:
-                due += ROLLOUT_SECONDS  # it was waited for somebody who hangs
             if self.control.measured:
-                due = self.now + self.control.report + max(one.came - begin, 0.0)
+                due = self.now + self.control.report + took
+            due += waited
             found.setdefault(round(due, 9), []).append(one)
         return sorted(found.items())
 

@@ -71,9 +71,13 @@ class Conversation:
         await self._write(encode.link_report(self._links(), full=True))
         return answer.session_accepted
 
-    async def run(self, counter_interval: float) -> None:
-        """Answer pushes and send reports until the controller ends the stream."""
-        reports = asyncio.create_task(self._reports(counter_interval))
+    async def run(self, counter_interval: float, first: float = 1.0) -> None:
+        """Answer pushes and send reports until the controller ends the stream.
+
+        ``first`` is the part of an interval after which counters are told for the first time:
+        thousands of agents that came together would report together ever after.
+        """
+        reports = asyncio.create_task(self._reports(counter_interval, first))
         try:
             while isinstance(message := await self._call.read(), pb.ControllerMessage):
                 match message.WhichOneof("message"):
@@ -162,10 +166,10 @@ class Conversation:
         epoch = self._forwarding.table.fence.epoch
         return encode.push_result(push, stage, receipt, epoch, table)
 
-    async def _reports(self, counter_interval: float) -> None:
+    async def _reports(self, counter_interval: float, first: float) -> None:
         """Send link changes when they come and counters when they are due; 0 is never."""
         loop = asyncio.get_running_loop()
-        due = loop.time() + counter_interval if counter_interval > 0 else None
+        due = loop.time() + first * counter_interval if counter_interval > 0 else None
         while True:
             try:
                 async with asyncio.timeout_at(due):

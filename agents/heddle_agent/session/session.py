@@ -137,7 +137,7 @@ class Session:
                 accepted = await conversation.introduce(self._identity)
             ttl = accepted.entry_ttl_seconds
             self._begin(address, accepted.controller_id)
-            await conversation.run(accepted.counter_interval_seconds)
+            await conversation.run(accepted.counter_interval_seconds, self._random.random())
             return await _end(call)
         except TimeoutError:
             return SessionEnd(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer")

@@ -132,7 +132,11 @@ async def _served(api: str, fabric: Fabric, folder: Path, runs: int) -> Answers:
 
 async def _busy(client: Client, fabric: Fabric, runs: int) -> Answers:
     answers, plan = Answers(), await client.plan()
-    own = plan.routed_count + plan.unrouted_count
+
+    def seen(found: plan_pb2.Plan) -> None:
+        if found.generation > plan.generation:
+            answers.phase = ROLLING
+
     readers = [asyncio.create_task(_read(client.address, answers, turn)) for turn in range(READERS)]
     try:
         await asyncio.sleep(IDLE_SECONDS)
@@ -141,9 +145,7 @@ async def _busy(client: Client, fabric: Fabric, runs: int) -> Answers:
             answers.phase = TAKING
             await client.put_demands("all", fabric, flows)
             answers.phase = PLANNING
-            plan = await client.committed_plan(own + len(flows), PATIENCE)
-            answers.phase = ROLLING
-            await client.programmed_plan(plan.generation - 1, PATIENCE)
+            plan = await client.programmed_plan(plan.generation, PATIENCE, seen)
             answers.phase = "between"
             await asyncio.sleep(IDLE_SECONDS)
     finally:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.reconcile.rollout.answers import Answer, acknowledged, unanswered
-from heddle_controller.reconcile.rollout.columns import distinct
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.progress import JobProgress, job_progress
 from heddle_controller.reconcile.rollout.sessions import introduced
@@ -99,7 +98,8 @@ def look(
     due = agenda(ledger, switches.stuck)
     steps = steps_of(ledger, due, switches)
     why = why_stuck() if len(due.blocked) else {}
-    wanted = distinct(ledger.desired.switch)
+    wanted = np.zeros(ledger.fabric.node_count, dtype=np.bool_)
+    wanted[ledger.desired.switch] = True
     behind = np.count_nonzero(ledger.knowledge.generation[wanted] != ledger.generation)
     return Look(
         ledger=ledger,

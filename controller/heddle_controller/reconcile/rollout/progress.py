@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools
+from heddle_controller.model.fabric import Bools, Ints
 from heddle_controller.reconcile.records import JobState
 from heddle_controller.reconcile.rollout.columns import Groups
 from heddle_controller.reconcile.rollout.ledger import Ledger
@@ -42,13 +42,12 @@ def job_progress(
     """
     plan, flows = ledger.plan, ledger.plan.flows
     jobs = len(flows.job_names)
-    pair = pair_codes(flows.source, flows.destination, ledger.fabric.node_count)
     total = np.bincount(flows.job, minlength=jobs)
     lost = np.array(list(plan.unrouted), dtype=np.int64)
     unrouted = np.bincount(flows.job[lost], minlength=jobs)
-    blocked = Groups(due.blocked).index(pair)[1]
+    blocked, pair = _flows_of(ledger, due.blocked)
     held_up = np.bincount(flows.job[blocked], minlength=jobs)
-    going = np.bincount(flows.job[Groups(due.pending).index(pair)[1]], minlength=jobs)
+    going = np.bincount(flows.job[_flows_of(ledger, due.pending)[0]], minlength=jobs)
     progress = {}
     for job, name in enumerate(flows.job_names):
         reasons = []
@@ -56,14 +55,25 @@ def job_progress(
             row = int(lost[flows.job[lost] == job][0])
             reasons.append(_some(int(unrouted[job]), f"{flows.ids[row]}: {plan.unrouted[row]}"))
         if held_up[job]:
-            first = int(np.flatnonzero(blocked & (flows.job == job))[0])
-            reason = _why(ledger, int(pair[first]), stuck, why_stuck)
+            first = int(pair[np.flatnonzero(flows.job[blocked] == job)[0]])
+            reason = _why(ledger, first, stuck, why_stuck)
             reasons.append(f"{_count(int(held_up[job]))} not on the planned path: {reason}")
         state = JobState.DEGRADED if reasons else JobState.PROGRAMMED
         if not reasons and going[job]:
             state = JobState.PLANNED
         progress[name] = JobProgress(state, "; ".join(reasons), int(total[job]), int(unrouted[job]))
     return progress
+
+
+def _flows_of(ledger: Ledger, pairs: Ints) -> tuple[Ints, Ints]:
+    """Rows of the flows of some pairs, which are ascending, and the pair of each."""
+    flows, nodes = ledger.plan.flows, ledger.fabric.node_count
+    near = np.zeros(nodes, dtype=np.bool_)
+    near[pairs // nodes] = True
+    rows = np.flatnonzero(near[flows.source])
+    code = pair_codes(flows.source[rows], flows.destination[rows], nodes)
+    known = Groups(pairs).index(code)[1]
+    return rows[known], code[known]
 
 
 def _why(ledger: Ledger, pair: int, stuck: Bools, why_stuck: Mapping[int, str]) -> str:

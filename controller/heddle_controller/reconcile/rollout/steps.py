@@ -91,8 +91,7 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     doubtful = ledger.knowledge.unknown[ledger.old.switch[uneasy]]
     strange, widens = uneasy[doubtful], uneasy[~doubtful]
     giving_up = Groups(distinct(np.concatenate([blocked, wayless, ledger.old_pair[strange]])))
-    top = pairs.of(low, ledger.pair, NEVER)
-    old, withdraws = _withdrawals(ledger, stuck, giving_up, top, strange)
+    old, withdraws = _withdrawals(ledger, stuck, giving_up, (pairs, low), strange)
     old = old[~Groups(sets).index(ledger.partner[old])[1]]
     highest = waiting.greatest(ledger.old_pair[uneasy], ledger.old_height[uneasy])
     first = ledger.old_height[widens] >= waiting.of(highest, ledger.old_pair[widens], NEVER)
@@ -124,7 +123,7 @@ def _uneasy(ledger: Ledger, stuck: Bools, pairs: Groups, low: Ints) -> Ints:
     rows = rows[height >= pairs.of(least, pair, NEVER)]
     doubtful = ledger.knowledge.unknown[ledger.old.switch[rows]]
     groups = Groups(distinct(ledger.old_pair[rows[doubtful]]))
-    pinned = _pinned(ledger, stuck, groups, pairs.of(low, ledger.pair, NEVER))
+    pinned = _pinned(ledger, stuck, groups, _upper(ledger, groups, (pairs, low)))
     doubtful &= groups.of(pinned.astype(np.int64), ledger.old_pair[rows], 0) > 0
     uneasy: Ints = rows[~doubtful]
     return uneasy
@@ -151,7 +150,7 @@ def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:
 
 
 def _withdrawals(
-    ledger: Ledger, stuck: Bools, asked: Groups, low: Ints, strange: Ints
+    ledger: Ledger, stuck: Bools, asked: Groups, low: tuple[Groups, Ints], strange: Ints
 ) -> tuple[Ints, Ints]:
     """Rows of ``old`` and of ``desired`` that pairs must give up, the topmost first.
 
@@ -166,9 +165,9 @@ def _withdrawals(
     if not len(asked.keys):
         return asked.keys, asked.keys
     old = np.flatnonzero(ledger.present & asked.index(ledger.old_pair)[1])
-    upper = np.flatnonzero((ledger.ok | ledger.maybe) & (ledger.depth > low))
+    upper = _upper(ledger, asked, low)
     crowded = ledger.knowledge.full[ledger.old.switch[old]] & (ledger.partner[old] == NONE)
-    crowded &= ~_pinned(ledger, stuck, asked, low)[asked.index(ledger.old_pair[old])[0]]
+    crowded &= ~_pinned(ledger, stuck, asked, upper)[asked.index(ledger.old_pair[old])[0]]
     cause = old[dead(ledger.old.take(old), ledger.fabric) | crowded | np.isin(old, strange)]
     least = asked.least(ledger.old_pair[cause], ledger.old_height[cause], NEVER)
     old = old[ledger.old_height[old] >= asked.of(least, ledger.old_pair[old], NEVER)]
@@ -185,10 +184,24 @@ def _withdrawals(
     )
 
 
-def _pinned(ledger: Ledger, stuck: Bools, asked: Groups, low: Ints) -> Bools:
-    """Which of the pairs hold what cannot be had back: at a switch that is away, or refused."""
+def _upper(ledger: Ledger, asked: Groups, low: tuple[Groups, Ints]) -> Ints:
+    """Rows of ``desired`` that some pairs hold, or may hold, above what they lack.
+
+    ``low`` are the pairs that lack any, and the least depth of that.
+    """
+    pairs, least = low
+    rows = ledger.rows_of(asked)
+    rows = rows[ledger.ok[rows] | ledger.maybe[rows]]
+    upper: Ints = rows[ledger.depth[rows] > pairs.of(least, ledger.pair[rows], NEVER)]
+    return upper
+
+
+def _pinned(ledger: Ledger, stuck: Bools, asked: Groups, upper: Ints) -> Bools:
+    """Which of the pairs hold what cannot be had back: at a switch that is away, or refused.
+
+    ``upper`` are rows as ``_upper`` gives them.
+    """
     old = np.flatnonzero(ledger.present & asked.index(ledger.old_pair)[1])
-    upper = np.flatnonzero((ledger.ok | ledger.maybe) & (ledger.depth > low))
     old = old[ledger.undeletable[old] | stuck[ledger.old.switch[old]]]
     upper = upper[ledger.failed[upper] | stuck[ledger.desired.switch[upper]]]
     return asked.marked(np.concatenate([ledger.old_pair[old], ledger.pair[upper]]))

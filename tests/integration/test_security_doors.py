@@ -104,8 +104,8 @@ async def test_agents_are_held_to_their_switch(tmp_path: Path) -> None:
         async def session(role: str, switch: str, fabric: str = "f1") -> str:
             async with dial(s.api.port, authority.role(role), authority.ca) as channel:
                 stream = AgentServiceStub(channel).Session()
-                await stream.write(introduction(switch, fabric))
                 try:
+                    await stream.write(introduction(switch, fabric))
                     message: Any = await stream.read()
                 except aio.AioRpcError as error:
                     return reason(error)

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import numpy as np
-
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
@@ -44,13 +42,13 @@ class Marks:
 
     spans: list[tuple[str, float, float]] = field(default_factory=list)
     pushes: list[tuple[float, float]] = field(default_factory=list)
-    wanted: dict[str, int] = field(default_factory=dict)
-    """Generation that each switch with entries is to hold."""
     held: dict[str, int] = field(default_factory=dict)
     """As the store was told."""
     whole: asyncio.Event = field(default_factory=asyncio.Event)
     """All switches hold the newest plan, and the store knows."""
     committed: Any = None
+    wants: tuple[str, ...] = ()
+    """Switches with entries of that plan."""
     before: int = 0
     """Generation of the newest plan as the event began."""
 
@@ -155,17 +153,17 @@ def time_store(store: Store, marks: Marks) -> None:
     def nothing(_: object, **__: object) -> None:
         return
 
-    def committed(answer: object, **_: object) -> None:
+    def committed(answer: Any, **_: object) -> None:
         marks.committed = answer
+        marks.wants = answer.switches()
 
     def recorded(_: object, *, generation: int, switches: list[str], **__: object) -> None:
         marks.held.update(dict.fromkeys(switches, generation))
         done = marks.committed
-        if done is not None and generation == done.generation > marks.before:
-            wanted = done.plan.fabric.structure.nodes.ids
-            rows = np.unique(done.program.entries.switch).tolist()
-            if all(marks.held.get(wanted[row], 0) >= generation for row in rows):
-                marks.whole.set()
+        if done is None or not generation == done.generation > marks.before:
+            return
+        if all(marks.held.get(switch, 0) >= generation for switch in marks.wants):
+            marks.whole.set()
 
     for method, name, after in (
         ("report_links", "notify", nothing),

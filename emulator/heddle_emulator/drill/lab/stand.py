@@ -1,0 +1,32 @@
+"""What a drill in the lab is played on: the lab, its programs, and who breaks and mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from heddle_emulator.drill.lab.control import Control
+from heddle_emulator.drill.lab.faults import Faults
+from heddle_emulator.drill.scenario import Scenario
+from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns.programs import Programs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stand:
+    """One for all runs of a drill; without ``programs`` there is BGP alone."""
+
+    scenario: Scenario
+    lab: Lab
+    programs: Programs | None
+    control: Control | None
+    faults: Faults
+
+    def is_left_alone(self) -> bool:
+        """Whether there is no controller that could plan anew."""
+        programs = self.programs
+        return programs is None or not any(programs.alive(one) for one in programs.replicas)
+
+    def asks(self, measures: Collection[str]) -> bool:
+        """Whether anything is expected of any of these."""
+        return any(told.measure in measures for told in self.scenario.expectations)

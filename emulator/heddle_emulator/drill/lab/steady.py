@@ -1,0 +1,55 @@
+"""The ways of a run's probes, once they stay as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from heddle_emulator.drill.lab.paths import Pathfinder, Way
+from heddle_emulator.drill.lab.probes import Sending, sendings
+from heddle_emulator.drill.lab.stand import Stand
+from heddle_emulator.drill.scenario import Variant
+from heddle_emulator.netns.errors import LabError
+
+STEADY_SECONDS = 0.3
+"""Ways that are the same after so long stay."""
+PATIENCE = 60.0
+
+
+class Steady:
+    """Finds ways before each run, and remembers those of the first run of each variant."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
+        self._paths = Pathfinder(stand.lab)
+        self._home: dict[str, dict[str, Way]] = {}
+        """Ways in the first run of each variant."""
+
+    async def find(self, variant: Variant) -> tuple[list[Sending], dict[str, Way]]:
+        """The streams of all probes and their ways.
+
+        Agents far from a cable that is back learn of it last, and turn their flows back then. So
+        ways are looked at until they are those of the first run, where no controller could have
+        chosen others meanwhile. On a busy machine BGP or BFD may lose a neighbour for a moment:
+        that is waited for as well.
+
+        Raises:
+            LabError: some probe has no way, or not the one it had, for as long as we wait.
+        """
+        stand, before = self._stand, dict[str, Way]()
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                sending, ways = sendings(stand.scenario, variant, stand.lab, self._paths)
+            except LabError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                home = self._home.get(variant.name, ways) if stand.is_left_alone() else ways
+                if ways == before == home:
+                    self._home.setdefault(variant.name, ways)
+                    return sending, ways
+                if time.monotonic() > deadline:
+                    raise LabError("flows do not go back to the ways they had before the faults")
+                before = ways
+            await asyncio.sleep(STEADY_SECONDS)

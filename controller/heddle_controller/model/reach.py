@@ -10,12 +10,12 @@ these links alone, whether there is more than one next hop.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
+from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, Structure
 from heddle_controller.model.few import MOST, search_few
 
 if TYPE_CHECKING:
@@ -27,6 +27,19 @@ UNREACHED = np.iinfo(np.int16).max
 """Distance where no path leads."""
 MOST_CHANGED = 64
 """Arcs that went or came, beyond which everything is searched again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """Which hop counts these are, and which they were made from."""
+
+    token: object = field(default_factory=object)
+    of: object = None
+    """Token of those that they were made from, which need not be there any more."""
+    columns: Ints | None = None
+    """Places to which anything may differ from these, ascending."""
+    rows: Ints | None = None
+    """Rows of switches from which it may differ, to other places, whether next hops are several."""
 
 
 def from_known(
@@ -60,14 +73,16 @@ def _updated(
         again |= counts & (count == 0)
         several[known.row[node]] = np.packbits(counts & (count > 1))
     columns = np.flatnonzero(again)
+    rows = np.unique(known.row[structure.tail[changed]])
+    made = Made(of=known.made.token, columns=columns, rows=rows)
     if not len(columns):
-        return replace(known, several=several)
+        return replace(known, several=several, made=made)
     part = np.where(known.distance[:, columns] == 0, 0, UNREACHED).astype(np.int16)
     bits = _searched(structure, carries, known, part, spread)
     distance = known.distance.copy()
     distance[:, columns] = part
     _set_bits(several, columns, bits)
-    return replace(known, distance=distance, several=several)
+    return replace(known, distance=distance, several=several, made=made)
 
 
 def _searched(
@@ -114,18 +129,57 @@ def _next_hops(structure: Structure, carries: Bools, known: Reach, node: int) ->
     return count, (here > 0) & (here != UNREACHED)
 
 
-def differences(now: Reach, was: Reach) -> Bools | None:
-    """From which switches to which places something differs, shape of the distances.
+@dataclass(frozen=True, slots=True, eq=False)
+class Differences:
+    """From which switches to which places something differs."""
 
-    None where the places are others.
+    places: Bools
+    """Places to which it does from anywhere."""
+    column: Ints
+    """Of each place in ``table``, ``NONE`` where it has none."""
+    table: Bools
+    """Shape (rows of the distances, columns); the last column is of those that have none."""
+    line: Ints
+    """Of each row of the distances in ``lines``, ``NONE`` where it has none."""
+    lines: Bools
+    """Shape (lines, places); the last line is of those that have none."""
+
+    def at(self, row: Ints, place: Ints) -> Bools:
+        """Whether something does, from rows of the distances to places beside them."""
+        found: Bools = self.table[row, self.column[place]] | self.lines[self.line[row], place]
+        return found
+
+
+def differences(now: Reach, was: Reach) -> Differences | None:
+    """Where something differs; None where the places are others.
+
+    Where one was made from the other it is known where to look.
     """
-    if now.distance.shape != was.distance.shape or not np.array_equal(now.place, was.place):
+    if now.distance.shape != was.distance.shape:
         return None
-    if not np.array_equal(now.twin, was.twin):
+    pairs = (now.place, was.place), (now.twin, was.twin)
+    if not all(one is other or np.array_equal(one, other) for one, other in pairs):
         return None
-    places = now.distance.shape[1]
-    result: Bools = now.distance != was.distance
-    for row in np.flatnonzero((now.several != was.several).any(axis=1)).tolist():
-        bits = np.unpackbits(now.several[row] ^ was.several[row], count=places)
-        result[row] |= bits.astype(np.bool_)
-    return result
+    columns, rows = _suspects(now, was)
+    height, places = now.distance.shape
+    table = np.zeros((height, len(columns) + 1), dtype=np.bool_)
+    table[:, :-1] = now.distance[:, columns] != was.distance[:, columns]
+    bytes_of = now.several[:, columns >> 3] ^ was.several[:, columns >> 3]
+    table[:, :-1] |= (bytes_of >> (7 - (columns & 7)).astype(np.uint8)) & 1 > 0
+    lines = np.zeros((len(rows) + 1, places), dtype=np.bool_)
+    bits = np.unpackbits(now.several[rows] ^ was.several[rows], axis=1, count=places)
+    lines[:-1] = bits.view(np.bool_)
+    column, line = np.full(places, NONE, dtype=np.int64), np.full(height, NONE, dtype=np.int64)
+    column[columns], line[rows] = np.arange(len(columns)), np.arange(len(rows))
+    concerned: Bools = np.logical_or.reduce(lines, axis=0)
+    concerned[columns[table[:, :-1].any(axis=0)]] = True
+    return Differences(concerned, column, table, line, lines)
+
+
+def _suspects(now: Reach, was: Reach) -> tuple[Ints, Ints]:
+    """Places to which anything may differ, and rows from which next hops of others may."""
+    for made, other in ((now.made, was.made), (was.made, now.made)):
+        if made.of is other.token and made.columns is not None and made.rows is not None:
+            return made.columns, made.rows
+    columns = np.flatnonzero((now.distance != was.distance).any(axis=0))
+    return columns, np.flatnonzero((now.several != was.several).any(axis=1))

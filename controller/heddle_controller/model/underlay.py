@@ -12,7 +12,7 @@ Packets do not pass through NICs, so only links between switches count on the wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from weakref import WeakKeyDictionary
 
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, Structure
-from heddle_controller.model.reach import UNREACHED, from_known
+from heddle_controller.model.reach import UNREACHED, Made, from_known
 
 Bits = npt.NDArray[np.uint8]
 Hops = npt.NDArray[np.int16]
@@ -44,6 +44,8 @@ class Reach:
     """A bit for each distance above 0: is there more than one next hop?"""
     twin: Bools
     """Whether each arc runs to a NIC beside another one from the same switch."""
+    made: Made = field(default_factory=Made)
+    """Where it comes from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -58,7 +58,7 @@ def partners(old: Entries, new: Entries) -> Ints:
         rest[now : now + length] = over[was : was + length] = False
     rows, others = np.flatnonzero(rest), np.flatnonzero(over)
     if len(rows) and len(others):
-        found = _searched(old.take(others), new.take(rows))
+        found = _searched(_matches(old, others), _matches(new, rows))
         result[rows] = np.where(found == NONE, NONE, others[found])
     return result
 
@@ -105,16 +105,30 @@ def _blocks(alike: Bools, first: list[Ints]) -> list[Block]:
     return [block for block in found if block.length]
 
 
-def _searched(old: Entries, new: Entries) -> Ints:
+class _Matches(NamedTuple):
+    """Of entries nothing but switch and match."""
+
+    switch: Ints
+    source: Ints
+    destination: Ints
+    source_port: Ints
+    destination_port: Ints
+
+
+def _matches(entries: Entries, rows: Ints) -> _Matches:
+    return _Matches(*(getattr(entries, name)[rows] for name in MATCH))
+
+
+def _searched(old: Entries | _Matches, new: Entries | _Matches) -> Ints:
     """As ``partners``, of sets that are not empty, wherever rows stand."""
     left, right = match_codes([old, new])
     order = None if (left[1:] > left[:-1]).all() else np.argsort(left, kind="stable")
-    at = np.minimum(np.searchsorted(left, right, sorter=order), len(old) - 1)
+    at = np.minimum(np.searchsorted(left, right, sorter=order), len(left) - 1)
     at = at if order is None else order[at]
     return np.where(left[at] == right, at, NONE)
 
 
-def match_codes(sets: Sequence[Entries]) -> list[Ints]:
+def match_codes(sets: Sequence[Entries | _Matches]) -> list[Ints]:
     """A number for the switch and match of each entry of several sets, in the order of these."""
     columns = [np.concatenate([getattr(one, name) for one in sets]) for name in MATCH]
     if ((columns[-1] == ANY_PORT) | (columns[-1] == ROCE_PORT)).all():  # so they all are
@@ -129,7 +143,7 @@ def match_codes(sets: Sequence[Entries]) -> list[Ints]:
         code = columns[0]
         for column, width in zip(columns[1:], widths[1:], strict=True):
             code = code * width + column
-    return np.split(code, np.cumsum([len(one) for one in sets])[:-1])
+    return np.split(code, np.cumsum([len(one.switch) for one in sets])[:-1])
 
 
 def _same_content(old: Entries, old_rows: Ints, new: Entries, new_rows: Ints) -> Bools:

@@ -10,6 +10,7 @@ are compared, and so are the underlays of both fabrics. What comes out is what `
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,13 +18,14 @@ from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Entries
-from heddle_controller.model.reach import differences
+from heddle_controller.model.reach import Differences, differences
 from heddle_controller.model.underlay import Reach, underlay
 from heddle_controller.plan.diff import differing
 from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.splicing import spliced
 
-MOST_NODES = 50_000
-"""Up to which an entry's switch and match fit one number, by which entries are sorted."""
+MOST_NODES = 10_000_000
+"""Up to which an entry's match fits one number, by which those of a switch are sorted."""
 PORTS = 1 << 16
 WORTH = 4
 """Where more than one flow in so many differs, all entries are made anew."""
@@ -69,23 +71,21 @@ def _differing_flows(plan: Plan, old: Plan) -> Bools:
     return differs
 
 
-def _led_otherwise(plan: Plan, now: Reach, changed: Bools, paths: Paths) -> Ints:
+def _led_otherwise(plan: Plan, now: Reach, changed: Differences, paths: Paths) -> Ints:
     """Rows of paths of which the underlay may say something else at any hop than it did before.
 
     What it says of a hop depends on how far from the destination both its ends are, on whether
-    there is another way as short, and on whether the arc carries. ``changed`` are switches and
-    places of which any of the former does.
+    there is another way as short, and on whether the arc carries. ``changed`` says of the former.
     """
     structure = plan.fabric.structure
     place = now.place[plan.flows.destination[paths.flow]]
-    columns: Bools = np.logical_or.reduce(changed, axis=0)
-    rows = np.flatnonzero(columns[place] | (place == NONE))
+    rows = np.flatnonzero(changed.places[place] | (place == NONE))
     some = paths.take(rows)
     owner = some.owner()
     column = place[rows][owner]
     hit = column == NONE
     for ends in (structure.tail, structure.head):
-        hit |= changed[now.row[ends[some.arcs]], column]
+        hit |= changed.at(now.row[ends[some.arcs]], column)
     found: Ints = rows[owner[hit]]
     return found
 
@@ -123,33 +123,26 @@ def _replaced(plan: Plan, old: Entries, fresh: Entries, chosen: Bools) -> Entrie
     near = np.flatnonzero(sources[old.source])
     pair = old.source[near] * nodes + old.destination[near]
     gone = near[np.isin(pair, flows.source[chosen] * nodes + flows.destination[chosen])]
-    kept = np.ones(len(old), dtype=np.bool_)
-    kept[gone] = False
-    codes = _codes(old, nodes)
-    at = np.searchsorted(codes, _codes(fresh, nodes))
-    at -= np.searchsorted(gone, at)
-    names = ("switch", "source", "destination", "source_port", "destination_port")
-    columns = {
-        name: np.insert(getattr(old, name)[kept], at, getattr(fresh, name))
-        for name in (*names, "primary", "backup", "stage")
-    }
-    lengths, lengths_fresh = np.diff(old.risk_first), np.diff(fresh.risk_first)
-    links = old.risk_links[np.repeat(kept, lengths)]
-    begins = np.concatenate([[0], np.cumsum(lengths[kept])])
-    where = np.repeat(begins[at], lengths_fresh)
-    all_lengths = np.insert(lengths[kept], at, lengths_fresh)
-    return Entries(
-        **columns,
-        risk_first=np.concatenate([[0], np.cumsum(all_lengths)]).astype(np.int64),
-        risk_links=np.insert(links, where, fresh.risk_links),
-    )
+    return spliced(old, gone, _places(old, fresh, nodes), fresh)
 
 
-def _codes(entries: Entries, nodes: int) -> Ints:
-    """A number for each entry's switch and match, ascending as entries are sorted.
+def _places(old: Entries, fresh: Entries, nodes: int) -> Ints:
+    """Before which row of the old ones each of the fresh stands, by switch and match."""
+    first = np.searchsorted(old.switch, fresh.switch)
+    last = np.searchsorted(old.switch, fresh.switch, side="right")
+    result = np.empty(len(fresh), dtype=np.int64)
+    begins = np.flatnonzero(np.diff(fresh.switch, prepend=NONE))
+    for begin, end in pairwise([*begins.tolist(), len(fresh)]):
+        own = _codes(old, slice(int(first[begin]), int(last[begin])), nodes)
+        result[begin:end] = np.searchsorted(own, _codes(fresh, slice(begin, end), nodes))
+    return result + first
+
+
+def _codes(entries: Entries, rows: slice, nodes: int) -> Ints:
+    """A number for the match of each of some entries, ascending as those of one switch are sorted.
 
     A destination port follows from the source port: both are there or none.
     """
-    pair = (entries.switch * nodes + entries.source) * nodes + entries.destination
-    codes: Ints = pair * PORTS + entries.source_port
+    pair = entries.source[rows] * nodes + entries.destination[rows]
+    codes: Ints = pair * PORTS + entries.source_port[rows]
     return codes

@@ -88,12 +88,18 @@ def _joined(structure: Structure, switch: str, nics: Ints) -> Bools:
     if row is None:
         return np.zeros(len(nics), dtype=np.bool_)
     first, arcs = structure.out
-    return np.isin(nics, structure.head[arcs[first[row] : first[row + 1]]])
+    near = np.zeros(len(structure.nodes.ids) + 1, dtype=np.bool_)  # the last for unknown ones
+    near[structure.head[arcs[first[row] : first[row + 1]]]] = True
+    found: Bools = near[nics]
+    return found
 
 
 def _comparable(before: Reading, now: Reading) -> bool:
-    same = before.instance == now.instance and before.structure.nodes.ids == now.structure.nodes.ids
-    return same and now.time > before.time
+    if before.instance != now.instance or now.time <= before.time:
+        return False
+    if before.structure is now.structure:
+        return True
+    return before.structure.nodes.ids == now.structure.nodes.ids
 
 
 def _grown(before: Reading, now: Reading) -> tuple[Ints, Ints]:

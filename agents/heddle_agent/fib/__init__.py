@@ -17,7 +17,9 @@ from heddle_agent.fib.values import (
     Match,
     NextHop,
     Packet,
+    Perils,
     Reason,
+    Risks,
     Steering,
 )
 
@@ -41,7 +43,9 @@ __all__ = [
     "NextHop",
     "Packet",
     "Packets",
+    "Perils",
     "Reason",
+    "Risks",
     "Steering",
     "Underlay",
     "flow_hash",

@@ -8,24 +8,21 @@ it is used.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise, repeat, starmap
-from operator import le
-from sys import byteorder
 from typing import Any
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_agent.fib import Link, Match, NextHop
-from heddle_agent.table import Fence, GroupKey, Mode, Operations, Push
+from heddle_agent.fib import Match, NextHop, Perils
+from heddle_agent.session.risks import BYTES, RiskColumns, numbers
+from heddle_agent.table import Fence, Mode, Operations, Push, Ways
 
 _MODES = {
     pb.PUSH_MODE_FULL_SYNC: Mode.FULL_SYNC,
     pb.PUSH_MODE_INCREMENTAL: Mode.INCREMENTAL,
 }
 _LAST_PORT = 65535
-_BYTES = 4
+_hop: Callable[[tuple[str, str, str]], NextHop] = partial(tuple.__new__, NextHop)
 
 
 class MalformedPushError(Exception):
@@ -33,7 +30,7 @@ class MalformedPushError(Exception):
 
 
 def decode_push(message: pb.Push) -> Push:
-    """Decode one push; MalformedPushError if it is not one."""
+    """Decode one push, of its risks only whether they are sound; MalformedPushError otherwise."""
     mode = _MODES.get(message.mode)
     if mode is None:
         raise MalformedPushError(f"mode {message.mode} is none: send FULL_SYNC or INCREMENTAL")
@@ -53,8 +50,7 @@ def _operations(batch: pb.OperationBatch) -> Operations:
         names = list(batch.names)
         matches = _matches(batch, names)
         hops = _hops(batch, names)
-        risks = _risk_groups(batch, _links(batch, names))
-        keys = _keys(batch, hops, risks)
+        keys = _ways(batch, names, hops)
         groups = _rows(ways, len(matches), len(keys))
         addresses = _addresses(batch, names) if batch.nics or batch.nic_addresses else {}
     except (IndexError, ValueError):
@@ -75,12 +71,9 @@ def _rows(ways: list[int], count: int, limit: int) -> list[int]:
 
 def _column(name: str, content: bytes) -> list[int]:
     """The numbers of a column."""
-    if len(content) % _BYTES:
+    if len(content) % BYTES:
         raise MalformedPushError(f"{name} has {len(content)} bytes: send 4 for each number")
-    numbers = array("I", content)
-    if byteorder == "big":
-        numbers.byteswap()
-    return numbers.tolist()
+    return numbers(content)
 
 
 def _named(names: list[str], name: str, content: bytes) -> Iterator[str]:
@@ -110,21 +103,16 @@ def _addresses(batch: pb.OperationBatch, names: list[str]) -> dict[str, str]:
     return dict(zip(nics, _named(names, "nic_addresses", batch.nic_addresses), strict=True))
 
 
-def _keys(
-    batch: pb.OperationBatch, hops: list[NextHop], risks: list[tuple[Link, ...]]
-) -> list[GroupKey]:
+def _ways(batch: pb.OperationBatch, names: list[str], hops: list[NextHop]) -> Ways:
     """What entries lead to, way by way."""
-    spare_hops: list[NextHop | None] = [None, *hops]
-    spare_risks: list[tuple[Link, ...]] = [(), *risks]
-    return list(
-        zip(
-            map(hops.__getitem__, _column("way_primaries", batch.way_primaries)),
-            map(spare_hops.__getitem__, _column("way_backups", batch.way_backups)),
-            map(spare_risks.__getitem__, _column("way_risks", batch.way_risks)),
-            map(spare_risks.__getitem__, _column("way_backup_risks", batch.way_backup_risks)),
-            strict=True,
-        )
-    )
+    spare: list[NextHop | None] = [None, *hops]
+    primaries = list(map(hops.__getitem__, _column("way_primaries", batch.way_primaries)))
+    backups = list(map(spare.__getitem__, _column("way_backups", batch.way_backups)))
+    if len(primaries) != len(backups):
+        raise ValueError
+    risks = RiskColumns.of(batch)
+    risks.check(len(names), len(primaries))
+    return Ways(primaries, backups, Perils(None, partial(risks.read, names)))
 
 
 def _hops(batch: pb.OperationBatch, names: list[str]) -> list[NextHop]:
@@ -132,36 +120,8 @@ def _hops(batch: pb.OperationBatch, names: list[str]) -> list[NextHop]:
     keys = _named(names, "hop_keys", batch.hop_keys)
     if batch.hop_addresses:
         addresses = _named(["", *names], "hop_addresses", batch.hop_addresses)
-        return list(starmap(NextHop, zip(nodes, keys, addresses, strict=True)))
+        return list(map(_hop, zip(nodes, keys, addresses, strict=True)))
     return [NextHop(node, key) for node, key in zip(nodes, keys, strict=True)]
-
-
-def _links(batch: pb.OperationBatch, names: list[str]) -> list[Link]:
-    ends = (
-        list(_named(names, "link_sources", batch.link_sources)),
-        list(_named(names, "link_targets", batch.link_targets)),
-    )
-    keys = _named(names, "link_keys", batch.link_keys)
-    rows = zip(*ends, keys, strict=True)
-    if all(map(le, *ends)):
-        return list(map(tuple.__new__, repeat(Link), rows))  # ten thousand at a time, in C
-    return [Link.between(*row) for row in rows]
-
-
-def _risk_groups(batch: pb.OperationBatch, links: list[Link]) -> list[tuple[Link, ...]]:
-    members = list(map(links.__getitem__, _column("risk_links", batch.risk_links)))
-    ends = _column("risk_ends", batch.risk_ends)
-    if (ends[-1] if ends else 0) != len(members):
-        raise ValueError
-    if ends == list(range(1, len(members) + 1)):  # two tiers: one link is ahead of each
-        return list(zip(members, strict=True))
-    groups = []
-    for begin, end in pairwise([0, *ends]):
-        if begin > end:
-            raise ValueError
-        group = members[begin:end]
-        groups.append(tuple(sorted(set(group)) if len(group) > 1 else group))
-    return groups
 
 
 def _repeated(matches: list[Match]) -> str:

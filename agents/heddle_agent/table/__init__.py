@@ -15,6 +15,7 @@ from heddle_agent.table.push import (
     Push,
     Receipt,
     Status,
+    Ways,
 )
 from heddle_agent.table.turns import Turns
 
@@ -34,6 +35,7 @@ __all__ = [
     "Receipt",
     "Status",
     "Turns",
+    "Ways",
     "keep_in_memory",
     "table_digest",
 ]

@@ -1,7 +1,8 @@
 """Groups of a switch, one of each kind, and by every link that matters to them.
 
 A link event looks up the groups that name the link, and walks at most ``FEW`` others that are too
-new to be in the index: most go again without ever having been looked for. It never walks entries.
+new to be in the index: most go again without ever having been looked for, and until then nobody
+has worked out what they depend on. It never walks entries.
 Groups outlive their entries for a while, because counting references on every push costs more than
 a rare sweep.
 """
@@ -9,18 +10,16 @@ a rare sweep.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import compress
 from operator import is_
 
 from heddle_agent.fib import Choice, Group, Link, NextHop
-from heddle_agent.table.push import GroupKey
+from heddle_agent.table.push import GroupKey, Ways
 
 FEW = 512
 """Groups that are walked in less time than anybody would notice a lost link in."""
-_group: Callable[[GroupKey], Group] = partial(tuple.__new__, Group)  # at the speed of C
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +30,7 @@ class Groups:
     own: dict[NextHop, Link] = field(default_factory=dict)
     """Links of this switch by next hop, as far as they were asked for: a memo."""
     by_key: Mapping[GroupKey, Group] = field(default_factory=dict)
+    """Those whose risks were known when they came: of several that are alike, one."""
     by_link: Mapping[Link, tuple[Group, ...]] = field(default_factory=dict)
     new: tuple[Group, ...] = ()
     """Those that are not in ``by_link`` yet."""
@@ -62,7 +62,8 @@ class Groups:
 
     def naming(self, group: Group) -> set[Link]:
         """The links that matter to a group."""
-        primary, backup, risks, backup_risks = group
+        primary, backup, perils, row = group
+        risks, backup_risks = perils.rows[row]
         links = {self.own.get(primary) or self.link(primary), *risks, *backup_risks}
         if backup is not None:
             links.add(self.own.get(backup) or self.link(backup))
@@ -99,10 +100,16 @@ class Groups:
 
 
 def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group], list[Group]]:
-    """The groups of these keys, in their order, and those among them that are new."""
+    """The groups of these keys, in their order, and those among them that are new.
+
+    Keys whose risks nobody has looked at yet are not compared: their groups are new.
+    """
+    ways = Ways.of(keys)
+    made = ways.groups()
+    if not ways.perils.known:
+        return _with(groups, groups.by_key, made), made, made
     by_key = dict(groups.by_key)
-    made = list(map(_group, keys))
-    found = list(map(by_key.setdefault, keys, made))
+    found = list(map(by_key.setdefault, ways, made))
     new = list(compress(found, map(is_, found, made)))
     return (_with(groups, by_key, new) if new else groups), found, new
 
@@ -113,11 +120,13 @@ def key_of(group: Group) -> GroupKey:
 
 
 def only(groups: Groups, kept: Iterable[Group]) -> Groups:
-    """These groups and no others; of several that are alike, the first."""
+    """These groups and no others."""
+    unique = list(dict.fromkeys(kept))
     by_key: dict[GroupKey, Group] = {}
-    for group in kept:
-        by_key.setdefault(key_of(group), group)
-    return _with(Groups(groups.switch, groups.own), by_key, list(by_key.values()))
+    for group in unique:
+        if group.known:
+            by_key.setdefault(key_of(group), group)
+    return _with(Groups(groups.switch, groups.own), by_key, unique)
 
 
 def _with(groups: Groups, by_key: Mapping[GroupKey, Group], more: Sequence[Group]) -> Groups:

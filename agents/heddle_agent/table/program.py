@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import repeat
+from operator import is_
+from typing import cast
 
 from heddle_agent.fib import Batch, Choice, Group, Link, Match, Steering
 from heddle_agent.table.groups import key_of, only
+from heddle_agent.table.push import GroupKey
 from heddle_agent.table.state import NOTHING, Table
 
 
 def pending(table: Table) -> Batch:
     """Everything in which the backend differs from what is intended."""
-    deletes = [match for match, group in table.dirty.items() if group is None]
-    sets = {match: group for match, group in table.dirty.items() if group is not None}
+    dirty = table.dirty
+    deletes: Collection[Match] = ()
+    if any(map(is_, dirty.values(), repeat(None))):
+        deletes = [match for match, group in dirty.items() if group is None]
+        sets: Mapping[Match, Group] = {m: group for m, group in dirty.items() if group is not None}
+    else:
+        sets = cast("Mapping[Match, Group]", dirty)
     return Batch(sets, deletes, diverted=table.diverted, addresses=table.addresses)
 
 
@@ -44,8 +53,9 @@ def adopt(
     another one makes its entries dirty.
     """
     unique = list(dict.fromkeys(found.values()))
-    groups = only(table.groups, unique)
-    own = {group: groups.by_key[key_of(group)] for group in unique}
+    firsts: dict[GroupKey, Group] = {}
+    own = {group: firsts.setdefault(key_of(group), group) for group in unique}
+    groups = only(table.groups, firsts.values())
     choices = {group: groups.choose(group, down) for group in unique}
     entries = {match: own[group] for match, group in found.items()}
     adopted = table._replace(
@@ -74,7 +84,8 @@ def withdraw(table: Table) -> Table:
 
 def _pruned(table: Table) -> Table:
     """Drop groups without entries once they are the greater part by far."""
-    if len(table.groups.by_key) <= 3 * len(table.intended) + 64:
+    groups = table.groups
+    if max(len(groups.by_key), len(groups.new)) <= 3 * len(table.intended) + 64:
         return table
     used = set(table.intended.values())
     diverted: Mapping[Group, Choice] = {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias, overload
 
-from heddle_agent.fib import Link, Match, NextHop, Reason
+from heddle_agent.fib import Group, Link, Match, NextHop, Perils, Reason
 
 DELETE = -1
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
 GroupKey: TypeAlias = tuple[NextHop, NextHop | None, tuple[Link, ...], tuple[Link, ...]]
 """Primary, backup, risk links of each (sorted, none twice): all in which groups differ."""
@@ -38,6 +40,47 @@ class Fence(NamedTuple):
 
 
 NO_FENCE = Fence()
+
+
+class Ways(Sequence[GroupKey]):
+    """What entries lead to, way by way; risk links are worked out when they are first looked at."""
+
+    def __init__(
+        self, primaries: Sequence[NextHop], backups: Sequence[NextHop | None], perils: Perils
+    ) -> None:
+        """Columns of one length."""
+        self.perils = perils
+        self._primaries, self._backups = primaries, backups
+
+    @classmethod
+    def of(cls, keys: Sequence[GroupKey]) -> Ways:
+        """Those whose keys are there already."""
+        if isinstance(keys, Ways):
+            return keys
+        perils = Perils([key[2:] for key in keys])
+        return cls([key[0] for key in keys], [key[1] for key in keys], perils)
+
+    def groups(self) -> list[Group]:
+        """A new group of each way."""
+        return Group.many(self._primaries, self._backups, self.perils)
+
+    def __len__(self) -> int:
+        return len(self._primaries)
+
+    def __iter__(self) -> Iterator[GroupKey]:
+        risks = self.perils.rows
+        return zip(
+            self._primaries, self._backups, map(_FIRST, risks), map(_SECOND, risks), strict=True
+        )
+
+    @overload
+    def __getitem__(self, row: int) -> GroupKey: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[GroupKey]: ...
+    def __getitem__(self, row: int | slice) -> GroupKey | list[GroupKey]:
+        if isinstance(row, slice):
+            return list(self)[row]
+        return (self._primaries[row], self._backups[row], *self.perils.rows[row])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
-from itertools import compress
-from operator import is_, is_not
 from typing import NamedTuple
 
 from heddle_agent.fib import Choice, Group, Match, Reason
@@ -51,8 +49,9 @@ def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
     kept = _without(table.intended, gone)
     if table.table_size and len(kept) + len(updates.sets) > table.table_size:
         failures += _overflow(table.table_size, kept, operations, updates)
+    changed = _changed(table.programmed, updates.sets)
     intended = {**kept, **updates.sets} if updates.sets else kept
-    dirty = _dirty(table, updates.sets, gone, intended)
+    dirty = _dirty(table, changed, gone, intended)
     known = operations.addresses.items() <= table.addresses.items()  # as after a first push
     taken = table._replace(
         groups=groups,
@@ -111,18 +110,31 @@ def _overflow(
     return failures
 
 
+def _changed(
+    programmed: Mapping[Match, Group], sets: dict[Match, Group]
+) -> Mapping[Match, Group | None]:
+    """Those sets that change something; all others become what is programmed already."""
+    rows = zip(sets, sets.values(), map(programmed.get, sets), strict=True)
+    same = {
+        match: old
+        for match, new, old in rows
+        if old is not None
+        and (old is new or (old[0] == new[0] and old[1] == new[1] and old.like(new)))
+    }
+    if not same:
+        return sets
+    sets.update(same)
+    return {match: group for match, group in sets.items() if match not in same}
+
+
 def _dirty(
     table: Table,
-    sets: Mapping[Match, Group],
+    changed: Mapping[Match, Group | None],
     gone: AbstractSet[Match],
     intended: Mapping[Match, Group],
 ) -> Mapping[Match, Group | None]:
     """Matches in which intended and programmed may differ."""
-    before = list(map(table.programmed.get, sets))
-    dirty: Mapping[Match, Group | None] = sets
-    if any(map(is_, before, sets.values())):
-        changed = map(is_not, before, sets.values())
-        dirty = dict(compress(sets.items(), changed))
+    dirty = changed
     if gone:
         dirty = {**dirty, **dict.fromkeys(gone & table.programmed.keys())}
     if table.dirty:

@@ -76,7 +76,7 @@ def test_a_push_is_decoded_to_columns() -> None:
     ]
     first, second = NextHop("s0", "0", "10.1.0.1"), NextHop("s1", "2")
     risks = (Link("l9", "s0", "1"), Link("s0", "z", "0"))
-    assert operations.keys == [(first, second, risks, risks[:1]), (second, None, (), ())]
+    assert list(operations.keys) == [(first, second, risks, risks[:1]), (second, None, (), ())]
     assert operations.groups == [0, 1, DELETE, 0]
     assert operations.addresses == {"a": "10.0.0.1"}
 

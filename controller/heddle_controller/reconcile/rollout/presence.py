@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, NodeKind, Structure
+from heddle_controller.model.fabric import Fabric, Ints, NodeKind, Structure
 from heddle_controller.reconcile.rollout.columns import sending
 from heddle_controller.reconcile.rollout.pushes import Sent
 from heddle_controller.reconcile.rollout.steps import Switches
@@ -28,6 +28,9 @@ class Presence:
         self._away: dict[str, float] = {}
         self._structure: Structure | None = None
         self._switches: frozenset[str] = frozenset()
+        self._met: tuple[Structure, Ints] | None = None
+        """Rows of those that have a session, while these are as they were: there may be thousands
+        of them, and there are many looks."""
         self.sessions: dict[str, AgentSession] = {}
         self.sent: dict[str, Sent] = {}
 
@@ -35,6 +38,7 @@ class Presence:
         self, present: Mapping[str, AgentSession], structure: Structure, now: float
     ) -> list[AgentSession]:
         """Take in who is connected now; the sessions that are new."""
+        self._met = None
         for switch in self.sessions.keys() - present.keys():
             del self.sessions[switch]
             self._away[switch] = now
@@ -68,11 +72,18 @@ class Presence:
         structure = fabric.structure
         ready = np.zeros(len(structure.nodes.ids), dtype=np.bool_)
         stuck = np.zeros_like(ready)
-        ready[[structure.index[s] for s in self.sessions if s not in self.sent]] = True
+        ready[self._rows(structure)] = True
+        ready[[structure.index[s] for s in self.sent if s in structure.index]] = False
         given_up = (s for s, until in self._patience_ends(structure) if until <= now)
         stuck[[structure.index[s] for s in given_up]] = True
         stuck |= ~(ready | sending(fabric))
         return Switches(ready, stuck)
+
+    def _rows(self, structure: Structure) -> Ints:
+        if self._met is None or self._met[0] is not structure:
+            rows = [structure.index[s] for s in self.sessions if s in structure.index]
+            self._met = structure, np.array(rows, dtype=np.int64)
+        return self._met[1]
 
     def why_stuck(self, fabric: Fabric, now: float) -> dict[int, str]:
         """In words, by node row."""

@@ -19,6 +19,7 @@ from heddle_emulator.play.nccl import Trial, script_of
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import Outcome, choose
 from heddle_emulator.strategy.makespan import Sending
+from heddle_emulator.topology import three_tier
 from heddle_emulator.traffic import flows_between
 from tests.property.packet_collectives import Collectives
 from tests.property.packet_fabrics import small_fabrics
@@ -27,6 +28,7 @@ from tests.property.packet_net import Net
 CLOSE = 0.05
 HEADER = 82
 KIB = 1 << 10
+PIECE = 64 * KIB
 WAYS = (
     ("all_reduce", "ring"),
     ("all_gather", "ring"),
@@ -100,15 +102,44 @@ def test_collectives_take_as_long_as_their_bytes(
     power = algorithm == "halving-doubling"
     ranks = data.draw(st.sampled_from([2, 4]) if power else st.integers(2, 6))
     groups = [hosts[:ranks], hosts[ranks : 2 * ranks]][: data.draw(st.integers(1, 2))]
-    qps, piece = data.draw(st.sampled_from([1, 2, 4])), 64 * KIB
+    qps = data.draw(st.sampled_from([1, 2, 4]))
     trial = Trial(op, tuple(map(tuple, groups)), 1, algorithm, qps, pxn=False)
     size = data.draw(st.sampled_from([256, 512])) * KIB
     whole = size if op == "sendrecv" or algorithm == "tree" else size * ranks
-    script = script_of(fabric, trial).scaled(whole)
-    carried = choose("ecmp", fabric, script.flows, data.draw(st.integers(0, 99))).carried
-    net = cost.net(fabric, in_turns=True)
-    Collectives(net, script, carried, cost.startup, piece).write(trees=algorithm == "tree")
-    setting = Setting(cost.wire(piece), nvlink_gbps=1e9)
-    fluid, packets = play(fabric, script, carried, setting).seconds, net.run()
+    fluid, packets = _both(fabric, trial, cost, whole, data.draw(st.integers(0, 99)))
     note(f"fluid {fluid:.9f} s, packets {packets:.9f} s")
+    assert fluid == pytest.approx(packets, rel=CLOSE)
+
+
+def _both(fabric: Fabric, trial: Trial, cost: Costs, size: float, seed: int) -> tuple[float, float]:
+    """Makespans of a collective of so many bytes, hashed, in either world."""
+    script = script_of(fabric, trial).scaled(size)
+    carried = choose("ecmp", fabric, script.flows, seed).carried
+    net = cost.net(fabric, in_turns=True)
+    trees = trial.algorithm == "tree"
+    Collectives(net, script, carried, cost.startup, PIECE).write(trees=trees)
+    setting = Setting(cost.wire(PIECE), nvlink_gbps=1e9)
+    return play(fabric, script, carried, setting).seconds, net.run()
+
+
+@pytest.mark.parametrize(
+    ("op", "algorithm", "pairs", "qps", "seed"),
+    [
+        ("alltoall", "pairwise", ("z1-l0-h1 z0-l0-h0", "z1-l1-h2 z0-l0-h1"), 4, 2),
+        ("sendrecv", "ring", ("z1-l1-h0 z0-l1-h2", "z0-l1-h1 z1-l0-h2"), 2, 73),
+    ],
+)
+def test_paths_of_a_message_meet_others_at_different_links(
+    op: str, algorithm: str, pairs: tuple[str, str], qps: int, seed: int
+) -> None:
+    """Drawn once: some QPs meet others four links away, and one meets nobody.
+
+    The packets that meet come there at one time, however soon those of the one are through.
+    """
+    fabric = three_tier(
+        zones=2, leaves=2, spines=2, nics_per_leaf=3, cores=2, taper=1.0, nics_per_host=1
+    )
+    groups = tuple(tuple(pair.split()) for pair in pairs)
+    trial = Trial(op, groups, 1, algorithm, qps, pxn=False)
+    fluid, packets = _both(fabric, trial, Costs(4096, 0.0, 6e-7), 512 * KIB, seed)
     assert fluid == pytest.approx(packets, rel=CLOSE)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Floats, Ints
-from heddle_emulator.fluid.passing import ahead, crossed, repeated
+from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.messages import ends, messages, pipelines, rings
 from heddle_emulator.strategy.carried import Carried
@@ -130,7 +130,7 @@ def _passing(script: Script, carried: Carried, wire: Wire, capacity: Floats) -> 
 
 
 def _early(script: Script, carried: Carried, wire: Wire, needs: Needs, capacity: Floats) -> Floats:
-    """Seconds until the first packet of each message is where it is held up, any path's least."""
+    """Seconds until the first packet of each message is where it is held up."""
     found = np.zeros(len(script))
     if not (wire.hop_seconds or wire.store_and_forward):
         return found
@@ -138,20 +138,18 @@ def _early(script: Script, carried: Carried, wire: Wire, needs: Needs, capacity:
     moves = np.flatnonzero((script.flow != NONE) & ~several[script.activity])
     moves = moves[script.steps[script.activity[moves]] == 1]
     paths, flow = carried.paths, script.flow[moves]
-    links, again = ahead(paths, carried.parts, needs.arcs, capacity)
-    seconds = _least(carried, links)[flow] * wire.hop_seconds
+    links, again, fullest = ahead(paths, carried.parts, needs.arcs, capacity)
+    seconds = _held(carried, links, fullest)[flow] * wire.hop_seconds
     if wire.store_and_forward:
         packet = wire.packet(script.gbit, messages(script, carried, wire))[moves]
-        seconds += _least(carried, again)[flow] * packet
+        seconds += _held(carried, again, fullest)[flow] * packet
     found[script.activity[moves]] = seconds
     return found
 
 
-def _least(carried: Carried, of_path: Floats) -> Floats:
-    """The least of any path of each flow; 0 for those without."""
-    least = np.full(len(carried.flows), np.inf)
-    np.minimum.at(least, carried.paths.flow, of_path)
-    return np.where(np.isfinite(least), least, 0.0)
+def _held(carried: Carried, of_path: Floats, fullest: Floats) -> Floats:
+    """That of the path of each flow that holds it up."""
+    return where_held_up(of_path, fullest, carried.paths.flow, len(carried.flows))
 
 
 def _worst(script: Script, carried: Carried, of_path: Floats) -> Floats:

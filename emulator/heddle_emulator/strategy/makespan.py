@@ -17,7 +17,7 @@ import numpy as np
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
-from heddle_emulator.fluid.passing import ahead, crossed, repeated
+from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
 from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.wire import BITS, GIGA, NO_COST, Wire
@@ -44,10 +44,9 @@ def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: S
     streams = _streams(len(capacity), flows, paths, parts)
     payload = _payload(flows, paths, sending)
     lag = np.zeros(len(flows) + order.turns)
-    passing, before = _passing(capacity, paths, parts, payload, wire)
+    passing, before, fullest = _passing(capacity, paths, parts, payload, wire)
     np.maximum.at(lag, paths.flow, passing)
-    early = lag[: len(flows)].copy()
-    np.minimum.at(early, paths.flow, before)
+    early = np.minimum(lag[: len(flows)], where_held_up(before, fullest, paths.flow, len(flows)))
     lag[: len(flows)] -= early
     delay = np.zeros(len(lag))
     delay[: len(flows)] = wire.startup_seconds + early
@@ -69,17 +68,17 @@ def _payload(flows: Flows, paths: Paths, sending: Sending) -> Floats:
 
 def _passing(
     capacity: Floats, paths: Paths, parts: Floats, payload: Floats, wire: Wire
-) -> tuple[Floats, Floats]:
-    """Seconds until the last packet of each path has come, and those before its fullest link."""
+) -> tuple[Floats, Floats, Floats]:
+    """Of each path: seconds of its last packet, and before its fullest link; how full that is."""
     gbit = payload[paths.owner()] * parts
     loads = np.bincount(paths.arcs, weights=gbit, minlength=len(capacity)) / capacity
-    links, again = ahead(paths, parts, loads, capacity)
+    links, again, fullest = ahead(paths, parts, loads, capacity)
     seconds, before = crossed(paths, parts) * wire.hop_seconds, links * wire.hop_seconds
     if wire.store_and_forward:
         packet = wire.packet(payload, paths.qp_count.astype(np.float64))
         seconds += repeated(paths, parts, capacity) * packet
         before += again * packet
-    return seconds, np.minimum(before, seconds)
+    return seconds, np.minimum(before, seconds), fullest
 
 
 @dataclass(frozen=True, slots=True)

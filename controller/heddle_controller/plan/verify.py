@@ -17,8 +17,9 @@ from itertools import islice
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Ints
-from heddle_controller.model.load import arc_loads, worst_by_tier
-from heddle_controller.model.plan import Certificate, Paths, Plan
+from heddle_controller.model.load import worst_by_tier
+from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.ways import Fault, malformed, useless_faults, way_faults
 
@@ -43,14 +44,15 @@ def verify_plan(plan: Plan, known: Plan | None = None) -> None:
     """Check a plan whole.
 
     ``known`` is a plan that passed. What is found here to stand arc by arc as it stands there is
-    not asked a second time whether it leads from end to end. What hangs on the state of links, on
-    all paths of a flow or on their loads is asked of every row all the same.
+    not asked a second time whether it leads from end to end, and arcs that carry just what they
+    carried there are not added up again. What hangs on the state of links or on all paths of a flow
+    is asked of every row all the same.
 
     Raises:
         PlanInvalid: anything at all is wrong with it.
     """
     # Later checks stand on earlier ones: each group runs on what the one before let pass.
-    for group in (_shape, partial(_routes, known=known), _figures):
+    for group in (_shape, partial(_routes, known=known), partial(_figures, known=known)):
         if problems := [*islice(group(plan), MOST_TOLD)]:
             raise PlanInvalid(problems)
 
@@ -136,9 +138,10 @@ def _not_partitioned(plan: Plan) -> list[int]:
     return found
 
 
-def _figures(plan: Plan) -> Iterator[str]:
+def _figures(plan: Plan, known: Plan | None) -> Iterator[str]:
     yield from _tables(plan)
-    yield from _certificate(plan.certificate, _worst(plan, plan.paths))
+    worst = worst_by_tier(plan.fabric, loads_after(plan, known))
+    yield from _certificate(plan.certificate, worst)
 
 
 def _tables(plan: Plan) -> Iterator[str]:
@@ -149,11 +152,6 @@ def _tables(plan: Plan) -> Iterator[str]:
     for row in np.flatnonzero((nodes.table_size != NONE) & (entries > nodes.table_size)).tolist():
         held = f"needs {entries[row]} entries, its table holds {nodes.table_size[row]}"
         yield f"switch {nodes.ids[row]!r}: {held}"
-
-
-def _worst(plan: Plan, paths: Paths) -> dict[str, float]:
-    arcs = len(plan.fabric.structure.tail)
-    return worst_by_tier(plan.fabric, arc_loads(arcs, plan.flows, paths))
 
 
 def _certificate(told: Certificate, found: dict[str, float]) -> Iterator[str]:

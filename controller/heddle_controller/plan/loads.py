@@ -1,0 +1,71 @@
+"""Loads of a plan from those of a plan that it differs little from.
+
+What an arc carries follows from the paths over it and from nothing else. So where two plans are of
+the same flows in the same rows, only arcs are added up anew that a changed row has left or joined;
+they are added up whole, in the order of rows, so that the figures are those of ``arc_loads``, bit
+for bit. What was found for the newest few plans is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.load import arc_loads, phased_loads
+from heddle_controller.model.plan import Plan
+
+WORTH = 8
+"""Where more than one use of an arc in so many differs, everything is added up."""
+
+_known: deque[tuple[Plan, Floats]] = deque(maxlen=2)
+
+
+def loads_after(plan: Plan, known: Plan | None) -> Floats:
+    """Load of each arc in Gbit/s, shape (arcs,); ``known`` is a plan that this was asked of."""
+    loads = _from_known(plan, known) if known is not None else None
+    if loads is None:
+        loads = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
+    _known.append((plan, loads))
+    return loads
+
+
+def _from_known(plan: Plan, known: Plan) -> Floats | None:
+    """None where that is not known, or too much else."""
+    before = next((loads for one, loads in [*_known] if one is known), None)
+    if before is None or not _abreast(plan, known):
+        return None
+    now, was = plan.paths.arcs, known.paths.arcs
+    places = np.flatnonzero(now != was)
+    if len(places) * WORTH > len(now):
+        return None
+    touched = np.zeros(len(before), dtype=np.bool_)
+    touched[now[places]] = touched[was[places]] = True
+    fresh = _loads_of_uses(plan, np.flatnonzero(touched[now]))
+    return np.where(touched, fresh, before)
+
+
+def _abreast(plan: Plan, known: Plan) -> bool:
+    """Whether all but the arcs is alike, row by row."""
+    if plan.fabric.structure is not known.fabric.structure or not plan.flows.same_as(known.flows):
+        return False
+    pairs = (
+        (getattr(plan.paths, name), getattr(known.paths, name))
+        for name in ("flow", "first_qp", "last_qp", "first")
+    )
+    return all(one is other or np.array_equal(one, other) for one, other in pairs)
+
+
+def _loads_of_uses(plan: Plan, uses: Ints) -> Floats:
+    """Loads of arcs by some elements of the paths' arcs alone."""
+    paths, flows = plan.paths, plan.flows
+    row = np.searchsorted(paths.first, uses, side="right") - 1
+    flow = paths.flow[row]
+    return phased_loads(
+        len(plan.fabric.structure.tail),
+        paths.arcs[uses],
+        paths.gbps(flows)[row],
+        flows.job[flow],
+        flows.phase[flow],
+    )

@@ -1,0 +1,64 @@
+"""Loads that follow from those of a plan before are those that are added up from nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.model.load import arc_loads
+from heddle_controller.model.plan import Plan
+from heddle_controller.plan.loads import loads_after
+from heddle_controller.solve import solve
+from heddle_emulator.topology import three_tier
+from tests.bench.workloads import permutations
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+
+
+def phased_plan() -> Plan:
+    """Three jobs, each of two phases and of flows that may run at any time."""
+    fabric = three_tier(
+        zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=1.0, name="two-zones"
+    )
+    flows = permutations(fabric, seed=1, sets=3)
+    phase = np.where(flows.source % 3 == 2, ANY_PHASE, flows.source % 3 + 2 * flows.job)
+    names = tuple(f"phase{number}" for number in range(6))
+    gbps = flows.gbps * (1 + flows.source % 7)
+    return solve(fabric, replace(flows, phase=phase, phase_names=names, gbps=gbps))
+
+
+PLAN = phased_plan()
+
+
+def changed(plan: Plan, random: np.random.Generator, share: float) -> Plan:
+    """With other arcs here and there; that they lead nowhere is nothing to loads."""
+    arcs = plan.paths.arcs.copy()
+    places = np.flatnonzero(random.random(len(arcs)) < share)
+    arcs[places] = random.integers(len(plan.fabric.structure.tail), size=len(places))
+    return replace(plan, paths=replace(plan.paths, arcs=arcs))
+
+
+@given(SEEDS)
+def test_loads_follow_from_those_before(seed: int) -> None:
+    """Bit for bit, plan after plan, whether little or much has changed, or plans were forgotten."""
+    random = np.random.default_rng(seed)
+    plans = [PLAN]
+    loads_after(PLAN, None)
+    for _ in range(6):
+        before = plans[int(random.integers(len(plans)))]
+        plan = changed(before, random, float(random.choice([0, 0.001, 0.02, 0.5])))
+        expected = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
+        assert np.array_equal(loads_after(plan, before), expected)
+        plans.append(plan)
+
+
+def test_a_flow_with_other_qps_is_another_load() -> None:
+    """Where rows stand for other QPs than before, all is added up."""
+    loads_after(PLAN, None)
+    halved = replace(PLAN, flows=PLAN.flows.with_qps(2))
+    expected = arc_loads(len(halved.fabric.structure.tail), halved.flows, halved.paths)
+    assert np.array_equal(loads_after(halved, PLAN), expected)

@@ -147,12 +147,14 @@ class PlanTables(Part):
             bump_facts(connection, fabric)
             return number
 
-        number = await self._write(fabric, work, facts=True)
-        known = self._shared.newest.get(fabric)
-        if number is not None and known is not None and known[1].generation == generation:
-            self._shared.newest[fabric] = (plan, program)
-            self._shared.bases[fabric] = Base(number, (plan, program), len(body))
-        return number is not None
+        def after(number: int | None) -> None:
+            known = self._shared.newest.get(fabric)
+            if number is not None and known is not None and known[1].generation == generation:
+                self._shared.newest[fabric] = (plan, program)
+                self._shared.bases[fabric] = Base(number, (plan, program), len(body))
+
+        # Before watchers are told: they look at once, and nothing tells them a second time.
+        return await self._write(fabric, work, facts=True, then=after) is not None
 
     def _digest(
         self, connection: sqlite3.Connection, structure: Structure, packed: PackedStructure | None

@@ -3,7 +3,9 @@
 131,072 entries for 2,048 agents over loopback: each agent has a session of its own, as it would
 from its switch, and its table in memory; all of them share one process, and the controller's
 services another. The clock runs from the first batch handed to the gateway until the last agent has
-said that its table forwards by it.
+said that its table forwards by it. What processors each side took beside it says which of the two
+is the limit. The same push to agents that have no table, and only acknowledge, says what the
+controller needs: real switches have processors of their own.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import structlog
@@ -44,11 +49,13 @@ FIRST_PORT = 49152
 def measure(scale: Scale, screen: Screen) -> list[Row]:
     """One row of time, one of memory."""
     leaves = scale.push_leaves
-    with screen.progress(f"{leaves * EACH:,} entries to {leaves:,} agents", 1) as advance:
-        seconds, peak = asyncio.run(_pushed(leaves, scale.plan_runs))
+    with screen.progress(f"{leaves * EACH:,} entries to {leaves:,} agents", 2) as advance:
+        runs, peak = asyncio.run(_pushed(leaves, scale.plan_runs, bare=False))
+        advance(1)
+        alone, _ = asyncio.run(_pushed(leaves, scale.plan_runs, bare=True))
         advance(1)
     title = f"{leaves * EACH:,} entries pushed to {leaves:,} agents and acknowledged"
-    told = spread(seconds)
+    told = spread([run.seconds for run in runs])
     whole = scale.name != "quick"
     return [
         Row(
@@ -57,8 +64,15 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
             f"median {told['median']:.2f} s, p99 {told['p99']:.2f} s",
             f"< {MOST_SECONDS:g} s" if whole else "",
             told["median"] < MOST_SECONDS if whole else None,
-            "all agents in one process over loopback",
-            {"seconds": told},
+            f"all agents in one process over loopback; {_processors(runs)}",
+            {"seconds": told, **_data(runs)},
+        ),
+        Row(
+            title,
+            "Heddle, agents without tables",
+            f"median {spread([run.seconds for run in alone])['median']:.2f} s",
+            note=f"they only acknowledge; {_processors(alone)}",
+            data={"seconds": spread([run.seconds for run in alone]), **_data(alone)},
         ),
         Row(
             title,
@@ -71,8 +85,37 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
     ]
 
 
-async def _pushed(leaves: int, runs: int) -> tuple[list[float], int]:
-    """Seconds of each run, and the most memory that this process ever had."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one push took, seconds."""
+
+    seconds: float
+    """From the first batch to the last answer."""
+    controller: float
+    """Of processors, in the controller's process."""
+    agents: float
+    """Likewise in that of the agents."""
+
+
+def _processors(runs: list[Run]) -> str:
+    """What each side took of the processors, in words."""
+    controller, agents = (statistics.median(column) for column in _columns(runs).values())
+    return f"processors: controller {controller:.2f} s, agents {agents:.2f} s"
+
+
+def _columns(runs: list[Run]) -> dict[str, list[float]]:
+    return {
+        "controller_processor_seconds": [run.controller for run in runs],
+        "agents_processor_seconds": [run.agents for run in runs],
+    }
+
+
+def _data(runs: list[Run]) -> dict[str, Any]:
+    return {name: spread(column) for name, column in _columns(runs).items()}
+
+
+async def _pushed(leaves: int, runs: int, *, bare: bool) -> tuple[list[Run], int]:
+    """Each run, and the most memory that this process ever had, bytes."""
     fabric = clos(leaves=leaves, spines=SPINES, nics_per_leaf=1, nics_per_host=1)
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     with tempfile.TemporaryDirectory() as folder:
@@ -80,15 +123,15 @@ async def _pushed(leaves: int, runs: int) -> tuple[list[float], int]:
             await s.put_fabric(fabric)
             file = Path(folder, "fabric.json")
             save_fabric_file(fabric, file)
-            with agents(s.api.port, file):
+            with agents(s.api.port, file, bare=bare) as process:
                 await until(lambda: len(s.gateway.sessions("f1")) == leaves, seconds=120.0)
                 gc.collect()
                 gc.freeze()
-                seconds = [await _run(s, fabric, run) for run in range(1, runs + 1)]
-    return seconds, _peak()
+                told = [await _run(s, fabric, run, process) for run in range(1, runs + 1)]
+    return told, _peak()
 
 
-async def _run(s: Serving, fabric: Fabric, generation: int) -> float:
+async def _run(s: Serving, fabric: Fabric, generation: int, process: int) -> Run:
     """Move every entry of every leaf to another uplink, and wait for all acknowledgements."""
     sessions = s.gateway.sessions("f1")
     batches = {
@@ -103,10 +146,15 @@ async def _run(s: Serving, fabric: Fabric, generation: int) -> float:
         )
         for switch in sessions
     }
-    begin = time.perf_counter()
+    before = _processor_seconds(process)
+    begin, own = time.perf_counter(), time.process_time()
     pushes = (s.gateway.push(sessions[switch], push) for switch, push in batches.items())
     reports: list[PushReport] = await asyncio.gather(*pushes)
-    took = time.perf_counter() - begin
+    took = Run(
+        time.perf_counter() - begin,
+        time.process_time() - own,
+        _processor_seconds(process) - before,
+    )
     failed = [r for r in reports if r.fib is None or r.failures]
     assert not failed, failed[0]
     return took
@@ -150,15 +198,22 @@ def _link(fabric: Fabric, uplink: int, nic: int) -> int:
 
 
 @contextmanager
-def agents(port: int, file: Path) -> Iterator[None]:
-    """The agents of all leaves, in a process of their own."""
+def agents(port: int, file: Path, *, bare: bool) -> Iterator[int]:
+    """The agents of all leaves, in a process of their own: its id. Bare ones have no tables."""
     words = [sys.executable, "-m", "tests.bench.push_agents", f"127.0.0.1:{port}", str(file)]
+    words += ["--bare"] if bare else []
     env = {**os.environ, "GRPC_VERBOSITY": "ERROR"}
     with subprocess.Popen(words, stdin=subprocess.PIPE, cwd=ROOT, env=env) as run:
         try:
-            yield
+            yield run.pid
         finally:
             run.kill()
+
+
+def _processor_seconds(process: int) -> float:
+    """What all threads of a process have taken of the processors so far."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak() -> int:

@@ -1,7 +1,7 @@
 """Many agents in one process, for the push bench: real sessions, tables in memory.
 
 `python -m tests.bench.push_agents ADDRESS FABRIC` runs those of all leaves of a fabric file until
-standard input ends.
+standard input ends; with `--bare` they have no tables, and say of every push that it is in them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
+from grpc import aio
 
+from heddle.v1 import agent_pb2 as pb
+from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle_agent.agent import Agent
 from heddle_agent.fib import MemoryFib, Names, NextHop
-from heddle_agent.session import Channels
+from heddle_agent.session import Address, Channels
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
@@ -53,6 +57,43 @@ async def run(address: str, fabric: Fabric) -> None:
     await channels.close()
 
 
+async def run_bare(address: str, fabric: Fabric) -> None:
+    """Sessions of all leaves with nothing behind them."""
+    channels, ids = Channels(), fabric.structure.nodes.ids
+    channel = channels.get(Address.parse(address))
+    switches = [ids[row] for row in fabric.rows_of_kind(NodeKind.LEAF).tolist()]
+    running = [asyncio.create_task(_keep(channel, switch)) for switch in switches]
+    await asyncio.to_thread(sys.stdin.read)
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+    await channels.close()
+
+
+async def _keep(channel: aio.Channel, switch: str) -> None:
+    """Have a session of a switch; gRPC does not let thousands begin in one moment."""
+    while True:
+        with suppress(aio.AioRpcError, asyncio.InvalidStateError):
+            await _acknowledge(channel, switch)
+        await asyncio.sleep(0.2)
+
+
+async def _acknowledge(channel: aio.Channel, switch: str) -> None:
+    """Introduce a switch, then answer its pushes."""
+    call = AgentServiceStub(channel).Session()
+    about = pb.SessionParameters(fabric="fabrics/f1", switch=switch, instance_id=switch)
+    await call.write(pb.AgentMessage(session_parameters=about))
+    while isinstance(message := await call.read(), pb.ControllerMessage):
+        if message.WhichOneof("message") == "push":
+            push, answer = message.push, pb.AgentMessage()
+            result = answer.push_result
+            result.nonce, result.epoch = push.nonce, push.epoch
+            result.generation = push.generation
+            result.stage, result.status = pb.PUSH_STAGE_FIB, pb.PUSH_STATUS_APPLIED
+            await call.write(answer)
+
+
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    asyncio.run(run(sys.argv[1], load_fabric_file(Path(sys.argv[2]))))
+    start = run_bare if "--bare" in sys.argv else run
+    asyncio.run(start(sys.argv[1], load_fabric_file(Path(sys.argv[2]))))

@@ -1,11 +1,11 @@
 """How long small questions wait while a controller plans the largest fabric, and rolls it out.
 
 A real controller in a process of its own, on a Redis, with an agent for every switch in another
-process. It is handed the traffic of the whole fabric, again and again with other pairs. Clients ask
-for a job, a page of jobs, the plan's summary, one flow's explanation, a page of links and the like,
-one call after the other over connections of their own. Each answer counts for what the controller
-was doing when it was asked for: planning, from the demands taken to the plan committed, or rolling
-out, from then until the last switch has acknowledged it.
+process. It is handed the traffic of the whole fabric, again and again with other pairs, by a client
+in a third. Others ask for a job, a page of jobs, the plan's summary, one flow's explanation, a page
+of links and the like, one call after the other over connections of their own. Each answer counts
+for what the controller was doing when it was asked for: planning, from the demands taken to the
+plan committed, or rolling out, from then until the last switch has acknowledged it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from heddle_emulator.fleet import Controller
 from tests.bench.planned import size_of
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen
-from tests.bench.workloads import published_zones, zone_traffic
+from tests.bench.workloads import published_zones
 from tests.redis_server import EVERY_SECOND, RedisServer
 from tests.unit.store.samples import job
 
@@ -122,15 +122,17 @@ async def _served(api: str, fabric: Fabric, folder: Path, runs: int) -> Answers:
         await client.put_fabric(fabric)
         await client.committed_plan(0, PATIENCE)
         hosts = list(fabric.structure.host_names)
-        async with agents(api, file):
+        async with aside("reads_agents", api, str(file), NAME) as agents:
+            await agents.hears("connected")
             names = [f"j{number}" for number in range(min(JOBS, len(hosts) // 2))]
             for number, each in enumerate(names):
                 await client.submit(job(each, (hosts[2 * number], hosts[2 * number + 1])))
             await client.programmed_jobs(names, PATIENCE)
-            return await _busy(client, fabric, runs)
+            async with aside("reads_demands", api, str(file), NAME) as writer:
+                return await _busy(client, writer, runs)
 
 
-async def _busy(client: Client, fabric: Fabric, runs: int) -> Answers:
+async def _busy(client: Client, writer: Aside, runs: int) -> Answers:
     answers, plan = Answers(), await client.plan()
 
     def seen(found: plan_pb2.Plan) -> None:
@@ -141,9 +143,11 @@ async def _busy(client: Client, fabric: Fabric, runs: int) -> Answers:
     try:
         await asyncio.sleep(IDLE_SECONDS)
         for seed in range(runs):
-            flows = zone_traffic(fabric, seed)
+            writer.say(str(seed))
+            await writer.hears("ready")
             answers.phase = TAKING
-            await client.put_demands("all", fabric, flows)
+            writer.say("put them")
+            await writer.hears("taken")
             answers.phase = PLANNING
             plan = await client.programmed_plan(plan.generation, PATIENCE, seen)
             answers.phase = "between"
@@ -213,21 +217,37 @@ def _questions(channel: grpc.aio.Channel) -> dict[str, Ask]:
     }
 
 
+class Aside:
+    """Another process of the bench, told and asked a line at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    def say(self, line: str) -> None:
+        """Tell it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    async def hears(self, word: str) -> None:
+        """Wait until it says this."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            line = await self._process.stdout.readline()
+        assert line == f"{word}\n".encode(), f"{line!r} instead of {word}"
+
+
 @asynccontextmanager
-async def agents(address: str, file: Path) -> AsyncIterator[None]:
-    """Agents of all switches in a process of their own; entered once all have a session."""
+async def aside(module: str, *words: str) -> AsyncIterator[Aside]:
+    """Run a module of the bench in a process of its own."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.bench.reads_agents", address, str(file), NAME),
+        *(sys.executable, "-m", f"tests.bench.{module}", *words),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
         env={**os.environ, "GRPC_VERBOSITY": "ERROR"},
     )
     try:
-        assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            assert await process.stdout.readline() == b"connected\n", "agents did not connect"
-        yield
+        yield Aside(process)
     finally:
         if process.returncode is None:
             process.kill()

@@ -41,9 +41,9 @@ from heddle_controller.reconcile.waiting import pause
 STORE_RETRY = 1.0
 """Seconds until facts that the store could not take are written again."""
 
-AT_ONCE = 16
-"""Pushes that are handed over before others have their turn: as many as take a millisecond or two
-until they are on their way."""
+AT_ONCE, BREATH = 16, 0.001
+"""Pushes that are handed over at once, and seconds before the next: an answer to a client takes
+several turns of the event loop, and should not find each of them full of pushes."""
 
 
 class Rollout:
@@ -218,12 +218,17 @@ class Rollout:
             self._retry_delay = min(2 * self._retry_delay, self._settings.retry_last)
 
     async def _send(self, pushes: Sequence[tuple[Step, Push]]) -> None:
-        """Hand the pushes over, and let others go on in between: there may be thousands."""
+        """Hand the pushes over, and let others go on in between: there may be thousands.
+
+        Those that are left when there is another target are not sent: it may want others.
+        """
         now, sessions = self._clock.monotonic(), self._presence.sessions
         for number, (step, push) in enumerate(pushes, 1):
             self._push(sessions[push.fabric.structure.nodes.ids[step.switch]], step, push, now)
             if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await self._clock.sleep(BREATH)
+                if self._next is not None:
+                    return
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
         task = asyncio.ensure_future(self._gateway.push(session, push))

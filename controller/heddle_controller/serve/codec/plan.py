@@ -24,10 +24,14 @@ def summary_to_pb(fabric: str, committed: Committed) -> pb.Plan:
     message.changed_count = facts.changed_count
     message.solve_seconds = facts.solve_seconds
     message.commit_time.CopyFrom(common.time_to_pb(facts.commit_time))
-    message.programmed_switch_count = len(committed.programmed_switches())
-    message.switch_count = len(committed.switches())
+    switches = committed.switches()  # of thousands, so they are looked up once
+    known = [committed.programmed.get(switch) for switch in switches]
+    holding = [fact for fact in known if fact and fact.generation >= program.generation]
+    message.programmed_switch_count = len(holding)
+    message.switch_count = len(switches)
     message.entry_count = len(program.entries)
-    if programmed := committed.programmed_time():
+    if len(holding) == len(switches):
+        programmed = max((fact.time for fact in holding), default=facts.commit_time)
         message.programmed_time.CopyFrom(common.time_to_pb(programmed))
     return message
 

@@ -31,6 +31,8 @@ class Presence:
         self._met: tuple[Structure, Ints] | None = None
         """Rows of those that have a session, while these are as they were: there may be thousands
         of them, and there are many looks."""
+        self._missing: frozenset[str] | None = None
+        """Those that have none, likewise."""
         self.sessions: dict[str, AgentSession] = {}
         self.sent: dict[str, Sent] = {}
 
@@ -38,7 +40,7 @@ class Presence:
         self, present: Mapping[str, AgentSession], structure: Structure, now: float
     ) -> list[AgentSession]:
         """Take in who is connected now; the sessions that are new."""
-        self._met = None
+        self._met = self._missing = None
         for switch in self.sessions.keys() - present.keys():
             del self.sessions[switch]
             self._away[switch] = now
@@ -113,7 +115,10 @@ class Presence:
     def _patience_ends(self, structure: Structure) -> Iterator[tuple[str, float]]:
         if structure is not self._structure:
             self._structure, self._switches = structure, _switches(structure)
-        for switch in self._switches - self.sessions.keys():
+            self._missing = None
+        if self._missing is None:
+            self._missing = self._switches - self.sessions.keys()
+        for switch in self._missing:
             yield switch, self._away.get(switch, self._start) + self._patience
         for switch, sent in self.sent.items():
             if switch in self.sessions and switch in structure.index:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from heddle_controller.model.fabric import Bools
 from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import Clock, Metrics, Store
@@ -28,18 +29,23 @@ class Reporter:
         self._metrics = metrics
         self._told: dict[str, JobFacts] = {}
         self._generation = 0
-        self._noted: set[int] = set()
-        """Switches of which the store knows that they hold that generation."""
+        self._noted: Bools = np.zeros(0, dtype=np.bool_)
+        """Nodes of which the store knows that they hold that generation."""
         self._complete = False
 
     def begin(self, ledger: Ledger, target: Target) -> None:
         """Another plan is being rolled out: what was told of the last one is void."""
         structure, committed = ledger.fabric.structure, target.committed
-        self._noted = {
-            structure.index[switch]
-            for switch, fact in committed.programmed.items()
-            if fact.generation >= committed.generation and switch in structure.index
-        }
+        self._noted = np.zeros(ledger.fabric.node_count, dtype=np.bool_)
+        facts = {id(fact): fact for fact in committed.programmed.values()}  # most share one
+        if any(fact.generation >= committed.generation for fact in facts.values()):
+            self._noted[
+                [
+                    structure.index[switch]
+                    for switch, fact in committed.programmed.items()
+                    if fact.generation >= committed.generation and switch in structure.index
+                ]
+            ] = True
         self._generation = committed.generation
         self._complete = False
 
@@ -48,18 +54,18 @@ class Reporter:
         if ledger.generation != self._generation:
             return
         noted = self._noted  # another plan may begin before the store has answered
-        holds = np.flatnonzero(ledger.knowledge.generation == ledger.generation).tolist()
-        new = [row for row in holds if row not in noted]
-        if not new:
+        new = np.flatnonzero((ledger.knowledge.generation == ledger.generation) & ~noted)
+        if not len(new):
             return
+        ids = ledger.fabric.structure.nodes.ids
         await self._store.record_programmed(
             self._fabric,
             epoch=self._epoch,
             generation=ledger.generation,
-            switches=[ledger.fabric.structure.nodes.ids[row] for row in new],
+            switches=[ids[row] for row in new.tolist()],
             time=self._clock.now(),
         )
-        noted.update(new)
+        noted[new] = True
 
     async def jobs(self, target: Target, progress: Mapping[str, JobProgress]) -> None:
         """Tell how far jobs have come."""

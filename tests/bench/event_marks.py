@@ -42,13 +42,11 @@ class Marks:
 
     spans: list[tuple[str, float, float]] = field(default_factory=list)
     pushes: list[tuple[float, float]] = field(default_factory=list)
-    held: dict[str, int] = field(default_factory=dict)
-    """As the store was told."""
     whole: asyncio.Event = field(default_factory=asyncio.Event)
     """All switches hold the newest plan, and the store knows."""
     committed: Any = None
-    wants: tuple[str, ...] = ()
-    """Switches with entries of that plan."""
+    behind: set[str] = field(default_factory=set)
+    """Switches with entries of that plan that are not known to hold it."""
     before: int = 0
     """Generation of the newest plan as the event began."""
 
@@ -155,14 +153,14 @@ def time_store(store: Store, marks: Marks) -> None:
 
     def committed(answer: Any, **_: object) -> None:
         marks.committed = answer
-        marks.wants = answer.switches()
+        marks.behind = set(answer.switches())
 
     def recorded(_: object, *, generation: int, switches: list[str], **__: object) -> None:
-        marks.held.update(dict.fromkeys(switches, generation))
         done = marks.committed
-        if done is None or not generation == done.generation > marks.before:
+        if done is None or generation != done.generation:
             return
-        if all(marks.held.get(switch, 0) >= generation for switch in marks.wants):
+        marks.behind.difference_update(switches)
+        if not marks.behind and generation > marks.before:
             marks.whole.set()
 
     for method, name, after in (

@@ -8,8 +8,7 @@ takes its pushes one after another, as from a stream.
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from heddle_agent.agent import Agent
 from heddle_agent.session.decode import decode_push
@@ -22,13 +21,12 @@ from heddle_controller.reconcile.southbound import (
     Push,
     PushReport,
     PushStatus,
-    SessionChange,
-    SessionEvent,
     StageResult,
     TableState,
 )
 from heddle_controller.serve.codec.entries import push_to_pb
 from tests.race.delays import Delays
+from tests.unit.reconcile.sessions import Sessions
 
 _STATUS = {
     Status.APPLIED: PushStatus.APPLIED,
@@ -37,57 +35,23 @@ _STATUS = {
 }
 
 
-class RaceGateway:
+class RaceGateway(Sessions):
     """Implements ``AgentGateway`` over embedded agents."""
 
     def __init__(
         self, fabric: str, agents: Mapping[str, Agent], delays: Delays, changed: Callable[[], None]
     ) -> None:
+        super().__init__(fabric)
         self.pushes = 0
-        self._fabric = fabric
         self._agents = agents
         self._delays = delays
         self._changed = changed
-        self._ids = itertools.count(1)
-        self._sessions: dict[str, AgentSession] = {}
-        self._lost: dict[int, asyncio.Event] = {}
         self._turn = {name: asyncio.Lock() for name in agents}
-        self._listeners: set[asyncio.Queue[SessionEvent]] = set()
 
     def connect(self, name: str) -> None:
         """Begin a session, with what the switch holds now."""
         held, forwarding = self._agents[name].held, self._agents[name].forwarding
-        session = AgentSession(
-            id=next(self._ids),
-            fabric=self._fabric,
-            switch=name,
-            instance="i",
-            software_version="0",
-            capabilities=frozenset(),
-            table_size=0,
-            highest_epoch=held.epoch,
-            generation=held.generation,
-            table_digest=forwarding.digest(),
-        )
-        self._sessions[name] = session
-        self._lost[session.id] = asyncio.Event()
-        self._tell(SessionChange.CONNECTED, session)
-
-    def disconnect(self, name: str) -> None:
-        """End the session; what was sent and has not reached the agent never will."""
-        session = self._sessions.pop(name)
-        self._lost[session.id].set()
-        self._tell(SessionChange.DISCONNECTED, session)
-
-    def sessions(self, fabric: str) -> Mapping[str, AgentSession]:
-        """See the port."""
-        return dict(self._sessions) if fabric == self._fabric else {}
-
-    def lead(self, epoch: int) -> None:
-        """See the port."""
-
-    def retire(self, epoch: int) -> None:
-        """See the port."""
+        self.begin(name, held.epoch, TableState(held.generation, forwarding.digest()))
 
     async def push(self, session: AgentSession, push: Push) -> PushReport:
         """See the port."""
@@ -127,20 +91,6 @@ class RaceGateway:
             state = TableState(held.generation, forwarding.digest()) if push.tell_table else None
         await self._delays.pass_()
         return PushReport(rib, StageResult(status, failures), highest, state)
-
-    async def events(self) -> AsyncIterator[SessionEvent]:
-        """See the port."""
-        queue: asyncio.Queue[SessionEvent] = asyncio.Queue()
-        self._listeners.add(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._listeners.discard(queue)
-
-    def _tell(self, change: SessionChange, session: AgentSession) -> None:
-        for queue in self._listeners:
-            queue.put_nowait(SessionEvent(change, session))
 
 
 def _forgotten(work: asyncio.Future[PushReport]) -> None:

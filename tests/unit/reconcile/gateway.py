@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from heddle_controller.model.fabric import Fabric, NodeKind
@@ -16,14 +15,11 @@ from heddle_controller.reconcile.southbound import (
     Push,
     PushReport,
     PushStatus,
-    SessionChange,
-    SessionEvent,
     StageResult,
     TableState,
 )
+from tests.unit.reconcile.sessions import Sessions
 from tests.unit.reconcile.switches import Match, SwitchTable, match_of
-
-_ids = itertools.count(1)
 
 
 @dataclass
@@ -46,50 +42,21 @@ class Switch:
         self.answers.set()
 
 
-class MemoryGateway:
+class MemoryGateway(Sessions):
     """Implements ``AgentGateway``."""
 
     def __init__(self, fabric: str, switches: dict[str, Switch]) -> None:
+        super().__init__(fabric)
         self.switches = switches
         self.watch: Callable[[], None] = lambda: None
         """Called after every single operation of every switch."""
-        self._fabric = fabric
-        self._sessions: dict[str, AgentSession] = {}
-        self._listeners: set[asyncio.Queue[SessionEvent]] = set()
-        self._lost: dict[int, asyncio.Event] = {}
 
     def connect(self, *names: str) -> None:
         """Begin a session of each switch, in place of any before."""
         for name in names:
-            if name in self._sessions:
-                self._lost[self._sessions[name].id].set()
             table = self.switches[name].table
-            session = AgentSession(
-                id=next(_ids),
-                fabric=self._fabric,
-                switch=name,
-                instance="i",
-                software_version="0",
-                capabilities=frozenset(),
-                table_size=table.size,
-                highest_epoch=table.fence[0],
-                generation=table.whole,
-                table_digest=table.digest(),
-            )
-            self._sessions[name] = session
-            self._lost[session.id] = asyncio.Event()
-            self._tell(SessionChange.CONNECTED, session)
-
-    def disconnect(self, *names: str) -> None:
-        """End the session of each switch."""
-        for name in names:
-            session = self._sessions.pop(name)
-            self._lost[session.id].set()
-            self._tell(SessionChange.DISCONNECTED, session)
-
-    def sessions(self, fabric: str) -> Mapping[str, AgentSession]:
-        """See the port."""
-        return dict(self._sessions) if fabric == self._fabric else {}
+            held = TableState(table.whole, table.digest())
+            self.begin(name, table.fence[0], held, table.size)
 
     async def push(self, session: AgentSession, push: Push) -> PushReport:
         """See the port."""
@@ -107,12 +74,6 @@ class MemoryGateway:
             raise SessionLost(session.switch)
         self._sessions[session.switch] = replace(session, pushed=True)
         return self._take(switch, push)
-
-    def lead(self, epoch: int) -> None:
-        """See the port."""
-
-    def retire(self, epoch: int) -> None:
-        """See the port."""
 
     def _take(self, switch: Switch, push: Push) -> PushReport:
         if switch.refuses_whole:
@@ -133,20 +94,6 @@ class MemoryGateway:
         done = StageResult(PushStatus.APPLIED, told)
         held = TableState(switch.table.whole, switch.table.digest()) if push.tell_table else None
         return PushReport(StageResult(PushStatus.APPLIED), done, switch.table.fence[0], held)
-
-    async def events(self) -> AsyncIterator[SessionEvent]:
-        """See the port."""
-        queue: asyncio.Queue[SessionEvent] = asyncio.Queue()
-        self._listeners.add(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._listeners.discard(queue)
-
-    def _tell(self, change: SessionChange, session: AgentSession) -> None:
-        for queue in self._listeners:
-            queue.put_nowait(SessionEvent(change, session))
 
 
 def all_switches(fabric: Fabric) -> dict[str, Switch]:

@@ -11,7 +11,7 @@ disk has taken what became of the last. It is always told of the newest look.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from heddle_controller.reconcile.records import Committed
 from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold, next_ledger
 from heddle_controller.reconcile.rollout.answers import Answer
 from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.look import Heard, Look, look, taken_in
+from heddle_controller.reconcile.rollout.look import Heard, Look, is_quick, look, taken_in
 from heddle_controller.reconcile.rollout.presence import Presence
 from heddle_controller.reconcile.rollout.pushes import (
     EPOCH_LIMIT,
@@ -73,8 +73,8 @@ class Rollout:
         self._next: Target | None = None
         self._target: Target | None = None
         self._ledger: Ledger | None = None
-        self._met: tuple[Mapping[str, AgentSession], Structure | None] = {}, None
-        """Sessions as they were looked through last, and the switches that were asked for."""
+        self._met: Structure | None = None
+        """Whose sessions were looked through last; None where one has come or gone since."""
         self._retry_delay = settings.retry_first
         self._retry_at: float | None = None
         self._newest: tuple[Look, Target] | None = None
@@ -105,6 +105,7 @@ class Rollout:
     async def _follow_sessions(self) -> None:
         async for event in self._gateway.events():
             if event.session.fabric == self._fabric:
+                self._met = None
                 self._wake.set()
 
     async def _work(self) -> None:
@@ -153,7 +154,7 @@ class Rollout:
         now = self._clock.monotonic()
         heard = self._meet(self._collect(), ledger, now)
         fabric, presence, retry_at = ledger.fabric, self._presence, self._retry_at
-        seen = await asyncio.to_thread(
+        glance = partial(
             look,
             ledger,
             heard,
@@ -162,6 +163,7 @@ class Rollout:
             epoch=self._epoch,
             retry=retry_at is not None and now >= retry_at,
         )
+        seen = glance() if is_quick(ledger, heard) else await asyncio.to_thread(glance)
         self._ledger = seen.ledger
         self._plan_retry(now, failing=seen.failing)
         await self._send(seen.pushes)
@@ -189,13 +191,12 @@ class Rollout:
     def _meet(self, heard: Heard, ledger: Ledger, now: float) -> Heard:
         """See who has come and gone as well."""
         structure = ledger.fabric.structure
-        sessions = self._gateway.sessions(self._fabric)
-        if sessions == self._met[0] and structure is self._met[1]:
-            new: list[AgentSession] = []  # nearly always, and there may be thousands
-        else:
+        new: list[AgentSession] = []
+        if structure is not self._met:  # seldom, and there may be thousands
+            self._met = structure
+            sessions = self._gateway.sessions(self._fabric)
             present = {s: one for s, one in sessions.items() if one.highest_epoch < EPOCH_LIMIT}
             new = self._presence.update(present, structure, now)
-            self._met = sessions, structure
         for session in new:
             if session.highest_epoch > self._epoch:
                 raise Outrun(session.switch, session.highest_epoch)

@@ -25,6 +25,9 @@ from heddle_controller.reconcile.rollout.steps import (
 )
 from heddle_controller.reconcile.southbound import AgentSession, Push
 
+QUICK = 256
+"""Entries to make or to take away."""
+
 
 @dataclass(frozen=True, slots=True)
 class Heard:
@@ -55,6 +58,13 @@ class Look:
     """Whether any pair does not have its new way yet."""
     behind: int
     """Switches with entries that have not acknowledged the whole plan."""
+
+
+def is_quick(ledger: Ledger, heard: Heard) -> bool:
+    """Whether a look takes no longer than to hand it to a thread and back may, as after a loss."""
+    if heard.told or heard.met:  # whole tables are compared then
+        return False
+    return int(np.count_nonzero(~ledger.ok)) + len(ledger.old) <= QUICK
 
 
 def taken_in(ledger: Ledger, heard: Heard) -> Ledger:

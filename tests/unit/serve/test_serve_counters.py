@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,18 @@ def report(time: float, size: int, port: int = 0) -> pb.CounterReport:
     )
 
 
+async def told(book: CounterBook, about: AgentSession, counters: codec.Counters) -> None:
+    """A report that was taken in whole."""
+    book.put(about, counters)
+    await book.reckoned()
+
+
 async def test_two_reports_make_the_rate_of_a_flow(tmp_path: Path) -> None:
     """100 GB in 4 s are 200 Gbit/s; NICs that are not known count for nothing."""
     store, rates, telemetry = await planned(tmp_path), Recorder(), Telemetry()
     book = CounterBook(FlowIndexes(store), rates, telemetry)
-    await book.take(agent(), codec.counters_from_pb(report(1000.0, 5_000_000)))
-    await book.take(agent(), codec.counters_from_pb(report(1004.0, 100_005_000_000)))
+    await told(book, agent(), codec.counters_from_pb(report(1000.0, 5_000_000)))
+    await told(book, agent(), codec.counters_from_pb(report(1004.0, 100_005_000_000)))
     (batch,) = rates.batches
     assert batch.flows == ("j1/f0",)
     assert batch.gbps.tolist() == [200.0]
@@ -84,7 +91,7 @@ async def test_a_flow_is_counted_at_its_first_switch_alone(tmp_path: Path) -> No
     store, rates = await planned(tmp_path), Recorder()
     book = CounterBook(FlowIndexes(store), rates, Telemetry())
     for time, size in ((1.0, 0), (2.0, 1000)):
-        await book.take(agent("s0"), codec.counters_from_pb(report(time, size)))
+        await told(book, agent("s0"), codec.counters_from_pb(report(time, size)))
     assert [batch.flows for batch in rates.batches] == [()]
     await store.close()
 
@@ -93,12 +100,29 @@ async def test_a_new_instance_of_an_agent_begins_anew(tmp_path: Path) -> None:
     """Its counters do not compare with those of the one before."""
     store, rates = await planned(tmp_path), Recorder()
     book = CounterBook(FlowIndexes(store), rates, Telemetry())
-    await book.take(agent(instance="a"), codec.counters_from_pb(report(1.0, 900)))
-    await book.take(agent(instance="b"), codec.counters_from_pb(report(2.0, 100)))
+    await told(book, agent(instance="a"), codec.counters_from_pb(report(1.0, 900)))
+    await told(book, agent(instance="b"), codec.counters_from_pb(report(2.0, 100)))
     assert rates.batches == []
     book.forget(agent(instance="b"))
-    await book.take(agent(instance="b"), codec.counters_from_pb(report(3.0, 200)))
+    await told(book, agent(instance="b"), codec.counters_from_pb(report(3.0, 200)))
     assert rates.batches == []
+    await store.close()
+
+
+async def test_many_reports_are_reckoned_together_and_who_left_is_not_heard(tmp_path: Path) -> None:
+    """Of a hundred switches each is counted once; one that leaves meanwhile has no rates."""
+    store, rates = await planned(tmp_path), Recorder()
+    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    every = [agent(f"s{number}") for number in range(100)]
+    for time in (1.0, 2.0):
+        for about in every:
+            book.put(about, codec.counters_from_pb(report(time, int(time))))
+        if time > 1.0:
+            await asyncio.sleep(0)  # the first are being reckoned
+            book.forget(every[0])
+            book.forget(every[99])
+        await book.reckoned()
+    assert len(rates.batches) == 98
     await store.close()
 
 
@@ -107,7 +131,7 @@ async def test_an_entry_programmed_anew_counts_from_nothing(tmp_path: Path) -> N
     store, rates = await planned(tmp_path), Recorder()
     book = CounterBook(FlowIndexes(store), rates, Telemetry())
     for time, size in ((1.0, 9_000_000_000), (2.0, 1_000_000_000)):
-        await book.take(agent(), codec.counters_from_pb(report(time, size)))
+        await told(book, agent(), codec.counters_from_pb(report(time, size)))
     np.testing.assert_allclose(rates.batches[0].gbps, [8.0])
     await store.close()
 

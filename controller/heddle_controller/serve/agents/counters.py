@@ -7,11 +7,15 @@ the same bytes again.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints, Structure
+from heddle_controller.reconcile.errors import PortError
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.gateway import AgentMeter
 from heddle_controller.serve.codec.agent import Counters
@@ -19,6 +23,12 @@ from heddle_controller.serve.flow_index import PORTS, FlowIndex, FlowIndexes
 from heddle_controller.serve.rates import RateBook, Rates
 
 BITS_PER_GIGABIT = 1e9
+TOGETHER = 64
+"""Reports that are reckoned before what they say is published: not all of thousands at once."""
+
+Switch = tuple[str, str]
+"""Fabric and switch."""
+Report = tuple[AgentSession, Counters]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,34 +44,89 @@ class Reading:
     bytes: Ints
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Growth:
+    """What an agent's report says beyond the one before."""
+
+    packets: int
+    bytes: int
+    rates: Rates
+
+
 class CounterBook:
-    """The last counters of each switch; gives rates to the rate book."""
+    """The last counters of each switch; gives rates to the rate book.
+
+    Reports are put here and reckoned in a thread, those together that came together: there are
+    thousands of agents, and what waits for the event loop must not wait for them.
+    """
 
     def __init__(self, indexes: FlowIndexes, rates: RateBook, meter: AgentMeter) -> None:
         self._indexes = indexes
         self._rates = rates
         self._meter = meter
-        self._last: dict[tuple[str, str], Reading] = {}
+        self._waiting: dict[Switch, Report] = {}
+        self._last: dict[Switch, Reading] = {}
+        self._gone: set[Switch] = set()
+        """Forgotten since the reports that are being reckoned came."""
+        self._work: asyncio.Task[None] | None = None
 
-    async def take(self, about: AgentSession, counters: Counters) -> None:
-        """Compare a report with the one before, and publish what flows did in between."""
-        index = await self._indexes.lately(about.fabric)
+    def put(self, about: AgentSession, counters: Counters) -> None:
+        """A report; it takes the place of one of the same switch that waits still."""
+        self._waiting[about.fabric, about.switch] = about, counters
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._reckon(), name="counters")
+
+    async def reckoned(self) -> None:
+        """Wait until nothing waits any more."""
+        if self._work is not None:
+            await asyncio.wait([self._work])
+
+    async def _reckon(self) -> None:
+        while self._waiting:
+            fabric = next(iter(self._waiting))[0]
+            mine = [switch for switch in self._waiting if switch[0] == fabric][:TOGETHER]
+            reports = [self._waiting.pop(switch) for switch in mine]
+            self._gone.clear()
+            with suppress(PortError):  # then there are no rates for a while
+                await self._take(fabric, reports)
+
+    async def _take(self, fabric: str, reports: Sequence[Report]) -> None:
+        """Compare reports with those before, and publish what flows did in between."""
+        index = await self._indexes.lately(fabric)
         if index is None:
             return
-        reading = _reading(about, counters, index)
-        before = self._last.get((about.fabric, about.switch))
-        self._last[about.fabric, about.switch] = reading
-        if before is None or not _comparable(before, reading):
-            return
-        packets, size = _grown(before, reading)
-        self._meter.traffic_counted(about.fabric, int(packets.sum()), int(size.sum()))
-        rates = _rates(index, reading, size, reading.time - before.time)
-        self._rates.publish(about.fabric, f"switch/{about.switch}", rates)
+        before = [self._last.get((fabric, about.switch)) for about, _ in reports]
+        made = await asyncio.to_thread(_compared, index, reports, before)
+        for (about, _), (reading, growth) in zip(reports, made, strict=True):
+            if (fabric, about.switch) in self._gone:
+                continue
+            self._last[fabric, about.switch] = reading
+            if growth is not None:
+                self._meter.traffic_counted(fabric, growth.packets, growth.bytes)
+                self._rates.publish(fabric, f"switch/{about.switch}", growth.rates)
 
     def forget(self, about: AgentSession) -> None:
         """The agent is gone: its last counters and rates with it."""
-        self._last.pop((about.fabric, about.switch), None)
+        switch = about.fabric, about.switch
+        self._gone.add(switch)
+        self._waiting.pop(switch, None)
+        self._last.pop(switch, None)
         self._rates.forget(about.fabric, f"switch/{about.switch}")
+
+
+def _compared(
+    index: FlowIndex, reports: Sequence[Report], before: Sequence[Reading | None]
+) -> list[tuple[Reading, Growth | None]]:
+    """Each report as a reading, and how much it grew, where there is one to compare it with."""
+    made = []
+    for (about, counters), last in zip(reports, before, strict=True):
+        reading, growth = _reading(about, counters, index), None
+        if last is not None and _comparable(last, reading):
+            packets, size = _grown(last, reading)
+            rates = _rates(index, reading, size, reading.time - last.time)
+            growth = Growth(int(packets.sum()), int(size.sum()), rates)
+        made.append((reading, growth))
+    return made
 
 
 def _reading(about: AgentSession, counters: Counters, index: FlowIndex) -> Reading:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle.v1.agent_pb2_grpc import AgentServiceServicer
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind
-from heddle_controller.reconcile.errors import NotFound, Unavailable
+from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.ports import FabricStore
 from heddle_controller.reconcile.records import FabricRecord
 from heddle_controller.reconcile.southbound import AgentSession
@@ -191,9 +191,7 @@ class AgentService(AgentServiceServicer):
                 self._links.take(about, message.link_state)
                 mail.put(report)
             case "counters":
-                counters = codec.counters_from_pb(message.counters)
-                with suppress(Unavailable):  # then there are no rates for a while
-                    await self._counters.take(about, counters)
+                self._counters.put(about, codec.counters_from_pb(message.counters))
             case "overlay":
                 self._overlays.reported(session, message.overlay)
             case _:

@@ -28,6 +28,11 @@ class Distinct:
         """Each item's number among its owner's values; ``owner`` is that of each item."""
         return self.place - self.first[owner]
 
+    @property
+    def rows(self) -> Ints:
+        """Each value's number among those of its owner."""
+        return np.arange(len(self.value)) - self.first[self.owner]
+
 
 def distinct(owner: Ints, value: Ints, owners: int, span: int) -> Distinct:
     """The distinct values of each of ``owners``.

@@ -71,20 +71,82 @@ def _fill(
     counts = np.array([len(entries) for entries in both], dtype=np.int64)
     turn = np.repeat(np.arange(len(both)), counts)
     owner, is_set = turn >> 1, turn & 1 == 0
-    source = np.concatenate([entries.source for entries in both])
-    destination = np.concatenate([entries.destination for entries in both])
-    columns.name("sources", owner, source)
-    columns.name("destinations", owner, destination)
     columns.add("source_ports", owner, np.concatenate([e.source_port for e in both]))
     columns.add("destination_ports", owner, np.concatenate([e.destination_port for e in both]))
-    _name_nics(columns, words, np.append(owner, owner), np.append(source, destination), len(into))
     way = np.zeros(len(owner), dtype=np.int64)
     sets = _Sets.of(owner[is_set], [pair[0] for pair in operations])
+    hops, primary, backup = _hops(fabric, sets)
+    links, risk, backup_risk = _risks(columns, words, sets)
     if len(sets.owner):
-        rows = (*_hops(columns, words, fabric, sets), *_risks(columns, words, sets))
-        way[is_set] = _ways(columns, sets, rows) + 1
+        way[is_set] = _ways(columns, sets, (primary, backup, risk, backup_risk)) + 1
     columns.add("ways", owner, way)
+    source = np.concatenate([entries.source for entries in both])
+    destination = np.concatenate([entries.destination for entries in both])
+    names = _Names(columns, words, len(into))
+    names.nodes(fabric, (owner, source, destination), hops, links)
+    names.keys(hops, links)
     columns.write_names(words.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Writes what is called by a name: NICs, next hops, ends of links, and keys."""
+
+    columns: Columns
+    words: Lexicon
+    owners: int
+
+    def nodes(
+        self, fabric: Fabric, matches: tuple[Ints, Ints, Ints], hops: Distinct, links: Distinct
+    ) -> None:
+        """Ids and addresses; of matches owner, source and destination."""
+        (owner, source, destination), words, columns = matches, self.words, self.columns
+        head = fabric.structure.head[hops.value]
+        parts = {
+            "sources": (owner, source),
+            "destinations": (owner, destination),
+            "hop_nodes": (hops.owner, head),
+            "link_sources": (links.owner, words.low[links.value]),
+            "link_targets": (links.owner, words.high[links.value]),
+        }
+        owners, nodes = (np.concatenate(column) for column in zip(*parts.values(), strict=True))
+        found = distinct(owners, nodes, self.owners, len(words.address))
+        named = columns.name(found.owner, found.value)
+        index = named[found.place]
+        ends = np.cumsum([len(of) for of, _ in parts.values()]).tolist()
+        for (name, (of, _)), end in zip(parts.items(), ends, strict=True):
+            columns.add(name, of, index[end - len(of) : end])
+        self._addresses(found, named, (ends[1], ends[2]), hops)
+
+    def _addresses(
+        self, nodes: Distinct, named: Ints, ends: tuple[int, int], hops: Distinct
+    ) -> None:
+        """Addresses: up to where ``ends`` say, items of ``nodes`` are NICs and then next hops."""
+        columns, address = self.columns, self.words.address[nodes.value]
+        is_nic, used = np.zeros((2, len(address)), dtype=np.bool_)
+        is_nic[nodes.place[: ends[0]]] = True
+        used[nodes.place[: ends[1]]] = True
+        used &= address != NONE
+        if not used.any():
+            return
+        index = np.full(len(address), NONE, dtype=np.int64)
+        index[used] = columns.name(nodes.owner[used], address[used])
+        nics = np.flatnonzero(is_nic & used)
+        columns.add("nics", nodes.owner[nics], named[nics])
+        columns.add("nic_addresses", nodes.owner[nics], index[nics])
+        of_hops = index[nodes.place[ends[0] : ends[1]]]
+        if (of_hops != NONE).any():
+            columns.add("hop_addresses", hops.owner, of_hops + 1)
+
+    def keys(self, hops: Distinct, links: Distinct) -> None:
+        """Link keys."""
+        key, columns = self.words.key, self.columns
+        owner = np.append(hops.owner, links.owner)
+        keys = np.append(key[hops.value >> 1], key[links.value])
+        found = distinct(owner, keys, self.owners, len(self.words.keys))
+        index = columns.name(found.owner, self.words.keys[found.value])[found.place]
+        columns.add("hop_keys", hops.owner, index[: len(hops.value)])
+        columns.add("link_keys", links.owner, index[len(hops.value) :])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,34 +173,20 @@ class _Sets:
         )
 
 
-def _name_nics(columns: Columns, words: Lexicon, owner: Ints, nic: Ints, owners: int) -> None:
-    """Write the addresses of NICs that have one."""
-    has = words.address[nic] != NONE
-    if has.any():
-        nics = distinct(owner[has], nic[has], owners, len(words.address))
-        columns.name("nics", nics.owner, nics.value)
-        columns.name("nic_addresses", nics.owner, words.address[nics.value])
-
-
-def _hops(columns: Columns, words: Lexicon, fabric: Fabric, sets: _Sets) -> tuple[Ints, Ints]:
-    """Write next hops; the row of each primary, and of each backup plus 1."""
+def _hops(fabric: Fabric, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
+    """Next hops, by arc; the row of each primary, and of each backup plus 1."""
     has = np.flatnonzero(sets.backup != NONE)
     owner = np.append(sets.owner, sets.owner[has])
     arc = np.append(sets.primary, sets.backup[has])
     hops = distinct(owner, arc, sets.owners, len(fabric.structure.head))
-    head = fabric.structure.head[hops.value]
-    columns.name("hop_nodes", hops.owner, head)
-    columns.name("hop_keys", hops.owner, words.key[hops.value >> 1])
-    if (words.address[head] != NONE).any():
-        columns.name("hop_addresses", hops.owner, words.address[head], plus=1)
     rows = hops.within(owner)
     backup = np.zeros(len(sets.owner), dtype=np.int64)
     backup[has] = rows[len(sets.owner) :] + 1
-    return rows[: len(sets.owner)], backup
+    return hops, rows[: len(sets.owner)], backup
 
 
-def _risks(columns: Columns, words: Lexicon, sets: _Sets) -> tuple[Ints, Ints]:
-    """Write risk links and groups; the row of each primary's and each backup's, plus 1."""
+def _risks(columns: Columns, words: Lexicon, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
+    """Links; write groups of them; the row of each primary's and each backup's, plus 1."""
     count, spare = len(sets.owner), sets.risk_links < 0
     entry = np.repeat(np.arange(count), sets.risk_size)
     owner = np.append(sets.owner, sets.owner)
@@ -146,19 +194,21 @@ def _risks(columns: Columns, words: Lexicon, sets: _Sets) -> tuple[Ints, Ints]:
     slot = np.append(entry[~spare], entry[spare] + count)
     link = np.append(sets.risk_links[~spare], ~sets.risk_links[spare])
     links = distinct(owner[slot], link, sets.owners, len(words.key))
-    columns.name("link_sources", links.owner, words.low[links.value])
-    columns.name("link_targets", links.owner, words.high[links.value])
-    columns.name("link_keys", links.owner, words.key[links.value])
     size = np.bincount(slot, minlength=2 * count)
+    row = np.zeros(2 * count, dtype=np.int64)
+    if size.max(initial=0) <= 1:  # two tiers: one link is ahead of each, and is its group
+        columns.add("risk_ends", links.owner, links.rows + 1)
+        columns.add("risk_links", links.owner, links.rows)
+        row[slot] = links.within(owner[slot]) + 1
+        return links, row[:count], row[count:]
     begin = np.cumsum(size) - size
     some, group = _alike(links, size, begin)
     groups = distinct(owner[some], group, sets.owners, int(group.max(initial=0)) + 1)
     slots = np.empty(len(groups.value), dtype=np.int64)
     slots[groups.place] = some  # any of those that have the group
     _write_groups(columns, links, groups, (begin[slots], size[slots]))
-    row = np.zeros(2 * count, dtype=np.int64)
     row[some] = groups.within(owner[some]) + 1
-    return row[:count], row[count:]
+    return links, row[:count], row[count:]
 
 
 def _alike(links: Distinct, size: Ints, begin: Ints) -> tuple[Ints, Ints]:

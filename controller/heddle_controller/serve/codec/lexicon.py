@@ -23,7 +23,9 @@ class Lexicon:
     address: Ints
     """Number of each node's address; ``NONE`` where it has none."""
     key: Ints
-    """Number of each link's key."""
+    """Of each link, the row of its key in ``keys``."""
+    keys: Ints
+    """Number of each key that any link has."""
     low: Ints
     """Node row of each link's end with the lesser id, as agents name links."""
     high: Ints
@@ -51,11 +53,13 @@ def _made(structure: Structure) -> Lexicon:
             texts.append(text)
     ends = zip(links.a.tolist(), links.b.tolist(), strict=True)
     swapped = np.array([ids[a] > ids[b] for a, b in ends], dtype=np.bool_)
+    keys, key = np.unique([numbers[str(key)] for key in links.key], return_inverse=True)
     addresses = [numbers[text] if text else NONE for text in structure.nodes.address]
     return Lexicon(
         texts,
         address=np.array(addresses, dtype=np.int64),
-        key=np.array([numbers[str(key)] for key in links.key], dtype=np.int64),
+        key=key.astype(np.int64),
+        keys=keys.astype(np.int64),
         low=np.where(swapped, links.b, links.a),
         high=np.where(swapped, links.a, links.b),
     )

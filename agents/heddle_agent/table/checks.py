@@ -22,7 +22,7 @@ def _without_link(table: Table, operations: Operations) -> Iterator[OperationFai
     hops = operations.hops
     if hops is None:
         hops = {hop for key in operations.keys for hop in key[:2] if hop is not None}
-    if all(hop[:2] in table.local for hop in hops):
+    if table.local.issuperset([hop[:2] for hop in hops]):
         return
     lost = {
         row: f"no link to {hop.node} key {hop.key}; give the agent that link or mend the fabric"

@@ -13,13 +13,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from operator import is_
+from operator import is_, itemgetter
 
 from heddle_agent.fib import Choice, Group, Link, NextHop
 from heddle_agent.table.push import GroupKey, Ways
 
 FEW = 512
 """Groups that are walked in less time than anybody would notice a lost link in."""
+_PERILS = itemgetter(2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,9 +124,10 @@ def only(groups: Groups, kept: Iterable[Group]) -> Groups:
     """These groups and no others."""
     unique = list(dict.fromkeys(kept))
     by_key: dict[GroupKey, Group] = {}
-    for group in unique:
-        if group.known:
-            by_key.setdefault(key_of(group), group)
+    if any(perils.known for perils in {*map(_PERILS, unique)}):
+        for group in unique:
+            if group.known:
+                by_key.setdefault(key_of(group), group)
     return _with(Groups(groups.switch, groups.own), by_key, unique)
 
 

@@ -83,9 +83,9 @@ def withdraw(table: Table) -> Table:
 
 
 def _pruned(table: Table) -> Table:
-    """Drop groups without entries once they are the greater part by far."""
-    groups = table.groups
-    if max(len(groups.by_key), len(groups.new)) <= 3 * len(table.intended) + 64:
+    """Drop groups without entries once there are many."""
+    groups, entries = table.groups, len(table.intended)
+    if len(groups.by_key) <= 3 * entries + 64 and len(groups.new) < entries + 64:
         return table
     used = set(table.intended.values())
     diverted: Mapping[Group, Choice] = {

@@ -7,9 +7,10 @@ is repeated changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from operator import eq, itemgetter
+from typing import Any, NamedTuple
 
 from heddle_agent.fib import Choice, Group, Match, Reason
 from heddle_agent.table.checks import impossible
@@ -25,6 +26,8 @@ from heddle_agent.table.push import (
     Status,
 )
 from heddle_agent.table.state import Table
+
+_FIRST: Callable[[Any], object] = itemgetter(0)
 
 
 class Updates(NamedTuple):
@@ -53,19 +56,21 @@ def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
     intended = {**kept, **updates.sets} if updates.sets else kept
     dirty = _dirty(table, changed, gone, intended)
     known = operations.addresses.items() <= table.addresses.items()  # as after a first push
+    if not known:
+        dirty = _moved(table, dirty, operations.addresses)
+    rejected = _rejected(frozenset() if full else table.rejected, operations, failures)
     taken = table._replace(
         groups=groups,
         fence=push.version,
         intended=intended,
-        dirty=dirty if known else _moved(table, dirty, operations.addresses),
+        dirty=dirty,
         stale=frozenset() if push.sweep_stale else stale - updates.deletes,
-        rejected=_rejected(frozenset() if full else table.rejected, operations, failures),
+        rejected=rejected,
         completing=_completing(table, push),
+        whole=0 if dirty or rejected else table.whole,
         addresses=table.addresses if known else {**table.addresses, **operations.addresses},
         diverted=_diverted(table, groups, new),
     )
-    if taken.dirty or taken.rejected:
-        taken = taken._replace(whole=0)
     return taken, Receipt(Status.APPLIED, tuple(failures))
 
 
@@ -114,7 +119,10 @@ def _changed(
     programmed: Mapping[Match, Group], sets: dict[Match, Group]
 ) -> Mapping[Match, Group | None]:
     """Those sets that change something; all others become what is programmed already."""
-    rows = zip(sets, sets.values(), map(programmed.get, sets), strict=True)
+    before = list(map(programmed.get, sets))
+    if all(before) and not any(map(eq, map(_FIRST, before), map(_FIRST, sets.values()))):
+        return sets  # all leave by another next hop: seen at the speed of C
+    rows = zip(sets, sets.values(), before, strict=True)
     same = {
         match: old
         for match, new, old in rows

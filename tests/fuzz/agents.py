@@ -82,7 +82,7 @@ SENT = Push(PushMode.FULL_SYNC, 1, 1, clos(), no_entries(), no_entries())
 def _result(made: pb.PushResult) -> bool:
     try:
         codec.stage_from_pb(made, SENT, 1.0)
-        codec.table_from_pb(made)
+        codec.table_from_pb(made, SENT.fabric, "l0")
     except InputError:
         return False
     check((made.epoch, made.generation) == (1, 1), "an answer is of its push")

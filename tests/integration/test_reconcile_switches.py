@@ -195,12 +195,36 @@ async def _one_each(house: House) -> bool:
     return len(told) == len(well) == 1 and "switch l0.0: TABLE_FULL" in told[0]
 
 
-async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
-    """Entries that nobody knows of forward until the new ones are made, then go."""
-    strange = ("n0.0.0", "n0.1.0", 0, 0)
-    way = (NextHop("s0.0", "0"), None, (), ())
+STRANGE = ("n0.0.0", "n0.1.0", 0, 0)
+"""A match that no plan of ours has."""
+
+
+def hold_strange_entries(house: House, *, told: bool) -> None:
+    """Every switch holds one, over a next hop that only some have; agents tell of it or not."""
     for switch in house.gateway.switches.values():
-        switch.table.entries[strange] = way
+        switch.tells_entries = told
+        switch.table.entries[STRANGE] = (NextHop("s0.0", "0"), None, (), ())
+
+
+async def test_tables_that_agents_tell_need_no_sync(house: House) -> None:
+    """Entries that nobody knew of are deleted by name, and the others sent as ever."""
+    hold_strange_entries(house, told=True)
+    async with house.running():
+        await furnish(house, J1)
+        await house.programmed("j1")
+        await house.settled()
+    for leaf in ("l0.0", "l0.1"):
+        switch = house.gateway.switches[leaf]
+        assert [push.tell_entries for push in switch.questions] == [False, True]
+        assert {push.mode for push in switch.pushes} == {PushMode.INCREMENTAL}
+        assert not any(push.sweep_stale for push in switch.pushes)
+        assert switch.pushes[-1].completes_generation
+        assert STRANGE not in switch.table.entries
+
+
+async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
+    """Where agents do not tell, such entries forward until the new ones are made, then go."""
+    hold_strange_entries(house, told=False)
     async with house.running():
         await furnish(house, J1)
         await house.programmed("j1")
@@ -214,7 +238,7 @@ async def test_unknown_tables_are_synced_and_swept(house: House) -> None:
         assert sweeps
         assert not any(len(push.sets) for push in sweeps)
         assert last.completes_generation
-        assert strange not in switch.table.entries
+        assert STRANGE not in switch.table.entries
 
 
 async def test_a_greater_epoch_is_outdone(house: House) -> None:

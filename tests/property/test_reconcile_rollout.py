@@ -17,7 +17,7 @@ from heddle_controller.plan.programs import entries_of
 from heddle_controller.reconcile.records import Committed, PlanFacts
 from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.answers import acknowledged, unanswered
-from heddle_controller.reconcile.rollout.sessions import introduced
+from heddle_controller.reconcile.rollout.sessions import Told, introduced
 from heddle_controller.reconcile.rollout.steps import Step, Switches, next_steps, operations_of
 from heddle_controller.reconcile.southbound import (
     AgentSession,
@@ -178,8 +178,7 @@ class Rollout:
     def reconnect(self, *switches: int) -> None:
         """Switches come back with what they hold."""
         self.away -= set(switches)
-        sessions = [(switch, self.session(switch)) for switch in switches]
-        self.ledger = introduced(self.ledger, sessions)
+        self.ledger = introduced(self.ledger, [Told(self.session(one)) for one in switches])
 
     def session(self, switch: int) -> AgentSession:
         """How a switch introduces itself."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from heddle.v1 import agent_pb2 as pb
 from heddle_agent.agent import Agent
 from heddle_agent.session.decode import decode_push
+from heddle_agent.session.encode import table_state
 from heddle_agent.table import Status
 from heddle_controller.reconcile.errors import SessionLost
 from heddle_controller.reconcile.southbound import (
@@ -24,6 +26,7 @@ from heddle_controller.reconcile.southbound import (
     StageResult,
     TableState,
 )
+from heddle_controller.serve.codec.agent import table_from_pb
 from heddle_controller.serve.codec.entries import push_to_pb
 from tests.race.delays import Delays
 from tests.unit.reconcile.sessions import Sessions
@@ -88,7 +91,13 @@ class RaceGateway(Sessions):
             failures = _failures([*receipt.failures, *forwarding.program(taken)])
             self._changed()
             held = forwarding.held
-            state = TableState(held.generation, forwarding.digest()) if push.tell_table else None
+            told = table_state(
+                held,
+                forwarding.digest(),
+                forwarding.table.programmed if push.tell_entries else None,
+            )
+            answer = pb.PushResult(table=told if push.tell_table else None)
+            state = table_from_pb(answer, push.fabric, session.switch)
         await self._delays.pass_()
         return PushReport(rib, StageResult(status, failures), highest, state)
 

@@ -120,11 +120,16 @@ class Conversation:
             failures = await self._program(push)
         if receipt.status is Status.APPLIED:
             done = receipt._replace(failures=(*receipt.failures, *failures))
-            table = None
-            if message.tell_table:
-                await self._turns.digest()
-                table = encode.table_state(self._forwarding)
+            table = await self._told(message) if message.tell_table else None
             await self._write(self._result(message, done, pb.PUSH_STAGE_FIB, table))
+
+    async def _told(self, message: pb.Push) -> pb.TableState:
+        """What the switch holds, all of one moment."""
+        await self._turns.digest()
+        forwarding = self._forwarding
+        entries = forwarding.table.programmed if message.tell_entries else None
+        told = partial(encode.table_state, forwarding.held, forwarding.digest(), entries)
+        return told() if entries is None else await self._turns.away(told)
 
     async def _program(self, push: Push) -> Sequence[OperationFailure]:
         """Bring what is in the table into the backend, and log how long that took, if at all."""

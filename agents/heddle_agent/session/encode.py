@@ -9,8 +9,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
-from heddle_agent.fib import Count, Match, Reason
-from heddle_agent.table import Forwarding, LinkObservation, Receipt, Status
+from heddle_agent.fib import Count, Group, Match, Reason
+from heddle_agent.session.listing import MOST_TOLD, listing
+from heddle_agent.table import Forwarding, Held, LinkObservation, Receipt, Status
 
 _STATUSES = {status: pb.PushStatus.Value(f"PUSH_STATUS_{status.name}") for status in Status}
 _REASONS = {reason: pb.FailureReason.Value(f"FAILURE_REASON_{reason.name}") for reason in Reason}
@@ -80,9 +81,12 @@ def push_result(
     return answer
 
 
-def table_state(forwarding: Forwarding) -> pb.TableState:
-    """What the switch holds."""
-    return pb.TableState(generation=forwarding.held.generation, digest=forwarding.digest())
+def table_state(held: Held, digest: bytes, entries: Mapping[Match, Group] | None) -> pb.TableState:
+    """What the switch holds, and the entries where they are to be told, and can be."""
+    state = pb.TableState(generation=held.generation, digest=digest)
+    if entries is not None and not held.dirty and len(entries) <= MOST_TOLD:
+        state.entries.CopyFrom(listing(entries))
+    return state
 
 
 def link_report(observations: Iterable[LinkObservation], *, full: bool) -> pb.AgentMessage:

@@ -94,6 +94,8 @@ class Push:
     completes_generation: bool = False
     tell_table: bool = False
     """Whether the answer shall say what the table then holds."""
+    tell_entries: bool = False
+    """Whether it shall name every entry, too."""
 
     @property
     def operation_count(self) -> int:
@@ -148,6 +150,9 @@ class TableState:
     """Held whole; 0 for none."""
     digest: bytes
     """As ``AgentSession.table_digest``."""
+    entries: Entries | None = None
+    """What the digest is of, in rows of the push's fabric; None where it was not asked
+    for, or is not told, or cannot be said in such rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -459,6 +459,7 @@ class Push(_message.Message):
     SWEEP_STALE_FIELD_NUMBER: _builtins.int
     COMPLETES_GENERATION_FIELD_NUMBER: _builtins.int
     TELL_TABLE_FIELD_NUMBER: _builtins.int
+    TELL_ENTRIES_FIELD_NUMBER: _builtins.int
     mode: Global___PushMode.ValueType
     epoch: _builtins.int
     """Which leader wrote it."""
@@ -475,6 +476,10 @@ class Push(_message.Message):
     no operations: what the session began with may be another leader's doing,
     and nothing older than this push can come after the answer.
     """
+    tell_entries: _builtins.bool
+    """With tell_table: tell the entries as well. A leader asks so where the digest is
+    none that it expected.
+    """
     @_builtins.property
     def operations(self) -> Global___OperationBatch: ...
     def __init__(
@@ -488,10 +493,11 @@ class Push(_message.Message):
         sweep_stale: _builtins.bool = ...,
         completes_generation: _builtins.bool = ...,
         tell_table: _builtins.bool = ...,
+        tell_entries: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completes_generation", b"completes_generation", "epoch", b"epoch", "generation", b"generation", "mode", b"mode", "nonce", b"nonce", "operations", b"operations", "sweep_stale", b"sweep_stale", "tell_table", b"tell_table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completes_generation", b"completes_generation", "epoch", b"epoch", "generation", b"generation", "mode", b"mode", "nonce", b"nonce", "operations", b"operations", "sweep_stale", b"sweep_stale", "tell_entries", b"tell_entries", "tell_table", b"tell_table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -694,19 +700,28 @@ class TableState(_message.Message):
 
     GENERATION_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """Generation it holds whole; 0 for none."""
     digest: _builtins.bytes
     """As SessionParameters.table_digest."""
+    @_builtins.property
+    def entries(self) -> Global___OperationBatch:
+        """The entries that the digest is of, where they were asked for: each an operation
+        that would set it, without addresses. Missing where some of what was pushed is not
+        in the FIB yet, and where there are more than 65,536.
+        """
+
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
         digest: _builtins.bytes = ...,
+        entries: Global___OperationBatch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "generation", b"generation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "entries", b"entries", "generation", b"generation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

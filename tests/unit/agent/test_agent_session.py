@@ -111,6 +111,23 @@ async def test_a_push_is_answered_for_table_and_backend(controller: Controller) 
         assert (one.agent.held.generation, one.agent.held.entries) == (8, 1)
 
 
+async def test_entries_are_told_where_that_is_asked(controller: Controller) -> None:
+    """A digest for one question; every entry, and the digest of just those, for another."""
+    async with running(controller.address) as one:
+        stream = await controller.stream()
+        await stream.push(wire_push(ENTRY, epoch=3, generation=8, full=True))
+        for entries in (False, True):
+            question = pb.Push(epoch=4, generation=8, mode=pb.PUSH_MODE_INCREMENTAL)
+            question.tell_table, question.tell_entries = True, entries
+            await stream.push(question)
+        *_, brief, whole = [result.table for result in await stream.acked(3)]
+        assert brief == pb.TableState(generation=8, digest=one.agent.forwarding.digest())
+        assert (whole.generation, whole.digest) == (brief.generation, brief.digest)
+        named = set(whole.entries.names)
+        assert {"nic0", "far0", "spine0", "spine1"} == named - {"0"}
+        assert len(whole.entries.ways) == 4  # one number
+
+
 async def test_failures_are_in_band(controller: Controller) -> None:
     """What the table could not take is not in the backend either, and the answer says so."""
     async with running(controller.address, table_size=1) as one:

@@ -33,6 +33,8 @@ class Switch:
     """Sets that it cannot do."""
     refuses_whole: str = ""
     """Why it finds every push malformed."""
+    tells_entries: bool = True
+    """Whether its agent knows to tell every entry: older ones do not."""
     pushes: list[Push] = field(default_factory=list)
     """All that it took, oldest first, but for questions."""
     questions: list[Push] = field(default_factory=list)
@@ -73,9 +75,10 @@ class MemoryGateway(Sessions):
         if lost.is_set():
             raise SessionLost(session.switch)
         self._sessions[session.switch] = replace(session, pushed=True)
-        return self._take(switch, push)
+        return self._take(session.switch, push)
 
-    def _take(self, switch: Switch, push: Push) -> PushReport:
+    def _take(self, name: str, push: Push) -> PushReport:
+        switch = self.switches[name]
         if switch.refuses_whole:
             result = StageResult(PushStatus.INVALID, message=switch.refuses_whole)
             return PushReport(result, None, switch.table.fence[0])
@@ -92,8 +95,13 @@ class MemoryGateway(Sessions):
             self.watch()
         told = tuple(OperationFailure(row, why, "no") for row, why in sorted(failures.items()))
         done = StageResult(PushStatus.APPLIED, told)
-        held = TableState(switch.table.whole, switch.table.digest()) if push.tell_table else None
-        return PushReport(StageResult(PushStatus.APPLIED), done, switch.table.fence[0], held)
+        report = PushReport(StageResult(PushStatus.APPLIED), done, switch.table.fence[0])
+        if not push.tell_table:
+            return report
+        tells = push.tell_entries and switch.tells_entries
+        entries = switch.table.listed(push.fabric, name) if tells else None
+        held = TableState(switch.table.whole, switch.table.digest(), entries)
+        return replace(report, table=held)
 
 
 def all_switches(fabric: Fabric) -> dict[str, Switch]:

@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from heddle_agent.fib import Group, Link, NextHop
+from heddle_agent.session.listing import listing
 from heddle_agent.table import table_digest
 from heddle_controller.model.fabric import NONE, Fabric
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
+from heddle_controller.serve.codec.listing import entries_from_pb
 
 Match = tuple[str, str, int, int]
 Way = tuple[NextHop, NextHop | None, tuple[Link, ...], tuple[Link, ...]]
@@ -70,6 +72,11 @@ class SwitchTable:
     def digest(self) -> bytes:
         """By the agent's own code."""
         return table_digest({match: Group(*way) for match, way in self.entries.items()})
+
+    def listed(self, fabric: Fabric, switch: str) -> Entries | None:
+        """Every entry, as it comes over the wire."""
+        told = listing({match: Group(*way) for match, way in self.entries.items()})
+        return entries_from_pb(told, fabric, switch)
 
     def refuses(self, push: Push) -> PushStatus:
         """Whether the fence lets a push in; if so it is raised."""

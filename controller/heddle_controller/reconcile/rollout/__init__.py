@@ -49,4 +49,12 @@ back to the underlay, from the source on.
 Height is the order in which a packet meets entries, whatever generation they are
 of: it falls along the way. It is what "from the source on" goes by when a rollout
 is superseded half way, again and again.
+
+**New leaders.** One knows plans and facts from the store, and asks every switch for the
+digest of what it holds. Where that is none it expected, it asks for every entry: pairs of
+which something may be held there wait for the answer, as long as its switch has patience.
+Of a pair of which nothing is in doubt any more, heights are read off where the entries
+themselves lead (``levels``). Agents that tell no entries leave their switches in doubt: then
+all that stored plans wanted there goes in its turn, by the order of those plans, and the
+rest is swept at the end.
 """

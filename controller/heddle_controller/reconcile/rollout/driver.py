@@ -23,7 +23,14 @@ from heddle_controller.reconcile.records import Committed
 from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold, next_ledger
 from heddle_controller.reconcile.rollout.answers import Answer
 from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.look import Heard, Look, is_quick, look, taken_in
+from heddle_controller.reconcile.rollout.look import (
+    Heard,
+    Look,
+    in_doubt,
+    is_quick,
+    look,
+    taken_in,
+)
 from heddle_controller.reconcile.rollout.presence import Presence
 from heddle_controller.reconcile.rollout.pushes import (
     EPOCH_LIMIT,
@@ -33,6 +40,7 @@ from heddle_controller.reconcile.rollout.pushes import (
     question,
 )
 from heddle_controller.reconcile.rollout.report import Reporter
+from heddle_controller.reconcile.rollout.sessions import Told
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.rollout.target import RolloutSettings, Target
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
@@ -130,7 +138,9 @@ class Rollout:
             heard = self._collect()
             sent = [sent for sent in self._presence.sent.values() if not sent.obsolete]
             steps = [one.step for one in sent if one.step is not None]
-            ledger = await asyncio.to_thread(_turned, ledger, heard, committed, steps)
+            turned = await asyncio.to_thread(_turned, ledger, heard, committed, steps)
+            ledger, doubtful = turned
+            self._ask(ledger, doubtful)
             for one in sent:
                 one.obsolete = one.step is not None
             self._reporter.begin(ledger, target)
@@ -166,6 +176,7 @@ class Rollout:
         seen = glance() if is_quick(ledger, heard) else await asyncio.to_thread(glance)
         self._ledger = seen.ledger
         self._plan_retry(now, failing=seen.failing)
+        self._ask(seen.ledger, seen.doubtful)
         await self._send(seen.pushes)
         self._report(seen, target)
 
@@ -173,7 +184,7 @@ class Rollout:
         """The answers that have come."""
         answers: list[Answer] = []
         lost: list[Step] = []
-        told: list[AgentSession] = []
+        told: list[Told] = []
         for sent in self._presence.answered():
             failures = sent.failures()
             if failures is not None:
@@ -205,7 +216,7 @@ class Rollout:
             if asked_of(session, self._epoch):
                 self._push(session, None, question(ledger, self._epoch), now)
         orphans = [step for step in gone if step is not None]
-        met = [session for session in new if not asked_of(session, self._epoch)]
+        met = [Told(session) for session in new if not asked_of(session, self._epoch)]
         return replace(heard, orphans=orphans, met=met)
 
     def _plan_retry(self, now: float, *, failing: bool) -> None:
@@ -217,6 +228,12 @@ class Rollout:
         elif now >= self._retry_at:  # they were
             self._retry_at = None
             self._retry_delay = min(2 * self._retry_delay, self._settings.retry_last)
+
+    def _ask(self, ledger: Ledger, sessions: Sequence[AgentSession]) -> None:
+        """Ask agents for every entry that their switches hold."""
+        now = self._clock.monotonic()
+        for session in sessions:
+            self._push(session, None, question(ledger, self._epoch, entries=True), now)
 
     async def _send(self, pushes: Sequence[tuple[Step, Push]]) -> None:
         """Hand the pushes over, and let others go on in between: there may be thousands.
@@ -289,6 +306,7 @@ class Rollout:
 
 def _turned(
     ledger: Ledger, heard: Heard, committed: Committed, under_way: Sequence[Step]
-) -> Ledger:
-    """The ledger of a newer plan, after what was heard about the one before."""
-    return next_ledger(taken_in(ledger, heard), committed, under_way)
+) -> tuple[Ledger, list[AgentSession]]:
+    """The ledger of a newer plan after what was heard about the one before; whom to ask more."""
+    ledger = taken_in(ledger, heard)
+    return next_ledger(ledger, committed, under_way), in_doubt(ledger, heard)

@@ -15,7 +15,7 @@ import numpy as np
 from heddle_controller.reconcile.rollout.answers import Answer, acknowledged, unanswered
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.progress import JobProgress, job_progress
-from heddle_controller.reconcile.rollout.sessions import introduced
+from heddle_controller.reconcile.rollout.sessions import Told, introduced, to_ask
 from heddle_controller.reconcile.rollout.steps import (
     Step,
     Switches,
@@ -36,11 +36,11 @@ class Heard:
     answers: Sequence[Answer] = ()
     lost: Sequence[Step] = ()
     """Their sessions ended first."""
-    told: Sequence[AgentSession] = ()
-    """Sessions as their switches answered a question."""
+    told: Sequence[Told] = ()
+    """What switches answered to questions."""
     orphans: Sequence[Step] = ()
     """Sent to sessions that others have replaced."""
-    met: Sequence[AgentSession] = ()
+    met: Sequence[Told] = ()
     """New sessions whose introduction is believed as it is."""
 
 
@@ -56,6 +56,8 @@ class Look:
     progress: Mapping[str, JobProgress]
     pending: bool
     """Whether any pair does not have its new way yet."""
+    doubtful: Sequence[AgentSession]
+    """To be asked for every entry."""
     behind: int
     """Switches with entries that have not acknowledged the whole plan."""
 
@@ -71,15 +73,14 @@ def taken_in(ledger: Ledger, heard: Heard) -> Ledger:
     """The ledger after what was heard."""
     ledger = acknowledged(ledger, heard.answers) if heard.answers else ledger
     ledger = unanswered(ledger, heard.lost)
-    ledger = _introduced(ledger, heard.told)
+    ledger = introduced(ledger, heard.told) if heard.told else ledger
     ledger = unanswered(ledger, heard.orphans)
-    return _introduced(ledger, heard.met)
+    return introduced(ledger, heard.met) if heard.met else ledger
 
 
-def _introduced(ledger: Ledger, sessions: Sequence[AgentSession]) -> Ledger:
-    index = ledger.fabric.structure.index
-    known = [(index[one.switch], one) for one in sessions if one.switch in index]
-    return introduced(ledger, known) if known else ledger
+def in_doubt(ledger: Ledger, heard: Heard) -> list[AgentSession]:
+    """Sessions that said nothing of use, to be asked for more; after what was heard."""
+    return to_ask(ledger, [*heard.told, *heard.met])
 
 
 def look(
@@ -105,6 +106,8 @@ def look(
     failing = bool(ledger.failed.any() or ledger.undeletable.any())
     if failing and retry:
         ledger = ledger.retried()
+    doubtful = in_doubt(ledger, heard)
+    switches = switches.asking([ledger.fabric.structure.index[one.switch] for one in doubtful])
     due = agenda(ledger, switches.stuck)
     steps = steps_of(ledger, due, switches)
     why = why_stuck() if len(due.blocked) else {}
@@ -117,6 +120,7 @@ def look(
         pushes=pushes_of(ledger, steps, epoch),
         progress=job_progress(ledger, due, switches.stuck, why),
         pending=len(due.pending) > 0,
+        doubtful=doubtful,
         behind=int(behind),
     )
 

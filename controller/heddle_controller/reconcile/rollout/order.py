@@ -65,14 +65,14 @@ def crossings_of(plan: Plan, pairs: Ints) -> Crossings:
     code = np.searchsorted(pairs, of_flow[paths.flow[owner]]) * nodes + tail[hop]
     codes, row = np.unique(code, return_inverse=True)
     follows = np.flatnonzero(owner[1:] == owner[:-1])
-    depth, circular = _longest(len(codes), row[follows], row[follows + 1])
+    depth, circular = longest(len(codes), row[follows], row[follows + 1])
     unordered = distinct(codes[circular] // nodes)
     depth[np.isin(codes // nodes, unordered)] = NONE
     return Crossings(pairs, codes, depth, nodes)
 
 
-def _longest(count: int, upstream: Ints, downstream: Ints) -> tuple[Ints, Bools]:
-    """Longest way from each row over the steps given, and which rows go on for ever."""
+def longest(count: int, upstream: Ints, downstream: Ints) -> tuple[Ints, Bools]:
+    """Longest way from each of so many rows over the steps given, and which rows go on for ever."""
     depth = np.zeros(count, dtype=np.int64)
     for _ in range(LONGEST):
         further = depth.copy()

@@ -79,7 +79,10 @@ class Presence:
         given_up = (s for s, until in self._patience_ends(structure) if until <= now)
         stuck[[structure.index[s] for s in given_up]] = True
         stuck |= ~(ready | sending(fabric))
-        return Switches(ready, stuck)
+        asked = np.zeros_like(ready)
+        questions = (s for s, sent in self.sent.items() if sent.step is None)
+        asked[[structure.index[s] for s in questions if s in structure.index]] = True
+        return Switches(ready, stuck, asked & ~stuck)
 
     def _rows(self, structure: Structure) -> Ints:
         if self._met is None or self._met[0] is not structure:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.errors import PortError, SessionLost
 from heddle_controller.reconcile.rollout.ledger import Ledger
+from heddle_controller.reconcile.rollout.sessions import Told
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.southbound import (
     UNKNOWN_DIGEST,
@@ -74,19 +75,21 @@ class Sent:
             for operation in range(self.operations)
         )
 
-    def told(self) -> AgentSession:
-        """The session, with what the answer to a question says that its switch holds."""
-        table = self.task.result().table
+    def told(self) -> Told:
+        """What the answer to a question says that its switch holds."""
+        table, fabric = self.task.result().table, self.push.fabric
         if table is None:
-            return replace(self.session, generation=0, table_digest=UNKNOWN_DIGEST)
-        return replace(self.session, generation=table.generation, table_digest=table.digest)
+            return Told(replace(self.session, generation=0, table_digest=UNKNOWN_DIGEST))
+        session = replace(self.session, generation=table.generation, table_digest=table.digest)
+        asked = fabric.structure if self.push.tell_entries else None
+        return Told(session, table.entries, asked)
 
 
-def question(ledger: Ledger, epoch: int) -> Push:
+def question(ledger: Ledger, epoch: int, *, entries: bool = False) -> Push:
     """Changes nothing, raises the agent's fence to ours, and asks what its table holds.
 
     What came before from an older leader is in the answer, and nothing of it can come
-    after.
+    after. Every entry is asked for only where the digest was none that was expected.
     """
     none = no_entries()
     return Push(
@@ -97,6 +100,7 @@ def question(ledger: Ledger, epoch: int) -> Push:
         sets=none,
         deletes=none,
         tell_table=True,
+        tell_entries=entries,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +30,17 @@ class Switches:
     """Connected, and nothing is under way to it."""
     stuck: Bools
     """Away, or silent, for so long that the others go on without it."""
+    asked: Bools | None = None
+    """Are about to say what they hold; None where nobody is."""
+
+    def asking(self, more: Sequence[int]) -> Switches:
+        """With some others about to be asked what they hold."""
+        if not more:
+            return self
+        asked = np.zeros_like(self.ready) if self.asked is None else self.asked.copy()
+        ready = self.ready.copy()
+        ready[more], asked[more] = False, True
+        return replace(self, ready=ready, asked=asked)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,13 +223,41 @@ def next_steps(ledger: Ledger, switches: Switches) -> list[Step]:
     return steps_of(ledger, agenda(ledger, switches.stuck), switches)
 
 
+def _awaited(ledger: Ledger, asked: Bools) -> Groups:
+    """Pairs of which something may be held at switches that are about to say what they hold."""
+    asked = asked & ledger.knowledge.unknown
+    wanted = ledger.maybe & asked[ledger.desired.switch]
+    other = ledger.present & asked[ledger.old.switch]
+    return Groups(distinct(np.append(ledger.pair[wanted], ledger.old_pair[other])))
+
+
+def _without(due: Agenda, ledger: Ledger, awaited: Groups) -> Agenda:
+    """An agenda with nothing to be done for some pairs."""
+
+    def others(rows: Ints, pair: Ints) -> Ints:
+        return rows[~awaited.index(pair[rows])[1]]
+
+    return replace(
+        due,
+        sets=others(due.sets, ledger.pair),
+        widens=others(due.widens, ledger.old_pair),
+        deletes=others(due.deletes, ledger.old_pair),
+        withdraws=others(due.withdraws, ledger.pair),
+    )
+
+
 def steps_of(ledger: Ledger, due: Agenda, switches: Switches) -> list[Step]:
     """The pushes of an agenda.
 
     When no entry is left that could be set or deleted without waiting for a stuck
     switch, the closing pushes go out: they sweep what nobody knows of, which may
-    carry flows until then, and tell the generation.
+    carry flows until then, and tell the generation. Where switches are about to say what they
+    hold, pairs wait for that: in which order theirs goes is known then.
     """
+    awaited = Groups(np.empty(0, dtype=np.int64))
+    if switches.asked is not None and switches.asked.any():
+        awaited = _awaited(ledger, switches.asked)
+        due = _without(due, ledger, awaited)
     where = (
         ledger.desired.switch[due.sets],
         ledger.old.switch[due.widens],
@@ -226,7 +265,7 @@ def steps_of(ledger: Ledger, due: Agenda, switches: Switches) -> list[Step]:
         ledger.desired.switch[due.withdraws],
     )
     left = _left(ledger)
-    if not switches.stuck[np.concatenate(where)].all():
+    if len(awaited.keys) or not switches.stuck[np.concatenate(where)].all():
         return [_step(ledger, part, left) for part in _parts(due, where, switches.ready)]
     return list(_closing(ledger, switches.ready, left))
 

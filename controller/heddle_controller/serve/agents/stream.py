@@ -42,6 +42,7 @@ class Pending:
 
     push: Push
     answer: asyncio.Future[PushReport]
+    switch: str
     rib: StageResult | None = field(default=None)
     message: pb.ControllerMessage | None = field(default=None)
     """Encoded already, with others, and not yet sent."""
@@ -86,7 +87,7 @@ class Pending:
         else:
             # A FIB ack says that the RIB stage was passed, should its own ack be lost.
             rib = self.rib or StageResult(PushStatus.APPLIED, time=stage.time)
-            table = codec.table_from_pb(result)
+            table = codec.table_from_pb(result, self.push.fabric, self.switch)
             report = PushReport(rib, stage, result.highest_epoch, table)
         if not self.answer.done():
             self.answer.set_result(report)
@@ -193,7 +194,7 @@ class AgentStream:
     def submit(self, push: Push) -> asyncio.Future[PushReport]:
         """Queue a push behind those before it; the future is done with its last answer."""
         answer: asyncio.Future[PushReport] = asyncio.get_running_loop().create_future()
-        pending = Pending(push, answer)
+        pending = Pending(push, answer, self.about.switch)
         if self._ended:
             pending.lose(self.about.switch)
         else:

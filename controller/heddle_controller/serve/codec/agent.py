@@ -10,7 +10,7 @@ import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.model.fabric import Ints, State
+from heddle_controller.model.fabric import Fabric, Ints, State
 from heddle_controller.reconcile.records import LinkObservation, LinkReport
 from heddle_controller.reconcile.southbound import (
     AgentSession,
@@ -23,6 +23,7 @@ from heddle_controller.reconcile.southbound import (
 )
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec.fabric import link_name_from_pb
+from heddle_controller.serve.codec.listing import entries_from_pb
 
 SOURCE = "agent"
 LARGEST = 2**63 - 1
@@ -149,16 +150,19 @@ def stage_from_pb(result: pb.PushResult, push: Batch, now: float) -> StageResult
     )
 
 
-def table_from_pb(result: pb.PushResult) -> TableState | None:
-    """What the table holds, if the agent told.
+def table_from_pb(result: pb.PushResult, fabric: Fabric, switch: str) -> TableState | None:
+    """What the table of a switch holds, if the agent told.
 
     Raises:
-        InputError: a generation out of range.
+        InputError: a generation out of range, or malformed entries.
     """
     if not result.HasField("table"):
         return None
     check_number(result.table.generation, "push_result.table.generation")
-    return TableState(result.table.generation, result.table.digest)
+    told = result.table
+    listed = told.HasField("entries")
+    entries = entries_from_pb(told.entries, fabric, switch) if listed else None
+    return TableState(told.generation, told.digest, entries)
 
 
 def _failure(failure: pb.OperationFailure, count: int) -> OperationFailure:

@@ -36,6 +36,7 @@ def messages(pushes: Sequence[Push]) -> list[pb.ControllerMessage]:
         head.sweep_stale = push.sweep_stale
         head.completes_generation = push.completes_generation
         head.tell_table = push.tell_table
+        head.tell_entries = push.tell_entries
     # Most pushes only tell a switch that the plan holds.
     full = [row for row, push in enumerate(pushes) if push.operation_count]
     if full:

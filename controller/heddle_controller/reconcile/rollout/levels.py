@@ -1,0 +1,134 @@
+"""In which order packets meet the entries that switches are known to hold.
+
+Once leaders have died half way through plan after plan, what is left in switches is of several
+plans, and no plan's own order holds. Then the way of packets is followed: where an entry leads,
+and from each switch without one where the underlay does, until the next entry. An entry lies one
+level above the highest that its packets go on to, so that "from the source on" (see the package)
+takes it away before anything that it leads to.
+
+That is not to be had where entries lead to one another in a circle: those that no packet meets may,
+and those for any source port, if entries for one port stand in between. All entries of such a pair
+of NICs lie the higher the nearer they are to the destination. From the nearest, once it is gone,
+the underlay comes nearer with every hop and meets no other, whatever else is held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.program import ANY_PORT, Entries
+from heddle_controller.model.underlay import underlay
+from heddle_controller.reconcile.rollout.columns import dead, distinct
+from heddle_controller.reconcile.rollout.order import LONGEST, longest, pair_codes
+
+
+def levels(entries: Entries, fabric: Fabric) -> Ints:
+    """How far up the way of its packets each entry lies, 0 to ``LONGEST``.
+
+    All that is held for any of the pairs of NICs has to be among the entries, at most one with
+    each switch and match.
+    """
+    kinds = _Kinds.of(entries, fabric.node_count)
+    states, tail, head = _followed(kinds, entries, fabric)
+    met = kinds.met_at(states)
+    # An entry is one row, whichever kinds of packets meet it.
+    row = np.where(met != NONE, met, len(entries) + np.arange(len(states)))
+    far, endless = longest(len(entries) + len(states), row[tail], row[head])
+    pair = pair_codes(entries.source, entries.destination, fabric.node_count)
+    round_ = np.isin(pair, pair[endless[: len(entries)]])
+    return np.where(round_, _nearness(entries, fabric), far[: len(entries)])
+
+
+def _nearness(entries: Entries, fabric: Fabric) -> Ints:
+    """How near to its destination each entry's switch is, by hops of the underlay."""
+    reach = underlay(fabric.structure, fabric.carries).reach
+    if not reach.distance.size:
+        return np.zeros(len(entries), dtype=np.int64)
+    hops = reach.distance[reach.row[entries.switch], reach.place[entries.destination]]
+    return np.maximum(LONGEST - hops.astype(np.int64), 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kinds:
+    """Packets of one kind follow the same entries: of one pair of NICs, from one source port.
+
+    A *state* is a kind and the switch that a packet of it is at, as one number.
+    """
+
+    destination: Ints
+    """NIC of each kind."""
+    nodes: int
+    states: Ints
+    """At which there is an entry for the kind, ascending."""
+    row: Ints
+    """Of that entry."""
+
+    @classmethod
+    def of(cls, entries: Entries, nodes: int) -> _Kinds:
+        """The kinds of packets that entries tell apart, and what each of them follows."""
+        pair = pair_codes(entries.source, entries.destination, nodes)
+        ports = int(entries.source_port.max(initial=0)) + 1
+        kind = distinct(np.append(pair * ports + entries.source_port, pair * ports + ANY_PORT))
+        first, last = np.searchsorted(kind, [pair * ports, (pair + 1) * ports])
+        exact = np.searchsorted(kind, pair * ports + entries.source_port)
+        every = entries.source_port == ANY_PORT
+        count = np.where(every, last - first, 1)
+        row = np.repeat(np.arange(len(entries)), count)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        state = (np.where(every, first, exact)[row] + within) * nodes + entries.switch[row]
+        order = np.lexsort([every[row], state])  # an exact port before any
+        states, at = np.unique(state[order], return_index=True)
+        return cls(kind // ports % nodes, nodes, states, row[order][at])
+
+    def met_at(self, states: Ints) -> Ints:
+        """The row of the entry that packets meet in each state, or ``NONE``."""
+        at = np.minimum(np.searchsorted(self.states, states), len(self.states) - 1)
+        return np.where(self.states[at] == states, self.row[at], NONE)
+
+
+def _followed(kinds: _Kinds, entries: Entries, fabric: Fabric) -> tuple[Ints, Ints, Ints]:
+    """States that packets come to from any entry on, and from which row of them to which."""
+    lost = dead(entries, fabric)
+    fresh = states = kinds.states
+    steps: list[Ints] = []
+    while len(fresh):
+        found = _next(kinds, fresh, entries, lost, fabric)
+        steps.append(found)
+        fresh = np.setdiff1d(found[1], states)
+        states = distinct(np.append(states, fresh))
+    tail, head = np.concatenate(steps, axis=1) if steps else np.zeros((2, 0), dtype=np.int64)
+    return states, np.searchsorted(states, tail), np.searchsorted(states, head)
+
+
+def _next(kinds: _Kinds, states: Ints, entries: Entries, lost: Bools, fabric: Fabric) -> Ints:
+    """The states that may follow some states, shape (2, steps): which, and what comes then.
+
+    An entry whose way is lost may have its packets on that, on its backup or on the underlay.
+    """
+    structure = fabric.structure
+    row = kinds.met_at(states)
+    has = row != NONE
+    astray = has & np.append(lost, False)[row]
+    spare = astray & (np.append(entries.backup, NONE)[row] != NONE)
+    which, arcs = _out(states[astray | ~has], kinds, fabric)
+    state = np.concatenate([states[has], states[spare], which])
+    arc = np.concatenate([entries.primary[row[has]], entries.backup[row[spare]], arcs])
+    head = structure.head[arc]
+    on = structure.nodes.kind[head] != NodeKind.NIC
+    return np.stack([state, state - state % kinds.nodes + head])[:, on]
+
+
+def _out(states: Ints, kinds: _Kinds, fabric: Fabric) -> tuple[Ints, Ints]:
+    """Every next hop of the underlay in some states: the state, and the arc."""
+    first, arcs = fabric.structure.out
+    node = states % kinds.nodes
+    count = first[node + 1] - first[node]
+    which = np.repeat(states, count)
+    within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+    arc = arcs[np.repeat(first[node], count) + within]
+    below = underlay(fabric.structure, fabric.carries)
+    leads = below.forwards(arc, kinds.destination[which // kinds.nodes])
+    return which[leads], arc[leads]

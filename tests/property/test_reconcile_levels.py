@@ -1,0 +1,89 @@
+"""Entries of any plans, left anywhere, go from the highest level on: no packet is lost by it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.flows import FIRST_SOURCE_PORT
+from heddle_controller.model.program import Entries
+from heddle_controller.plan.programs import entries_of
+from heddle_controller.reconcile.rollout.columns import joined
+from heddle_controller.reconcile.rollout.levels import levels
+from tests.property.test_reconcile_rollout import random_plan
+from tests.unit.reconcile.network import QPS, Network, random_fabric
+from tests.unit.reconcile.switches import SwitchTable, match_of, way_of
+
+seeds = st.integers(0, 2**32)
+
+
+class Left:
+    """A random network, in which switches hold some entries of several plans for one pair."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        switches = self.random.randint(2, 7)
+        self.fabric = random_fabric(self.random, switches, switches)
+        self.ids = self.fabric.structure.nodes.ids
+        self.pair = self.random.choice(
+            [(one, two) for one in range(switches, 2 * switches) for two in range(switches, one)]
+        )
+        self.network = Network(self.fabric, {one: SwitchTable() for one in self.ids[:switches]})
+        self.entries = self._drawn()
+        for row in range(len(self.entries)):
+            table = self.network.tables[self.ids[int(self.entries.switch[row])]]
+            table.entries[match_of(self.fabric, self.entries, row)] = way_of(
+                self.fabric, self.entries, row
+            )
+
+    def _drawn(self) -> Entries:
+        """Some entries of several plans, one with each switch and match."""
+        plans = [random_plan(self.random, self.fabric, [self.pair]) for _ in range(4)]
+        every = joined([entries_of(plan) for plan in plans])
+        rows: dict[tuple[object, ...], int] = {}
+        for row in self.random.sample(range(len(every)), len(every)):
+            if self.random.random() < 0.7:
+                rows[int(every.switch[row]), *match_of(self.fabric, every, row)] = row
+        return joined([every.take(np.array(sorted(rows.values()), dtype=np.int64))])
+
+    def trouble(self) -> str:
+        """What befalls packets of the pair; empty where they arrive."""
+        ports = range(FIRST_SOURCE_PORT, FIRST_SOURCE_PORT + QPS)
+        found = (self.network.trouble(*self.pair, port) for port in ports)
+        return next((trouble for trouble in found if trouble), "")
+
+    def delete(self, row: int) -> None:
+        """Take one entry away."""
+        table = self.network.tables[self.ids[int(self.entries.switch[row])]]
+        del table.entries[match_of(self.fabric, self.entries, row)]
+
+
+@settings(max_examples=300)
+@given(seeds)
+def test_from_the_highest_level_on(seed: int) -> None:
+    """Packets that arrived go on to, whichever of a level is taken away first."""
+    left = Left(seed)
+    if left.trouble() or not len(left.entries):
+        return
+    level = levels(left.entries, left.fabric)
+    order = left.random.sample(range(len(level)), len(level))
+    for row in sorted(order, key=lambda row: -int(level[row])):
+        left.delete(row)
+        assert not left.trouble(), f"after {left.ids[left.entries.switch[row]]} of {level.tolist()}"
+
+
+@settings(max_examples=100)
+@given(seeds)
+def test_a_way_falls_level_by_level(seed: int) -> None:
+    """Along the way of one plan, each entry lies above those further on."""
+    left = Left(seed)
+    (path,) = [random_plan(left.random, left.fabric, [left.pair])]
+    entries = entries_of(path)
+    level = levels(entries, left.fabric)
+    for port in set(entries.source_port.tolist()):
+        mine = np.flatnonzero(entries.source_port == port)
+        mine = mine[np.argsort(-entries.stage[mine], kind="stable")]
+        assert (np.diff(level[mine]) < 0).all()

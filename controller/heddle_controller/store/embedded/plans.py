@@ -181,7 +181,9 @@ class PlanTables(Part):
             assert known is not None  # its generation was what is stored
             return Committed(*known, stored.facts, stored.programmed)
         found, base = await asyncio.to_thread(_unpacked, stored, base)
-        if not generation:
+        now = self._shared.newest.get(fabric)
+        # While this was unpacked it may have been certified, or another may have been committed.
+        if not generation and (now is None or now[1].generation < stored.generation):
             self._shared.newest[fabric] = found
             if base is not None:
                 self._shared.bases[fabric] = base

@@ -49,6 +49,9 @@ from heddle_controller.reconcile.waiting import pause
 STORE_RETRY = 1.0
 """Seconds until facts that the store could not take are written again."""
 
+TELL_AFTER = 0.05
+"""Seconds for which the store is not told of a look while answers are due that make another."""
+
 AT_ONCE, BREATH = 16, 0.001
 """Pushes that are handed over at once, and seconds before the next: an answer to a client takes
 several turns of the event loop, and should not find each of them full of pushes."""
@@ -275,6 +278,7 @@ class Rollout:
         """Tell the store of the newest look, again and again."""
         while True:
             await self._news.wait()
+            await self._hear_more()
             self._news.clear()
             assert self._newest is not None  # it is what the news are
             seen, target = self._newest
@@ -284,6 +288,17 @@ class Rollout:
             except Unavailable:
                 await self._clock.sleep(STORE_RETRY)
                 self._news.set()
+
+    async def _hear_more(self) -> None:
+        """Wait for the last of several stages, not for long: writing each costs the next one time.
+
+        Nobody plans by what the store knows of these, and it is told of the last without delay.
+        """
+        clock = self._clock
+        end = clock.monotonic() + TELL_AFTER
+        while self._presence.busy(clock.monotonic()) and clock.monotonic() < end:
+            self._news.clear()
+            await pause(clock, self._news, [end])
 
     async def _wait(self) -> None:
         """Until something happens; then a little longer, for what comes with it."""

@@ -66,20 +66,11 @@ class Planned:
     changed_count: int
 
 
-def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wanted:
+def wanted_of(intent: Intent, engine: Engine) -> Wanted:
     """The flows of all jobs and demand sets.
 
-    One that was admitted but does not fit (any more) is left out, not the others. ``known`` is
-    what came out of this before: where jobs, demands and structure are those of then, so are the
-    flows, for they hang on nothing else.
+    One that was admitted but does not fit (any more) is left out, not the others.
     """
-    asked = _Asked(
-        intent.fabric.structure,
-        tuple((record.job.name, record.etag) for record in intent.jobs),
-        tuple((demands.name, demands.etag) for demands in intent.demands),
-    )
-    if known is not None and known.asked == asked:
-        return replace(known, fabric=intent.fabric)
     weights = {record.job.name: record.job.priority for record in intent.jobs}
     parts, refused = [], []
     for record in intent.jobs:
@@ -98,7 +89,26 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
             taken.update(demands.demands.ids)
         except InputError as error:
             refused.append((demands.name, str(error)))
-    return Wanted(intent.fabric, concatenate(parts), tuple(refused), asked)
+    return Wanted(intent.fabric, concatenate(parts), tuple(refused), _asked_of(intent))
+
+
+def wanted_again(intent: Intent, known: Wanted | None) -> Wanted | None:
+    """What ``wanted_of`` gives, where it gave ``known`` for the same; None where it takes a while.
+
+    Where jobs, demands and structure are those of then, so are the flows: they hang on nothing
+    else.
+    """
+    if known is None or known.asked != _asked_of(intent):
+        return None
+    return replace(known, fabric=intent.fabric)
+
+
+def _asked_of(intent: Intent) -> _Asked:
+    return _Asked(
+        intent.fabric.structure,
+        tuple((record.job.name, record.etag) for record in intent.jobs),
+        tuple((demands.name, demands.etag) for demands in intent.demands),
+    )
 
 
 def same_input(plan: Plan, wanted: Wanted) -> bool:

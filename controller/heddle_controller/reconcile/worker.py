@@ -23,6 +23,7 @@ from heddle_controller.reconcile.planning import (
     afterthought,
     make_plan,
     same_input,
+    wanted_again,
     wanted_of,
 )
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
@@ -159,7 +160,9 @@ class Worker:
         intent = await world.store.intent(fabric)
         start = world.clock.monotonic()
         try:
-            wanted = await asyncio.to_thread(wanted_of, intent, world.engine, self._wanted)
+            wanted = wanted_again(intent, self._wanted)
+            if wanted is None:
+                wanted = await asyncio.to_thread(wanted_of, intent, world.engine)
             self._wanted = wanted
             planned = await self._plan(wanted)
         except Exception as error:  # noqa: BLE001 - whatever planning fails with, the loop lives on

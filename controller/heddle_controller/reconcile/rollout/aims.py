@@ -34,7 +34,7 @@ def first_ledger(committed: Committed, before: Sequence[Committed] = ()) -> Ledg
     ledger = begin(first.plan, first.generation, wanted, no_entries(), nothing_known(nodes))
     ledger = _noted(ledger, committed)
     for one in others:
-        ledger = next_ledger(_overtaken(ledger, committed, one.generation), one, ())
+        ledger = next_ledger(_overtaken(ledger, committed, one.generation), one, (), left=True)
         ledger = _noted(ledger, committed)
     every = np.arange(ledger.fabric.node_count)
     return replace(ledger, knowledge=ledger.knowledge.noted("unsynced", every, value=True))
@@ -72,20 +72,23 @@ def _switches(structure: Structure) -> list[int]:
     return np.flatnonzero(structure.nodes.kind != NodeKind.NIC).tolist()
 
 
-def next_ledger(ledger: Ledger, committed: Committed, under_way: Sequence[Step]) -> Ledger:
+def next_ledger(
+    ledger: Ledger, committed: Committed, under_way: Sequence[Step], *, left: bool = False
+) -> Ledger:
     """The ledger of a newer plan, while steps of the one before may be under way.
 
     Such a step may have been done or not. What it sets and what it deletes both may
     be held, so that they are taken away in their turn, and its switch is unknown, so
     that what is wanted there is sent again. Of other switches that are unknown an earlier
     leader may have set what was wanted: it is taken away in its turn likewise, and not
-    left to the sweep at the end, when the rest of its way is gone already.
+    left to the sweep at the end, when the rest of its way is gone already. ``left`` says
+    that all of the ledger is such, as when a leader begins.
     """
     ledger = unanswered(ledger, under_way)
     unknown = ledger.knowledge.unknown[ledger.desired.switch]
     ledger = replace(ledger, maybe=ledger.maybe | (unknown & ~ledger.ok))
     structure = committed.plan.fabric.structure
-    held, astray, knowledge = ledger.held(), ledger.detours(), ledger.knowledge
+    held, astray, knowledge = ledger.held(left=left), ledger.detours(), ledger.knowledge
     if structure is not ledger.fabric.structure:
         before = ledger.fabric.structure
         astray, _ = translated(astray, knowledge, before, structure)

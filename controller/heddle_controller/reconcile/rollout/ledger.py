@@ -119,15 +119,19 @@ class Ledger:
         """What the rows of entries speak of."""
         return self.plan.fabric
 
-    def held(self) -> Entries:
-        """All that is held, or may be where a switch is unknown; the height as the stage."""
+    def held(self, *, left: bool = False) -> Entries:
+        """All that is held, or may be where a switch is unknown; the height as the stage.
+
+        What leaders before may have ``left`` lies above all that its packets may go on to. A
+        leader that lost sight of its own knows in which order it set them, and keeps to that.
+        """
         here = self.ok | self.maybe
         doubled = self.present & np.append(here, False)[self.partner]
         other = self.present & ~doubled
         height = self.settled().height.copy()
         # Which of the two it is, nobody knows: what lies above the one lies above both.
         np.maximum.at(height, self.partner[doubled], self.old_height[doubled])
-        height = _rising(self, height)
+        height = _rising(self, height) if left else height
         wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
         if not other.any():
             return wanted

@@ -104,13 +104,22 @@ class Conversation:
             await self._call.write(message)
 
     async def _answer(self, message: pb.Push) -> None:
+        """Carry a push out; while the last answer is under way, nothing of it is held on to.
+
+        Thousands may be under way at once where agents share a process, and what they held would
+        all be looked through as garbage that might be.
+        """
+        if (answer := await self._carried_out(message)) is not None:
+            await self._write(answer)
+
+    async def _carried_out(self, message: pb.Push) -> pb.AgentMessage | None:
+        """Carry a push out; the last answer, unless it was given already."""
         try:
             push = await self._turns.away(lambda: decode_push(message))
         except MalformedPushError as error:
             receipt = Receipt(Status.INVALID, message=str(error))
             self._count(receipt)
-            await self._write(self._result(message, receipt))
-            return
+            return self._result(message, receipt)
         try:
             receipt = await self._turns.receive(push)
             self._count(receipt)
@@ -118,10 +127,11 @@ class Conversation:
                 await self._write(self._result(message, receipt))
         finally:  # what is in the table goes into the backend, whether or not the stream lives
             failures = await self._program(push)
-        if receipt.status is Status.APPLIED:
-            done = receipt._replace(failures=(*receipt.failures, *failures))
-            table = await self._told(message) if message.tell_table else None
-            await self._write(self._result(message, done, pb.PUSH_STAGE_FIB, table))
+        if receipt.status is not Status.APPLIED:
+            return None
+        done = receipt._replace(failures=(*receipt.failures, *failures))
+        table = await self._told(message) if message.tell_table else None
+        return self._result(message, done, pb.PUSH_STAGE_FIB, table)
 
     async def _told(self, message: pb.Push) -> pb.TableState:
         """What the switch holds, all of one moment."""

@@ -86,6 +86,7 @@ class Session:
         self._accepted = False
         self._conversation: Conversation | None = None  # not yet accepted, it collects reports
         self._withdrawal: asyncio.Task[None] | None = None
+        self._withdrawals = 0
         self._logged: dict[Address, tuple[SessionEnd, float]] = {}
         self._log = _log.bind(switch=identity.switch)
 
@@ -131,10 +132,12 @@ class Session:
             introduced=self._introduced,
         )
         self._conversation = conversation
-        ttl = 0.0
+        ttl, withdrawals = 0.0, self._withdrawals
         try:
             async with asyncio.timeout(self._options.answer_timeout):
                 accepted = await conversation.introduce(self._identity)
+            if self._withdrawals > withdrawals:  # it was introduced with what it has no longer
+                return SessionEnd(grpc.StatusCode.ABORTED, "entries were withdrawn meanwhile")
             ttl = accepted.entry_ttl_seconds
             self._begin(address, accepted.controller_id)
             await conversation.run(accepted.counter_interval_seconds, self._random.random())
@@ -166,6 +169,7 @@ class Session:
 
     async def _withdraw(self, ttl: float) -> None:
         await asyncio.sleep(ttl)
+        self._withdrawals += 1
         held = self._turns.forwarding.held.entries
         await self._turns.withdraw()
         self._log.warning("no controller: entries withdrawn", entries=held, after_seconds=ttl)

@@ -230,8 +230,26 @@ async def test_entries_withdraw_after_their_time_without_a_controller() -> None:
         await until(lambda: one.agent.held.entries == 0, "the withdrawal")
         assert one.leaves() in {"spine2", "spine3"}
         controller.refusal = None
-        again = await controller.stream(1)
-        assert (again.parameters.generation, again.parameters.table_digest) == (0, b"")
+        await until(lambda: one.agent.connected, "the next session")
+        again = controller.streams[-1].parameters
+        assert (again.generation, again.table_digest) == (0, b"")
+
+
+async def test_entries_withdrawn_while_a_controller_answers(controller: Controller) -> None:
+    """What the agent has said of its table is no longer so: it introduces itself anew."""
+    controller.accept.entry_ttl_seconds = 0.3
+    async with running(controller.address) as one:
+        stream = await controller.stream()
+        await stream.push(wire_push(ENTRY))
+        await stream.acked()
+        controller.speaks.clear()
+        stream.closing.set()
+        await until(lambda: controller.attempts >= 2, "an introduction")
+        await until(lambda: one.agent.held.entries == 0, "the withdrawal")
+        controller.speaks.set()
+        await until(lambda: one.agent.connected, "the next session")
+        again = controller.streams[-1].parameters
+        assert (again.generation, again.table_digest) == (0, b"")
 
 
 async def test_a_controller_that_is_back_in_time_keeps_the_entries(controller: Controller) -> None:

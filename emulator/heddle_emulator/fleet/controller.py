@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 READY = re.compile(r"listening on (?P<api>\S+:\d+), metrics on (?P<metrics>\S+)")
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 LAST_LINES = 12
 

@@ -22,6 +22,7 @@ from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import FabricRecord, LinkName
 from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.serve.paging import page
@@ -97,9 +98,8 @@ class FabricService(FabricServiceServicer):
             stamp = f"{stamp}/{zlib.crc32(rows.tobytes()):x}"
         first = part.row(stamp)
         last = first + part.size
-        links = codec.links_to_pb(record, rows[first:last].tolist())
-        for link in links if unwell else ():
-            _tell_condition(link, unwell)
+        wanted = rows[first:last].tolist()
+        links = await aside(len(wanted), _links, record, wanted, dict(unwell))
         return pb.ListLinksResponse(
             links=links,
             next_page_token=part.token(last, stamp) if last < len(rows) else "",
@@ -150,29 +150,43 @@ class FabricService(FabricServiceServicer):
         async with aclosing(self._changes.watch(name)) as changes:
             async for _ in changes:
                 record = await self._store.get_fabric(name)
-                for event in _difference(before, record):
+                links, nodes = _changed(before, record)
+                count = len(links) + len(nodes)
+                for event in await aside(count, _events, before, record, links, nodes):
                     yield event
                 if before is None:
                     yield pb.FabricEvent(synced=True)
                 before = record
 
 
-def _difference(before: FabricRecord | None, record: FabricRecord) -> list[pb.FabricEvent]:
-    """What to tell a watcher that has seen ``before``."""
-    if before is record:
-        return []
+def _links(
+    record: FabricRecord, rows: list[int], unwell: Mapping[Ends, Condition]
+) -> list[pb.Link]:
+    links = codec.links_to_pb(record, rows)
+    for link in links if unwell else ():
+        _tell_condition(link, unwell)
+    return links
+
+
+def _changed(before: FabricRecord | None, record: FabricRecord) -> tuple[Ints, Ints]:
+    """Rows of links and nodes to tell a watcher of that has seen ``before``."""
+    if before is None or before.revision != record.revision:
+        return _not_up_links(record), np.flatnonzero(record.fabric.node_state != State.UP)
+    old, new = before.fabric, record.fabric
+    links = np.flatnonzero(
+        (old.link_state != new.link_state)
+        | (before.observed != record.observed)
+        | (before.state_time != record.state_time)
+    )
+    return links, np.flatnonzero(old.node_state != new.node_state)
+
+
+def _events(
+    before: FabricRecord | None, record: FabricRecord, links: Ints, nodes: Ints
+) -> list[pb.FabricEvent]:
+    events = []
     if before is None or before.revision != record.revision:
         events = [pb.FabricEvent(fabric=codec.summary_to_pb(record.summary()))]
-        links, nodes = _not_up_links(record), np.flatnonzero(record.fabric.node_state != State.UP)
-    else:
-        events = []
-        old, new = before.fabric, record.fabric
-        links = np.flatnonzero(
-            (old.link_state != new.link_state)
-            | (before.observed != record.observed)
-            | (before.state_time != record.state_time)
-        )
-        nodes = np.flatnonzero(old.node_state != new.node_state)
     events += [pb.FabricEvent(link=link) for link in codec.links_to_pb(record, links.tolist())]
     return events + _switches(record, nodes)
 

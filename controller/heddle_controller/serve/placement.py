@@ -14,6 +14,7 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceServicer
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import JobRecord
+from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.paging import page
@@ -54,7 +55,7 @@ class PlacementService(PlacementServiceServicer):
         found = await self._store.list_jobs(fabric, after=part.after, limit=part.size + 1)
         more = len(found) > part.size
         return pb.ListJobsResponse(
-            jobs=[codec.record_to_pb(fabric, record) for record in found[: part.size]],
+            jobs=await aside(len(found), _jobs, fabric, found[: part.size]),
             next_page_token=part.token(found[part.size - 1].job.name) if more else "",
         )
 
@@ -87,11 +88,16 @@ class PlacementService(PlacementServiceServicer):
         async with aclosing(self._changes.watch(fabric)) as changes:
             async for _ in changes:
                 records = await self._store.list_jobs(fabric)
-                for event in _difference(fabric, before or {}, records):
+                known = before or {}
+                for event in await aside(len(records), _difference, fabric, known, records):
                     yield event
                 if before is None:
                     yield pb.JobEvent(synced=True)
                 before = {record.job.name: record for record in records}
+
+
+def _jobs(fabric: str, records: Sequence[JobRecord]) -> list[pb.Job]:
+    return [codec.record_to_pb(fabric, record) for record in records]
 
 
 def _difference(

@@ -58,6 +58,21 @@ class Moody:
         raise error
 
 
+@asynccontextmanager
+async def moody(house: House) -> AsyncIterator[Moody]:
+    """A controller that runs, and its store, which does what it likes."""
+    stores: list[Moody] = []
+
+    def through(port: Any) -> Any:
+        if port is house.store:
+            stores.append(Moody(port))
+            return stores[0]
+        return port
+
+    async with house.running(through=through):
+        yield stores[0]
+
+
 async def furnish(house: House) -> None:
     """Put the fabric and a job, and wait until it is programmed."""
     await house.intake.put_fabric("f1", house.fabric)
@@ -169,20 +184,12 @@ async def reach(house: House, moody: Moody, calls: int) -> None:
 @pytest.mark.parametrize("error", [Unavailable("disk full"), StaleGeneration(1, 2)])
 async def test_a_store_that_fails_for_a_while(house: House, call: str, error: Exception) -> None:
     """The loop tries again until the store is well, and nothing else is needed."""
-    moods: list[Moody] = []
-
-    def through(port: Any) -> Any:
-        if port is house.store:
-            moods.append(Moody(port))
-            return moods[0]
-        return port
-
-    async with house.running(through=through):
-        moods[0].failing[call] = error
+    async with moody(house) as store:
+        store.failing[call] = error
         await house.intake.put_fabric("f1", house.fabric)
         await house.intake.submit_job("f1", J1)
-        await reach(house, moods[0], 3)
-        moods[0].failing.clear()
+        await reach(house, store, 3)
+        store.failing.clear()
         await house.programmed("j1")
         await house.settled()
 
@@ -190,23 +197,15 @@ async def test_a_store_that_fails_for_a_while(house: House, call: str, error: Ex
 @pytest.mark.parametrize("call", ["record_programmed", "record_jobs"])
 async def test_facts_that_cannot_be_written(house: House, call: str) -> None:
     """Switches are programmed all the same, and the facts are written when they can be."""
-    moods: list[Moody] = []
-
-    def through(port: Any) -> Any:
-        if port is house.store:
-            moods.append(Moody(port))
-            return moods[0]
-        return port
-
-    async with house.running(through=through):
-        moods[0].failing[call] = Unavailable("disk full")
+    async with moody(house) as store:
+        store.failing[call] = Unavailable("disk full")
         await house.intake.put_fabric("f1", house.fabric)
         await house.intake.submit_job("f1", J1)
         await house.until(
             lambda: all(s.table.whole for s in house.gateway.switches.values()), "programmed"
         )
-        await reach(house, moods[0], 1)
-        moods[0].failing.clear()
+        await reach(house, store, 1)
+        store.failing.clear()
         await house.programmed("j1")
         await house.settled()
 

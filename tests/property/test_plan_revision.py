@@ -14,7 +14,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Paths, Plan, join_paths
 from heddle_controller.model.program import Entries
 from heddle_controller.plan import revision
-from heddle_controller.plan.diff import changed_flows, differing
+from heddle_controller.plan.diff import changed_flows, difference, differing, partners
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.solve import Repairer, solve
@@ -30,6 +30,18 @@ def assert_same(found: Entries, due: Entries, told: object) -> None:
     for column in fields(Entries):
         one, other = getattr(found, column.name), getattr(due, column.name)
         np.testing.assert_array_equal(one, other, err_msg=f"{told}: {column.name}")
+
+
+def assert_same_difference(old: Entries, new: Entries, told: object) -> None:
+    """What is known of how entries were made says the same as a comparison of copies."""
+    copies = [
+        Entries(**{one.name: getattr(entries, one.name).copy() for one in fields(Entries)})
+        for entries in (old, new)
+    ]
+    known, compared = (partners(*pair) for pair in ((old, new), copies))
+    assert known.tolist() == compared.tolist(), told
+    for found, due in zip(difference(old, new), difference(copies[0], copies[1]), strict=True):
+        assert found.tolist() == due.tolist(), told
 
 
 def mixed(rng: Random, one: Plan, other: Plan) -> Plan:
@@ -97,6 +109,7 @@ def test_entries_after_repairs(seed: int) -> None:
         after = repairer.repair(changed, plan.flows)
         found = entries_after(after, (plan, entries))
         assert_same(found, entries_of(after), (seed, link))
+        assert_same_difference(entries, found, (seed, link))
         plan, entries = after, found
 
 

@@ -19,6 +19,7 @@ from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import ANY_PORT, Entries
 from heddle_controller.plan.columns import numbered
+from heddle_controller.plan.splicing import Edit, edit_between
 
 MATCH = ("switch", "source", "destination", "source_port", "destination_port")
 MOST_CODES = np.iinfo(np.int64).max
@@ -39,8 +40,15 @@ def difference(old: Entries, new: Entries, partner: Ints | None = None) -> tuple
     known = np.flatnonzero(partner != NONE)
     orphans = np.ones(len(old), dtype=np.bool_)
     orphans[partner[known]] = False
-    same = np.zeros(len(new), dtype=np.bool_)
-    same[known] = _same_content(old, partner[known], new, known)
+    edit = edit_between(old, new)
+    if edit is None:
+        same = np.zeros(len(new), dtype=np.bool_)
+        same[known] = _same_content(old, partner[known], new, known)
+    else:
+        same = np.ones(len(new), dtype=np.bool_)
+        same[edit.came] = False
+        twins = edit.came[partner[edit.came] != NONE]
+        same[twins] = _same_content(old, partner[twins], new, twins)
     return np.flatnonzero(~same), np.flatnonzero(orphans)
 
 
@@ -49,6 +57,9 @@ def partners(old: Entries, new: Entries) -> Ints:
     result = np.full(len(new), NONE, dtype=np.int64)
     if not len(old) or not len(new):
         return result
+    edit = edit_between(old, new)
+    if edit is not None:
+        return _partners_after(old, new, edit)
     blocks = _abreast(old, new)
     if sum(block.length for block in blocks) * 2 < len(new):  # then what is left is most of both
         return _searched(old, new)
@@ -60,6 +71,20 @@ def partners(old: Entries, new: Entries) -> Ints:
     if len(rows) and len(others):
         found = _searched(_matches(old, others), _matches(new, rows))
         result[rows] = np.where(found == NONE, NONE, others[found])
+    return result
+
+
+def _partners_after(old: Entries, new: Entries, edit: Edit) -> Ints:
+    """As ``partners``, where it is known how the new ones were made of the old ones."""
+    stays = np.ones(len(new), dtype=np.bool_)
+    stays[edit.came] = False
+    stood = np.ones(len(old), dtype=np.bool_)
+    stood[edit.gone] = False
+    result = np.full(len(new), NONE, dtype=np.int64)
+    result[stays] = np.flatnonzero(stood)
+    if len(edit.gone) and len(edit.came):
+        found = _searched(_matches(old, edit.gone), _matches(new, edit.came))
+        result[edit.came] = np.where(found == NONE, NONE, edit.gone[found])
     return result
 
 

@@ -9,6 +9,7 @@ to read a plan takes its base and nothing else. One that has become long is not 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -19,6 +20,7 @@ from heddle_controller.model.fabric import NONE, Fabric, Ints
 from heddle_controller.model.plan import Paths, Plan, starts
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.plan.diff import difference, differing, partners
+from heddle_controller.plan.splicing import Edit, edit_between
 from heddle_controller.store.codec.container import DamagedError, pack, unpack
 from heddle_controller.store.codec.plans import ENTRIES, PATHS, certificate_of, meta_of
 
@@ -57,16 +59,6 @@ class _Form(NamedTuple):
 
 
 _PATHS, _ENTRIES = _Form(PATHS, "arcs", "first"), _Form(ENTRIES, "risk_links", "risk_first")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Edit:
-    """What makes the rows of one table into those of another; all that stays keeps its order."""
-
-    gone: Ints
-    """Rows of the old table, ascending."""
-    came: Ints
-    """Rows of the new one, ascending."""
 
 
 def pack_delta(plan: Plan, program: Program, base: Whole, size: int) -> bytes | None:
@@ -113,18 +105,46 @@ def unpack_delta(packed: bytes, base: Whole) -> Whole:
         raise DamagedError(f"delta of a plan: {error!r}") from error
 
 
-def _worth(edit: _Edit, old: Paths | Entries) -> bool:
+def _worth(edit: Edit, old: Paths | Entries) -> bool:
     return len(edit.gone) + len(edit.came) <= MOST * len(old)
 
 
-def _paths_edit(old: Paths, new: Paths, flows: int) -> _Edit:
+def _paths_edit(old: Paths, new: Paths, flows: int) -> Edit:
     """Flows are all the same or all other: of one that moved every path is written."""
     other = differing(old, new, flows)
-    return _Edit(np.flatnonzero(other[old.flow]), np.flatnonzero(other[new.flow]))
+    return Edit(np.flatnonzero(other[old.flow]), np.flatnonzero(other[new.flow]))
 
 
-def _entries_edit(old: Entries, new: Entries) -> _Edit | None:
-    """None where entries that stay do not keep their order."""
+_edits: deque[tuple[Entries, Entries, Edit]] = deque(maxlen=4)
+"""Entries of bases and of the newest plans beside them, and what makes the one into the other."""
+
+
+def _entries_edit(old: Entries, new: Entries) -> Edit | None:
+    """None where entries that stay do not keep their order.
+
+    What was found for the plan before is gone on from, where it is known how that became this.
+    Rows that came, went and came again stay in such an edit, so a long one is found anew.
+    """
+    edit = _continued(old, new)
+    if edit is None or not _worth(edit, old):
+        edit = _compared(old, new)
+    if edit is not None:
+        _edits.append((old, new, edit))
+    return edit
+
+
+def _continued(old: Entries, new: Entries) -> Edit | None:
+    step = edit_between(old, new, stages=True)
+    if step is not None:
+        return step
+    for base, last, edit in reversed([*_edits]):
+        step = edit_between(last, new, stages=True) if base is old else None
+        if step is not None:
+            return edit.then(step, len(old), len(last))
+    return None
+
+
+def _compared(old: Entries, new: Entries) -> Edit | None:
     partner = partners(old, new)
     kept = np.ones(len(new), dtype=np.bool_)
     kept[difference(old, new, partner)[0]] = False
@@ -134,10 +154,10 @@ def _entries_edit(old: Entries, new: Entries) -> _Edit | None:
         return None
     gone = np.ones(len(old), dtype=np.bool_)
     gone[stays] = False
-    return _Edit(np.flatnonzero(gone), np.flatnonzero(~kept))
+    return Edit(np.flatnonzero(gone), np.flatnonzero(~kept))
 
 
-def _packed(name: str, form: _Form, edit: _Edit, some: Paths | Entries) -> dict[str, Any]:
+def _packed(name: str, form: _Form, edit: Edit, some: Paths | Entries) -> dict[str, Any]:
     """Columns of an edit; ``some`` are the rows that came."""
     columns = {f"{name}.{one}": getattr(some, one) for one in (*form.flat, form.long)}
     columns[f"{name}.lengths"] = np.diff(getattr(some, form.first))

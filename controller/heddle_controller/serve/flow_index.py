@@ -59,10 +59,10 @@ class FlowIndex:
         self.plan = committed.plan
         same = before is not None and before.is_of(self.plan)
         known = before if same else None
-        self.by_port = (
+        self.by_port: Ports = (
             known.by_port if known else Ports.of(self.plan.flows, self.plan.fabric.node_count)
         )
-        self.ports = self.by_port.first
+        self.ports: Ints = self.by_port.first
         """Source port of QP 0 of each flow."""
         asked = vars(before) if before else {}
         if known and "rows" in asked:

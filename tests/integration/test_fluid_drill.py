@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -13,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle_emulator.drill.fluid.control import ROLLOUT_SECONDS, Conductor
 from heddle_emulator.drill.fluid.world import House
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.fleet import Held
 from heddle_emulator.report.evidence import Mark, Story
 from tests.waiting import PATIENCE, wait_until
 
@@ -130,27 +127,6 @@ def test_plans_may_take_as_long_as_they_did(house: House, tmp_path: Path) -> Non
     (solved,), (acked,) = found["", "solved", ""], found["", "acked", ""]
     assert 0.003 < solved <= acked
     assert found["", "stranded", "all"] == [0]
-
-
-def test_times_do_not_depend_on_the_machine(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A switch that comes back is asked, and asked again: slow or quick, at the same moments.
-
-    The machine that is slow holds pushes for longer than the drill's controller would wait.
-    """
-    let_in = Conductor.let_in
-
-    async def late(conductor: Conductor, held: Held) -> None:
-        await asyncio.sleep(1.2 * ROLLOUT_SECONDS)
-        await let_in(conductor, held)
-
-    steps = "  - {at: 100ms, crash: s1}\n  - {at: 300ms, reboot: s1}\n"
-    quick = _play(house, tmp_path, DEMAND, steps)
-    monkeypatch.setattr(Conductor, "let_in", late)
-    slow = _play(house, tmp_path, DEMAND, steps)
-    assert slow[0] == quick[0]
-    assert [event.at for event in slow[1].events] == [event.at for event in quick[1].events]
 
 
 def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:

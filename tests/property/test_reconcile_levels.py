@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
@@ -63,6 +63,7 @@ class Left:
 
 @settings(max_examples=300)
 @given(seeds)
+@example(2491)  # one for any port goes before that for one at the same switch
 def test_from_the_highest_level_on(seed: int) -> None:
     """Packets that arrived go on to, whichever of a level is taken away first."""
     left = Left(seed)
@@ -80,10 +81,9 @@ def test_from_the_highest_level_on(seed: int) -> None:
 def test_a_way_falls_level_by_level(seed: int) -> None:
     """Along the way of one plan, each entry lies above those further on."""
     left = Left(seed)
-    (path,) = [random_plan(left.random, left.fabric, [left.pair])]
-    entries = entries_of(path)
+    plan = random_plan(left.random, left.fabric, [left.pair])
+    if len(plan.paths) != 1:
+        return
+    entries = entries_of(plan)
     level = levels(entries, left.fabric)
-    for port in set(entries.source_port.tolist()):
-        mine = np.flatnonzero(entries.source_port == port)
-        mine = mine[np.argsort(-entries.stage[mine], kind="stable")]
-        assert (np.diff(level[mine]) < 0).all()
+    assert (np.diff(level[np.argsort(-entries.stage)]) < 0).all()

@@ -21,12 +21,12 @@ import numpy as np
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
 from heddle_controller.model.program import ANY_PORT, Entries
 from heddle_controller.model.underlay import underlay
-from heddle_controller.reconcile.rollout.columns import dead, distinct
+from heddle_controller.reconcile.rollout.columns import Groups, dead, distinct
 from heddle_controller.reconcile.rollout.order import LONGEST, longest, pair_codes
 
 
 def levels(entries: Entries, fabric: Fabric) -> Ints:
-    """How far up the way of its packets each entry lies, 0 to ``LONGEST``.
+    """How far up the way of its packets each entry lies, from 0 on.
 
     All that is held for any of the pairs of NICs has to be among the entries, at most one with
     each switch and match.
@@ -36,19 +36,38 @@ def levels(entries: Entries, fabric: Fabric) -> Ints:
     met = kinds.met_at(states)
     # An entry is one row, whichever kinds of packets meet it.
     row = np.where(met != NONE, met, len(entries) + np.arange(len(states)))
-    far, endless = longest(len(entries) + len(states), row[tail], row[head])
     pair = pair_codes(entries.source, entries.destination, fabric.node_count)
+    every, one = _beneath(pair * fabric.node_count + entries.switch, entries.source_port)
+    upstream, downstream = np.append(row[tail], every), np.append(row[head], one)
+    far, endless = longest(len(entries) + len(states), upstream, downstream)
     round_ = np.isin(pair, pair[endless[: len(entries)]])
     return np.where(round_, _nearness(entries, fabric), far[: len(entries)])
 
 
+def _beneath(where: Ints, port: Ints) -> tuple[Ints, Ints]:
+    """Rows of entries for any port, and for one port beside them, which has to go after them.
+
+    Its packets would follow the other, which they have not met yet, and might come back.
+    """
+    every = np.flatnonzero(port == ANY_PORT)
+    every = every[np.argsort(where[every], kind="stable")]
+    one = np.flatnonzero(port != ANY_PORT)
+    at, beside = Groups(where[every]).index(where[one])
+    return every[at[beside]], one[beside]
+
+
 def _nearness(entries: Entries, fabric: Fabric) -> Ints:
-    """How near to its destination each entry's switch is, by hops of the underlay."""
+    """How near to its destination each entry's switch is, by hops of the underlay.
+
+    Of two at one switch that for any port is above.
+    """
     reach = underlay(fabric.structure, fabric.carries).reach
     if not reach.distance.size:
         return np.zeros(len(entries), dtype=np.int64)
     hops = reach.distance[reach.row[entries.switch], reach.place[entries.destination]]
-    return np.maximum(LONGEST - hops.astype(np.int64), 0)
+    every = entries.source_port == ANY_PORT
+    near: Ints = 2 * np.maximum(LONGEST - hops.astype(np.int64), 0) + every
+    return near
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -147,8 +148,12 @@ def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
     finally:
+        left = _children(process.pid)  # of a drill that did not end
         process.kill()
         process.wait()
+        for child in left:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
     told = json.loads((tmp_path / "report" / "long.json").read_text())
     assert told["fault"] == "it was interrupted"
     assert not told["held"]

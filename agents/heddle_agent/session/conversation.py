@@ -91,8 +91,9 @@ class Conversation:
                         self._introduced(peers, list(told.keys))
         finally:
             reports.cancel()
+            await asyncio.wait([reports])  # raises only if it is we who are cancelled
             with suppress(asyncio.CancelledError, *ENDED):
-                await reports
+                reports.result()
 
     def report(self, observations: Iterable[LinkObservation]) -> None:
         """Have link changes go up as soon as may be."""

@@ -1,0 +1,59 @@
+"""A conversation by itself, whose far end does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import cast
+
+import grpc
+import pytest
+
+from heddle_agent.fib import MemoryFib
+from heddle_agent.session.conversation import Call, Conversation
+from heddle_agent.table import Forwarding, Turns
+from tests.unit.agent.worlds import HOPS, SWITCH, FixedUnderlay
+
+
+class Over:
+    """A stream that the controller has ended."""
+
+    async def read(self) -> object:
+        """There is nothing more."""
+        return grpc.aio.EOF
+
+    async def write(self, _message: object) -> None:
+        """Nobody takes it."""
+        raise asyncio.InvalidStateError
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_who_is_cancelled_as_the_stream_ends_is_cancelled(steps: int) -> None:
+    """At whichever step of the end: an agent that heard nothing of it would run for ever."""
+    fib = MemoryFib(SWITCH, HOPS, FixedUnderlay(HOPS[2:4]), seed=1)
+    conversation = Conversation(
+        cast("Call", Over()),
+        Turns(Forwarding(SWITCH, fib, ())),
+        links=list,
+        answered=Counter(),
+        introduced=lambda _peers, _keys: None,
+    )
+    cancelled = False
+
+    async def session() -> None:
+        nonlocal cancelled
+        try:
+            await conversation.run(0.0)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+
+    task = asyncio.create_task(session())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=1.0)
+    if steps:
+        assert cancelled, "the cancellation was lost"
+    assert done

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
 from heddle_controller.store.codec.container import LEVEL, MAGIC, DamagedError, pack, unpack
 from heddle_controller.store.codec.demands import pack_demands, unpack_demands
-from heddle_controller.store.codec.jobs import job_json, parse_job, parse_record
+from heddle_controller.store.codec.jobs import job_json, parse_job, parse_record, record_json
 from heddle_controller.store.codec.plans import pack_plan, unpack_plan
 from heddle_controller.store.codec.structure import pack_structure, unpack_structure
 from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
@@ -177,6 +178,17 @@ def test_damaged_jobs(content: bytes) -> None:
     for parse in (parse_job, parse_record):
         with pytest.raises(DamagedError):
             parse(content)
+
+
+def test_a_record_says_everything() -> None:
+    """A record that lacks what the leader knew of its job is damaged: that was not nothing."""
+    whole = JobRecord(job(), "e1", 1.5, JobFacts("e1", JobState.PROGRAMMED, "", 7, 1, 3, 2.5))
+    assert parse_record(record_json(whole)) == whole
+    for name in [field.name for field in fields(JobFacts)]:
+        damaged = orjson.loads(record_json(whole))
+        del damaged["facts"][name]
+        with pytest.raises(DamagedError, match=name):
+            parse_record(orjson.dumps(damaged))
 
 
 def test_job_round_trip() -> None:

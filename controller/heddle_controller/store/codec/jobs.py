@@ -20,6 +20,7 @@ from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
 from heddle_controller.store.codec.container import DamagedError
 
 _SIZES = tuple(field.name for field in dataclasses.fields(Parallelism))
+_FACTS = tuple(field.name for field in dataclasses.fields(JobFacts))
 
 
 def job_json(job: Job) -> bytes:
@@ -65,7 +66,7 @@ def parse_record(content: bytes) -> JobRecord:
     """Raises ``DamagedError`` for anything that ``record_json`` did not make."""
     try:
         fields = orjson.loads(content)
-        facts = fields["facts"]
+        facts = {name: fields["facts"][name] for name in _FACTS}  # defaults are for new ones
         return JobRecord(
             job=_job(fields["job"]),
             etag=fields["etag"],

@@ -15,7 +15,13 @@ from hypothesis.extra.numpy import arrays
 from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
 from heddle_controller.store.codec.container import LEVEL, MAGIC, DamagedError, pack, unpack
 from heddle_controller.store.codec.demands import pack_demands, unpack_demands
-from heddle_controller.store.codec.jobs import job_json, parse_job, parse_record, record_json
+from heddle_controller.store.codec.jobs import (
+    job_json,
+    parse_facts,
+    parse_job,
+    parse_record,
+    record_json,
+)
 from heddle_controller.store.codec.plans import pack_plan, unpack_plan
 from heddle_controller.store.codec.structure import pack_structure, unpack_structure
 from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
@@ -175,7 +181,7 @@ def test_demands_round_trip() -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"name": 1}', b"null"])
 def test_damaged_jobs(content: bytes) -> None:
     """JSON that is no job is damage."""
-    for parse in (parse_job, parse_record):
+    for parse in (parse_job, parse_record, parse_facts):
         with pytest.raises(DamagedError):
             parse(content)
 
@@ -184,11 +190,14 @@ def test_a_record_says_everything() -> None:
     """A record that lacks what the leader knew of its job is damaged: that was not nothing."""
     whole = JobRecord(job(), "e1", 1.5, JobFacts("e1", JobState.PROGRAMMED, "", 7, 1, 3, 2.5))
     assert parse_record(record_json(whole)) == whole
+    assert parse_facts(orjson.dumps(whole.facts)) == whole.facts
     for name in [field.name for field in fields(JobFacts)]:
         damaged = orjson.loads(record_json(whole))
         del damaged["facts"][name]
         with pytest.raises(DamagedError, match=name):
             parse_record(orjson.dumps(damaged))
+        with pytest.raises(DamagedError, match=name):
+            parse_facts(orjson.dumps(damaged["facts"]))
 
 
 def test_job_round_trip() -> None:

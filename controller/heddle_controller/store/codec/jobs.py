@@ -66,12 +66,24 @@ def parse_record(content: bytes) -> JobRecord:
     """Raises ``DamagedError`` for anything that ``record_json`` did not make."""
     try:
         fields = orjson.loads(content)
-        facts = {name: fields["facts"][name] for name in _FACTS}  # defaults are for new ones
         return JobRecord(
             job=_job(fields["job"]),
             etag=fields["etag"],
             create_time=fields["create_time"],
-            facts=JobFacts(**(facts | {"state": JobState(facts["state"])})),
+            facts=_facts(fields["facts"]),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DamagedError(f"record of a job: {error}") from error
+
+
+def parse_facts(content: bytes) -> JobFacts:
+    """Raises ``DamagedError`` for anything that is not all the facts of a job."""
+    try:
+        return _facts(orjson.loads(content))
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"facts of a job: {error}") from error
+
+
+def _facts(fields: dict[str, Any]) -> JobFacts:
+    facts = {name: fields[name] for name in _FACTS}  # defaults are for new ones
+    return JobFacts(**(facts | {"state": JobState(facts["state"])}))

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import orjson
-
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.job import Job
 from heddle_controller.reconcile.errors import (
@@ -22,7 +20,7 @@ from heddle_controller.reconcile.errors import (
 )
 from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState, Request
 from heddle_controller.store.codec.audit import job_text
-from heddle_controller.store.codec.jobs import job_json, parse_record, record_json
+from heddle_controller.store.codec.jobs import job_json, parse_facts, parse_record, record_json
 from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.redis.change import ABSENT, INTENT, Ask, Change, drop, new_token, put
 from heddle_controller.store.redis.fabric import at_revision, known
@@ -152,12 +150,6 @@ def _record(view: View, name: str) -> JobRecord | None:
     if record is None or facts is None or facts.etag != record.etag:
         return record
     return replace(record, facts=facts)
-
-
-def parse_facts(raw: bytes) -> JobFacts:
-    """The facts of a job, from the field that has them."""
-    fields = orjson.loads(raw)
-    return JobFacts(**(fields | {"state": JobState(fields["state"])}))
 
 
 def _job_with(view: View, name: str, etag: str) -> JobRecord:

@@ -28,11 +28,11 @@ def run(
     """
     trials = campaign.trials()
     known = {result.number for result in journal.results.values() if not result.fault}
-    todo = [trial for trial in trials if trial.number not in known]
-    done = len(trials) - len(todo)
+    left = [trial for trial in trials if trial.number not in known]
+    done = len(trials) - len(left)
     report(done, len(trials))
-    if todo:
-        with closing(executor.results(campaign, todo)) as results:  # type: ignore[type-var]
+    if left:
+        with closing(executor.results(campaign, left)) as results:  # type: ignore[type-var]
             for result in results:
                 journal.add(result)
                 done += 1

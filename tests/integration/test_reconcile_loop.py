@@ -66,17 +66,20 @@ async def test_nothing_to_do_writes_nothing(house: House) -> None:
 
 
 async def test_restart_with_nothing_new_writes_nothing(house: House) -> None:
-    """Another process finds all in place: no plan, no push, the jobs still programmed."""
+    """Another process finds all in place: no plan, no entry written, the jobs still programmed.
+
+    Switches whose entries the last plan did not change may be told its generation.
+    """
     async with house.running():
         await furnish(house, J1)
-        before, pushes = await house.committed(), house.push_count()
+        before, changes = await house.committed(), house.change_count()
     async with house.running():
         runs = house.figures.counts[Metric.RECONCILE_RUNS]
         await house.until(lambda: house.figures.counts[Metric.RECONCILE_RUNS] > runs, "a run")
         await house.intake.put_fabric("f1", house.fabric, title="still the same")
         await house.until(lambda: house.figures.counts[Metric.RECONCILE_RUNS] > runs + 1, "more")
         assert (await house.committed()).generation == before.generation
-        assert house.push_count() == pushes
+        assert house.change_count() == changes
         await house.programmed("j1")
 
 

@@ -249,6 +249,11 @@ class House:
         """Pushes that switches took so far."""
         return sum(len(switch.pushes) for switch in self.gateway.switches.values())
 
+    def change_count(self) -> int:
+        """Entries that switches were told to set or to remove so far."""
+        switches = self.gateway.switches.values()
+        return sum(push.operation_count for switch in switches for push in switch.pushes)
+
 
 async def _value(found: Any) -> Any:
     return await found if asyncio.iscoroutine(found) else found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model import reach
+from heddle_controller.model import amended
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.few import MOST
 from heddle_controller.model.underlay import _search, underlay
@@ -61,7 +61,7 @@ def test_what_follows_from_the_reach_before_is_what_is_searched(seed: int, few: 
     Whether places are searched one by one, where they are few, or all at once.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reach, "MOST", few)
+        patch.setattr(amended, "MOST", few)
         _links_go_and_come(seed)
 
 

@@ -12,40 +12,18 @@ Packets do not pass through NICs, so only links between switches count on the wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
+from heddle_controller.model.amended import from_known
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, Structure
-from heddle_controller.model.reach import UNREACHED, Made, from_known
-
-Bits = npt.NDArray[np.uint8]
-Hops = npt.NDArray[np.int16]
+from heddle_controller.model.reach import UNREACHED, Bits, Hops, Reach
 
 _KEPT = 4
 """Underlays kept for one structure: the whole fabric, and it as it was lately."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reach:
-    """Hop counts from every switch to every place."""
-
-    place: Ints
-    """Place of each node: ``NONE`` for switches and for NICs without a live link."""
-    row: Ints
-    """Row of each node in ``distance``; all NICs share the last one."""
-    distance: Hops
-    """Links from a switch to the nearest switch of a place, shape (switches + 1,
-    places); ``UNREACHED`` where there is no way, and all along the last row."""
-    several: Bits
-    """A bit for each distance above 0: is there more than one next hop?"""
-    twin: Bools
-    """Whether each arc runs to a NIC beside another one from the same switch."""
-    made: Made = field(default_factory=Made)
-    """Where it comes from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,8 +18,8 @@ from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Entries
-from heddle_controller.model.reach import Differences, differences
-from heddle_controller.model.underlay import Reach, underlay
+from heddle_controller.model.reach import Differences, Reach, differences
+from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.diff import differing
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.splicing import spliced

@@ -72,3 +72,22 @@ async def test_it_ends(
         await asyncio.wait([busy])
         assert store.link.up
         assert not store.link.losses, "that somebody gave up is no loss of the server"
+
+
+async def test_who_is_cancelled_as_he_gives_the_lease_back_is_cancelled(tmp_path: Path) -> None:
+    """At whichever step: the cancellation is not taken for that of the renewal."""
+    async with opened(tmp_path) as (store, _):
+        for steps in range(1, 8):
+            epoch = await store.acquire_leadership("me")
+
+            async def give_back(epoch: int = epoch) -> None:
+                await store.release_leadership(epoch)
+                await asyncio.Event().wait()
+
+            task = asyncio.create_task(give_back())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            done, _pending = await asyncio.wait([task], timeout=PATIENCE)
+            assert done, f"cancelled at step {steps}, it goes on: {task.get_stack()}"
+            assert not store.leads(epoch)

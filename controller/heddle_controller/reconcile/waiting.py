@@ -1,4 +1,4 @@
-"""Waiting for something to happen, or for a time by the clock port; and giving up."""
+"""Waiting for something to happen, or for a time by the clock port; giving up, and ending."""
 
 from __future__ import annotations
 
@@ -43,3 +43,19 @@ def asked_to_end() -> int:
     """How often the present task was asked to end, and was not told to go on after all."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
+
+
+async def end(task: asyncio.Task[object]) -> None:
+    """Cancel a task and wait until it is over.
+
+    To await it, and to take the cancellation that comes of that for its own, would lose one of our
+    own that comes meanwhile: then whoever asked us to end waits for ever.
+
+    Raises:
+        CancelledError: somebody has asked for the end of the present task.
+        Exception: whatever the task failed with.
+    """
+    task.cancel()
+    await asyncio.wait([task])  # raises only if it is we who are cancelled
+    if not task.cancelled():
+        task.result()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.reconcile.waiting import end
 from heddle_controller.store.changes import Changes
 from heddle_controller.store.redis.change import FACTS, INTENT
 from heddle_controller.store.redis.link import BLOCK_SECONDS
@@ -52,9 +52,7 @@ class Follower:
 
     async def _end(self) -> None:
         self._start += 1  # the library may take a cancellation for an answer
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await end(self._task)
 
     def _tell_all(self) -> None:
         for fabric in self._mirror.views:
@@ -105,6 +103,4 @@ class Follower:
         """Hear no more."""
         await self._end()
         if self._warming is not None:
-            self._warming.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._warming
+            await end(self._warming)

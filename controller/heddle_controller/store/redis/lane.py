@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.reconcile.waiting import end
 from heddle_controller.store.redis.blobs import Blobs
 from heddle_controller.store.redis.change import Ask, Change, Outcome, Raw, flat, new_token
 from heddle_controller.store.redis.link import AWAY
@@ -226,9 +226,7 @@ class Lane:
         if self._queue or self._wake.is_set():
             await self._idle.wait()
         self._closed = True
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await end(self._task)
         for sent in self._queue:
             _fail(sent, Unavailable(f"store {self._link.name}: closed"))
 

@@ -18,6 +18,7 @@ import structlog
 
 from heddle_controller.reconcile.errors import PortError, Unavailable
 from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.reconcile.waiting import end
 from heddle_controller.store.redis.change import new_token
 from heddle_controller.store.redis.part import Part, Term
 from heddle_controller.store.redis.scripts import LEAD, RENEW, RESIGN
@@ -146,9 +147,7 @@ class LeadershipPart(Part):
             return
         self._end(epoch)
         if term.renewing is not None:
-            term.renewing.cancel()
-            with suppress(asyncio.CancelledError):
-                await term.renewing
+            await end(term.renewing)
         keys = self._shared.keys
         names = [keys.lease, keys.leader, keys.sequence, keys.log]
         args = [epoch, new_token(), self._shared.writer, self._shared.bounds.writes]

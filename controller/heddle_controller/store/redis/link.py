@@ -12,7 +12,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TypeVar
 
 import structlog
@@ -31,7 +30,7 @@ from redis.exceptions import (
 )
 
 from heddle_controller.reconcile.errors import Unavailable
-from heddle_controller.reconcile.waiting import asked_to_end
+from heddle_controller.reconcile.waiting import asked_to_end, end
 from heddle_controller.store.redis.address import Address, Files, connect, find
 
 log = structlog.stdlib.get_logger(__name__)
@@ -231,9 +230,7 @@ class Link:
         """No more calls."""
         self.ending = self.closed = True
         if self._knocking is not None:
-            self._knocking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._knocking
+            await end(self._knocking)
         await self._idle.wait()  # what is under way when a client is closed is never let go of
         self._old += [(0.0, one) for one in (self._client, self._blocking) if one is not None]
         await self._drop(float("inf"))

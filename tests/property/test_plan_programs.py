@@ -118,7 +118,7 @@ def _shortest(plan: Plan, entries: Entries, row: int) -> int:
     """Links from an entry's switch to its destination, were all up."""
     reach = underlay(plan.fabric.structure).reach
     place = reach.place[entries.destination[row]]
-    return int(reach.distance[reach.row[entries.switch[row]], place]) + 1
+    return int(reach.distance.at(reach.row[entries.switch[row]], place)) + 1
 
 
 @given(SEEDS)

@@ -73,6 +73,8 @@ def _links_go_and_come(seed: int) -> None:
         for arc in rng.sample(range(len(mask)), rng.randint(1, 3)):
             mask[arc] = not mask[arc]
         found, due = underlay(structure, mask.copy()).reach, _search(structure, mask)
-        for name in ("place", "row", "distance", "several", "twin"):
+        counts, right = found.distance.whole(), due.distance.whole()
+        np.testing.assert_array_equal(counts, right, err_msg=f"{seed}: distance")
+        for name in ("place", "row", "several", "twin"):
             one, other = getattr(found, name), getattr(due, name)
             np.testing.assert_array_equal(one, other, err_msg=f"{seed}: {name}")

@@ -16,7 +16,8 @@ import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
 from heddle_controller.model.few import MOST, search_few
-from heddle_controller.model.reach import UNREACHED, Bits, Hops, Made, Reach
+from heddle_controller.model.hop_counts import Hops
+from heddle_controller.model.reach import UNREACHED, Bits, Made, Reach
 
 Spread = Callable[[Ints, Ints, Hops], Bits]
 
@@ -59,10 +60,9 @@ def _updated(
     made = Made(of=known.made.token, columns=columns, rows=rows)
     if not len(columns):
         return replace(known, several=several, made=made)
-    part = np.where(known.distance[:, columns] == 0, 0, UNREACHED).astype(np.int16)
+    part = np.where(known.distance.columns(columns) == 0, 0, UNREACHED).astype(np.int16)
     bits = _searched(structure, carries, known, part, spread)
-    distance = known.distance.copy()
-    distance[:, columns] = part
+    distance = known.distance.with_columns(columns, part)
     _set_bits(several, columns, bits)
     return replace(known, distance=distance, several=several, made=made)
 
@@ -94,8 +94,8 @@ def _shortened(structure: Structure, known: Reach, come: Ints) -> Bools:
     """To which places arcs that came are a shorter way."""
     result = np.zeros(known.distance.shape[1], dtype=np.bool_)
     for arc in come.tolist():
-        here = known.distance[known.row[structure.tail[arc]]].astype(np.int32)
-        there = known.distance[known.row[structure.head[arc]]].astype(np.int32)
+        ends = np.array([structure.tail[arc], structure.head[arc]])
+        here, there = known.distance.lines(known.row[ends]).astype(np.int32)
         result |= there + 1 < here
     return result
 
@@ -105,7 +105,8 @@ def _next_hops(structure: Structure, carries: Bools, known: Reach, node: int) ->
     first, arcs = structure.out
     own = arcs[first[node] : first[node + 1]]
     own = own[carries[own] & (structure.nodes.kind[structure.head[own]] != NodeKind.NIC)]
-    here = known.distance[known.row[node]]
-    nearer = known.distance[known.row[structure.head[own]]] == here - 1
+    lines = known.distance.lines(known.row[np.append(node, structure.head[own])])
+    here = lines[0]
+    nearer = lines[1:] == here - 1
     count: Ints = np.count_nonzero(nearer, axis=0).astype(np.int64)
     return count, (here > 0) & (here != UNREACHED)

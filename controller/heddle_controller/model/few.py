@@ -8,14 +8,12 @@ work: from those, every link is walked once, backwards, as the search comes by.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
+from heddle_controller.model.hop_counts import Hops
 
 MOST = 4
 """Places, beyond which they are searched all at once."""
-
-Hops = npt.NDArray[np.int16]
 
 
 def search_few(structure: Structure, carries: Bools, row: Ints, distance: Hops) -> Bools:

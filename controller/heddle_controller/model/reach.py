@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.hop_counts import HopCounts
 
 Bits = npt.NDArray[np.uint8]
-Hops = npt.NDArray[np.int16]
 
 UNREACHED = np.iinfo(np.int16).max
 """Distance where no path leads."""
@@ -41,7 +41,7 @@ class Reach:
     """Place of each node: ``NONE`` for switches and for NICs without a live link."""
     row: Ints
     """Row of each node in ``distance``; all NICs share the last one."""
-    distance: Hops
+    distance: HopCounts
     """Links from a switch to the nearest switch of a place, shape (switches + 1,
     places); ``UNREACHED`` where there is no way, and all along the last row."""
     several: Bits
@@ -86,7 +86,7 @@ def differences(now: Reach, was: Reach) -> Differences | None:
     columns, rows = _suspects(now, was)
     height, places = now.distance.shape
     table = np.zeros((height, len(columns) + 1), dtype=np.bool_)
-    table[:, :-1] = now.distance[:, columns] != was.distance[:, columns]
+    table[:, :-1] = now.distance.columns(columns) != was.distance.columns(columns)
     bytes_of = now.several[:, columns >> 3] ^ was.several[:, columns >> 3]
     table[:, :-1] |= (bytes_of >> (7 - (columns & 7)).astype(np.uint8)) & 1 > 0
     lines = np.zeros((len(rows) + 1, places), dtype=np.bool_)
@@ -104,5 +104,5 @@ def _suspects(now: Reach, was: Reach) -> tuple[Ints, Ints]:
     for made, other in ((now.made, was.made), (was.made, now.made)):
         if made.of is other.token and made.columns is not None and made.rows is not None:
             return made.columns, made.rows
-    columns = np.flatnonzero((now.distance != was.distance).any(axis=0))
+    columns = np.flatnonzero((now.distance.whole() != was.distance.whole()).any(axis=0))
     return columns, np.flatnonzero((now.several != was.several).any(axis=1))

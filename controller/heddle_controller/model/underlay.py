@@ -20,7 +20,8 @@ import numpy as np
 
 from heddle_controller.model.amended import from_known
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, Structure
-from heddle_controller.model.reach import UNREACHED, Bits, Hops, Reach
+from heddle_controller.model.hop_counts import HopCounts, Hops
+from heddle_controller.model.reach import UNREACHED, Bits, Reach
 
 _KEPT = 4
 """Underlays kept for one structure: the whole fabric, and it as it was lately."""
@@ -41,8 +42,8 @@ class Underlay:
         reach, place = self.reach, self.reach.place[destinations]
         if not reach.distance.size:
             return np.zeros(len(arcs), dtype=np.bool_)
-        here = reach.distance[reach.row[tail], place]
-        nearer = (here > 0) & (reach.distance[reach.row[head], place] == here - 1)
+        here = reach.distance.at(reach.row[tail], place)
+        nearer = (here > 0) & (reach.distance.at(reach.row[head], place) == here - 1)
         arrives = (here == 0) & (head == destinations)
         known = (place != NONE) & (here != UNREACHED) & self.carries[arcs]
         result: Bools = known & (nearer | arrives)
@@ -66,8 +67,8 @@ class Underlay:
         reach, place = self.reach, self.reach.place[destinations]
         if not reach.distance.size:
             return np.zeros(len(arcs), dtype=np.bool_)
-        here = reach.distance[reach.row[self.structure.tail[arcs]], place]
-        there = reach.distance[reach.row[self.structure.head[arcs]], place]
+        here = reach.distance.at(reach.row[self.structure.tail[arcs]], place)
+        there = reach.distance.at(reach.row[self.structure.head[arcs]], place)
         result: Bools = (there > here) & (self.structure.head[arcs] != destinations)
         return result
 
@@ -80,7 +81,7 @@ class Underlay:
         reach, place = self.reach, self.reach.place[destinations]
         if not reach.distance.size:
             return np.zeros(len(tails), dtype=np.bool_)
-        result: Bools = links > reach.distance[reach.row[tails], place].astype(np.int64) + 1
+        result: Bools = links > reach.distance.at(reach.row[tails], place).astype(np.int64) + 1
         return result
 
     def next_hops(self, switch: int, destination: int) -> Ints:
@@ -139,9 +140,8 @@ def _search(structure: Structure, carries: Bools) -> Reach:
     distance[row[np.array([*chain.from_iterable(seats)], dtype=np.int64)], column] = 0
     arcs = np.flatnonzero(carries & switch[structure.tail] & switch[structure.head])
     several = _spread(row[structure.tail[arcs]], row[structure.head[arcs]], distance)
-    return Reach(
-        place, row, distance, several, _twins(structure, carries & ~switch[structure.head])
-    )
+    twin = _twins(structure, carries & ~switch[structure.head])
+    return Reach(place, row, HopCounts(distance), several, twin)
 
 
 def _twins(structure: Structure, candidates: Bools) -> Bools:

@@ -13,7 +13,7 @@ from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.errors import FailedPrecondition
 from heddle_controller.reconcile.metrics import Metric
-from heddle_controller.reconcile.records import JobState, LinkName, LinkObservation, LinkReport
+from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
 from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
@@ -179,10 +179,9 @@ async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
         await furnish(house, J1)
         before = await house.committed()
         await house.intake.submit_job("f1", J2)
-        await house.in_state(JobState.DEGRADED, "j1", "j2")
-        reason = "planning failed: RuntimeError: out of colours; the plan of generation "
-        assert (await house.job("j1")).facts.reason == f"{reason}{before.generation} stays"
-        assert (await house.job("j2")).facts.reason == "not planned: RuntimeError: out of colours"
+        why = "planning failed: RuntimeError: out of colours; the plan of generation "
+        await house.degraded("j1", f"{why}{before.generation} stays")
+        await house.degraded("j2", "not planned: RuntimeError: out of colours")
         assert (await house.committed()).generation == before.generation
         await house.settled()
         assert house.figures.counts[Metric.RECONCILE_FAILURES] > 0
@@ -205,8 +204,7 @@ async def test_the_first_planning_fails(house: House) -> None:
     async with house.running():
         await house.intake.put_fabric("f1", house.fabric)
         await house.intake.submit_job("f1", J1)
-        await house.in_state(JobState.DEGRADED, "j1")
-        assert (await house.job("j1")).facts.reason == "not planned: RuntimeError: out of colours"
+        await house.degraded("j1", "not planned: RuntimeError: out of colours")
         broken = False
         await house.programmed("j1")
 
@@ -224,8 +222,7 @@ async def test_an_invalid_plan_is_never_committed(house: House) -> None:
         await furnish(house, J1)
         before = await house.committed()
         await house.intake.submit_job("f1", J2)
-        await house.in_state(JobState.DEGRADED, "j2")
-        assert "path of j2 is broken" in (await house.job("j2")).facts.reason
+        await house.degraded("j2", "path of j2 is broken")
         assert (await house.committed()).generation == before.generation
         await house.store.delete_job("f1", "j2")
         await house.programmed("j1")
@@ -245,8 +242,7 @@ async def test_one_job_that_cannot_be_had_harms_no_other(house: House) -> None:
         await house.intake.submit_job("f1", J2)
         await house.intake.submit_job("f1", J1)
         await house.programmed("j1")
-        await house.in_state(JobState.DEGRADED, "j2")
-        assert (await house.job("j2")).facts.reason == "not planned: job 'j2': hosts: vanished"
+        await house.degraded("j2", "not planned: job 'j2': hosts: vanished")
 
 
 async def test_bad_jobs_are_refused_at_the_door(house: House) -> None:

@@ -42,9 +42,7 @@ async def test_a_silent_switch_holds_up_only_its_own(house: House) -> None:
         await furnish(house, J1)
         await house.intake.submit_job("f1", INSIDE)
         await house.programmed("inside")
-        await house.in_state(JobState.DEGRADED, "j1")
-        reason = (await house.job("j1")).facts.reason
-        assert "switch l1.0 has not answered for 0.2 s" in reason
+        await house.degraded("j1", "switch l1.0 has not answered for 0.2 s")
         done = await house.committed()
         assert not house.trouble(done.plan.fabric, done.plan.flows)
         house.gateway.switches["l1.0"].answers.set()
@@ -59,7 +57,7 @@ async def test_a_switch_that_is_away(house: House) -> None:
         house.gateway.connect(*(n for n in house.gateway.switches if n not in ("l0.0", "s0.0")))
         await furnish(house, J1, INSIDE)
         await house.in_state(JobState.DEGRADED, "j1", "inside")
-        assert "switch l0.0 is not connected" in (await house.job("inside")).facts.reason
+        await house.degraded("inside", "switch l0.0 is not connected")
         done = await house.committed()
         assert not house.trouble(done.plan.fabric, done.plan.flows)
         assert "l0.0" not in done.programmed_switches()
@@ -140,9 +138,8 @@ async def test_a_refused_entry_is_told_and_tried_again(house: House) -> None:
         await house.until(lambda: not house.gateway.switches[switch].table.entries, "emptied")
         house.gateway.switches[switch].refuses[match] = FailureReason.BACKEND
         await house.intake.submit_job("f1", INSIDE)
-        await house.in_state(JobState.DEGRADED, "inside")
-        reason = (await house.job("inside")).facts.reason
-        assert f"1 flow not on the planned path: switch {switch}: BACKEND: no" in reason
+        why = f"1 flow not on the planned path: switch {switch}: BACKEND: no"
+        await house.degraded("inside", why)
         house.gateway.switches[switch].refuses.clear()
         await house.programmed("inside")
         await house.settled()
@@ -153,11 +150,8 @@ async def test_a_malformed_push_degrades_and_recovers(house: House) -> None:
     async with house.running():
         house.gateway.switches["l0.0"].refuses_whole = "what is this"
         await furnish(house, INSIDE)
-        await house.in_state(JobState.DEGRADED, "inside")
-        assert (
-            "switch l0.0: BACKEND: refused as malformed: what is this"
-            in (await house.job("inside")).facts.reason
-        )
+        why = "switch l0.0: BACKEND: refused as malformed: what is this"
+        await house.degraded("inside", why)
         house.gateway.switches["l0.0"].refuses_whole = ""
         await house.programmed("inside")
 

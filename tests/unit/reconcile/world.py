@@ -203,6 +203,18 @@ class House:
 
         await self.until(reached, f"{names} {state.name}")
 
+    async def degraded(self, name: str, why: str) -> None:
+        """Wait until a job is DEGRADED for a reason; others may come first.
+
+        On a busy machine any switch may not have answered in time, and is told then.
+        """
+
+        async def reached() -> bool:
+            facts = (await self.job(name)).facts
+            return facts.state == JobState.DEGRADED and why in facts.reason
+
+        await self.until(reached, f"{name} DEGRADED: {why}")
+
     async def settled(self) -> None:
         """Wait until every switch holds the newest plan, and the store knows."""
 

@@ -39,6 +39,9 @@ async def main():
                            plan=plan, program=program, facts=PlanFacts())
         generation += 1
         print("plan", generation, flush=True)
+        await store.record_programmed("f1", epoch=epoch, generation=generation,
+                                      switches=["l0"], time=1.0)
+        print("held", generation, flush=True)
 asyncio.run(main())
 """
 
@@ -72,6 +75,9 @@ async def check(path: Path, acknowledged: dict[str, int]) -> None:
     if done:
         assert plain(done.plan) == plain(plan_of((await store.intent("f1")).fabric))
         assert done.program.generation == generation
+        fact = done.programmed.get("l0")
+        held, told = fact.generation if fact else 0, acknowledged.get("held", 0)
+        assert held in (told, generation)
     versions = await store.versions("f1")
     assert versions.generation == generation
     await store.close()

@@ -3,6 +3,10 @@
 A single thread makes every write a transaction that no other can come between,
 without locks in Python, and keeps fsync out of the event loop. Who waits for a
 write may be cancelled; the write is not, and whoever watches still hears of it.
+
+What agents will say again by themselves need not wait for the disk (``lasting``): a
+controller that is killed loses nothing of it, and a machine that loses power no more than
+the newest. Writes stay in order: the next one that does wait takes all before it along.
 """
 
 from __future__ import annotations
@@ -39,12 +43,17 @@ class Database:
         self._open = True
 
     async def run(
-        self, work: Work[Answer], after: Callable[[Answer], None] | None = None
+        self,
+        work: Work[Answer],
+        after: Callable[[Answer], None] | None = None,
+        *,
+        lasting: bool = True,
     ) -> Answer:
         """What ``work`` returns, called in the thread and inside a transaction.
 
-        Durable when this returns; nothing is written if ``work`` raises. ``after``
-        is called in the thread once it is durable, even if nobody waits any more.
+        Durable when this returns, unless it need not be ``lasting``: then a loss of power may
+        undo it. Nothing is written if ``work`` raises. ``after`` is called in the thread once
+        that is so, even if nobody waits any more.
 
         Raises:
             Unavailable: the file cannot be read or written now, or is closed.
@@ -53,10 +62,16 @@ class Database:
         if not self._open:
             raise Unavailable(f"store {self.path}: closed, the controller is stopping")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._transaction, work, after)
+        return await loop.run_in_executor(self._thread, self._transaction, work, after, lasting)
 
-    def _transaction(self, work: Work[Answer], after: Callable[[Answer], None] | None) -> Answer:
+    def _transaction(
+        self,
+        work: Work[Answer],
+        after: Callable[[Answer], None] | None,
+        lasting: bool,  # noqa: FBT001 - an executor passes no names
+    ) -> Answer:
         try:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 answer = work(self._connection)

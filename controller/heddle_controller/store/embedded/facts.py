@@ -76,7 +76,8 @@ class FactTables(Part):
                 self._shared.programmed[fabric] = advanced(known, fact, switches)
 
         fact = Programmed(epoch, generation, time)
-        await self._write(fabric, work, facts=True, then=after)
+        # A new leader asks every switch what it holds: older facts only make it ask for more.
+        await self._write(fabric, work, facts=True, lasting=False, then=after)
 
     async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
         """See ``PlanStore``."""

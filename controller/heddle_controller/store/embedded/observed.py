@@ -4,7 +4,7 @@ All that an agent said last is kept in memory, by switch; the file gets a switch
 observations only when the set of its links that are down changes. Whatever the
 file lacks, the agent says again when it comes back: a session begins with a full
 report. So a fabric that boots, thousands of agents with every link up, writes
-nothing.
+nothing, and a lost link waits for no disk until the plan after it is committed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ObservedTables(Part):
             if answer[1]:
                 loop.call_soon_threadsafe(self._tell, fabric, False)
 
-        return (await self._shared.database.run(work, after))[1]
+        return (await self._shared.database.run(work, after, lasting=False))[1]
 
     def _restate(
         self,

@@ -77,11 +77,13 @@ class Part:
         work: Work[Answer],
         *,
         facts: bool = False,
+        lasting: bool = True,
         then: Callable[[Answer], None] | None = None,
     ) -> Answer:
         """Run a transaction, and tell the watchers of the fabric once it is durable.
 
-        ``then`` is called before them, in the store's thread.
+        Or written, at least, where it need not be ``lasting``. ``then`` is called before them, in
+        the store's thread.
         """
         loop = asyncio.get_running_loop()
 
@@ -90,7 +92,7 @@ class Part:
                 then(answer)
             loop.call_soon_threadsafe(self._tell, fabric, facts)
 
-        return await self._shared.database.run(work, after)
+        return await self._shared.database.run(work, after, lasting=lasting)
 
     def _note(self, connection: sqlite3.Connection, request: Request, change: Change) -> None:
         """Add to the audit trail, in the transaction of the change."""

@@ -25,5 +25,5 @@ class Observations:
         return self._fabrics[fabric]
 
     def keep(self, fabric: str, switch: str, reporter: Reporter) -> None:
-        """Remember what a switch's agent says now, once that is durable."""
+        """Remember what a switch's agent says now, once that is written."""
         self._fabrics[fabric][switch] = reporter

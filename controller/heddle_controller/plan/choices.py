@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.reach import UNREACHED
-from heddle_controller.model.underlay import Underlay, underlay
+from heddle_controller.model.underlay import Underlay
 from heddle_controller.plan.uses import Uses
 
 Cost = Callable[[Ints], Floats]
@@ -35,19 +35,16 @@ class Choice:
     """The least worst cost that any of them has."""
 
 
-def choice(plan: Plan, flow: int, allowed: Bools, cost: Cost) -> Choice:
-    """The shortest paths of a flow over the arcs allowed; only these are asked what they cost."""
+def choice(plan: Plan, flow: int, ways: Underlay, cost: Cost) -> Choice:
+    """The shortest paths of a flow over arcs that carry; only these are asked what they cost."""
     structure = plan.fabric.structure
     source, destination = int(plan.flows.source[flow]), int(plan.flows.destination[flow])
-    ways = underlay(structure, allowed)
-    first = _first_arcs(ways, source, destination)
     reached = {source: (1, 0.0)}
-    arcs, hops = first, 0
+    arcs, hops = _first_arcs(ways, source, destination), 0
     while len(arcs):
         hops += 1
         reached = _step(structure.tail[arcs], structure.head[arcs], cost(arcs), reached)
-        nexts = [ways.next_hops(node, destination) for node in reached if node != destination]
-        arcs = np.concatenate([*nexts, np.empty(0, dtype=np.int64)])
+        arcs = _next_arcs(ways, [node for node in reached if node != destination], destination)
     count, best = reached.get(destination, (0, 0.0))
     return Choice(count, hops if count else 0, best)
 
@@ -63,6 +60,14 @@ def _first_arcs(ways: Underlay, source: int, destination: int) -> Ints:
     hops = ways.reach.distance.at(ways.reach.row[structure.head[own]], place)
     nearest: Ints = own[(hops == hops.min()) & (hops != UNREACHED)]
     return nearest
+
+
+def _next_arcs(ways: Underlay, switches: list[int], destination: int) -> Ints:
+    """Arcs by which any of some switches forwards to a NIC; all of them are asked at once."""
+    first, arcs = ways.structure.out
+    own = [arcs[first[switch] : first[switch + 1]] for switch in switches]
+    out = np.concatenate([*own, np.empty(0, dtype=np.int64)])
+    return out[ways.forwards(out, np.full(len(out), destination, dtype=np.int64))]
 
 
 def _step(
@@ -88,12 +93,13 @@ def cost_of(plan: Plan, path: int, uses: Uses) -> Cost:
     Only what the flow's own job puts on the arcs in question is summed up anew, and of a flow
     that may run at any time not even that.
     """
-    flow, gbps = int(plan.paths.flow[path]), plan.paths.gbps(plan.flows)
+    flow, own_arcs = int(plan.paths.flow[path]), plan.paths.of(path)
+    (own_gbps,) = _gbps(plan, np.array([path]))
     capacity = plan.fabric.structure.capacity
 
     def steady(arcs: Ints) -> Floats:
-        moved = uses.loads[arcs] + gbps[path]
-        moved[np.isin(arcs, plan.paths.of(path))] -= gbps[path]
+        moved = uses.loads[arcs] + own_gbps
+        moved[(arcs[:, None] == own_arcs).any(axis=1)] -= own_gbps
         utilization: Floats = moved / capacity[arcs]
         return utilization
 
@@ -111,6 +117,16 @@ def cost_of(plan: Plan, path: int, uses: Uses) -> Cost:
 
     def _summed(place: Ints, row: Ints, count: int) -> Floats:
         of = plan.paths.flow[row]
-        return phased_loads(count, place, gbps[row], plan.flows.job[of], plan.flows.phase[of])
+        return phased_loads(
+            count, place, _gbps(plan, row), plan.flows.job[of], plan.flows.phase[of]
+        )
 
     return steady if plan.flows.phase[flow] == ANY_PHASE else phased
+
+
+def _gbps(plan: Plan, rows: Ints) -> Floats:
+    """Rates of some paths, as ``Paths.gbps`` gives those of all."""
+    paths, flow = plan.paths, plan.paths.flow[rows]
+    qps = paths.last_qp[rows] - paths.first_qp[rows] + 1
+    gbps: Floats = plan.flows.gbps[flow] * qps / plan.flows.qps[flow]
+    return gbps

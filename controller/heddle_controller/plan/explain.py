@@ -14,7 +14,8 @@ import numpy as np
 from heddle_controller.model.fabric import Ints, State
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.choices import Choice, choice, cost_of, free
-from heddle_controller.plan.uses import Uses, uses_of
+from heddle_controller.plan.ground import Ground, ground_of
+from heddle_controller.plan.uses import Uses
 
 SHARERS_TOLD = 5
 _EQUAL = 1e-9
@@ -53,28 +54,40 @@ class Explanation:
     """Shortest paths over links that take new paths."""
 
 
-def explain(plan: Plan, flow_row: int, uses: Uses | None = None) -> Explanation:
+def explain(plan: Plan, flow_row: int, ground: Ground | None = None) -> Explanation:
     """Explain one flow, by its row in the plan's flows.
 
-    ``uses`` are the plan's, where they are known already.
+    ``ground`` is the plan's, where it is known already.
     """
-    uses = uses or uses_of(plan)
-    paths = np.arange(*np.searchsorted(plan.paths.flow, [flow_row, flow_row + 1]))
-    hops = [hop for at, path in enumerate(paths.tolist()) for hop in _hops(plan, at, path, uses)]
-    now = healthy = choice(plan, flow_row, plan.fabric.plannable, free)
-    if not plan.fabric.plannable.all():
-        everywhere = np.ones(len(plan.fabric.plannable), dtype=np.bool_)
-        healthy = choice(plan, flow_row, everywhere, free)
+    ground = ground or ground_of(plan)
+    paths, uses = paths_of(plan, flow_row), ground.uses
+    hops = [hop for at, path in enumerate(paths) for hop in _hops(plan, at, path, uses)]
+    offered = [choice(plan, flow_row, ground.now, cost_of(plan, path, uses)) for path in paths]
+    now = offered[0] if offered else choice(plan, flow_row, ground.now, free)
+    healthy = now if ground.now is ground.whole else choice(plan, flow_row, ground.whole, free)
     reasons = [
         *_unrouted(plan, flow_row, len(paths)),
         *(
             text
-            for at, path in enumerate(paths.tolist())
-            for text in _path(plan, at, path, hops, uses)
+            for at, path in enumerate(paths)
+            for text in _path(plan, at, path, hops, offered[at])
         ),
         *_fabric(now, healthy),
     ]
-    return Explanation(flow_row, tuple(paths.tolist()), tuple(hops), tuple(reasons), now.count)
+    return Explanation(flow_row, tuple(paths), tuple(hops), tuple(reasons), now.count)
+
+
+def effort(plan: Plan, flow_row: int, ground: Ground) -> int:
+    """Of how many uses of links an explanation would speak; each takes some microseconds."""
+    paths = paths_of(plan, flow_row)
+    arcs = plan.paths.arcs[plan.paths.first[paths.start] : plan.paths.first[paths.stop]]
+    return int((ground.uses.first[arcs + 1] - ground.uses.first[arcs]).sum())
+
+
+def paths_of(plan: Plan, flow_row: int) -> range:
+    """The rows of a flow's paths in the plan's paths."""
+    first, last = np.searchsorted(plan.paths.flow, [flow_row, flow_row + 1]).tolist()
+    return range(first, last)
 
 
 def _hops(plan: Plan, at: int, path: int, uses: Uses) -> Iterator[HopLoad]:
@@ -92,17 +105,19 @@ def _unrouted(plan: Plan, flow: int, paths: int) -> Iterator[str]:
         yield f"{plan.flows.ids[flow]} has no path: {reason}."
 
 
-def _path(plan: Plan, at: int, path: int, hops: Sequence[HopLoad], uses: Uses) -> Iterator[str]:
+def _path(
+    plan: Plan, at: int, path: int, hops: Sequence[HopLoad], offered: Choice
+) -> Iterator[str]:
     """What one path is, how full, what else there was, and what happens if it breaks."""
     worst = max((hop for hop in hops if hop.path == at), key=lambda hop: hop.utilization)
-    qps = plan.paths.qp_count[path]
+    qps = plan.paths.last_qp[path] - plan.paths.first_qp[path] + 1
     which = "all QPs" if qps == plan.flows.qps[plan.paths.flow[path]] else _qps(plan, path)
     yield (
         f"{which[0].upper()}{which[1:]} take {_way(plan, plan.paths.of(path))}; the fullest link "
         f"is {_label(plan, worst.arc)}, {worst.load_gbps:g} of {worst.capacity_gbps:g} Gbit/s, "
         f"{_shared(plan, worst)}."
     )
-    yield _compared(plan, path, worst.utilization, uses)
+    yield _compared(len(plan.paths.of(path)), worst.utilization, offered)
     yield _drained(plan, path) or _backup(plan, path)
 
 
@@ -128,10 +143,8 @@ def _shared(plan: Plan, hop: HopLoad) -> str:
     return f"shared with {', '.join(named)}" + (f" and {more} more" if more else "")
 
 
-def _compared(plan: Plan, path: int, worst: float, uses: Uses) -> str:
-    """The path beside the shortest ones there are."""
-    flow, length = int(plan.paths.flow[path]), len(plan.paths.of(path))
-    offered = choice(plan, flow, plan.fabric.plannable, cost_of(plan, path, uses))
+def _compared(length: int, worst: float, offered: Choice) -> str:
+    """A path of so many links, one of them the fullest, beside the shortest ones there are."""
     if not offered.count:
         return "No path avoids links that are down or drained; it stays until there is one."
     if length > offered.hops:

@@ -15,7 +15,7 @@ import numpy as np
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
-from heddle_controller.plan.uses import Uses, uses_of
+from heddle_controller.plan.ground import Ground, ground_of
 from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import Committed
@@ -67,9 +67,14 @@ class FlowIndex:
         asked = vars(before) if before else {}
         if known and "rows" in asked:
             self.rows = known.rows
-        for name in ("rows", "uses"):
+        for name in ("rows", "ground"):
             if name in asked:
                 getattr(self, name)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether what flows are found by and explained from is made already."""
+        return "rows" in vars(self) and "ground" in vars(self)
 
     def is_of(self, plan: Plan) -> bool:
         """Whether a plan is for the same flows between the same rows."""
@@ -82,9 +87,9 @@ class FlowIndex:
         return {flow: row for row, flow in enumerate(self.plan.flows.ids)}
 
     @cached_property
-    def uses(self) -> Uses:
-        """Who uses which arc; likewise."""
-        return uses_of(self.plan)
+    def ground(self) -> Ground:
+        """What its flows are explained from; likewise."""
+        return ground_of(self.plan)
 
     def pairs(self, source: Ints, destination: Ints) -> Ints:
         """One number for each pair of node rows."""

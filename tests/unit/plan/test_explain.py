@@ -13,7 +13,8 @@ from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.choices import cost_of
-from heddle_controller.plan.explain import Explanation, explain
+from heddle_controller.plan.explain import Explanation, effort, explain
+from heddle_controller.plan.ground import ground_of
 from heddle_controller.plan.uses import uses_of
 from tests.unit.plan.building import Draft, Wish, clos, joined, wishes
 
@@ -171,6 +172,25 @@ def test_many_sharers_are_counted() -> None:
     ways = {f"f{i}": [(0, 0, f"n{i} leaf0 spine0 leaf1 n{i + 8}")] for i in range(8)}
     told = explain(Draft(fabric, flows, ways).plan(), 3)
     assert "shared with f0, f1, f2, f4, f5 and 2 more" in told.reasons[0]
+
+
+def test_the_effort_is_that_of_all_uses_of_its_links() -> None:
+    """Two flows on two of four links: six uses; a flow without a path is none."""
+    plan = two(0, 0)
+    ground = ground_of(plan)
+    assert [effort(plan, flow, ground) for flow in (0, 1)] == [6, 6]
+    assert effort(two(0, 1), 0, ground_of(two(0, 1))) == 4
+    unrouted = Draft(plan.fabric, plan.flows, {}, {}).plan()
+    assert effort(unrouted, 0, ground_of(unrouted)) == 0
+
+
+def test_links_out_of_use_have_a_ground_of_their_own() -> None:
+    """What is explained again and again from one ground is what is explained anew."""
+    for state in (State.UP, State.DOWN, State.DRAINED):
+        plan = two(0, 0, with_down(clos(), ("leaf0", "spine1"), state=state))
+        ground = ground_of(plan)
+        assert (ground.now is ground.whole) is (state == State.UP)
+        assert [explain(plan, row, ground) for row in (0, 1)] == [explain(plan, r) for r in (0, 1)]
 
 
 @pytest.mark.parametrize("phases", [("", ""), ("x", "y"), ("x", "x"), ("x", "")])

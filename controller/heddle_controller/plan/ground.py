@@ -1,0 +1,31 @@
+"""What every flow of a plan is explained from: made once, in a thread, and asked again and again.
+
+With it at hand an explanation looks at the few links in question and at no column of all paths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.underlay import Underlay, underlay
+from heddle_controller.plan.uses import Uses, uses_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ground:
+    """Who uses which arc of a plan, and which ways its fabric has."""
+
+    uses: Uses
+    now: Underlay
+    """Over the arcs that take new paths."""
+    whole: Underlay
+    """Over all arcs; the same object where all of them do."""
+
+
+def ground_of(plan: Plan) -> Ground:
+    """That of a plan."""
+    whole = underlay(plan.fabric.structure)
+    plannable = plan.fabric.plannable
+    now = whole if plannable.all() else underlay(plan.fabric.structure, plannable)
+    return Ground(uses_of(plan), now, whole)

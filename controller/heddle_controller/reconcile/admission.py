@@ -11,13 +11,13 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from heddle_controller.model.demand import resolve
+from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.reconcile.errors import FailedPrecondition
-from heddle_controller.reconcile.records import DemandRecord, JobRecord, Request
+from heddle_controller.reconcile.records import DemandRecord, Intent, JobRecord, Request
 
 JobFlows = Callable[[Job, Fabric], Flows]
 """``traffic.jobs.flows_of_job``: the flows of a job, or ``InputError``."""
@@ -90,6 +90,29 @@ def _host_problems(job: Job, fabric: Fabric) -> list[Problem]:
             problems.append(Problem(f"hosts[{row}]", f"{host!r} is named twice"))
         seen.add(host)
     return problems
+
+
+def admit_demands(name: str, demands: Demands, intent: Intent) -> None:
+    """Nothing, where a demand set can be planned beside the others.
+
+    A flow is known by its id in plans and in questions about them, so no two sets may
+    have the same: the one that comes second would never be carried.
+
+    Raises:
+        InputError: names each flow that the fabric cannot have.
+        FailedPrecondition: names flows whose ids another set has.
+    """
+    origin = f"demands {name!r}"
+    resolve(demands, intent.fabric, origin=origin)
+    asked, problems = set(demands.ids), []
+    for other in intent.demands:
+        if other.name != name:
+            problems += [
+                Problem(f"flow {flow!r}", f"demands {other.name!r} have one of this id; rename it")
+                for flow in sorted(asked.intersection(other.demands.ids))
+            ]
+    if problems:
+        raise FailedPrecondition(origin, *problems[:MAX_PROBLEMS])
 
 
 def admit_fabric(

@@ -35,7 +35,9 @@ class FlowDemand(_message.Message):
     QPS_FIELD_NUMBER: _builtins.int
     TRAFFIC_CLASS_FIELD_NUMBER: _builtins.int
     flow: _builtins.str
-    """Unique in its set."""
+    """Unique among all sets of the fabric: plans and routes name flows by it. A set
+    with an id that another has is refused with FAILED_PRECONDITION.
+    """
     source: _builtins.str
     """NIC id it leaves."""
     destination: _builtins.str

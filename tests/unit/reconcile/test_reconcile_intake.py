@@ -100,6 +100,22 @@ async def test_bad_demands(store: Store, intake: Intake) -> None:
     assert (await store.intent("f1")).demands == ()
 
 
+async def test_flow_ids_that_another_set_has(store: Store, intake: Intake) -> None:
+    """A set is refused, by name of the flow and of the set that has it: it would not be planned.
+
+    The set itself may be replaced, and other ids are taken.
+    """
+    first, second = demands(("n0.0", "n1.0")), demands(("n0.1", "n1.1"))
+    await intake.put_demands("f1", "d1", first)
+    for name in ("d0", "d2"):
+        with pytest.raises(FailedPrecondition) as caught:
+            await intake.put_demands("f1", name, second)
+        assert "flow 'f0': demands 'd1' have one of this id; rename it" in str(caught.value)
+    await intake.put_demands("f1", "d1", second)
+    await intake.put_demands("f1", "d2", replace(first, ids=("other",)))
+    assert [one.name for one in (await store.intent("f1")).demands] == ["d1", "d2"]
+
+
 async def test_request_ids_have_a_limit(intake: Intake) -> None:
     """An id that is too long to keep is refused."""
     with pytest.raises(InputError, match="at most 64 bytes"):

@@ -52,7 +52,7 @@ class Wanted:
     fabric: Fabric
     flows: Flows
     refused: tuple[tuple[str, str], ...]
-    """Jobs and demand sets that the fabric cannot have, and why."""
+    """Jobs, by name, and demand sets, as no job can be named, that cannot be had, and why."""
     asked: _Asked | None = None
     """What the flows follow from; None where nobody has said."""
 
@@ -88,7 +88,7 @@ def wanted_of(intent: Intent, engine: Engine) -> Wanted:
             parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
             taken.update(demands.demands.ids)
         except InputError as error:
-            refused.append((demands.name, str(error)))
+            refused.append((origin, str(error)))
     return Wanted(intent.fabric, concatenate(parts), tuple(refused), _asked_of(intent))
 
 

@@ -163,6 +163,8 @@ class Worker:
             wanted = wanted_again(intent, self._wanted)
             if wanted is None:
                 wanted = await asyncio.to_thread(wanted_of, intent, world.engine)
+                for name, why in wanted.refused:
+                    log.warning("left out of plans", fabric=fabric, what=name, why=why)
             self._wanted = wanted
             planned = await self._plan(wanted)
         except Exception as error:  # noqa: BLE001 - whatever planning fails with, the loop lives on

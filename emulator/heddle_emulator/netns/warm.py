@@ -37,21 +37,32 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for agents: no zombies
     for line in sys.stdin:
         told = json.loads(line)
-        process = os.fork()
-        if process == 0:
-            _become(told, cli.main)
-        sys.stdout.write(f"{process}\n")
+        sys.stdout.write(f"{_start(told, cli.main)}\n")
         sys.stdout.flush()
 
 
-def _become(told: dict[str, Any], run: Any) -> NoReturn:  # noqa: ANN401 - click's own type
-    """Be the agent from here on."""
+def _start(told: dict[str, Any], run: Any) -> int:  # noqa: ANN401 - click's own type
+    """Process id of a new agent that is in its namespace: before, it would be taken for dead."""
+    inside, entered = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(inside)
+        _become(told, run, entered)
+    os.close(entered)
+    os.read(inside, 1)  # until the other end is closed, be it that the agent has failed
+    os.close(inside)
+    return process
+
+
+def _become(told: dict[str, Any], run: Any, entered: int) -> NoReturn:  # noqa: ANN401 - as above
+    """Be the agent from here on; ``entered`` is closed once it is in its namespace."""
     status = FAILED
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _redirect(Path(told["log"]))
         enter(told["space"])
+        os.close(entered)
         see_own_devices()
         go_ahead("self")
         Path("/proc/self/comm").write_text(told["name"][:NAME_BYTES])

@@ -1,16 +1,17 @@
-"""What a client of the API leaves behind at the server: nothing."""
+"""What a client of the API waits for, and leaves behind at the server: nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 from google.protobuf.message import Message
 
 from heddle.v1 import placement_pb2, plan_pb2
-from heddle_emulator.client import Client
+from heddle_emulator.client import Client, ClientError
 
 SECONDS = 20.0
 LONG = 10 * SECONDS
@@ -22,9 +23,15 @@ def _plan() -> plan_pb2.Plan:
     return plan
 
 
-def _job() -> placement_pb2.JobEvent:
-    job = placement_pb2.Job(name="fabrics/f/jobs/j", state=placement_pb2.JOB_STATE_PROGRAMMED)
+def _job(
+    state: placement_pb2.JobState.ValueType = placement_pb2.JOB_STATE_PROGRAMMED, reason: str = ""
+) -> placement_pb2.JobEvent:
+    job = placement_pb2.Job(name="fabrics/f/jobs/j", state=state, reason=reason)
     return placement_pb2.JobEvent(job=job)
+
+
+def _degraded() -> placement_pb2.JobEvent:
+    return _job(placement_pb2.JOB_STATE_DEGRADED, "switch s0 is not connected")
 
 
 class Watched:
@@ -34,13 +41,14 @@ class Watched:
         self.left = asyncio.Event()
 
     def handler(
-        self, service: str, method: str, tell: Callable[[], Message]
+        self, service: str, method: str, *tell: Callable[[], Message]
     ) -> grpc.GenericRpcHandler:
         """Answers one method of a service."""
 
         async def watch(_: bytes, __: object) -> AsyncIterator[bytes]:
             try:
-                yield tell().SerializeToString()
+                for each in tell:
+                    yield each().SerializeToString()
                 await asyncio.Event().wait()
             finally:
                 self.left.set()
@@ -49,24 +57,47 @@ class Watched:
         return grpc.method_handlers_generic_handler(f"heddle.v1.{service}", {method: answers})
 
 
-@pytest.mark.parametrize("wanted", ["programmed", "committed", "jobs"])
-async def test_a_watch_ends_once_it_has_shown_what_was_waited_for(wanted: str) -> None:
-    """The server is told at once, and not left to look at every change until the deadline."""
-    watched, server = Watched(), grpc.aio.server()
-    plans = watched.handler("PlanService", "WatchPlan", _plan)
-    jobs = watched.handler("PlacementService", "WatchJobs", _job)
-    server.add_generic_rpc_handlers((plans, jobs))
+@asynccontextmanager
+async def served(*handlers: grpc.GenericRpcHandler) -> AsyncIterator[Client]:
+    """A client of a server that has these handlers."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(handlers)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         async with Client(f"127.0.0.1:{port}", "fabrics/f") as client:
-            if wanted == "programmed":
-                assert (await client.programmed_plan(0, LONG)).generation == 1
-            elif wanted == "committed":
-                assert (await client.committed_plan(3, LONG)).generation == 1
-            else:
-                await client.programmed_jobs(["j"], LONG)
-            async with asyncio.timeout(SECONDS):
-                await watched.left.wait()
+            yield client
     finally:
         await server.stop(None)
+
+
+@pytest.mark.parametrize("wanted", ["programmed", "committed", "jobs"])
+async def test_a_watch_ends_once_it_has_shown_what_was_waited_for(wanted: str) -> None:
+    """The server is told at once, and not left to look at every change until the deadline."""
+    watched = Watched()
+    plans = watched.handler("PlanService", "WatchPlan", _plan)
+    jobs = watched.handler("PlacementService", "WatchJobs", _job)
+    async with served(plans, jobs) as client:
+        if wanted == "programmed":
+            assert (await client.programmed_plan(0, LONG)).generation == 1
+        elif wanted == "committed":
+            assert (await client.committed_plan(3, LONG)).generation == 1
+        else:
+            await client.programmed_jobs(["j"], LONG)
+        async with asyncio.timeout(SECONDS):
+            await watched.left.wait()
+
+
+async def test_a_job_that_is_degraded_on_its_way_is_waited_for() -> None:
+    """As it is where an agent comes back later than others."""
+    async with served(
+        Watched().handler("PlacementService", "WatchJobs", _degraded, _job)
+    ) as client:
+        await client.programmed_jobs(["j"], LONG)
+
+
+async def test_a_job_that_stays_degraded_is_told_with_its_reason() -> None:
+    """Once the time is up."""
+    async with served(Watched().handler("PlacementService", "WatchJobs", _degraded)) as client:
+        with pytest.raises(ClientError, match="jobs/j is degraded: switch s0 is not connected"):
+            await client.programmed_jobs(["j"], 1.0)

@@ -109,21 +109,26 @@ class Client:
     async def programmed_jobs(self, names: Iterable[str], seconds: float) -> None:
         """Wait until every switch holds all that these jobs need.
 
+        That a job is degraded is waited out: a switch whose agent comes back later than others
+        makes it so for a while.
+
         Raises:
-            ClientError: a job is degraded, or it takes longer than so many seconds.
+            ClientError: it takes longer than so many seconds; it says what is degraded then.
         """
         waiting = {f"{self.fabric}/jobs/{name}" for name in names}
+        degraded: dict[str, str] = {}
         request = placement_pb2.WatchJobsRequest(parent=self.fabric)
-        async with self._told("wait for the jobs to be programmed"):
+        try:
             with _cancelled(self._jobs.WatchJobs(request, timeout=seconds)) as events:
                 async for event in events:
-                    job = event.job
-                    if job.state == placement_pb2.JOB_STATE_DEGRADED and job.name in waiting:
-                        raise ClientError(f"job {job.name} is degraded: {job.reason}")
-                    if job.state == placement_pb2.JOB_STATE_PROGRAMMED:
-                        waiting.discard(job.name)
+                    _note(event.job, waiting, degraded)
                     if not waiting:
                         return
+        except grpc.aio.AioRpcError as error:
+            what = "wait for the jobs to be programmed"
+            if degraded and error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                what += f" ({min(degraded)} is degraded: {degraded[min(degraded)]})"
+            raise self._failed(what, error) from error
         raise ClientError(f"the controller at {self.address} ended the watch of jobs")
 
     async def programmed_plan(
@@ -250,6 +255,15 @@ class Client:
     def _failed(self, what: str, error: grpc.aio.AioRpcError) -> ClientError:
         said = " ".join((error.details() or "").split())
         return ClientError(f"could not {what} at {self.address}: {error.code().name}: {said}")
+
+
+def _note(job: placement_pb2.Job, waiting: set[str], degraded: dict[str, str]) -> None:
+    """Take in how a job stands that is waited for."""
+    degraded.pop(job.name, None)
+    if job.state == placement_pb2.JOB_STATE_DEGRADED and job.name in waiting:
+        degraded[job.name] = job.reason
+    if job.state == placement_pb2.JOB_STATE_PROGRAMMED:
+        waiting.discard(job.name)
 
 
 @contextmanager

@@ -135,7 +135,7 @@ async def test_what_wins_by_less_than_the_threshold_stays(house: Comparing) -> N
 
 
 async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: Comparing) -> None:
-    """Some quiet after a repair its bound is proven: no new generation, no push, watchers told."""
+    """Some quiet after a repair its bound is proven: no new plan, no entry sent, watchers told."""
     house.repairer, house.worth_moving = Doubtful, 0.999
     go_on = threading.Event()  # no proof comes before the switches have the repair
 
@@ -150,7 +150,7 @@ async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: C
     async with house.running():
         generation = await lose_a_link(house)
         await house.settled()
-        pushes, before = house.push_count(), await house.committed()
+        changes, before = house.change_count(), await house.committed()
 
         async def proven() -> bool:
             certificate = (await house.committed()).plan.certificate
@@ -163,7 +163,7 @@ async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: C
         await house.settled()
         done = await house.committed()
         assert done.generation == generation
-        assert house.push_count() == pushes
+        assert house.change_count() == changes
         assert done.program is before.program
         assert done.plan.paths is before.plan.paths
         true = ENGINE.solve(done.plan.fabric, done.plan.flows).certificate

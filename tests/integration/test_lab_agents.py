@@ -75,15 +75,20 @@ async def _planned(lab: Lab, programs: Programs) -> dict[tuple[str, str], tuple[
 
 
 def _cut(running: Running, flow: ProbeFlow, row: int) -> tuple[Notes, witness.Testimony]:
-    """Cut a cable under a flow; what was noted, and where packets went afterwards."""
-    with Probe(running.lab, [flow]) as probe:
+    """Cut a cable under a flow, and wait until it leaves its leaf over the other spine.
+
+    What was noted once it did, but for packets that may not have come, and where they went.
+    """
+    lab, other = running.lab, {"s0": "s1", "s1": "s0"}[running.planned[PAIRS[0]][1]]
+    with Probe(lab, [flow]) as probe:
         time.sleep(0.3)
-        running.lab.set_link(row, up=False)
-        time.sleep(1.0)
-        settled = witness.hear(running.lab)
-        time.sleep(0.3)
+        lab.set_link(row, up=False)
+        cut = witness.hear(lab)
+        wait_until(lambda: witness.hear(lab).since(cut).ways(flow)["l0", other], "the other spine")
+        moved, settled = time.time_ns(), witness.hear(lab)
+        wait_until(lambda: witness.hear(lab).since(settled).ways(flow)["l0", other] > 400, "more")
         (notes,) = probe.stop()
-    return notes, witness.hear(running.lab).since(settled)
+    return notes.within(moved, int(notes.sent[-200])), witness.hear(lab).since(settled)
 
 
 def _mend(running: Running, row: int) -> None:
@@ -113,10 +118,9 @@ def test_a_local_failure_is_repaired_without_a_controller(running: Running) -> N
     row = running.way(PAIRS[0])[1]
     notes, after = _cut(running, running.flow(PAIRS[0]), row)
     spine = running.planned[PAIRS[0]][1]
-    other = {"s0": "s1", "s1": "s0"}[spine]
-    assert after.ways(notes.flow)["l0", other] > 100
     assert after.ways(notes.flow)["l0", spine] == 0
-    assert notes.within(int(notes.sent[-600]), int(notes.sent[-200])).lost_count() == 0
+    assert len(notes.sent)
+    assert notes.lost_count() == 0
     _mend(running, row)
 
 
@@ -129,7 +133,8 @@ def test_a_remote_failure_is_repaired_by_notice(running: Running) -> None:
     notes, after = _cut(running, running.flow(PAIRS[0]), row)
     spine = running.planned[PAIRS[0]][1]
     assert after.ways(notes.flow)["l0", spine] == 0
-    assert notes.within(int(notes.sent[-600]), int(notes.sent[-200])).lost_count() == 0
+    assert len(notes.sent)
+    assert notes.lost_count() == 0
     _mend(running, row)
 
 

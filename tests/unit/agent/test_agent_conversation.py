@@ -13,6 +13,7 @@ from heddle_agent.fib import MemoryFib
 from heddle_agent.session.conversation import Call, Conversation
 from heddle_agent.table import Forwarding, Turns
 from tests.unit.agent.worlds import HOPS, SWITCH, FixedUnderlay
+from tests.waiting import PATIENCE
 
 
 class Over:
@@ -53,7 +54,7 @@ async def test_who_is_cancelled_as_the_stream_ends_is_cancelled(steps: int) -> N
     for _ in range(steps):
         await asyncio.sleep(0)
     task.cancel()
-    done, _ = await asyncio.wait([task], timeout=1.0)
+    done, _ = await asyncio.wait([task], timeout=PATIENCE)
     if steps:
         assert cancelled, "the cancellation was lost"
     assert done

@@ -57,6 +57,8 @@ PATIENT = 3
 """Tries that follow one another at once; later ones step aside for a moment."""
 FINGERPRINT = 64
 """Characters."""
+FORM = "1"
+"""Of what is stored: a number; a newer one is refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +115,8 @@ class Shared:
     """The newest plan read or committed, and its blob, by fabric."""
     bases: dict[str, Base[str]] = field(default_factory=dict)
     """Of the newest plan, by fabric and named by its blob; absent where it is not known."""
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    """That are in use here, by name."""
     journal: Journal = field(default_factory=Journal)
     recoveries: list[Recovery] = field(default_factory=list)
     terms: dict[int, Term] = field(default_factory=dict)

@@ -9,12 +9,17 @@ back, because something else took its place, is named, loudly.
 Leases of the older server are void. Epochs go on from the highest that was seen here or
 by any agent, and versions from above the highest that was told of, so that nobody who
 compares takes the new for the old.
+
+What is not of any one fabric is said again too: the secret in use, or a replica that starts
+later would agree with nobody; of a fabric written again as a whole, the trail of how it came
+about and the answers that its requests had.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -28,7 +33,7 @@ from heddle_controller.store.redis.lane import Sent
 from heddle_controller.store.redis.leadership import LeadershipPart
 from heddle_controller.store.redis.mirror import OlderError
 from heddle_controller.store.redis.observed import ObservedPart, reporters_of
-from heddle_controller.store.redis.part import NO_ASK, Recovery
+from heddle_controller.store.redis.part import FORM, NO_ASK, Recovery
 from heddle_controller.store.redis.refill import REFILLED, RefillPart
 from heddle_controller.store.redis.scripts import LIFT, RAISE
 
@@ -81,10 +86,15 @@ class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
         shared = self._shared
         lost = shared.journal.lost(*await self._told())
         await self._go_on_from(recovery.number)
+        await self._agree_again()
         for fabric, fields in recovery.fields.items():
             await self._bring_back(fabric, fields, recovery.number)
         await shared.mirror.load(inner=True)
-        lost = [written for written in lost if not self._in_refill(written)]
+        whole = [self._in_refill(written) for written in lost]
+        await asyncio.gather(
+            *(self._record_again(w) for w, is_in in zip(lost, whole, strict=True) if is_in)
+        )
+        lost = [written for written, is_in in zip(lost, whole, strict=True) if not is_in]
         recovery.lost = max(recovery.lost, len(lost))
         refused = await self._offer(lost)
         for written in refused:
@@ -115,6 +125,17 @@ class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
             lambda client: RAISE.call(client, [keys.sequence, keys.log], args), inner=True
         )
 
+    async def _agree_again(self) -> None:
+        """Give back what replicas agree on besides: the form of all this, and secrets in use."""
+        keys, secrets = self._shared.keys, self._shared.secrets
+
+        async def agree(client: Any) -> None:  # noqa: ANN401 - the library's types are unions
+            await client.hsetnx(keys.meta, "form", FORM)
+            if secrets:
+                await client.hset(keys.secrets, mapping=secrets)
+
+        await self._shared.link.call(agree, inner=True)
+
     async def _bring_back(self, fabric: str, fields: Mapping[str, bytes], number: int) -> None:
         """Write a fabric whole that the server has nothing of."""
         if fabric in self._shared.mirror.views:
@@ -129,10 +150,13 @@ class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
     def _in_refill(self, written: Written) -> bool:
         """Whether a fabric that was written again has this write in it already."""
         view = self._shared.mirror.views.get(written.change.fabric)
-        if view is None or view.number(REFILLED) < written.number:
-            return False
+        return view is not None and view.number(REFILLED) >= written.number
+
+    async def _record_again(self, written: Written) -> None:
+        """Have a write that its fabric has in it also in the trail, and its request answered."""
+        change = replace(written.change, guards=(), ops=(), keep=(), drop=())
+        await self._shared.lane.send(change, written.ask, inner=True)
         self._shared.journal.forget(written)
-        return True
 
     def _name_lost(self, written: Written) -> None:
         """Say which acknowledged write is gone for good."""

@@ -29,7 +29,7 @@ from heddle_controller.store.redis.jobs import JobPart
 from heddle_controller.store.redis.lane import Bounds, Durability, Lane, Sent
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Mirror
-from heddle_controller.store.redis.part import Shared
+from heddle_controller.store.redis.part import FORM, Shared
 from heddle_controller.store.redis.plans import PlanPart
 from heddle_controller.store.redis.recovery import RecoveryPart
 from heddle_controller.store.redis.scripts import Keys
@@ -39,8 +39,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 ELECTION_SECONDS = 3.0
 """Of sentinels or a cluster from one master to the next, in which the old one may turn up."""
-FORM = 1
-"""Of what is stored; a newer one is refused."""
 
 
 class RedisStore(
@@ -110,7 +108,9 @@ class RedisStore(
             agreed: bytes = await client.hget(key, name)
             return agreed
 
-        return await self._shared.link.call(agree)
+        agreed = await self._shared.link.call(agree)
+        self._shared.secrets[name] = agreed
+        return agreed
 
     async def close(self) -> None:
         """See ``Store``."""
@@ -173,9 +173,9 @@ async def open_redis(
 
 async def _claim(client: Redis, keys: Keys, name: str) -> None:
     """Say whose the keys are. Raises ``Unusable`` where they are of a newer Heddle."""
-    await client.hsetnx(keys.meta, "form", str(FORM))
+    await client.hsetnx(keys.meta, "form", FORM)
     form = await client.hget(keys.meta, "form")
-    if form is None or not form.isdigit() or int(form) > FORM:
+    if form is None or not form.isdigit() or int(form) > int(FORM):
         raise Unusable(
             f"store {name}: written by a newer Heddle (form {form!r}, this one knows {FORM}); "
             "run that one, or start with another ?name="

@@ -31,25 +31,33 @@ def _own_garbage() -> Iterator[None]:
 
 
 def test_a_ring_that_was_set_aside_goes_once_much_has_come_after_it() -> None:
-    """A look with little that is new leaves it; one after as many objects as count finds it."""
-    gc.collect()
-    gc.freeze()  # whatever earlier tests left in this process
-    caretaker = Caretaker()
+    """A look with little that is new leaves it; one after as much as counts finds it."""
+    caretaker = Caretaker(growth=0)
     ring = Node()
     seen = weakref.ref(ring)
-    gc.collect(1)  # now it is of those that have lasted
+    caretaker.look()
+    del ring
+    caretaker.look()
+    gc.collect()  # it is not among what this looks through
+    assert seen() is not None
+    kept = [[number] for number in range(LEAST)]
+    caretaker.look()
+    assert seen() is None
+    assert len(kept) == LEAST
+
+
+def test_what_was_kept_counts_once() -> None:
+    """After a full look it takes as much again for the next."""
+    caretaker = Caretaker(growth=0)
+    kept = [[number] for number in range(LEAST)]
+    caretaker.look()
+    ring = Node()
+    seen = weakref.ref(ring)
     caretaker.look()
     del ring
     caretaker.look()
     assert seen() is not None
-    kept = [Node() for _ in range(LEAST)]
-    gc.collect(1)
-    caretaker.look()
-    assert seen() is None
     assert len(kept) == LEAST
-    again = gc.get_freeze_count()
-    caretaker.look()
-    assert gc.get_freeze_count() >= again
 
 
 def test_what_nobody_knows_goes_at_once_though_set_aside() -> None:

@@ -29,7 +29,7 @@ from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.reconcile.engine import Engine
-from heddle_controller.reconcile.errors import PortError, Unavailable
+from heddle_controller.reconcile.errors import PortError
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.ports import Store
@@ -151,16 +151,13 @@ async def run(settings: Settings) -> None:
 async def _open_store(settings: Settings) -> EmbeddedStore | RedisStore:
     if settings.store_path is not None:
         return await open_embedded(settings.store_path, audit_kept=settings.audit_records)
-    try:
-        return await open_redis(
-            settings.store,
-            files=_store_files(settings),
-            timeout=settings.store_timeout_seconds,
-            durability=Durability(settings.store_wait_replicas),
-            bounds=Bounds(audit=settings.audit_records),
-        )
-    except Unavailable as error:
-        raise Unavailable(f"{error} Start it, or name another with --store") from None
+    return await open_redis(
+        settings.store,
+        files=_store_files(settings),
+        timeout=settings.store_timeout_seconds,
+        durability=Durability(settings.store_wait_replicas),
+        bounds=Bounds(audit=settings.audit_records),
+    )
 
 
 def _watch_store(store: EmbeddedStore | RedisStore, telemetry: Telemetry) -> None:

@@ -78,21 +78,46 @@ async def test_over_tls(folder: Path, port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ca", "name", "password"),
+    ("ca", "name", "password", "cure"),
     [
-        ("stranger", "client", PASSWORD),
-        ("ca", "", PASSWORD),
-        ("ca", "stranger", PASSWORD),
-        ("ca", "client", "battery-staple"),
+        ("stranger", "client", PASSWORD, "--store-ca"),
+        ("ca", "", PASSWORD, "--store-cert"),
+        ("ca", "stranger", PASSWORD, "--store-cert"),
+        ("ca", "client", "battery-staple", "password"),
     ],
 )
-async def test_strangers(folder: Path, port: int, ca: str, name: str, password: str) -> None:
-    """A server of another authority, or one that does not know us, is told of without secrets."""
+async def test_strangers(
+    folder: Path, port: int, *, ca: str, name: str, password: str, cure: str
+) -> None:
+    """A server of another authority, or one that does not know us, is told of without secrets.
+
+    The cure is to show or to trust something else, not to start the server.
+    """
     url = f"rediss://:{password}@127.0.0.1:{port}"
     with pytest.raises(Unavailable) as refused:
         await open_redis(url, files=files(folder, ca, name))
     assert f"rediss://127.0.0.1:{port}" in str(refused.value)
     assert password not in str(refused.value)
+    assert cure in str(refused.value)
+    assert "Start it" not in str(refused.value)
+
+
+async def test_a_file_that_is_not_there(folder: Path, port: int) -> None:
+    """It is named, with the option that named it."""
+    with pytest.raises(Unusable) as refused:
+        await open_redis(f"rediss://127.0.0.1:{port}", files=Files(folder / "gone.pem"))
+    assert f"--store-ca {folder / 'gone.pem'}: No such file" in str(refused.value)
+
+
+async def test_no_sentinel_answers() -> None:
+    """Which were asked for what, and why not, in one line."""
+    port = free_port()
+    with pytest.raises(Unavailable) as refused:
+        await open_redis(f"redis+sentinel://127.0.0.1:{port}/heddle")
+    text = str(refused.value)
+    assert f"no master 'heddle' by the sentinels 127.0.0.1:{port}" in text
+    assert "<redis" not in text
+    assert text.endswith("Start it, or name another with --store")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import ClusterDownError, RedisError
@@ -157,10 +157,19 @@ async def find(address: Address, files: Files, timeout: float) -> Address:  # no
     sentinel = Sentinel(list(address.hosts), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
     try:
         master = await sentinel.discover_master(address.service)
+    except MasterNotFoundError as error:
+        raise MasterNotFoundError(_nobody_knows(address, str(error))) from None
     finally:
         for client in sentinel.sentinels:
             await client.aclose()
     return replace(address, hosts=(master,), service="")
+
+
+def _nobody_knows(address: Address, told: str) -> str:
+    """What the library tells of the sentinels, in a line without its own representations."""
+    hosts = ",".join(f"{host}:{port}" for host, port in address.hosts)
+    trouble = told.rpartition("> - ")[2] if "> - " in told else "none of them knows it"
+    return f"no master {address.service!r} by the sentinels {hosts}: {trouble}"
 
 
 async def _find_in_cluster(address: Address, files: Files, timeout: float) -> Address:  # noqa: ASYNC109 - of each

@@ -22,6 +22,7 @@ from heddle_controller.store.changes import Changes, Watcher
 from heddle_controller.store.redis.address import Files, parse_address
 from heddle_controller.store.redis.blobs import Blobs
 from heddle_controller.store.redis.change import FACTS, INTENT, Outcome, new_token
+from heddle_controller.store.redis.cures import check_readable, cure_of
 from heddle_controller.store.redis.fabrics import FabricPart
 from heddle_controller.store.redis.facts import FactPart
 from heddle_controller.store.redis.follower import Follower
@@ -146,13 +147,15 @@ async def open_redis(
         now: Unix seconds.
 
     Raises:
-        Unavailable: the server cannot be reached, or is still loading.
-        Unusable: what it has is of a newer Heddle, or the address is none.
+        Unavailable: the server cannot be reached, or is still loading; says what to do.
+        Unusable: what it has is of a newer Heddle, the address is none, or a file cannot be read.
     """
     try:
         address = parse_address(url)
     except ValueError as error:
         raise Unusable(f"store: {error}") from None
+    if address.tls:
+        check_readable(files or Files())
     bounds = bounds or Bounds()
     keys, writer = Keys(address.name), new_token()
     patience = ELECTION_SECONDS if address.moves else 0.0
@@ -162,9 +165,12 @@ async def open_redis(
         await link.call(lambda client: _warn(client, link.name))
         mirror = Mirror(link, keys)
         await mirror.load()
-    except (Unavailable, Unusable):
+    except Unusable:
         await link.close()
         raise
+    except Unavailable as error:
+        await link.close()
+        raise Unavailable(f"{str(error).rstrip('.')}. {cure_of(error)}") from error
     blobs = Blobs(link, keys)
     lane = Lane(blobs, writer, bounds, durability or Durability())
     shared = Shared(link, keys, mirror, lane, blobs, Changes(), writer, bounds, now)

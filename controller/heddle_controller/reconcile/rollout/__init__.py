@@ -41,6 +41,10 @@ an entry takes it all the way. For that detours that are left over go from the s
 too, and what only may be held, at a switch of which that is not known, is taken away from
 the source on instead of being made wary. One at a switch that is away is not waited for.
 
+**Lost ways.** Where the old way is lost anyhow, and neither it nor the new one is a detour, there
+is no whole way to keep and nothing to come back to: all goes at once, and the first entry of the
+new way after it (``lost_ways``).
+
 **Blocking.** A switch that is away or silent, or an entry that it cannot take, holds
 up the pairs that need it and no others. Such a pair stays on its old path; only
 where that is known to be dead, or where a full table needs the room, is it taken

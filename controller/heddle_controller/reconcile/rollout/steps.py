@@ -19,6 +19,7 @@ from heddle_controller.reconcile.rollout.columns import (
     sending,
 )
 from heddle_controller.reconcile.rollout.ledger import NEVER, Ledger
+from heddle_controller.reconcile.rollout.lost_ways import lost_ways
 from heddle_controller.reconcile.southbound import PushMode
 
 
@@ -84,11 +85,16 @@ class Agenda:
 def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     """What is to be done now; see the package for the rules."""
     pairs, low = ledger.pending()
+    lost = lost_ways(ledger, stuck)
     standing = ledger.present & (ledger.partner == NONE)
     make = np.flatnonzero(~ledger.ok)
-    make = make[ledger.depth[make] == pairs.of(low, ledger.pair[make], NEVER)]
+    depth, pair = ledger.depth[make], ledger.pair[make]
+    top = lost.greatest(pair, depth)
+    turn = depth == pairs.of(low, pair, NEVER)
+    make = make[turn | (depth < lost.of(top, pair, NONE))]
     unset = np.flatnonzero(ledger.present & (ledger.old_depth != NONE))
-    unset = unset[ledger.old_depth[unset] == pairs.of(low, ledger.old_pair[unset], NEVER)]
+    turn = ledger.old_depth[unset] == pairs.of(low, ledger.old_pair[unset], NEVER)
+    unset = unset[turn | lost.index(ledger.old_pair[unset])[1]]
     uneasy = _uneasy(ledger, stuck, pairs, low)
     waiting = Groups(distinct(ledger.old_pair[uneasy]))
     held_up = ledger.failed[make] | stuck[ledger.desired.switch[make]]
@@ -108,7 +114,8 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     first = ledger.old_height[widens] >= waiting.of(highest, ledger.old_pair[widens], NEVER)
     widens = widens[first & ~np.isin(widens, old)]
     plain = _deletes(ledger, pairs, standing)
-    deletes = distinct(np.concatenate([unset, plain, old]))
+    useless = np.flatnonzero(standing & lost.index(ledger.old_pair)[1])
+    deletes = distinct(np.concatenate([unset, plain, old, useless]))
     return Agenda(sets, widens, deletes, withdraws, blocked, pairs.keys)
 
 

@@ -22,7 +22,7 @@ from heddle_controller.serve.codec import agent as codec
 from tests.fuzz import columns
 from tests.fuzz.target import Target, check
 from tests.fuzz.wires import disturbed, message, varied
-from tests.unit.agent.controllers import wire_push
+from tests.unit.agent.controllers import numbers, wire_push
 from tests.unit.agent.doors import FABRIC, KEY, Air, Place
 from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
 from tests.unit.store.samples import clos
@@ -185,6 +185,14 @@ def _message(name: str, good: Message, use: Callable[[Any], bool], weight: float
     )
 
 
+def _numbered(push: pb.Push) -> pb.Push:
+    """The same, with names that have numbers of their own, and hold for later pushes."""
+    names = push.operations.names
+    push.operations.name_numbers = numbers(*range(len(names)))
+    push.new_names = True
+    return push
+
+
 def good() -> dict[str, Any]:
     """A good message of each kind."""
     link = common_pb2.LinkRef(source="l0", target="s0", key="0")
@@ -192,6 +200,7 @@ def good() -> dict[str, Any]:
     rows = [("nic0", "far0", 0, 0, 1), ("nic0", "far1", 100, 2, None)]
     return {
         "push": wire_push(*rows, full=True, risk=("spine0", "leaf1")),
+        "numbered push": _numbered(wire_push(*rows, full=True, risk=("spine0", "leaf1"))),
         "session": pb.SessionParameters(fabric="fabrics/f1", switch="l0", instance_id="i1"),
         "result": pb.PushResult(
             nonce=1, epoch=1, generation=1, stage=pb.PUSH_STAGE_FIB, status=pb.PUSH_STATUS_APPLIED
@@ -211,15 +220,15 @@ def good() -> dict[str, Any]:
     }
 
 
-def _pushes(good: Message) -> Target:
+def _pushes(*good: Message) -> Target:
     """Besides what other messages are made by, columns are changed number by number."""
-    assert isinstance(good, pb.Push)
-    plain = _make(good)
+    pushes = [push for push in good if isinstance(push, pb.Push)]
+    plain = [_make(push) for push in pushes]
 
     def make(chance: random.Random) -> bytes:
         if chance.random() < 0.2:
-            return plain(chance)
-        return columns.changed(good, chance).SerializeToString()
+            return chance.choice(plain)(chance)
+        return columns.changed(chance.choice(pushes), chance).SerializeToString()
 
     def vary(content: bytes, chance: random.Random) -> bytes:
         before = pb.Push()
@@ -230,7 +239,8 @@ def _pushes(good: Message) -> Target:
         return columns.changed(before, chance).SerializeToString()
 
     run = parsed(pb.Push, _push)
-    return Target("push to an agent", run, [good.SerializeToString()], make, vary, weight=5)
+    corpus = [push.SerializeToString() for push in pushes]
+    return Target("push to an agent", run, corpus, make, vary, weight=5)
 
 
 def targets() -> list[Target]:
@@ -239,7 +249,7 @@ def targets() -> list[Target]:
     record = wire.Record("s0", 3, 4, (Link.between("s0", "l1"),))
     notice, digest = wire.encode_notice(record), wire.encode_digest(3, 2**40)
     return [
-        _pushes(kinds["push"]),
+        _pushes(kinds["push"], kinds["numbered push"]),
         _message("session of an agent", kinds["session"], _session),
         _message("answer of an agent", kinds["result"], _result),
         _message("links of an agent", kinds["links"], _links),

@@ -28,6 +28,7 @@ TABLES = (
 )
 """Columns of one length; an empty ``hop_addresses`` stands for zeros."""
 COLUMNS = [name for table in TABLES for name in table]
+NAMES = "name_numbers"
 
 
 class RefusedError(Exception):
@@ -54,23 +55,37 @@ def read(batch: pb.OperationBatch) -> dict[str, list[int]]:
     return columns
 
 
+def given(batch: pb.OperationBatch) -> dict[int, str]:
+    """The names of a batch by number, as nobody has given others before."""
+    content = batch.name_numbers
+    if not content:
+        return dict(enumerate(batch.names))
+    must(len(content) == 4 * len(batch.names))
+    known: dict[int, str] = {}
+    for (number,), name in zip(struct.iter_unpack("<I", content), batch.names, strict=True):
+        must(known.setdefault(number, name) == name)
+    return known
+
+
 def meant(batch: pb.OperationBatch) -> list[tuple[Any, ...]]:
     """Match, group and addresses of each operation. Raises ``RefusedError``."""
     columns = read(batch)
+
+    known = given(batch)
 
     def rows(*names: str) -> list[tuple[int, ...]]:
         return list(zip(*(columns[name] for name in names), strict=True))
 
     def named(row: int) -> str:
-        must(row < len(batch.names))
-        return batch.names[row]
+        must(row in known)
+        return known[row]
 
     def one(row: int, table: list[Any], none: object) -> Any:
         must(row <= len(table))
         return table[row - 1] if row else none
 
     hops = [
-        (named(node), named(key), one(address, list(batch.names), ""))
+        (named(node), named(key), named(address - 1) if address else "")
         for node, key, address in rows("hop_nodes", "hop_keys", "hop_addresses")
     ]
     links = []
@@ -132,7 +147,7 @@ def changed(good: pb.Push, chance: random.Random) -> pb.Push:
             assert isinstance(other, pb.Push)
             made = other
             continue
-        name = chance.choice(COLUMNS)
+        name = chance.choice([*COLUMNS, NAMES])
         content = getattr(made.operations, name)
         column = list(struct.unpack_from(f"<{len(content) // 4}I", content))
         at, value = chance.randint(0, len(column)), chance.choice((0, 1, 2, 3, 4, 9, 65536, 2**31))

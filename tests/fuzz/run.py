@@ -30,7 +30,7 @@ def opened() -> Iterator[list[Target]]:
     try:
         kinds = agents.good()
         served = sessions.target(sessions.Sessions(world.store, world.loop), kinds)
-        heard = conversations.target(world.loop, kinds["push"])
+        heard = conversations.target(world.loop, kinds["numbered push"])
         yield [
             *files.targets(),
             *records.targets(),

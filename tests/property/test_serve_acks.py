@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from heddle.v1 import agent_pb2 as pb
+from heddle_agent.session.decode import decode_push
+from heddle_agent.session.vocabulary import Vocabulary
+from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.errors import SessionLost, StaleEpoch
 from heddle_controller.reconcile.southbound import (
@@ -23,9 +27,13 @@ from heddle_controller.reconcile.southbound import (
 )
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.agents.tenure import Tenure
-from tests.unit.store.samples import clos
+from heddle_controller.serve.codec.entries import push_to_pb
+from tests.unit.store.samples import clos, plan_of, program_of
 
 FABRIC = clos()
+ENTRY = program_of(plan_of(FABRIC), 1, 1).entries
+IDS = [FABRIC.structure.nodes.ids[row] for row in FABRIC.rows_of_kind(NodeKind.NIC)]
+NICS = st.lists(st.sampled_from(IDS), max_size=3, unique=True)
 LIMIT = 4
 LAST_RIB, LAST_FIB = pb.PUSH_STAGE_RIB, pb.PUSH_STAGE_FIB
 
@@ -37,6 +45,8 @@ class Told:
     generation: int
     answer: asyncio.Future[PushReport] | None
     """None for one that is carried for another replica."""
+    nics: list[str]
+    """Of the entries that it removes."""
     nonce: int = 0
     """In the stream; 0 while it is not sent."""
     rib: bool = False
@@ -61,6 +71,8 @@ class Acks(RuleBasedStateMachine):
         self.pushes: list[Told] = []
         self.unsent: list[Told] = []
         self.over = False
+        self.vocabulary = Vocabulary()
+        """Of the agent."""
 
     def teardown(self) -> None:
         """The stream ends, and nothing waits for ever."""
@@ -75,33 +87,33 @@ class Acks(RuleBasedStateMachine):
         """Pushes of ours that nothing has ended."""
         return [one for one in self.pushes if not one.ended and one.answer is not None]
 
-    @rule()
-    @precondition(lambda self: not self.stream.full)
-    def submit(self) -> None:
-        """The loop sends a batch."""
+    def batch(self, nics: list[str]) -> Push:
+        """A push that removes entries from each of these NICs to the next."""
         self.generation += 1
-        none = no_entries()
-        push = Push(PushMode.INCREMENTAL, 5, self.generation, FABRIC, none, none)
+        rows = np.array([FABRIC.structure.index[nic] for nic in nics], dtype=np.int64)
+        some = ENTRY.take(np.zeros(len(rows), dtype=np.int64))
+        gone = replace(some, source=rows, destination=np.roll(rows, 1))
+        return Push(PushMode.INCREMENTAL, 5, self.generation, FABRIC, no_entries(), gone)
+
+    @rule(nics=NICS)
+    @precondition(lambda self: not self.stream.full)
+    def submit(self, nics: list[str]) -> None:
+        """The loop sends a batch."""
+        push = self.batch(nics)
 
         async def ask() -> asyncio.Future[PushReport]:
             return self.stream.submit(push)
 
-        told = Told(self.generation, self.loop.run_until_complete(ask()))
+        told = Told(self.generation, self.loop.run_until_complete(ask()), nics)
         self._queued(told)
 
-    @rule()
+    @rule(nics=NICS)
     @precondition(lambda self: not self.stream.full)
-    def carry(self) -> None:
+    def carry(self, nics: list[str]) -> None:
         """Another replica, who leads, has a batch for the agent."""
-        self.generation += 1
-        told = Told(self.generation, None)
-        push = pb.Push(
-            mode=pb.PUSH_MODE_INCREMENTAL,
-            epoch=5,
-            generation=self.generation,
-            nonce=1000 + self.generation,
-        )
-        self.stream.carry(push, told.replies.append)
+        push = self.batch(nics)
+        told = Told(self.generation, None, nics)
+        self.stream.carry(push_to_pb(push, 1000 + self.generation), told.replies.append)
         self._queued(told)
 
     def _queued(self, told: Told) -> None:
@@ -123,6 +135,7 @@ class Acks(RuleBasedStateMachine):
                 assert message.push.generation == told.generation
                 assert not any(message.push.nonce == one.nonce for one in self.pushes)
                 told.nonce = message.push.nonce
+                self._read(message.push, told.nics)
                 return
             told.ended = "stale"
         # Nothing may go: let the stream see that.
@@ -133,6 +146,11 @@ class Acks(RuleBasedStateMachine):
             self.outgoing = self.stream.outgoing()
         else:
             raise AssertionError("what may not go went")
+
+    def _read(self, push: pb.Push, nics: list[str]) -> None:
+        """The agent knows every name, whoever sent what before."""
+        matches = decode_push(push, self.vocabulary).operations.matches
+        assert [match[:2] for match in matches] == list(zip(nics, nics[-1:] + nics, strict=False))
 
     @rule(data=st.data(), stage=st.sampled_from([LAST_RIB, LAST_FIB]), applied=st.booleans())
     @precondition(lambda self: any(one.nonce for one in self.pushes))

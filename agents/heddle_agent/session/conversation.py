@@ -22,7 +22,17 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Link
 from heddle_agent.session import encode
 from heddle_agent.session.decode import MalformedPushError, decode_push
-from heddle_agent.table import LinkObservation, OperationFailure, Push, Receipt, Status, Turns
+from heddle_agent.session.vocabulary import Vocabulary
+from heddle_agent.table import (
+    Fence,
+    LinkObservation,
+    OperationFailure,
+    Push,
+    Receipt,
+    Status,
+    Turns,
+    outdated,
+)
 
 _log = structlog.get_logger()
 
@@ -55,6 +65,7 @@ class Conversation:
         self._links = links
         self._answered = answered
         self._introduced = introduced
+        self._vocabulary = Vocabulary()
         self._writing = asyncio.Lock()
         self._news: dict[Link, LinkObservation] = {}
         self._wake = asyncio.Event()
@@ -116,9 +127,9 @@ class Conversation:
     async def _carried_out(self, message: pb.Push) -> pb.AgentMessage | None:
         """Carry a push out; the last answer, unless it was given already."""
         try:
-            push = await self._turns.away(lambda: decode_push(message))
+            push = await self._turns.away(lambda: decode_push(message, self._vocabulary))
         except MalformedPushError as error:
-            receipt = Receipt(Status.INVALID, message=str(error))
+            receipt = self._refused(message, str(error))
             self._count(receipt)
             return self._result(message, receipt)
         try:
@@ -133,6 +144,12 @@ class Conversation:
         done = receipt._replace(failures=(*receipt.failures, *failures))
         table = await self._told(message) if message.tell_table else None
         return self._result(message, done, pb.PUSH_STAGE_FIB, table)
+
+    def _refused(self, message: pb.Push, why: str) -> Receipt:
+        """Whoever is out of date hears so first: what its names were is of no interest any more."""
+        version = Fence(message.epoch, message.generation)
+        late = outdated(version, self._forwarding.table.fence)
+        return late or Receipt(Status.INVALID, message=why)
 
     async def _told(self, message: pb.Push) -> pb.TableState:
         """What the switch holds, all of one moment."""

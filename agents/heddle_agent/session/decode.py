@@ -8,13 +8,16 @@ it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Match, NextHop, Perils
-from heddle_agent.session.risks import BYTES, RiskColumns, numbers
+from heddle_agent.session.risks import LinkNames, RiskColumns, below, numbers
+from heddle_agent.session.vocabulary import BYTES, Names, NamesError, Vocabulary
 from heddle_agent.table import Fence, Mode, Operations, Push, Ways
 
 _MODES = {
@@ -22,6 +25,14 @@ _MODES = {
     pb.PUSH_MODE_INCREMENTAL: Mode.INCREMENTAL,
 }
 _LAST_PORT = 65535
+_PORTS = ("source_ports", "destination_ports")
+_ADDRESSES = "hop_addresses"
+_HOPS = ("hop_nodes", "hop_keys", _ADDRESSES)
+_NAMES = (
+    *("sources", "destinations", "nics", "nic_addresses"),
+    *("link_sources", "link_targets", "link_keys"),
+)
+"""Columns of names but those of next hops."""
 _hop: Callable[[tuple[str, str, str]], NextHop] = partial(tuple.__new__, NextHop)
 
 
@@ -29,8 +40,15 @@ class MalformedPushError(Exception):
     """A push that cannot be understood; says which field of which row is at fault."""
 
 
-def decode_push(message: pb.Push) -> Push:
-    """Decode one push, of its risks only whether they are sound; MalformedPushError otherwise."""
+def decode_push(message: pb.Push, vocabulary: Vocabulary | None = None) -> Push:
+    """Decode one push, of its risks only whether they are sound; MalformedPushError otherwise.
+
+    ``vocabulary`` is that of the session so far; it learns the names of this push.
+    """
+    try:
+        names = (vocabulary or Vocabulary()).names(message)
+    except NamesError as error:
+        raise MalformedPushError(str(error)) from None
     mode = _MODES.get(message.mode)
     if mode is None:
         raise MalformedPushError(f"mode {message.mode} is none: send FULL_SYNC or INCREMENTAL")
@@ -38,23 +56,24 @@ def decode_push(message: pb.Push) -> Push:
         mode=mode,
         version=Fence(message.epoch, message.generation),
         nonce=message.nonce,
-        operations=_operations(message.operations),
+        operations=_operations(message.operations, names),
         sweep_stale=message.sweep_stale,
         completes_generation=message.completes_generation,
     )
 
 
-def _operations(batch: pb.OperationBatch) -> Operations:
+def _operations(batch: pb.OperationBatch, names: Names) -> Operations:
     try:
-        ways = _column("ways", batch.ways)
-        names = list(batch.names)
-        matches = _matches(batch, names)
+        columns = [_checked(name, getattr(batch, name)) for name in _NAMES]
+        sources, destinations, nics, nic_addresses, *links = names.rows(*columns)
+        text = names.texts
+        matches = _matches(batch, text[sources].tolist(), text[destinations].tolist())
         hops = _hops(batch, names)
-        keys = _ways(batch, names, hops)
-        groups = _rows(ways, len(matches), len(keys))
-        addresses = _addresses(batch, names) if batch.nics or batch.nic_addresses else {}
-    except (IndexError, ValueError):
-        raise MalformedPushError(_fault(batch)) from None
+        keys = _ways(batch, LinkNames.of(text, *links), hops)
+        groups = _rows(_column("ways", batch.ways), len(matches), len(keys))
+        addresses = dict(zip(text[nics].tolist(), text[nic_addresses].tolist(), strict=True))
+    except (LookupError, ValueError):
+        raise MalformedPushError(_fault(batch, names)) from None
     if len(set(matches)) < len(matches):
         raise MalformedPushError(_repeated(matches))
     return Operations(matches, groups, keys, addresses, hops if len(hops) <= len(keys) else None)
@@ -69,41 +88,45 @@ def _rows(ways: list[int], count: int, limit: int) -> list[int]:
     return [way - 1 for way in ways]
 
 
-def _column(name: str, content: bytes) -> list[int]:
-    """The numbers of a column."""
+def _checked(name: str, content: bytes) -> bytes:
+    """A column, of whole numbers."""
     if len(content) % BYTES:
         raise MalformedPushError(f"{name} has {len(content)} bytes: send 4 for each number")
-    return numbers(content)
+    return content
 
 
-def _named(names: list[str], name: str, content: bytes) -> Iterator[str]:
-    return map(names.__getitem__, _column(name, content))
+def _column(name: str, content: bytes) -> list[int]:
+    """The numbers of a column."""
+    return numbers(_checked(name, content))
 
 
-def _matches(batch: pb.OperationBatch, names: list[str]) -> list[Match]:
-    from_, to = (
-        _column("source_ports", batch.source_ports),
-        _column("destination_ports", batch.destination_ports),
-    )
-    if from_ and (max(from_) > _LAST_PORT or max(to, default=0) > _LAST_PORT):
-        raise ValueError
-    return list(
-        zip(
-            _named(names, "sources", batch.sources),
-            _named(names, "destinations", batch.destinations),
-            from_,
-            to,
-            strict=True,
-        )
-    )
+def _matches(batch: pb.OperationBatch, sources: list[str], destinations: list[str]) -> list[Match]:
+    from_, to = (_checked(name, getattr(batch, name)) for name in _PORTS)
+    below(_LAST_PORT + 1, from_ + to)
+    return list(zip(sources, destinations, numbers(from_), numbers(to), strict=True))
 
 
-def _addresses(batch: pb.OperationBatch, names: list[str]) -> dict[str, str]:
-    nics = _named(names, "nics", batch.nics)
-    return dict(zip(nics, _named(names, "nic_addresses", batch.nic_addresses), strict=True))
+def _hops(batch: pb.OperationBatch, names: Names) -> list[NextHop]:
+    columns = tuple(_checked(name, getattr(batch, name)) for name in _HOPS)
+    known = names.hops.get(columns)
+    if known is None:
+        known = _new_hops(names, *columns)
+        names.hops.clear()
+        names.hops[columns] = known
+    return known
 
 
-def _ways(batch: pb.OperationBatch, names: list[str], hops: list[NextHop]) -> Ways:
+def _new_hops(names: Names, nodes: bytes, keys: bytes, addresses: bytes) -> list[NextHop]:
+    node, key = names.rows(nodes, keys)
+    told = numbers(addresses)
+    (known,) = names.rows(np.array([n - 1 for n in told if n], dtype="<u4").tobytes())
+    texts = iter(names.texts[known].tolist())
+    given = [next(texts) if number else "" for number in told]
+    columns = names.texts[node].tolist(), names.texts[key].tolist(), given or [""] * len(node)
+    return list(map(_hop, zip(*columns, strict=True)))
+
+
+def _ways(batch: pb.OperationBatch, links: LinkNames, hops: list[NextHop]) -> Ways:
     """What entries lead to, way by way."""
     spare: list[NextHop | None] = [None, *hops]
     primaries = list(map(hops.__getitem__, _column("way_primaries", batch.way_primaries)))
@@ -111,17 +134,8 @@ def _ways(batch: pb.OperationBatch, names: list[str], hops: list[NextHop]) -> Wa
     if len(primaries) != len(backups):
         raise ValueError
     risks = RiskColumns.of(batch)
-    risks.check(len(names), len(primaries))
-    return Ways(primaries, backups, Perils(None, partial(risks.read, names)))
-
-
-def _hops(batch: pb.OperationBatch, names: list[str]) -> list[NextHop]:
-    nodes = _named(names, "hop_nodes", batch.hop_nodes)
-    keys = _named(names, "hop_keys", batch.hop_keys)
-    if batch.hop_addresses:
-        addresses = _named(["", *names], "hop_addresses", batch.hop_addresses)
-        return list(map(_hop, zip(nodes, keys, addresses, strict=True)))
-    return [NextHop(node, key) for node, key in zip(nodes, keys, strict=True)]
+    risks.check(len(links.keys), len(primaries))
+    return Ways(primaries, backups, Perils(None, partial(risks.read, links)))
 
 
 def _repeated(matches: list[Match]) -> str:
@@ -135,17 +149,13 @@ def _repeated(matches: list[Match]) -> str:
 _TOGETHER = (
     ("ways", "sources", "destinations", "source_ports", "destination_ports"),
     ("way_primaries", "way_backups", "way_risks", "way_backup_risks"),
-    ("hop_nodes", "hop_keys", "hop_addresses"),
+    _HOPS,
     ("link_sources", "link_targets", "link_keys"),
     ("nics", "nic_addresses"),
 )
 """Columns of one length."""
-_OPTIONAL = {"hop_addresses"}
+_OPTIONAL = {_ADDRESSES}
 _INDEXES = {
-    **dict.fromkeys(("sources", "destinations", "nics", "nic_addresses"), ("names", 0)),
-    **dict.fromkeys(("hop_nodes", "hop_keys"), ("names", 0)),
-    **dict.fromkeys(("link_sources", "link_targets", "link_keys"), ("names", 0)),
-    "hop_addresses": ("names", 1),
     "risk_links": ("link_sources", 0),
     "way_primaries": ("hop_nodes", 0),
     "way_backups": ("hop_nodes", 1),
@@ -156,26 +166,38 @@ _INDEXES = {
 """Into which table a column points, and from which number it counts."""
 
 
-def _fault(batch: pb.OperationBatch) -> str:
+def _fault(batch: pb.OperationBatch, names: Names) -> str:
     """Say which column does not fit, or which number points outside its table."""
     read: Callable[[str], Any] = partial(getattr, batch)
     columns = {
         field.name: _column(field.name, read(field.name))
         for field in batch.DESCRIPTOR.fields
-        if field.name != "names"
+        if field.name not in {"names", "name_numbers"}
     }
-    sizes = {name: len(column) for name, column in columns.items()} | {"names": len(batch.names)}
+    sizes = {name: len(column) for name, column in columns.items()}
     for first, *others in _TOGETHER:
         for name in others:
             if sizes[name] != sizes[first] and not (name in _OPTIONAL and not sizes[name]):
                 return f"{first} has {sizes[first]} elements but {name} has {sizes[name]}"
-    for name in ("source_ports", "destination_ports"):
+    return _astray(columns, names) or "risk_ends has to rise, up to the length of risk_links"
+
+
+def _astray(columns: Mapping[str, list[int]], names: Names) -> str:
+    """The first number that cannot be; empty if all can."""
+    for name in _PORTS:
         for row, port in enumerate(columns[name]):
             if port > _LAST_PORT:
                 return f"operation {row}: {name} has {port}, over {_LAST_PORT}"
+    for name, base in [*((name, 0) for name in (*_NAMES, *_HOPS[:2])), (_ADDRESSES, 1)]:
+        for row, number in enumerate(columns[name]):
+            if number >= base and number - base not in names:
+                return f"{_row(name, row)}: {name} has {number}, which no name has"
     for name, (table, base) in _INDEXES.items():
         for row, index in enumerate(columns[name]):
-            if index >= sizes[table] + base:
-                row_of = "operation" if name in _TOGETHER[0] else "row"
-                return f"{row_of} {row}: {name} has {index}, which is not an index of {table}"
-    return "risk_ends has to rise, up to the length of risk_links"
+            if index >= len(columns[table]) + base:
+                return f"{_row(name, row)}: {name} has {index}, which is not an index of {table}"
+    return ""
+
+
+def _row(name: str, row: int) -> str:
+    return f"{'operation' if name in _TOGETHER[0] else 'row'} {row}"

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Link, Risks
-
-BYTES = 4
-"""Of one number."""
+from heddle_agent.session.vocabulary import BYTES
 
 
 def numbers(content: bytes) -> list[int]:
@@ -32,12 +30,39 @@ def numbers(content: bytes) -> list[int]:
     return found.tolist()
 
 
-class RiskColumns(NamedTuple):
-    """Links, groups of them, and of each way the group of its primary and of its backup."""
+class LinkNames(NamedTuple):
+    """What links are called: ends and key, each the row of a text."""
 
-    sources: bytes
-    targets: bytes
-    keys: bytes
+    texts: NDArray[np.object_]
+    sources: NDArray[np.intp]
+    targets: NDArray[np.intp]
+    keys: NDArray[np.intp]
+
+    @classmethod
+    def of(
+        cls,
+        texts: NDArray[np.object_],
+        sources: NDArray[np.intp],
+        targets: NDArray[np.intp],
+        keys: NDArray[np.intp],
+    ) -> LinkNames:
+        """Columns of one length; ValueError where they are not."""
+        if not len(sources) == len(targets) == len(keys):
+            raise ValueError
+        return cls(texts, sources, targets, keys)
+
+    def links(self) -> list[Link]:
+        """The links, row by row."""
+        sources, targets, keys = (self.texts[rows].tolist() for rows in self[1:])
+        rows = zip(sources, targets, keys, strict=True)
+        if all(map(le, sources, targets)):
+            return list(map(tuple.__new__, repeat(Link), rows))  # ten thousand at a time, in C
+        return [Link.between(*row) for row in rows]
+
+
+class RiskColumns(NamedTuple):
+    """Groups of links, and of each way the group of its primary and of its backup."""
+
     ends: bytes
     links: bytes
     primaries: bytes
@@ -47,33 +72,26 @@ class RiskColumns(NamedTuple):
     def of(cls, batch: pb.OperationBatch) -> RiskColumns:
         """Those of a batch."""
         return cls(
-            batch.link_sources,
-            batch.link_targets,
-            batch.link_keys,
             batch.risk_ends,
             batch.risk_links,
             batch.way_risks,
             batch.way_backup_risks,
         )
 
-    def check(self, names: int, ways: int) -> None:
+    def check(self, links: int, ways: int) -> None:
         """Raise ValueError or IndexError where columns do not fit, or point outside a table."""
-        links = len(self.sources) // BYTES
-        if len({len(self.sources), len(self.targets), len(self.keys)}) > 1:
-            raise ValueError
         if not len(self.primaries) == len(self.backups) == ways * BYTES:
             raise ValueError
-        _below(names, self.sources + self.targets + self.keys)
-        _below(links, self.links)
-        _below(len(self.ends) // BYTES + 1, self.primaries + self.backups)
+        below(links, self.links)
+        below(len(self.ends) // BYTES + 1, self.primaries + self.backups)
         if self.ends != _counted(len(self.links)):  # two tiers: one link is ahead of each
             ends = np.append(0, _array(self.ends)).astype(np.int64)
             if ends[-1] != len(self.links) // BYTES or (np.diff(ends) < 0).any():
                 raise ValueError
 
-    def read(self, names: list[str]) -> list[Risks]:
-        """Risks of each way; ``names`` are those that links speak by."""
-        groups = [(), *self._groups(self._links(names))]
+    def read(self, named: LinkNames) -> list[Risks]:
+        """Risks of each way, of links that go by these names."""
+        groups = [(), *self._groups(named.links())]
         return list(
             zip(
                 map(groups.__getitem__, numbers(self.primaries)),
@@ -81,16 +99,6 @@ class RiskColumns(NamedTuple):
                 strict=True,
             )
         )
-
-    def _links(self, names: list[str]) -> list[Link]:
-        sources, targets, keys = (
-            list(map(names.__getitem__, numbers(column)))
-            for column in (self.sources, self.targets, self.keys)
-        )
-        rows = zip(sources, targets, keys, strict=True)
-        if all(map(le, sources, targets)):
-            return list(map(tuple.__new__, repeat(Link), rows))  # ten thousand at a time, in C
-        return [Link.between(*row) for row in rows]
 
     def _groups(self, links: Sequence[Link]) -> Iterator[tuple[Link, ...]]:
         members = list(map(links.__getitem__, numbers(self.links)))
@@ -106,7 +114,7 @@ def _array(content: bytes) -> NDArray[np.uint32]:
     return np.frombuffer(content, dtype="<u4")
 
 
-def _below(limit: int, content: bytes) -> None:
+def below(limit: int, content: bytes) -> None:
     """Raise ValueError or IndexError unless these are numbers below a limit."""
     if content and _array(content).max() >= limit:
         raise IndexError

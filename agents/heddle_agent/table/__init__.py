@@ -17,6 +17,7 @@ from heddle_agent.table.push import (
     Status,
     Ways,
 )
+from heddle_agent.table.receive import outdated
 from heddle_agent.table.turns import Turns
 
 __all__ = [
@@ -37,5 +38,6 @@ __all__ = [
     "Turns",
     "Ways",
     "keep_in_memory",
+    "outdated",
     "table_digest",
 ]

@@ -39,8 +39,8 @@ class Updates(NamedTuple):
 
 def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
     """Take a push into the table; what the backend must do for it is dirty afterwards."""
-    if push.version < table.fence:
-        return table, Receipt(Status.STALE_EPOCH, message=_stale(push.version, table.fence))
+    if (late := outdated(push.version, table.fence)) is not None:
+        return table, late
     operations = push.operations
     groups, found, new = intern(table.groups, operations.keys)
     failures = impossible(table, operations)
@@ -74,11 +74,15 @@ def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
     return taken, Receipt(Status.APPLIED, tuple(failures))
 
 
-def _stale(version: Fence, fence: Fence) -> str:
-    return (
+def outdated(version: Fence, fence: Fence) -> Receipt | None:
+    """The refusal of a push that is older than one accepted; None for others."""
+    if version >= fence:
+        return None
+    message = (
         f"epoch {version.epoch} generation {version.generation} is older than"
         f" epoch {fence.epoch} generation {fence.generation}, which this agent has accepted"
     )
+    return Receipt(Status.STALE_EPOCH, message=message)
 
 
 def _updates(operations: Operations, found: list[Group], failed: Collection[int]) -> Updates:

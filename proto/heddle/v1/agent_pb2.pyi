@@ -460,6 +460,7 @@ class Push(_message.Message):
     COMPLETES_GENERATION_FIELD_NUMBER: _builtins.int
     TELL_TABLE_FIELD_NUMBER: _builtins.int
     TELL_ENTRIES_FIELD_NUMBER: _builtins.int
+    NEW_NAMES_FIELD_NUMBER: _builtins.int
     mode: Global___PushMode.ValueType
     epoch: _builtins.int
     """Which leader wrote it."""
@@ -480,6 +481,10 @@ class Push(_message.Message):
     """With tell_table: tell the entries as well. A leader asks so where the digest is
     none that it expected.
     """
+    new_names: _builtins.bool
+    """Forget the names that pushes before this one gave. Names hold within a session and
+    an epoch: the first push of either says so.
+    """
     @_builtins.property
     def operations(self) -> Global___OperationBatch: ...
     def __init__(
@@ -494,10 +499,11 @@ class Push(_message.Message):
         completes_generation: _builtins.bool = ...,
         tell_table: _builtins.bool = ...,
         tell_entries: _builtins.bool = ...,
+        new_names: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completes_generation", b"completes_generation", "epoch", b"epoch", "generation", b"generation", "mode", b"mode", "nonce", b"nonce", "operations", b"operations", "sweep_stale", b"sweep_stale", "tell_entries", b"tell_entries", "tell_table", b"tell_table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completes_generation", b"completes_generation", "epoch", b"epoch", "generation", b"generation", "mode", b"mode", "new_names", b"new_names", "nonce", b"nonce", "operations", b"operations", "sweep_stale", b"sweep_stale", "tell_entries", b"tell_entries", "tell_table", b"tell_table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -510,14 +516,15 @@ class OperationBatch(_message.Message):
 
     A column is numbers of 32 bits without sign, the lowest byte first, one behind the
     other: the same bytes as a packed "repeated fixed32". Columns that belong together
-    have the same length. A name is given by its index in names, likewise a next hop, a
-    link, a risk group and a way by its row. A batch with an index out of range, or with
+    have the same length. A name is given by its number, a next hop, a link, a risk group
+    and a way by its row. A batch with a row out of range, a number that has no name, or
     columns that do not fit each other, is refused whole with INVALID.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMES_FIELD_NUMBER: _builtins.int
+    NAME_NUMBERS_FIELD_NUMBER: _builtins.int
     NICS_FIELD_NUMBER: _builtins.int
     NIC_ADDRESSES_FIELD_NUMBER: _builtins.int
     HOP_NODES_FIELD_NUMBER: _builtins.int
@@ -537,15 +544,21 @@ class OperationBatch(_message.Message):
     SOURCE_PORTS_FIELD_NUMBER: _builtins.int
     DESTINATION_PORTS_FIELD_NUMBER: _builtins.int
     WAYS_FIELD_NUMBER: _builtins.int
+    name_numbers: _builtins.bytes
+    """The number of each name; none has another name already. Missing, it is the index in
+    names, and names of earlier pushes do not count.
+    """
     nics: _builtins.bytes
-    """NICs that have an address, and that address; those of the operations' matches."""
+    """NICs that have an address, and that address; those of the operations' matches whose
+    names this push gives.
+    """
     nic_addresses: _builtins.bytes
     hop_nodes: _builtins.bytes
     """Next hops: neighbours, each over one link of this switch. Node id."""
     hop_keys: _builtins.bytes
     """Link key."""
     hop_addresses: _builtins.bytes
-    """Name of the neighbour's IP address plus 1; 0 where the fabric gives none."""
+    """Number of the neighbour's IP address plus 1; 0 where the fabric gives none."""
     link_sources: _builtins.bytes
     """Links beyond this switch that entries depend on: one end, the other, link key."""
     link_targets: _builtins.bytes
@@ -579,12 +592,15 @@ class OperationBatch(_message.Message):
     """
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Node ids, link keys and IP addresses, all that the columns speak of."""
+        """Node ids, link keys and IP addresses: what the columns speak of, but for names that
+        earlier pushes gave and that still hold, see Push.new_names.
+        """
 
     def __init__(
         self,
         *,
         names: _abc.Iterable[_builtins.str] | None = ...,
+        name_numbers: _builtins.bytes = ...,
         nics: _builtins.bytes = ...,
         nic_addresses: _builtins.bytes = ...,
         hop_nodes: _builtins.bytes = ...,
@@ -607,7 +623,7 @@ class OperationBatch(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination_ports", b"destination_ports", "destinations", b"destinations", "hop_addresses", b"hop_addresses", "hop_keys", b"hop_keys", "hop_nodes", b"hop_nodes", "link_keys", b"link_keys", "link_sources", b"link_sources", "link_targets", b"link_targets", "names", b"names", "nic_addresses", b"nic_addresses", "nics", b"nics", "risk_ends", b"risk_ends", "risk_links", b"risk_links", "source_ports", b"source_ports", "sources", b"sources", "way_backup_risks", b"way_backup_risks", "way_backups", b"way_backups", "way_primaries", b"way_primaries", "way_risks", b"way_risks", "ways", b"ways"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination_ports", b"destination_ports", "destinations", b"destinations", "hop_addresses", b"hop_addresses", "hop_keys", b"hop_keys", "hop_nodes", b"hop_nodes", "link_keys", b"link_keys", "link_sources", b"link_sources", "link_targets", b"link_targets", "name_numbers", b"name_numbers", "names", b"names", "nic_addresses", b"nic_addresses", "nics", b"nics", "risk_ends", b"risk_ends", "risk_links", b"risk_links", "source_ports", b"source_ports", "sources", b"sources", "way_backup_risks", b"way_backup_risks", "way_backups", b"way_backups", "way_primaries", b"way_primaries", "way_risks", b"way_risks", "ways", b"ways"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ from heddle.v1 import common_pb2
 from heddle_agent.fib import Count, Link, NextHop, Reason
 from heddle_agent.session import encode
 from heddle_agent.session.decode import MalformedPushError, decode_push
+from heddle_agent.session.vocabulary import Vocabulary
 from heddle_agent.table import (
     DELETE,
     LinkObservation,
@@ -122,14 +123,14 @@ def _mode(push: pb.Push) -> None:
     ("change", "complaint"),
     [
         (_mode, "mode 0 is none: send FULL_SYNC or INCREMENTAL"),
-        (_set("sources", 1, 11), "operation 1: sources has 11, which is not an index of names"),
+        (_set("sources", 1, 11), "operation 1: sources has 11, which no name has"),
         (_set("destinations", 0, 99), "operation 0: destinations has 99"),
         (_set("ways", 3, 3), "operation 3: ways has 3, which is not an index of way_primaries"),
         (_set("way_primaries", 1, 2), "row 1: way_primaries has 2, which is not an index of hop_"),
         (_set("way_backups", 0, 3), "row 0: way_backups has 3"),
         (_set("way_risks", 0, 3), "row 0: way_risks has 3, which is not an index of risk_ends"),
         (_set("way_backup_risks", 1, 9), "row 1: way_backup_risks has 9"),
-        (_set("hop_keys", 1, 11), "row 1: hop_keys has 11, which is not an index of names"),
+        (_set("hop_keys", 1, 11), "row 1: hop_keys has 11, which no name has"),
         (_set("hop_addresses", 1, 12), "row 1: hop_addresses has 12"),
         (_set("nics", 0, 2**32 - 1), "row 0: nics has 4294967295"),
         (_set("link_targets", 0, 11), "row 0: link_targets has 11"),
@@ -155,6 +156,67 @@ def test_a_malformed_push_names_its_fault(
     change(push)
     with pytest.raises(MalformedPushError, match=complaint):
         decode_push(push)
+
+
+def numbered(*told: tuple[int, str], epoch: int = 1, anew: bool = False) -> pb.Push:
+    """A push that gives names, and removes the entry of names 7 and 9."""
+    return pb.Push(
+        mode=pb.PUSH_MODE_INCREMENTAL,
+        epoch=epoch,
+        new_names=anew,
+        operations=pb.OperationBatch(
+            names=[name for _, name in told],
+            name_numbers=numbers(*(number for number, _ in told)),
+            sources=numbers(7),
+            destinations=numbers(9),
+            source_ports=numbers(0),
+            destination_ports=numbers(0),
+            ways=numbers(0),
+        ),
+    )
+
+
+def test_names_hold_within_a_session_and_an_epoch() -> None:
+    """Later pushes need not repeat them; one that begins anew forgets what it does not give."""
+    vocabulary = Vocabulary()
+    for push in (numbered((7, "a"), (9, "b"), anew=True), numbered(), numbered((7, "a"))):
+        assert decode_push(push, vocabulary).operations.matches == [("a", "b", 0, 0)]
+    with pytest.raises(MalformedPushError, match="sources has 7, which no name has"):
+        decode_push(numbered(epoch=2), vocabulary)
+    anew = numbered((7, "c"), (9, "d"), epoch=2, anew=True)
+    assert decode_push(anew, vocabulary).operations.matches == [("c", "d", 0, 0)]
+    with pytest.raises(MalformedPushError, match="which no name has"):
+        decode_push(numbered((7, "e"), epoch=2, anew=True), vocabulary)
+
+
+def test_an_old_epoch_leaves_names_alone() -> None:
+    """What a leader of before says of names is not heeded once there is a newer one."""
+    vocabulary = Vocabulary()
+    decode_push(numbered((7, "a"), (9, "b"), epoch=5, anew=True), vocabulary)
+    decode_push(numbered((7, "x"), (9, "y"), epoch=4, anew=True), vocabulary)
+    assert decode_push(numbered(epoch=5), vocabulary).operations.matches == [("a", "b", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("told", "size", "complaint"),
+    [
+        (((7, "a"), (9, "b"), (7, "c")), 12, "number 7 is 'a' already, not 'c'"),
+        (((7, "a"), (9, "b")), 4, "name_numbers has 4 bytes: send 4 for each of names"),
+        (((7, "a"), (9, "b")), 7, "name_numbers has 7 bytes"),
+        ((), 4, "name_numbers has 4 bytes"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(
+    told: tuple[tuple[int, str], ...], size: int, complaint: str
+) -> None:
+    """A number has one name for good, and a name one number; the names of before still hold."""
+    vocabulary = Vocabulary()
+    decode_push(numbered((7, "a"), (9, "b"), anew=True), vocabulary)
+    push = numbered(*told)
+    push.operations.name_numbers = (push.operations.name_numbers + numbers(3))[:size]
+    with pytest.raises(MalformedPushError, match=complaint):
+        decode_push(push, vocabulary)
+    assert decode_push(numbered(), vocabulary).operations.matches == [("a", "b", 0, 0)]
 
 
 def test_no_match_stands_twice() -> None:

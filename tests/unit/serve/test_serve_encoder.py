@@ -11,6 +11,7 @@ from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.agents import encoder as room
 from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.codec import entries
+from heddle_controller.serve.codec.told import Told
 from tests.unit.store.samples import clos, plan_of, program_of
 
 FABRICS = [clos(), clos()]
@@ -22,7 +23,7 @@ class Waiting:
     """A push of one of two fabrics."""
 
     push: Push
-    message: pb.ControllerMessage | None = None
+    message: entries.Encoded | None = None
     lost: bool = False
 
     @property
@@ -35,6 +36,11 @@ def waiting(fabric: int = 0, generation: int = 1) -> Waiting:
     """A push with the sample's entries."""
     sets = ENTRIES[fabric]
     return Waiting(Push(PushMode.INCREMENTAL, 1, generation, FABRICS[fabric], sets, no_entries()))
+
+
+def whole(made: entries.Encoded) -> pb.Push:
+    """A push for an agent that was told nothing."""
+    return made.named(Told()).push
 
 
 def queued(*pushes: Waiting) -> Encoder:
@@ -54,7 +60,7 @@ async def test_pushes_that_wait_are_encoded_with_the_first() -> None:
     assert first is pushes[1].message
     for push in (pushes[0], pushes[1], pushes[3]):
         assert push.message is not None
-        assert push.message.push == entries.push_to_pb(push.push, 0)
+        assert whole(push.message) == entries.push_to_pb(push.push, 0)
     assert pushes[2].message is None
 
 
@@ -68,7 +74,7 @@ async def test_fabrics_are_encoded_apart() -> None:
     await encoder.message(pushes[1])
     for push in pushes:
         assert push.message is not None
-        assert push.message.push == entries.push_to_pb(push.push, 0)
+        assert whole(push.message) == entries.push_to_pb(push.push, 0)
 
 
 async def test_no_turn_takes_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,4 +89,4 @@ async def test_no_turn_takes_more_than_its_share(monkeypatch: pytest.MonkeyPatch
     large = waiting(generation=9)
     encoder.add(large)
     made, _ = await asyncio.gather(encoder.message(large), asyncio.sleep(0))
-    assert made.push == entries.push_to_pb(large.push, 0)
+    assert whole(made) == entries.push_to_pb(large.push, 0)

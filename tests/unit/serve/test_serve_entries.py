@@ -8,16 +8,19 @@ from hypothesis import strategies as st
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Link, NextHop
 from heddle_agent.session.decode import decode_push
+from heddle_agent.session.vocabulary import Vocabulary
 from heddle_agent.table import DELETE
 from heddle_controller.model.fabric import NONE, NodeKind
 from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.codec import entries as codec
 from heddle_controller.serve.codec.distinct import distinct
+from heddle_controller.serve.codec.told import Told
 from heddle_emulator.topology import clos
 
 FABRIC = clos(leaves=2, spines=4, nics_per_leaf=4, parallel=2)
 NICS = FABRIC.rows_of_kind(NodeKind.NIC).tolist()
+NIC_IDS = {FABRIC.structure.nodes.ids[row] for row in NICS}
 ARCS = np.flatnonzero(FABRIC.structure.tail == FABRIC.structure.index["l0"]).tolist()
 """Those that leave l0."""
 
@@ -77,6 +80,11 @@ def expected(row: Row) -> tuple[object, ...]:
     return (ids[row[0]], ids[row[1]], row[2], 4791), (hop(row[3]), backup, risks, spare)
 
 
+def push_of(sets: Entries, deletes: Entries) -> pb.Push:
+    """For an agent that was told nothing."""
+    return codec.push_to_pb(Push(PushMode.INCREMENTAL, 1, 1, FABRIC, sets, deletes), nonce=1)
+
+
 def unlike(rows: list[Row]) -> list[Row]:
     """The rows without those whose match another had before."""
     return list({row[:3]: row for row in rows}.values())
@@ -93,8 +101,9 @@ def test_an_agent_reads_what_the_entries_say(told: list[tuple[list[Row], int]]) 
         Push(PushMode.INCREMENTAL, 1, 1, FABRIC, entries_of(sets), entries_of(deletes))
         for sets, deletes in parts
     ]
-    for (sets, deletes), message in zip(parts, codec.messages(pushes), strict=True):
-        operations = decode_push(message.push).operations
+    for (sets, deletes), made in zip(parts, codec.encoded(pushes), strict=True):
+        push = made.named(Told()).push
+        operations = decode_push(push).operations
         entries = [expected(row) for row in sets]
         assert operations.matches[: len(sets)] == [match for match, _ in entries]
         assert [operations.keys[row] for row in operations.groups[: len(sets)]] == [
@@ -102,16 +111,17 @@ def test_an_agent_reads_what_the_entries_say(told: list[tuple[list[Row], int]]) 
         ]
         assert operations.matches[len(sets) :] == [expected(row)[0] for row in deletes]
         assert operations.groups[len(sets) :] == [DELETE] * len(deletes)
-        nics = {nic for match in operations.matches for nic in match[:2]}
         known = dict(zip(FABRIC.structure.nodes.ids, FABRIC.structure.nodes.address, strict=True))
-        assert operations.addresses == {nic: known[nic] for nic in nics if known[nic]}
+        nics = {nic for nic in NIC_IDS.intersection(push.operations.names) if known[nic]}
+        assert nics >= {nic for match in operations.matches for nic in match[:2] if known[nic]}
+        assert operations.addresses == {nic: known[nic] for nic in nics}
 
 
 @given(BATCH)
 def test_what_repeats_is_sent_once(rows: list[Row]) -> None:
     """No name, next hop, link, risk group or way stands twice in a batch."""
-    made = codec.batch(FABRIC, entries_of(rows), no_entries())
-    operations = decode_push(pb.Push(mode=pb.PUSH_MODE_INCREMENTAL, operations=made)).operations
+    push = push_of(entries_of(rows), no_entries())
+    operations, made = decode_push(push).operations, push.operations
     assert len(set(made.names)) == len(made.names)
     assert len(set(operations.keys)) == len(operations.keys)
     keys = operations.keys
@@ -135,9 +145,17 @@ def test_numbering_is_the_same_either_way(dense: int, monkeypatch: pytest.Monkey
 def test_a_batch_of_deletes_alone_has_no_ways() -> None:
     """Columns of next hops, risks and ways are empty."""
     row: Row = (NICS[0], NICS[1], 7, 0, NONE, [], [])
-    made = codec.batch(FABRIC, no_entries(), entries_of([row]))
+    made = push_of(no_entries(), entries_of([row])).operations
     used = {field.name for field, _ in made.ListFields()}
-    plain = {"names", "sources", "destinations", "source_ports", "destination_ports", "ways"}
+    plain = {
+        "names",
+        "name_numbers",
+        "sources",
+        "destinations",
+        "source_ports",
+        "destination_ports",
+        "ways",
+    }
     assert used - {"nics", "nic_addresses"} == plain
 
 
@@ -150,3 +168,40 @@ def test_a_push_carries_who_wrote_it(mode: PushMode) -> None:
     assert pb.PushMode.Name(message.mode) == f"PUSH_MODE_{mode.name}"
     assert message.sweep_stale
     assert not message.completes_generation
+
+
+@given(st.lists(st.tuples(BATCH, st.integers(0, 4), st.booleans()), min_size=1, max_size=5))
+def test_names_are_told_once_a_session(told: list[tuple[list[Row], int, bool]]) -> None:
+    """Encoded together or not, each push gives what no other has; a new epoch begins anew."""
+    sides, vocabulary, epoch, given_names = Told(), Vocabulary(), 1, set[str]()
+    for rows, count, elected in told:
+        if elected:
+            epoch, given_names = epoch + 1, set[str]()
+        sets, deletes = entries_of(rows[count:]), entries_of(rows[:count])
+        (made,) = codec.encoded([Push(PushMode.INCREMENTAL, epoch, 1, FABRIC, sets, deletes)])
+        push = made.named(sides).push
+        assert given_names.isdisjoint(push.operations.names)
+        given_names |= set(push.operations.names)
+        operations = decode_push(push, vocabulary).operations
+        wanted = [*rows[count:], *rows[:count]]
+        assert operations.matches == [expected(row)[0] for row in wanted]
+        keys = [operations.keys[row] for row in operations.groups if row != DELETE]
+        assert keys == [expected(row)[1] for row in rows[count:]]
+
+
+def test_whoever_forgets_is_told_again() -> None:
+    """After a refusal, and of another fabric, every name comes again, and says that it does."""
+    row: Row = (NICS[0], NICS[1], 7, ARCS[0], NONE, [], [])
+    other = clos(leaves=2, spines=4, nics_per_leaf=4, parallel=2)
+    told, names = Told(), []
+    for fabric, forget in ((FABRIC, False), (FABRIC, False), (FABRIC, True), (other, False)):
+        if forget:
+            told.forget()
+        push = Push(PushMode.INCREMENTAL, 1, 1, fabric, entries_of([row]), no_entries())
+        (made,) = codec.encoded([push])
+        sent = made.named(told).push
+        names.append((sent.new_names, list(sent.operations.names)))
+    first, second, third, last = names
+    assert first[0]
+    assert first == third == last
+    assert second == (False, [])

@@ -173,6 +173,31 @@ async def test_cancelling_stops_the_waiting_not_the_push(gateway: Gateway) -> No
     assert stream.pending_count == 0
 
 
+async def test_names_come_again_where_the_agent_may_have_others(gateway: Gateway) -> None:
+    """Once a session, and again after a refusal and after a push of another leader."""
+    about = session(gateway)
+    stream = gateway.open(about)
+    outgoing = stream.outgoing()
+
+    async def sent() -> pb.Push:
+        waiting = asyncio.create_task(gateway.push(about, push()))
+        message = await anext(outgoing)
+        stream.answered(result(message.push.nonce, pb.PUSH_STAGE_FIB), now=1.0)
+        await waiting
+        return message.push
+
+    first, second = await sent(), await sent()
+    assert first.new_names
+    assert len(first.operations.names) > len(second.operations.names) == 0
+    stream.answered(result(9, pb.PUSH_STAGE_FIB, status=pb.PUSH_STATUS_INVALID), now=1.0)
+    assert (await sent()).operations == first.operations
+    other = pb.Push(epoch=5, generation=1, new_names=True)
+    stream.carry(other, lambda _: None)
+    assert (await anext(outgoing)).push.operations == other.operations
+    third = await sent()
+    assert (third.new_names, third.operations) == (True, first.operations)
+
+
 async def test_a_queue_that_overflows_becomes_a_new_session(
     gateway: Gateway, telemetry: Telemetry
 ) -> None:

@@ -11,9 +11,8 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from heddle.v1 import agent_pb2 as pb
 from heddle_controller.reconcile.southbound import Push
-from heddle_controller.serve.codec import entries
+from heddle_controller.serve.codec.entries import Encoded, encoded
 
 LARGE_PUSH = 4096
 """Operations from which a push is encoded in a thread, not to hold up the other streams."""
@@ -27,7 +26,7 @@ class Waiting(Protocol):
     """A push that is to be encoded."""
 
     push: Push
-    message: pb.ControllerMessage | None
+    message: Encoded | None
 
     @property
     def waits(self) -> bool:
@@ -45,13 +44,13 @@ class Encoder:
         if pending.push.operation_count < LARGE_PUSH:
             self._queue.append(pending)
 
-    async def message(self, pending: Waiting) -> pb.ControllerMessage:
-        """The message of a push, without its nonce."""
+    async def message(self, pending: Waiting) -> Encoded:
+        """The message of a push."""
         if pending.push.operation_count >= LARGE_PUSH:
-            (message,) = await asyncio.to_thread(entries.messages, [pending.push])
+            (message,) = await asyncio.to_thread(encoded, [pending.push])
             return message
         together = [pending, *self._others(pending)]
-        made = entries.messages([each.push for each in together])
+        made = encoded([each.push for each in together])
         for each, message in zip(together, made, strict=True):
             each.message = message
         return made[0]

@@ -34,6 +34,8 @@ from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.codec.columns import BYTES
+from heddle_controller.serve.codec.entries import Encoded
+from heddle_controller.serve.codec.told import Told
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class Pending:
     answer: asyncio.Future[PushReport]
     switch: str
     rib: StageResult | None = field(default=None)
-    message: pb.ControllerMessage | None = field(default=None)
+    message: Encoded | None = field(default=None)
     """Encoded already, with others, and not yet sent."""
 
     def may_go(self, tenure: Tenure) -> bool:
@@ -69,10 +71,15 @@ class Pending:
         """Whether it is still to be encoded, as somebody waits for its answer."""
         return self.message is None and not self.answer.done()
 
-    async def encoded(self, nonce: int, encoder: Encoder) -> pb.ControllerMessage:
-        """For the wire."""
-        message = self.message or await encoder.message(self)
-        self.message = None
+    async def encode(self, encoder: Encoder) -> None:
+        """Make its message, unless it was made with others."""
+        if self.message is None:
+            self.message = await encoder.message(self)
+
+    def wire(self, nonce: int, told: Told) -> pb.ControllerMessage:
+        """For the agent, who was told these names; to be sent now."""
+        assert self.message is not None, "it is encoded first"
+        message, self.message = self.message.named(told), None
         message.push.nonce = nonce
         return message
 
@@ -136,9 +143,12 @@ class Carried:
     def lose(self, switch: str) -> None:
         """Nobody will answer: the leader hears that the session is over."""
 
-    async def encoded(self, nonce: int, encoder: Encoder) -> pb.ControllerMessage:
-        """For the wire, under this stream's nonce."""
-        del encoder  # the leader's was at it
+    async def encode(self, encoder: Encoder) -> None:
+        """Nothing: the leader's encoder was at it."""
+
+    def wire(self, nonce: int, told: Told) -> pb.ControllerMessage:
+        """For the agent, under this stream's nonce, and with the names that the leader gave."""
+        told.forget()
         message = pb.ControllerMessage(push=self.push)
         message.push.nonce = nonce
         return message
@@ -172,6 +182,7 @@ class AgentStream:
         self._limit = limit
         self._tenure = tenure or Tenure()
         self._encoder = encoder or Encoder()
+        self._told = Told()
         self._nonce = 0
         self._unsent: deque[int] = deque()
         self._pending: dict[int, Pending | Carried] = {}
@@ -265,9 +276,9 @@ class AgentStream:
                 continue
             nonce = self._unsent.popleft()
             pending = self._pending[nonce]
-            message = await pending.encoded(nonce, self._encoder)
+            await pending.encode(self._encoder)
             if pending.may_go(self._tenure):  # asked last, as encoding takes its time
-                yield message
+                yield pending.wire(nonce, self._told)
             else:
                 self._pending.pop(nonce, None)
                 pending.hold_back(self._tenure.newest)
@@ -280,6 +291,8 @@ class AgentStream:
         Raises:
             InputError: the result is malformed or contradicts its push.
         """
+        if result.status != pb.PUSH_STATUS_APPLIED:
+            self._told.forget()  # who knows whether it heeded the names
         nonce = result.nonce
         pending = self._pending.get(nonce)
         if pending is not None and pending.take(result, now):

@@ -5,28 +5,47 @@ of what a rollout takes. Those that wait together are encoded together: each ste
 few calls over the operations of all of them, in which the push that an item is of, its
 *owner*, is one more column; at the end each message is cut out of the whole.
 
-What repeats in a push (names, next hops, links at risk, sets of them, ways) is sent once
-and named by its row.
+What repeats in a push (next hops, links at risk, sets of them, ways) is sent once and named
+by its row. Names are numbers of the fabric's lexicon; which of them an agent has yet to be
+told is known only when its push is sent (``told``), and each message comes with those it uses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.fabric import NONE, Fabric, Ints
+from heddle_controller.model.fabric import NONE, Fabric, Ints, Structure
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push
 from heddle_controller.serve.codec.columns import Columns
 from heddle_controller.serve.codec.distinct import Distinct, distinct
-from heddle_controller.serve.codec.lexicon import Lexicon, lexicon
+from heddle_controller.serve.codec.lexicon import lexicon
+from heddle_controller.serve.codec.told import Told
 
 
-def messages(pushes: Sequence[Push]) -> list[pb.ControllerMessage]:
-    """Pushes for the wire, all of fabrics of one structure; nonces are yet to be given."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """A push for the wire, but for its nonce and the names that are new to the agent."""
+
+    message: pb.ControllerMessage
+    structure: Structure
+    used: Ints | None
+    """Numbers of all names that it speaks of; None for a push without operations."""
+
+    def named(self, told: Told) -> pb.ControllerMessage:
+        """With the names that an agent is yet to be told, who is told now."""
+        if self.used is not None:
+            told.complete(self.message.push, self.structure, self.used)
+        return self.message
+
+
+def encoded(pushes: Sequence[Push]) -> list[Encoded]:
+    """Pushes for the wire, all of fabrics of one structure."""
     made = [pb.ControllerMessage() for _ in pushes]
     for message, push in zip(made, pushes, strict=True):
         head = message.push
@@ -37,117 +56,85 @@ def messages(pushes: Sequence[Push]) -> list[pb.ControllerMessage]:
         head.completes_generation = push.completes_generation
         head.tell_table = push.tell_table
         head.tell_entries = push.tell_entries
+    used: list[Ints | None] = [None] * len(pushes)
     # Most pushes only tell a switch that the plan holds.
     full = [row for row, push in enumerate(pushes) if push.operation_count]
     if full:
         into = [made[row].push.operations for row in full]
         some = [pushes[row] for row in full]
-        _fill(into, some[0].fabric, [(push.sets, push.deletes) for push in some])
-    return made
+        parts = _fill(into, some[0].fabric, [(push.sets, push.deletes) for push in some])
+        for row, part in zip(full, parts, strict=True):
+            used[row] = part
+    return [
+        Encoded(message, push.fabric.structure, numbers)
+        for message, push, numbers in zip(made, pushes, used, strict=True)
+    ]
 
 
 def push_to_pb(push: Push, nonce: int) -> pb.Push:
-    """One push for the wire."""
-    (message,) = messages([push])
+    """One push for the wire, to an agent that has been told nothing."""
+    (made,) = encoded([push])
+    message = made.named(Told())
     message.push.nonce = nonce
     return message.push
-
-
-def batch(fabric: Fabric, sets: Entries, deletes: Entries) -> pb.OperationBatch:
-    """The operations of one push: first the entries to set, then those to delete."""
-    made = pb.OperationBatch()
-    if len(sets) or len(deletes):
-        _fill([made], fabric, [(sets, deletes)])
-    return made
 
 
 def _fill(
     into: Sequence[pb.OperationBatch],
     fabric: Fabric,
     operations: Sequence[tuple[Entries, Entries]],
-) -> None:
-    """Write the operations of each push (sets, deletes) into its batch."""
-    words, columns = lexicon(fabric.structure), Columns(into)
+) -> list[Ints]:
+    """Write the operations of each push (sets, deletes) into its batch; the names that it uses."""
+    columns = Columns(into)
     both = [entries for pair in operations for entries in pair]
     counts = np.array([len(entries) for entries in both], dtype=np.int64)
     turn = np.repeat(np.arange(len(both)), counts)
     owner, is_set = turn >> 1, turn & 1 == 0
+    source = np.concatenate([entries.source for entries in both])
+    destination = np.concatenate([entries.destination for entries in both])
+    columns.add("sources", owner, source)
+    columns.add("destinations", owner, destination)
     columns.add("source_ports", owner, np.concatenate([e.source_port for e in both]))
     columns.add("destination_ports", owner, np.concatenate([e.destination_port for e in both]))
     way = np.zeros(len(owner), dtype=np.int64)
     sets = _Sets.of(owner[is_set], [pair[0] for pair in operations])
     hops, primary, backup = _hops(fabric, sets)
-    links, risk, backup_risk = _risks(columns, words, sets)
+    links, risk, backup_risk = _risks(columns, fabric, sets)
     if len(sets.owner):
         way[is_set] = _ways(columns, sets, (primary, backup, risk, backup_risk)) + 1
     columns.add("ways", owner, way)
-    source = np.concatenate([entries.source for entries in both])
-    destination = np.concatenate([entries.destination for entries in both])
-    names = _Names(columns, words, len(into))
-    names.nodes(fabric, (owner, source, destination), hops, links)
-    names.keys(hops, links)
-    columns.write_names(words.texts)
+    named = [(owner, source), (owner, destination), *_named(columns, fabric, hops, links)]
+    return _parted(named, len(into))
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Writes what is called by a name: NICs, next hops, ends of links, and keys."""
+def _named(
+    columns: Columns, fabric: Fabric, hops: Distinct, links: Distinct
+) -> Iterator[tuple[Ints, Ints]]:
+    """Write what next hops and links are called; of each name used its owner and number."""
+    words = lexicon(fabric.structure)
+    node = fabric.structure.head[hops.value]
+    address = words.address[node]
+    if (address != NONE).any():
+        columns.add("hop_addresses", hops.owner, address + 1)
+    names = {
+        "hop_nodes": (hops.owner, node),
+        "hop_keys": (hops.owner, words.key[hops.value >> 1]),
+        "link_sources": (links.owner, words.low[links.value]),
+        "link_targets": (links.owner, words.high[links.value]),
+        "link_keys": (links.owner, words.key[links.value]),
+    }
+    for name, (owner, numbers) in names.items():
+        columns.add(name, owner, numbers)
+        yield owner, numbers
 
-    columns: Columns
-    words: Lexicon
-    owners: int
 
-    def nodes(
-        self, fabric: Fabric, matches: tuple[Ints, Ints, Ints], hops: Distinct, links: Distinct
-    ) -> None:
-        """Ids and addresses; of matches owner, source and destination."""
-        (owner, source, destination), words, columns = matches, self.words, self.columns
-        head = fabric.structure.head[hops.value]
-        parts = {
-            "sources": (owner, source),
-            "destinations": (owner, destination),
-            "hop_nodes": (hops.owner, head),
-            "link_sources": (links.owner, words.low[links.value]),
-            "link_targets": (links.owner, words.high[links.value]),
-        }
-        owners, nodes = (np.concatenate(column) for column in zip(*parts.values(), strict=True))
-        found = distinct(owners, nodes, self.owners, len(words.address))
-        named = columns.name(found.owner, found.value)
-        index = named[found.place]
-        ends = np.cumsum([len(of) for of, _ in parts.values()]).tolist()
-        for (name, (of, _)), end in zip(parts.items(), ends, strict=True):
-            columns.add(name, of, index[end - len(of) : end])
-        self._addresses(found, named, (ends[1], ends[2]), hops)
-
-    def _addresses(
-        self, nodes: Distinct, named: Ints, ends: tuple[int, int], hops: Distinct
-    ) -> None:
-        """Addresses: up to where ``ends`` say, items of ``nodes`` are NICs and then next hops."""
-        columns, address = self.columns, self.words.address[nodes.value]
-        is_nic, used = np.zeros((2, len(address)), dtype=np.bool_)
-        is_nic[nodes.place[: ends[0]]] = True
-        used[nodes.place[: ends[1]]] = True
-        used &= address != NONE
-        if not used.any():
-            return
-        index = np.full(len(address), NONE, dtype=np.int64)
-        index[used] = columns.name(nodes.owner[used], address[used])
-        nics = np.flatnonzero(is_nic & used)
-        columns.add("nics", nodes.owner[nics], named[nics])
-        columns.add("nic_addresses", nodes.owner[nics], index[nics])
-        of_hops = index[nodes.place[ends[0] : ends[1]]]
-        if (of_hops != NONE).any():
-            columns.add("hop_addresses", hops.owner, of_hops + 1)
-
-    def keys(self, hops: Distinct, links: Distinct) -> None:
-        """Link keys."""
-        key, columns = self.words.key, self.columns
-        owner = np.append(hops.owner, links.owner)
-        keys = np.append(key[hops.value >> 1], key[links.value])
-        found = distinct(owner, keys, self.owners, len(self.words.keys))
-        index = columns.name(found.owner, self.words.keys[found.value])[found.place]
-        columns.add("hop_keys", hops.owner, index[: len(hops.value)])
-        columns.add("link_keys", links.owner, index[len(hops.value) :])
+def _parted(named: Sequence[tuple[Ints, Ints]], owners: int) -> list[Ints]:
+    """The numbers of each owner."""
+    owner, numbers = (np.concatenate(column) for column in zip(*named, strict=True))
+    order = np.argsort(owner.astype(np.uint16), kind="stable")  # so narrow, it is a radix sort
+    ends = np.cumsum(np.bincount(owner, minlength=owners)).tolist()
+    found = numbers[order]
+    return [found[low:high] for low, high in pairwise([0, *ends])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,7 +173,7 @@ def _hops(fabric: Fabric, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
     return hops, rows[: len(sets.owner)], backup
 
 
-def _risks(columns: Columns, words: Lexicon, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
+def _risks(columns: Columns, fabric: Fabric, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
     """Links; write groups of them; the row of each primary's and each backup's, plus 1."""
     count, spare = len(sets.owner), sets.risk_links < 0
     entry = np.repeat(np.arange(count), sets.risk_size)
@@ -194,7 +181,7 @@ def _risks(columns: Columns, words: Lexicon, sets: _Sets) -> tuple[Distinct, Int
     # A slot is the primary's risk of an entry, or its backup's: those of all backups are last.
     slot = np.append(entry[~spare], entry[spare] + count)
     link = np.append(sets.risk_links[~spare], ~sets.risk_links[spare])
-    links = distinct(owner[slot], link, sets.owners, len(words.key))
+    links = distinct(owner[slot], link, sets.owners, fabric.link_count)
     size = np.bincount(slot, minlength=2 * count)
     row = np.zeros(2 * count, dtype=np.int64)
     if size.max(initial=0) <= 1:  # two tiers: one link is ahead of each, and is its group

@@ -25,8 +25,68 @@ async def test_an_operator_shows_a_certificate(tmp_path: Path) -> None:
             heddle, *words, "--tls-ca", authority.ca, "fabric", "list"
         )
         plain = await asyncio.to_thread(heddle, *words, "fabric", "list")
+        other = Authority(tmp_path / "other").role("operator/ann")
+        doubted = await asyncio.to_thread(
+            heddle, *words, "--tls-ca", other.ca, *ann.options()[2:], "fabric", "list"
+        )
+        unknown = await asyncio.to_thread(
+            heddle, *words, "--tls-ca", authority.ca, *other.options()[2:], "fabric", "list"
+        )
     structlog.reset_defaults()
     assert known.code == 0, known.err
-    for refused in (stranger, plain):
+    for refused, cure in (
+        (stranger, "give --tls-cert and --tls-key"),
+        (plain, "give --tls-ca"),
+        (doubted, "authority of its certificate by --tls-ca"),
+        (unknown, "is it still valid, and of an authority it knows?"),
+    ):
         assert refused.code == 2
-        assert refused.err.startswith(f"error: cannot reach the controller at {words[1]}")
+        (line,) = refused.err.splitlines()
+        assert line.startswith(f"error: cannot reach the controller at {words[1]}")
+        assert cure in line
+        assert "heddle-controller serve" not in line
+
+
+async def test_a_port_without_tls(tmp_path: Path) -> None:
+    """Who speaks TLS to one is told that it has none."""
+    ann = Authority(tmp_path / "pki").role("operator/ann")
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    async with serving(tmp_path) as s:
+        words = ("--server", f"localhost:{s.api.port}", *ann.options(), "fabric", "list")
+        refused = await asyncio.to_thread(heddle, *words)
+    structlog.reset_defaults()
+    assert refused.code == 2
+    assert "it speaks no TLS there" in refused.err
+
+
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    """They are named with what is wrong, in a line, before anything is dialled."""
+    authority = Authority(tmp_path / "pki")
+    ann, bob = authority.role("operator/ann"), authority.role("operator/bob")
+    rubbish, gone = tmp_path / "rubbish", tmp_path / "gone"
+    rubbish.write_text("no certificate")
+    for words, texts in (
+        (("--tls-ca", rubbish), (str(rubbish), "give a PEM file")),
+        (("--tls-ca", gone), (str(gone), "No such file")),
+        (("--tls-ca", ann.ca, "--tls-cert", ann.cert), ("belong together",)),
+        (("--tls-cert", ann.cert, "--tls-key", bob.key), (str(bob.key), "belong together")),
+        (("--tls-cert", ann.cert, "--tls-key", gone), (str(gone), "No such file")),
+    ):
+        done = heddle("--server", "127.0.0.1:1", *words, "fabric", "list")
+        assert done.code == 2
+        (line,) = done.err.splitlines()
+        assert all(text in line for text in texts), line
+
+
+def test_a_token_stays_here(tmp_path: Path) -> None:
+    """It is not sent in plain text to another host; over loopback it may be."""
+    token = tmp_path / "token"
+    token.write_text("heddle.slurm.secret")
+    words = ("--token-file", token, "--timeout", "5", "job", "list")
+    there = heddle("--server", "192.0.2.1:7403", *words)
+    assert there.code == 2
+    assert "is not sent to 192.0.2.1 in plain text: give --tls-ca" in there.err
+    here = heddle("--server", "127.0.0.1:1", *words)
+    assert "cannot reach the controller" in here.err
+    for done in (there, here):
+        assert "secret" not in done.err

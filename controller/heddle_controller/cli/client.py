@@ -19,6 +19,7 @@ from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.cli.failure import Failure, calling
+from heddle_controller.cli.reach import check_files, check_token, unreachable
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.codec import names
 from heddle_controller.settings import split_address
@@ -45,14 +46,20 @@ class Files:
     key: Path | None = None
     token: Path | None = None
 
+    @property
+    def secure(self) -> bool:
+        """Whether TLS is asked for."""
+        return bool(self.ca or self.cert or self.key)
+
     def channel(self) -> grpc.ChannelCredentials | None:
         """TLS, if it is asked for.
 
         Raises:
-            Failure: a file cannot be read.
+            InputError: a file cannot be used.
         """
-        if not (self.ca or self.cert):
+        if not self.secure:
             return None
+        check_files(self.ca, self.cert, self.key)
         return grpc.ssl_channel_credentials(*map(_content, (self.ca, self.key, self.cert)))
 
     def bearer(self) -> tuple[tuple[str, str], ...]:
@@ -101,7 +108,13 @@ class Client:
 
     @cached_property
     def bearer(self) -> tuple[tuple[str, str], ...]:
-        """Metadata of every call; a token read once."""
+        """Metadata of every call; a token read once.
+
+        Raises:
+            InputError: it would go to another host in plain text.
+        """
+        if self.files.token is not None:
+            check_token(self.server, secure=self.files.secure)
         return self.files.bearer()
 
     @cached_property
@@ -134,20 +147,25 @@ class Client:
         """PlanService."""
         return PlanServiceStub(self.channel)
 
+    def _unreached(self, text: str) -> str:
+        """What to say of a controller that was not reached, given gRPC's words."""
+        known = self.files.cert is not None
+        return unreachable(self.server, text, secure=self.files.secure, known=known)
+
     def call(self, method: Callable[..., Answer], request: object) -> Answer:
         """One answer to one question, or to a stream of questions.
 
         Raises:
             Failure: the call ended in anything but an answer.
         """
-        with calling(self.server):
+        with calling(self.server, self._unreached):
             return method(request, timeout=self.timeout, metadata=self.bearer)
 
     def watch(
         self, method: Callable[..., Iterator[Answer]], request: object, limit: float | None = None
     ) -> Iterator[Answer]:
         """Answers as they come, for at most ``limit`` seconds."""
-        with calling(self.server):
+        with calling(self.server, self._unreached):
             try:
                 yield from method(request, timeout=limit, metadata=self.bearer)
             except grpc.RpcError as error:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
@@ -67,8 +67,12 @@ class House(click.Group):
 
 
 @contextmanager
-def calling(server: str) -> Iterator[None]:
+def calling(server: str, unreached: Callable[[str], str]) -> Iterator[None]:
     """Turns what a call to the server ends in into a failure.
+
+    Args:
+        server: Its address.
+        unreached: What to say of one that was not reached, given gRPC's words.
 
     Raises:
         Failure: in the server's words where it answered, else naming its address.
@@ -76,15 +80,14 @@ def calling(server: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise _failure(cast("grpc.Call", error), server) from error
+        raise _failure(cast("grpc.Call", error), server, unreached) from error
 
 
-def _failure(error: grpc.Call, server: str) -> Failure:
+def _failure(error: grpc.Call, server: str, unreached: Callable[[str], str]) -> Failure:
     code, text = error.code(), error.details() or ""
     status = rpc_status.from_call(error)
     if status is None and code is grpc.StatusCode.UNAVAILABLE:
-        cure = "start it with 'heddle-controller serve', or name another with --server"
-        return Failure(f"cannot reach the controller at {server} ({_short(text)}): {cure}")
+        return Failure(unreached(text))
     if status is None and code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Failure(
             f"the controller at {server} did not answer in time: give it more by --timeout"

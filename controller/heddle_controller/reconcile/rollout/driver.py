@@ -54,7 +54,11 @@ TELL_AFTER = 0.05
 
 AT_ONCE, BREATH = 16, 0.001
 """Pushes that are handed over at once, and seconds before the next: an answer to a client takes
-several turns of the event loop, and should not find each of them full of pushes."""
+a dozen turns of the event loop, and should not find each of them full of pushes."""
+
+LATE, MOST_BREATHS = 0.002, 8
+"""By how many seconds a breath takes longer where the event loop has a lot to do, pushes that were
+handed over or acknowledgements; and how often it is waited for that to pass."""
 
 
 class Rollout:
@@ -247,9 +251,17 @@ class Rollout:
         for number, (step, push) in enumerate(pushes, 1):
             self._push(sessions[push.fabric.structure.nodes.ids[step.switch]], step, push, now)
             if number % AT_ONCE == 0:
-                await self._clock.sleep(BREATH)
+                await self._breathe()
                 if self._next is not None:
                     return
+
+    async def _breathe(self) -> None:
+        """Wait until the event loop is through with what it has to do, but not for ever."""
+        for _ in range(MOST_BREATHS):
+            end = self._clock.monotonic() + BREATH + LATE
+            await self._clock.sleep(BREATH)
+            if self._clock.monotonic() < end:
+                return
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
         task = asyncio.ensure_future(self._gateway.push(session, push))

@@ -30,7 +30,7 @@ from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.aftermath import Aftermath
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.detour import shortest_way
-from heddle_controller.solve.export import with_nics
+from heddle_controller.solve.export import joined, with_nics
 from heddle_controller.solve.layers import Layer
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.planes import Planes
@@ -52,10 +52,10 @@ def backups_of(
         )
         _rotate(planes, np.where(homed_once[:, None], inner, NONE), backup)
     lengths = (backup != NONE).sum(axis=1)
-    pieces: list[Ints] = list(backup)
     source = network.terminal[flows.source[paths.flow]]
     destination = network.terminal[flows.destination[paths.flow]]
     bare = (lengths == 0) & (source != destination) & (source != NONE) & (destination != NONE)
+    pieces: list[Ints] = list(backup) if bare.any() else [backup.ravel()]
     if bare.any():
         aftermath = _so_far(network, flows, paths, backup, bare)
         idle = np.zeros(network.arc_count + 1)
@@ -75,7 +75,7 @@ def backups_of(
                 pieces[row] = least_shared(network, choice, taken, used)
             lengths[row] = len(pieces[row])
             aftermath.note(links, row, pieces[row])
-    flat = np.concatenate([*pieces, np.empty(0, dtype=np.int64)])
+    flat = joined(pieces)
     chosen = Paths(paths.flow, paths.first_qp, paths.last_qp, starts(lengths), flat[flat != NONE])
     return with_nics(network, flows, chosen, lengths > 0)
 

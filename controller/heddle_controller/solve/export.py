@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,9 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.network import Network
+
+AT_ONCE = 4096
+"""Pieces of an array that are joined in one go."""
 
 
 def paths_of(assignment: Assignment, *, renumber: bool) -> Paths:
@@ -41,8 +45,17 @@ def merged_chunks(assignment: Assignment, chunks: list[int], *, renumber: bool) 
         flow, first_qp, last_qp = flow[keep], first_qp[keep], last_qp[keep]
         inner = [path for path, kept in zip(inner, keep.tolist(), strict=True) if kept]
     lengths = np.array([len(path) for path in inner], dtype=np.int64)
-    arcs = np.concatenate([*inner, np.empty(0, dtype=np.int64)])
-    return Paths(flow, first_qp, last_qp, starts(lengths), arcs)
+    return Paths(flow, first_qp, last_qp, starts(lengths), joined(inner))
+
+
+def joined(pieces: Sequence[Ints]) -> Ints:
+    """All pieces, one after the other.
+
+    Not tens of thousands in one go: whoever wants the interpreter would wait for all of them.
+    """
+    empty = np.empty(0, dtype=np.int64)
+    parts = (pieces[at : at + AT_ONCE] for at in range(0, len(pieces), AT_ONCE))
+    return np.concatenate([empty, *(np.concatenate(part) for part in parts)])
 
 
 def _merge(

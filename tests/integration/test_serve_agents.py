@@ -99,7 +99,7 @@ async def test_a_push_goes_down_and_its_acks_come_up(tmp_path: Path) -> None:
         async with connected(s) as agent:
             session = s.gateway.sessions("f1")["l0"]
             assert session.instance == "i-l0"
-            waiting = asyncio.create_task(s.gateway.push(session, push))
+            waiting = asyncio.ensure_future(s.gateway.push(session, push))
             sent = (await agent.hear()).push
             assert sent.mode == pb.PUSH_MODE_FULL_SYNC
             assert sent.completes_generation
@@ -154,7 +154,7 @@ async def test_a_session_ends_with_its_stream(tmp_path: Path) -> None:
         await s.put_fabric()
         push = await sample_push(s)
         async with connected(s) as agent:
-            waiting = asyncio.create_task(s.gateway.push(s.gateway.sessions("f1")["l0"], push))
+            waiting = asyncio.ensure_future(s.gateway.push(s.gateway.sessions("f1")["l0"], push))
             await agent.hear()
             await agent.call.done_writing()
             with pytest.raises(EOFError):
@@ -244,7 +244,7 @@ async def test_a_malformed_message_ends_the_session(
         push = await sample_push(s)
         before = await s.store.versions("f1")
         async with connected(s) as agent:
-            waiting = asyncio.create_task(s.gateway.push(s.gateway.sessions("f1")["l0"], push))
+            waiting = asyncio.ensure_future(s.gateway.push(s.gateway.sessions("f1")["l0"], push))
             await agent.hear()
             await agent.say(message)
             error = await refusal(agent.hear())
@@ -300,8 +300,8 @@ async def test_an_agent_that_reads_nothing_does_not_hold_up_the_others(tmp_path:
         push = await sample_push(s)
         async with connected(s, "l0"), connected(s, "l1") as other:
             first = s.gateway.sessions("f1")["l0"]
-            stuck = [asyncio.create_task(s.gateway.push(first, push)) for _ in range(5)]
-            waiting = asyncio.create_task(s.gateway.push(s.gateway.sessions("f1")["l1"], push))
+            stuck = [asyncio.ensure_future(s.gateway.push(first, push)) for _ in range(5)]
+            waiting = asyncio.ensure_future(s.gateway.push(s.gateway.sessions("f1")["l1"], push))
             sent = (await other.hear()).push
             await other.answer(sent, pb.PUSH_STAGE_FIB)
             assert (await waiting).status is PushStatus.APPLIED

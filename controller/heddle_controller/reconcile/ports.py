@@ -24,7 +24,7 @@ another replica, carrying the push there is the gateway's business.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from heddle_controller.model.demand import Demands
@@ -335,8 +335,8 @@ class AgentGateway(Protocol):
         """The present session of each connected switch, by switch id."""
         ...
 
-    async def push(self, session: AgentSession, push: Push) -> PushReport:
-        """Send a batch and wait until it is in the FIB, or refused.
+    def push(self, session: AgentSession, push: Push) -> Awaitable[PushReport]:
+        """Send a batch; done when it is in the FIB, or refused.
 
         Pushes of one session are sent in the order of the calls. Cancelling stops
         the waiting, not the push.

@@ -76,7 +76,7 @@ async def test_a_push_is_answered_by_its_fib_result(gateway: Gateway) -> None:
     """RIB alone does not end the waiting; both stages are in the report."""
     about = session(gateway)
     stream = gateway.open(about)
-    waiting = asyncio.create_task(gateway.push(about, push()))
+    waiting = asyncio.ensure_future(gateway.push(about, push()))
     message = await anext(stream.outgoing())
     assert message.push.nonce == 1
     assert message.push.epoch == 5
@@ -96,7 +96,7 @@ async def test_a_push_refused_whole_has_no_fib_stage(gateway: Gateway) -> None:
     """STALE_EPOCH at the RIB stage ends the push, and says what the agent has seen."""
     about = session(gateway)
     stream = gateway.open(about)
-    waiting = asyncio.create_task(gateway.push(about, push()))
+    waiting = asyncio.ensure_future(gateway.push(about, push()))
     await asyncio.sleep(0)
     stale = result(1, pb.PUSH_STAGE_RIB, status=pb.PUSH_STATUS_STALE_EPOCH, highest_epoch=9)
     stream.answered(stale, now=1.0)
@@ -110,7 +110,7 @@ async def test_a_fib_ack_stands_for_a_rib_ack_that_was_lost(gateway: Gateway) ->
     """Packets follow the entries, so the table must have taken them."""
     about = session(gateway)
     stream = gateway.open(about)
-    waiting = asyncio.create_task(gateway.push(about, push()))
+    waiting = asyncio.ensure_future(gateway.push(about, push()))
     await asyncio.sleep(0)
     stream.answered(result(1, pb.PUSH_STAGE_FIB), now=1.0)
     stream.answered(result(1, pb.PUSH_STAGE_RIB), now=2.0)
@@ -137,7 +137,7 @@ async def test_an_answer_that_contradicts_its_push_is_refused(
     """The agent's fault is told by field; the push stays unanswered."""
     about = session(gateway)
     stream = gateway.open(about)
-    waiting = asyncio.create_task(gateway.push(about, push()))
+    waiting = asyncio.ensure_future(gateway.push(about, push()))
     await asyncio.sleep(0)
     with pytest.raises(InputError, match="push_result"):
         stream.answered(answer, now=1.0)
@@ -149,7 +149,7 @@ async def test_pushes_leave_in_the_order_of_the_calls(gateway: Gateway) -> None:
     """Nonces grow by one."""
     about = session(gateway)
     stream = gateway.open(about)
-    tasks = [asyncio.create_task(gateway.push(about, push(g))) for g in (1, 2, 3)]
+    tasks = [asyncio.ensure_future(gateway.push(about, push(g))) for g in (1, 2, 3)]
     outgoing = stream.outgoing()
     sent = [(await anext(outgoing)).push for _ in tasks]
     assert [(p.nonce, p.generation) for p in sent] == [(1, 1), (2, 2), (3, 3)]
@@ -163,7 +163,7 @@ async def test_cancelling_stops_the_waiting_not_the_push(gateway: Gateway) -> No
     """The push is still sent, and its answer is taken without anybody waiting."""
     about = session(gateway)
     stream = gateway.open(about)
-    waiting = asyncio.create_task(gateway.push(about, push()))
+    waiting = asyncio.ensure_future(gateway.push(about, push()))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -180,7 +180,7 @@ async def test_names_come_again_where_the_agent_may_have_others(gateway: Gateway
     outgoing = stream.outgoing()
 
     async def sent() -> pb.Push:
-        waiting = asyncio.create_task(gateway.push(about, push()))
+        waiting = asyncio.ensure_future(gateway.push(about, push()))
         message = await anext(outgoing)
         stream.answered(result(message.push.nonce, pb.PUSH_STAGE_FIB), now=1.0)
         await waiting
@@ -205,7 +205,7 @@ async def test_a_queue_that_overflows_becomes_a_new_session(
     about = session(gateway)
     stream = gateway.open(about)
     events = gateway.events()
-    tasks = [asyncio.create_task(gateway.push(about, push(g))) for g in (1, 2, 3, 4)]
+    tasks = [asyncio.ensure_future(gateway.push(about, push(g))) for g in (1, 2, 3, 4)]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(r) for r in results] == [SessionLost] * 4
     event = await anext(events)
@@ -216,7 +216,7 @@ async def test_a_queue_that_overflows_becomes_a_new_session(
     assert (anew.generation, anew.table_digest) == (0, UNKNOWN_DIGEST)
     value = telemetry.registry.get_sample_value("heddle_sessions_coalesced_total", {"fabric": "f1"})
     assert value == 1
-    waiting = asyncio.create_task(gateway.push(anew, replace(push(), mode=PushMode.FULL_SYNC)))
+    waiting = asyncio.ensure_future(gateway.push(anew, replace(push(), mode=PushMode.FULL_SYNC)))
     sent = (await anext(stream.outgoing())).push
     assert sent.mode == pb.PUSH_MODE_FULL_SYNC
     assert sent.nonce == 4, "nonces of the stream go on"
@@ -227,7 +227,7 @@ async def test_a_second_session_of_a_switch_replaces_the_first(gateway: Gateway)
     """The older stream ends with ABORTED; its pushes are lost; its end changes nothing."""
     older = session(gateway)
     stream = gateway.open(older)
-    waiting = asyncio.create_task(gateway.push(older, push()))
+    waiting = asyncio.ensure_future(gateway.push(older, push()))
     await asyncio.sleep(0)
     newer = session(gateway, instance="j")
     gateway.open(newer)

@@ -145,7 +145,7 @@ async def test_sessions_come_and_go_while_somebody_leads() -> None:
         stream = b.agent("l0")
         await until(lambda: a.switches() == {"l0"})
         session = a.gateway.sessions("f1")["l0"]
-        waiting = asyncio.create_task(a.gateway.push(session, push(1)))
+        waiting = asyncio.ensure_future(a.gateway.push(session, push(1)))
         await asyncio.sleep(0.01)
         b.gateway.close_session(stream)
         await until(lambda: not a.switches())
@@ -159,7 +159,7 @@ async def test_a_replica_that_is_gone_has_no_agents() -> None:
         b.agent("l0")
         a.lead(1)
         await until(lambda: a.switches() == {"l0"})
-        waiting = asyncio.create_task(a.gateway.push(a.gateway.sessions("f1")["l0"], push(1)))
+        waiting = asyncio.ensure_future(a.gateway.push(a.gateway.sessions("f1")["l0"], push(1)))
         assert b.task is not None
         b.task.cancel()
         await until(lambda: not a.switches())

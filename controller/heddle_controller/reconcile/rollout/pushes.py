@@ -43,7 +43,7 @@ class Sent:
     push: Push
     time: float
     """When it was sent, by the monotonic clock."""
-    task: asyncio.Task[PushReport]
+    task: asyncio.Future[PushReport]
     obsolete: bool = False
     """Whether the step's rows are those of a ledger that another plan has replaced."""
 

@@ -38,6 +38,18 @@ from heddle_controller.serve.codec.entries import Encoded
 from heddle_controller.serve.codec.told import Told
 
 
+def lost(switch: str) -> asyncio.Future[PushReport]:
+    """The answer to a push that cannot be sent: ``SessionLost``."""
+    answer: asyncio.Future[PushReport] = asyncio.get_running_loop().create_future()
+    _raise_in(answer, SessionLost(switch))
+    return answer
+
+
+def _raise_in(answer: asyncio.Future[PushReport], error: Exception) -> None:
+    answer.set_exception(error)
+    answer.exception()  # taken here: who waited may have given up
+
+
 @dataclass(slots=True)
 class Pending:
     """A push of ours that has not been answered whole."""
@@ -63,8 +75,7 @@ class Pending:
 
     def _fail(self, error: Exception) -> None:
         if not self.answer.done():
-            self.answer.set_exception(error)
-            self.answer.exception()  # taken here: who waited may have given up
+            _raise_in(self.answer, error)
 
     @property
     def waits(self) -> bool:

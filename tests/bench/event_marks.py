@@ -127,6 +127,11 @@ class TimedRepair:
         plan: Plan = self._marks.around("solve", self._repair.repair)(fabric, flows)
         return plan
 
+    def relieved(self) -> Plan | None:
+        """See ``Repair``."""
+        plan: Plan | None = self._marks.around("solve", self._repair.relieved)()
+        return plan
+
     def is_ready_for(self, plan: Plan) -> bool:
         """See ``Repair``."""
         return self._repair.is_ready_for(plan)

@@ -40,6 +40,10 @@ class Poor:
         plan = self._repairer.repair(fabric, flows)
         return replace(plan, certificate=Certificate(SAID, 0.5, "cut"))
 
+    def relieved(self) -> Plan | None:
+        """See the port: there is nothing to go by."""
+        return None
+
     def is_ready_for(self, plan: Plan) -> bool:  # noqa: ARG002 - a port
         """See the port: never, as what it says of its plans is not so."""
         return False

@@ -174,6 +174,9 @@ async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
         def repair(self, fabric: Fabric, flows: Flows) -> Plan:
             return solve(fabric, flows)
 
+        def relieved(self) -> Plan | None:
+            return None
+
         def is_ready_for(self, plan: Plan) -> bool:
             del plan
             return False

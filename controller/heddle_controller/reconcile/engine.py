@@ -24,6 +24,10 @@ class Repair(Protocol):
         """A plan for the fabric and flows as they are now, in which only what must move moves."""
         ...
 
+    def relieved(self) -> Plan | None:
+        """The plan that ``repair`` gave, brought to its bound by moving few; None where not."""
+        ...
+
     def is_ready_for(self, plan: Plan) -> bool:
         """Whether it is this very plan that the next repair begins with, all indexes there."""
         ...

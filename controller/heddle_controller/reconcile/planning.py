@@ -5,10 +5,12 @@ Pure but for the time it takes, and run in a thread. What is planned how:
 - *Nothing to plan* where flows and states are those of the plan that stands, however
   often the intent was written in between.
 - *Repair* wherever there is a plan: flows to which nothing happened stay.
+- *Relieved* where links came back and the repaired plan is off its bound: a few more flows
+  are moved, most often those that had to leave when the links were lost.
 - *Anew* where there is none, where repair fails, or where what changed was not a
-  loss (jobs came or went, links came back), repair is off its bound, and solving
-  anew is better by enough to be worth moving flows. After a loss nothing more moves
-  than repair moves, at first.
+  loss (jobs came or went, links came back), what comes of that is off its bound, and
+  solving anew is better by enough to be worth moving flows. After a loss nothing more
+  moves than repair moves, at first.
 - *Compared* once things are quiet: a plan off its bound with one made anew for the same
   input, which takes its place if it wins by more than a set threshold. If it does not,
   a better bound is looked for, and the plan keeps all but its certificate.
@@ -155,16 +157,30 @@ def _best(
     if previous is None or repair is None:
         return anew()
     try:
-        repaired = _verified(repair.repair(fabric, flows), engine, known)
+        repaired = repair.repair(fabric, flows)
+        enough = only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING
+        if not enough and (relieved := _relieved(previous, repaired, repair)) is not None:
+            return _verified(relieved, engine, known)
+        repaired = _verified(repaired, engine, known)
     except Exception:  # noqa: BLE001 - whatever is wrong with the repair, a new plan may do
         return anew()
-    if only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING:
+    if enough:
         return repaired
     try:
         fresh = anew()
     except Exception:  # noqa: BLE001 - the repaired plan is sound
         return repaired
     return fresh if _wins(fresh, repaired, WORTH_MOVING) else repaired
+
+
+def _relieved(previous: Plan, repaired: Plan, repair: Repair) -> Plan | None:
+    """The repaired plan at its bound, where links came back and a few flows moved back do that."""
+    if repaired.unrouted or not previous.flows.same_as(repaired.flows):
+        return None
+    relieved = repair.relieved()
+    if relieved is None or relieved.certificate.gap >= WORTH_MOVING:
+        return None
+    return relieved
 
 
 def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | None:

@@ -63,6 +63,17 @@ class Repairer:
         self.plan = mended
         return mended
 
+    def relieved(self) -> Plan | None:
+        """The newest plan brought to its bound by moving few, which is held from then on.
+
+        None where there is no such within a little effort; the newest plan is still held then.
+        """
+        standing, self._standing = self._standing, None
+        plan = None if standing is None else standing.relieve(self.options)
+        if plan is not None:
+            self._standing, self.plan = standing, plan
+        return plan
+
     def is_ready_for(self, plan: Plan) -> bool:
         """Whether it is this very plan that the next repair begins with, all indexes there."""
         return self.plan is plan and self._standing is not None

@@ -132,6 +132,19 @@ class Standing:
         moved |= self._spare_ways.flows_over(self.plan.backups, lost)
         if len(regained):
             moved |= bare_flows(self.plan)
+        unrouted = self._unrouted(gone)
+        return self._put_together((fabric, flows, candidates), moved, used, bound, unrouted)
+
+    def _put_together(
+        self,
+        world: tuple[Fabric, Flows, Candidates],
+        moved: set[int],
+        used: Floats,
+        bound: Bound,
+        unrouted: dict[int, str],
+    ) -> Plan:
+        """The plan that stands, with the ways of some flows as they are now."""
+        fabric, flows, candidates = world
         changed = np.array(sorted(moved), dtype=np.int64)
         fresh = self._fresh_paths(changed)
         planes = self.planes if len(fresh) >= MANY_BACKUPS else None
@@ -141,8 +154,32 @@ class Standing:
         self._spare_ways.note(fresh_backups)
         worst = np.maximum(fabric.structure.worst_by_tier(used[:-1]), self._worst_fixed)
         certificate = certify_worst(fabric, worst, bound)
-        self.plan = Plan(fabric, flows, paths, backups, certificate, self._unrouted(gone))
+        self.plan = Plan(fabric, flows, paths, backups, certificate, unrouted)
         return self.plan
+
+    def relieve(self, options: Options) -> Plan | None:
+        """The plan with flows moved that nothing happened to, so that all is at its bound.
+
+        That is, each tier is, and no arc between switches is fuller than what cuts prove of its
+        own switches and zones, or than is worth having. None where that takes more than a little;
+        then nothing of this is usable.
+        """
+        plan, assignment = self.plan, self.assignment
+        assignment.touched.clear()
+        candidates, bound = Candidates(self.network, options.candidate_limit), self._cuts.bound()
+        overall = max(bound.overall, float(bound.tiers.max(initial=0.0)))
+        arcs = np.maximum(self._cuts.of_arcs(), min(overall, 1.0))
+        target = Target(np.maximum(bound.tiers, min(overall, 1.0)), overall, arcs)
+        Search(assignment, candidates, target, options.deadline(), HASTE).run()
+        used, inner = assignment.utilization(), self.network.inner
+        worst = plan.fabric.structure.worst_by_tier(used[:-1])
+        over = (used[inner] > arcs[inner] + TOLERANCE).any()
+        if over or (np.maximum(worst, self._worst_fixed) > target.bounds + TOLERANCE).any():
+            return None
+        self._chunks.take_on(assignment)
+        moved = {*self._flows_of(assignment.touched)}
+        world = plan.fabric, plan.flows, candidates
+        return self._put_together(world, moved, used, bound, dict(plan.unrouted))
 
     def _flows_of(self, chunks: Iterable[int]) -> list[int]:
         return [self.assignment.flow[chunk] for chunk in chunks]

@@ -126,6 +126,8 @@ class Scripted:
     fresh: float | None = 1.0
     """The same of plans made anew."""
     fresh_unrouted: int = 0
+    better: float | None = None
+    """Worst utilisation of relieved plans; None where there is none."""
 
     def __post_init__(self) -> None:
         self.asked: list[str] = []
@@ -152,6 +154,14 @@ class Scripted:
         plan = ENGINE.solve(fabric, flows)
         certificate = Certificate(self.repaired, 1.0, "cut")
         return replace(plan, certificate=certificate, notes=("repaired",))
+
+    def relieved(self) -> Plan | None:
+        """A relieved plan."""
+        self.asked.append("relieve")
+        if self.better is None:
+            return None
+        plan = ENGINE.solve(FABRIC, wanted(FABRIC, J1).flows)
+        return replace(plan, certificate=Certificate(self.better, 1.0, "cut"), notes=("relieved",))
 
     def is_ready_for(self, plan: Plan) -> bool:  # noqa: ARG002 - a port
         """See the port."""
@@ -190,6 +200,24 @@ def test_after_a_loss_only_repair_moves_flows(plan: Plan) -> None:
 def test_a_new_plan_must_be_worth_the_moves(plan: Plan, script: Scripted, taken: str) -> None:
     """When jobs come, a plan made anew is taken if it is clearly better and leaves nobody out."""
     assert choose(plan, wanted(FABRIC, J1, J2), script) == (taken, ["repair", "solve"])
+
+
+@pytest.mark.parametrize(
+    ("better", "taken", "asked"),
+    [
+        (1.0, "relieved", ["repair", "relieve"]),
+        (1.5, "fresh", ["repair", "relieve", "solve"]),
+        (None, "fresh", ["repair", "relieve", "solve"]),
+    ],
+)
+def test_after_a_return_a_plan_relieved_to_its_bound_is_enough(
+    plan: Plan, better: float | None, taken: str, asked: list[str]
+) -> None:
+    """Nothing is solved anew where a few flows that move back do; else it is, as before."""
+    lossy = down(FABRIC, "l0.0", "s0.0")
+    before = ENGINE.solve(lossy, plan.flows)
+    script = Scripted(repaired=2.0, fresh=1.0, better=better)
+    assert choose(before, wanted(FABRIC, J1), script) == (taken, asked)
 
 
 def test_where_repair_fails_all_is_planned_anew(plan: Plan) -> None:

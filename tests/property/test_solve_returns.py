@@ -1,0 +1,77 @@
+"""Links come back, and what had to leave them moves back: as good as a plan made anew."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.model.fabric import NodeKind, State
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Repairer, solve
+from heddle_emulator.topology import three_tier
+from tests.property.test_solve_repairs import other_states
+from tests.unit.solve.solve_checks import check_backups, check_certificate, check_paths
+from tests.unit.solve.solve_fabrics import KINDS, damaged, inner_links
+from tests.unit.solve.solve_flows import any_flows, permutations
+
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+FULL = 1.0
+"""Utilisation up to which no flow is slower for it."""
+TOLERANCE = 1e-6
+
+
+@settings(max_examples=60)
+@given(SEEDS)
+@example(1)
+def test_a_relieved_plan_is_sound_and_no_worse_than_one_made_anew(seed: int) -> None:
+    """Whatever came back: no tier is fuller than in a plan from nothing, unless that slows nobody.
+
+    What comes next is mended from there, whether there was such a plan or not.
+    """
+    rng = Random(seed)
+    fabric = damaged(rng, KINDS[rng.choice(sorted(KINDS))](rng), rng.choice([0.0, 0.2]))
+    flows = any_flows(rng, fabric)
+    repairer = Repairer(solve(fabric, flows))
+    for _ in range(4):
+        fabric = other_states(rng, fabric)
+        repaired = repairer.repair(fabric, flows)
+        plan = repairer.relieved()
+        assert repairer.plan is (repaired if plan is None else plan)
+        if plan is None:
+            continue
+        check_paths(plan)
+        check_backups(plan)
+        check_certificate(plan)
+        verify_plan(plan, repaired)
+        assert plan.unrouted == repaired.unrouted
+        anew = solve(fabric, flows)
+        if len(anew.unrouted) == len(plan.unrouted):
+            for mine, other in zip(plan.certificate.tiers, anew.certificate.tiers, strict=True):
+                worth = max(other.max_utilization, min(FULL, anew.certificate.lower_bound))
+                assert mine.max_utilization <= worth + TOLERANCE, (seed, mine, other)
+
+
+@settings(max_examples=20)
+@given(SEEDS)
+def test_a_link_that_comes_back_to_a_full_zone_takes_its_flows_back(seed: int) -> None:
+    """At 1:1 a lost link overfills others. When it is back few flows move, and all have a line."""
+    rng = Random(seed)
+    fabric = three_tier(zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=1.0)
+    zone = fabric.structure.nodes.zone
+    flows = permutations(fabric, rng, 1, 1)
+    inside = zone[flows.source] == zone[flows.destination]
+    flows = flows.take(np.flatnonzero(inside))
+    whole = solve(fabric, flows)
+    repairer = Repairer(whole)
+    leaf = fabric.structure.nodes.kind[fabric.structure.links.a] == NodeKind.LEAF
+    link = rng.choice(np.flatnonzero(inner_links(fabric) & leaf).tolist())
+    lost = repairer.repair(fabric.with_links({link: State.DOWN}), flows)
+    back = repairer.repair(fabric, flows)
+    plan = repairer.relieved()
+    assert plan is not None
+    assert plan.certificate.max_utilization <= max(FULL, whole.certificate.lower_bound)
+    assert len(changed_flows(back, plan)) <= 2 * len(changed_flows(whole, lost)) + 2

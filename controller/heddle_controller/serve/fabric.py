@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,24 @@ from heddle_controller.serve.watch import Changes
 Context = aio.ServicerContext[Any, Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Glance:
+    """What is asked of all links of a fabric whenever some are listed."""
+
+    record: FabricRecord
+    """Of which it is."""
+    stamp: str
+    """Tells the observed states of all links from others."""
+    not_up: tuple[int, ...]
+    """Rows of links that are not up, by either state."""
+
+    @classmethod
+    def of(cls, record: FabricRecord) -> Glance:
+        """That of a fabric as it stands."""
+        stamp = f"{zlib.crc32(record.observed.tobytes()):x}"
+        return cls(record, stamp, tuple(_not_up_links(record).tolist()))
+
+
 class FabricService(FabricServiceServicer):
     """Reads from the store, writes through the intake; see fabric.proto."""
 
@@ -47,6 +66,7 @@ class FabricService(FabricServiceServicer):
         self._store = store
         self._intake = intake
         self._changes = changes
+        self._glances: dict[str, Glance] = {}
 
     @override
     async def PutFabric(self, request: pb.PutFabricRequest, context: Context) -> pb.Fabric:
@@ -91,19 +111,27 @@ class FabricService(FabricServiceServicer):
         unwell = self._unwell(name)
         found = record.fabric.find_links
         bad = [row for source, target, key in unwell for row in found(source, target, key)]
-        stamp = f"{record.etag}/{zlib.crc32(record.observed.tobytes()):x}"
-        rows = np.arange(record.fabric.link_count)
+        glance = self._glance(record)
+        stamp = f"{record.etag}/{glance.stamp}"
+        rows: Sequence[int] = range(record.fabric.link_count)
         if request.not_up_only:
-            rows = np.union1d(_not_up_links(record), np.array(bad, dtype=np.int64))
-            stamp = f"{stamp}/{zlib.crc32(rows.tobytes()):x}"
+            rows = sorted({*glance.not_up, *bad}) if bad else glance.not_up
+            stamp = f"{stamp}/{zlib.crc32(np.array(rows, dtype=np.int64).tobytes()):x}"
         first = part.row(stamp)
         last = first + part.size
-        wanted = rows[first:last].tolist()
+        wanted = list(rows[first:last])
         links = await aside(len(wanted), _links, record, wanted, dict(unwell))
         return pb.ListLinksResponse(
             links=links,
             next_page_token=part.token(last, stamp) if last < len(rows) else "",
         )
+
+    def _glance(self, record: FabricRecord) -> Glance:
+        """What all links come to, looked through once for each record of a fabric."""
+        known = self._glances.get(record.name)
+        if known is None or known.record is not record:
+            known = self._glances[record.name] = Glance.of(record)
+        return known
 
     @override
     async def SetLinkState(self, request: pb.SetLinkStateRequest, context: Context) -> pb.Link:

@@ -51,18 +51,17 @@ class OverlayService(OverlayServiceServicer):
 
     def _told(self, summary: FabricSummary) -> pb.Overlay:
         wanted = summary.overlay
-        agents = self._book.agents(summary.name)
+        standing = self._book.standing(summary.name, withdrawn=wanted.withdrawn)
         states = pb.OVERLAY_STATE_WITHDRAWN, pb.OVERLAY_STATE_ACTIVE
         answer = pb.Overlay(
             name=names.overlay_name(summary.name),
             state=states[0] if wanted.withdrawn else states[1],
-            agent_count=len(agents),
-            obeying_count=sum(a.stands is wanted.withdrawn for a in agents.values()),
+            agent_count=standing.agents,
+            obeying_count=standing.obeying,
             failures=[
-                pb.OverlayFailure(switch=switch, message=agent.message)
-                for switch, agent in agents.items()
-                if agent.message
-            ][:MAX_FAILURES],
+                pb.OverlayFailure(switch=switch, message=message)
+                for switch, message in standing.failures[:MAX_FAILURES]
+            ],
         )
         if wanted.time:
             answer.state_time.CopyFrom(common.time_to_pb(wanted.time))

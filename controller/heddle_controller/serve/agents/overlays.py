@@ -12,7 +12,7 @@ does not obey.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,6 +48,17 @@ class Obedience:
     """Whether it has withdrawn, as it says."""
     message: str = ""
     """Why it does not stand as told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All agents of a fabric with a session here."""
+
+    agents: int
+    obeying: int
+    """Of these, how many stand as they should."""
+    failures: tuple[tuple[str, str], ...]
+    """Switches whose agents say why they do not stand as told, and why."""
 
 
 class OverlayBook:
@@ -97,10 +108,13 @@ class OverlayBook:
                 session.order(order)
         self._measure(fabric)
 
-    def agents(self, fabric: str) -> Mapping[str, Obedience]:
-        """By switch."""
+    def standing(self, fabric: str, *, withdrawn: bool) -> Standing:
+        """How the agents of a fabric stand, if they are to stand so."""
         sessions = self._sessions.get(fabric, {})
-        return {session.about.switch: agent for session, agent in sessions.items()}
+        obeying = sum([agent.stands is withdrawn for agent in sessions.values()])
+        failed = [(session, agent) for session, agent in sessions.items() if agent.message]
+        failures = tuple((session.about.switch, agent.message) for session, agent in failed)
+        return Standing(len(sessions), obeying, failures)
 
     async def run(self) -> None:
         """Follow the store until it is closed."""

@@ -7,7 +7,7 @@ is repeated changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import eq, itemgetter
 from typing import Any, NamedTuple
@@ -52,8 +52,9 @@ def receive(table: Table, push: Push) -> tuple[Table, Receipt]:
     kept = _without(table.intended, gone)
     if table.table_size and len(kept) + len(updates.sets) > table.table_size:
         failures += _overflow(table.table_size, kept, operations, updates)
-    changed = _changed(table.programmed, updates.sets)
-    intended = {**kept, **updates.sets} if updates.sets else kept
+    before = list(map(table.programmed.get, updates.sets))
+    changed = _changed(before, updates.sets)
+    intended = _merged(kept, updates.sets, all_known=kept is table.programmed and all(before))
     dirty = _dirty(table, changed, gone, intended)
     known = operations.addresses.items() <= table.addresses.items()  # as after a first push
     if not known:
@@ -119,11 +120,19 @@ def _overflow(
     return failures
 
 
+def _merged(
+    kept: Mapping[Match, Group], sets: dict[Match, Group], *, all_known: bool
+) -> Mapping[Match, Group]:
+    """Entries that stay and those to set; ``all_known`` if each of these takes one's place."""
+    if not sets:
+        return kept
+    return sets if all_known and len(sets) == len(kept) else {**kept, **sets}
+
+
 def _changed(
-    programmed: Mapping[Match, Group], sets: dict[Match, Group]
+    before: Sequence[Group | None], sets: dict[Match, Group]
 ) -> Mapping[Match, Group | None]:
-    """Those sets that change something; all others become what is programmed already."""
-    before = list(map(programmed.get, sets))
+    """Those sets that change something; all others become what is programmed ``before``."""
     if all(before) and not any(map(eq, map(_FIRST, before), map(_FIRST, sets.values()))):
         return sets  # all leave by another next hop: seen at the speed of C
     rows = zip(sets, sets.values(), before, strict=True)

@@ -233,12 +233,26 @@ async def test_a_fault_in_one_fabric_stays_there(house: House) -> None:
         assert house.reconciler.epoch == epoch
 
 
-async def test_an_epoch_out_of_this_world_is_not_believed(house: House) -> None:
-    """An agent that claims one is left alone; the others are served, and its job is told."""
-    house.gateway.switches["l0.0"].table.fence = (2**64 - 1, 1)
+@pytest.mark.parametrize("claim", [2**24 + 1, 2**53 + 1, 2**62 - 1, 2**64 - 1])
+async def test_an_epoch_out_of_this_world_is_not_believed(house: House, claim: int) -> None:
+    """An agent that claims one is left alone; the others are served, and its job is told.
+
+    Believed, it would have all leaders to come share the last epoch that a store can count to.
+    """
+    house.gateway.switches["l0.0"].table.fence = (claim, 1)
     async with house.running():
         await house.intake.put_fabric("f1", house.fabric)
         await house.intake.submit_job("f1", J1)
         await house.degraded("j1", "switch l0.0 is not connected")
         assert house.reconciler is not None
-        assert house.reconciler.epoch < 2**32
+        assert house.reconciler.epoch == 1
+
+
+async def test_an_epoch_that_may_have_been_is_believed(house: House) -> None:
+    """A store that knows less than the switches is led by no less than the furthest has seen."""
+    for claim, switch in enumerate(house.gateway.switches.values(), 1000):
+        switch.table.fence = (claim, 1)
+    async with house.running():
+        await furnish(house)
+        assert house.reconciler is not None
+        assert house.reconciler.epoch >= 999 + len(house.gateway.switches)

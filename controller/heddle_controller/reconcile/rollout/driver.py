@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+import structlog
+
 from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.metrics import Metric
@@ -33,10 +35,10 @@ from heddle_controller.reconcile.rollout.look import (
 )
 from heddle_controller.reconcile.rollout.presence import Presence
 from heddle_controller.reconcile.rollout.pushes import (
-    EPOCH_LIMIT,
     Outrun,
     Sent,
     asked_of,
+    believed,
     question,
 )
 from heddle_controller.reconcile.rollout.report import Reporter
@@ -45,6 +47,8 @@ from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.rollout.target import RolloutSettings, Target
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
 from heddle_controller.reconcile.waiting import pause
+
+log = structlog.stdlib.get_logger(__name__)
 
 STORE_RETRY = 1.0
 """Seconds until facts that the store could not take are written again."""
@@ -213,7 +217,7 @@ class Rollout:
         if structure is not self._met:  # seldom, and there may be thousands
             self._met = structure
             sessions = self._gateway.sessions(self._fabric)
-            present = {s: one for s, one in sessions.items() if one.highest_epoch < EPOCH_LIMIT}
+            present = {s: one for s, one in sessions.items() if self._believes(one)}
             new = self._presence.update(present, structure, now)
         for session in new:
             if session.highest_epoch > self._epoch:
@@ -225,6 +229,14 @@ class Rollout:
         orphans = [step for step in gone if step is not None]
         met = [Told(session) for session in new if not asked_of(session, self._epoch)]
         return replace(heard, orphans=orphans, met=met)
+
+    def _believes(self, session: AgentSession) -> bool:
+        """Whether an agent can have seen the epoch it claims; one that cannot is left alone."""
+        if believed(session.highest_epoch, self._epoch):
+            return True
+        claim = session.highest_epoch
+        log.warning("claims an epoch that no leader has had", switch=session.switch, claim=claim)
+        return False
 
     def _plan_retry(self, now: float, *, failing: bool) -> None:
         """Have failures forgotten once the time has come, later each time."""

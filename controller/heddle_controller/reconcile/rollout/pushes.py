@@ -21,8 +21,17 @@ from heddle_controller.reconcile.southbound import (
     PushStatus,
 )
 
-EPOCH_LIMIT = 1 << 62
-"""No leader comes so far: who claims to have followed one is not believed."""
+EPOCH_LEAP = 1 << 24
+"""How far above a leader's epoch an agent's may be: as many leaders as there are in centuries.
+
+Leaders go on above what agents claim, so a claim without such a bound, by a single switch,
+would use the epochs up: a store counts to 2^53, and then gives out the last one for ever.
+"""
+
+
+def believed(claim: int, epoch: int) -> bool:
+    """Whether an agent that is met by a leader of ``epoch`` may have seen the epoch it claims."""
+    return claim - epoch < EPOCH_LEAP
 
 
 class Outrun(PortError):  # noqa: N818 - an event of leadership, not a fault
@@ -67,7 +76,7 @@ class Sent:
             return report.failures
         text = f"refused as malformed: {(report.fib or report.rib).message}"
         if report.status == PushStatus.STALE_EPOCH:
-            if report.highest_epoch < EPOCH_LIMIT:
+            if believed(report.highest_epoch, self.push.epoch):
                 raise Outrun(self.session.switch, report.highest_epoch)
             text = f"claims an epoch that no leader has had: {report.highest_epoch}"
         return tuple(

@@ -126,6 +126,21 @@ async def test_many_reports_are_reckoned_together_and_who_left_is_not_heard(tmp_
     await store.close()
 
 
+async def test_a_report_of_an_agent_that_leaves_at_once_is_nobodys(tmp_path: Path) -> None:
+    """It waits for others to be reckoned with; when its agent goes meanwhile it is forgotten."""
+    store, rates = await planned(tmp_path), Recorder()
+    book = CounterBook(FlowIndexes(store), rates, Telemetry())
+    book.put(agent(), codec.counters_from_pb(report(10.0, 1_000_000)))
+    await asyncio.sleep(0)
+    book.forget(agent())
+    await book.reckoned()
+    await told(book, agent(), codec.counters_from_pb(report(14.0, 2_000_000)))
+    assert rates.batches == []
+    await told(book, agent(), codec.counters_from_pb(report(18.0, 3_000_000)))
+    assert len(rates.batches) == 1
+    await store.close()
+
+
 async def test_an_entry_programmed_anew_counts_from_nothing(tmp_path: Path) -> None:
     """A counter that fell was reset: what it shows now is what was counted since."""
     store, rates = await planned(tmp_path), Recorder()

@@ -26,6 +26,10 @@ BITS_PER_GIGABIT = 1e9
 TOGETHER = 64
 """Reports that are reckoned before what they say is published: not all of thousands at once."""
 
+PACE = 0.05
+"""Seconds for which reports are awaited that can be reckoned together: a turn in a thread for each
+of hundreds a second would keep those who plan, and those who ask, waiting for one another."""
+
 Switch = tuple[str, str]
 """Fabric and switch."""
 Report = tuple[AgentSession, Counters]
@@ -83,6 +87,10 @@ class CounterBook:
 
     async def _reckon(self) -> None:
         while self._waiting:
+            if len(self._waiting) < TOGETHER:
+                await asyncio.sleep(PACE)
+            if not self._waiting:  # their agents are gone
+                return
             fabric = next(iter(self._waiting))[0]
             mine = [switch for switch in self._waiting if switch[0] == fabric][:TOGETHER]
             reports = [self._waiting.pop(switch) for switch in mine]

@@ -3,8 +3,10 @@
 An entry on a way longer than the shortest leads packets further off first. One for a whole pair of
 NICs answers for all its QPs, also for such as pass elsewhere: these may come to it by the underlay,
 once they have lost their own way. It would send them on to where their own entries, further down,
-turn them aside, and back to it. So where a pair has such an entry, all its entries on ways round
-watch all its ways: as soon as one is lost, they are all left to backups and to the underlay.
+turn them aside, and back to it. And one for a whole pair turns all QPs aside when one has lost its
+way further down, also such as come to it round, which may lead them back. So where QPs part and a
+pair has an entry for several, all its entries on ways round watch all its ways: as soon as one is
+lost, they are all left to backups and to the underlay.
 """
 
 from __future__ import annotations
@@ -36,15 +38,12 @@ def risks_of_others(
     )
     if not longer.any():
         return none, none
-    passing = np.bincount(unit, weights=plan.paths.qp_count[hops.path[member]])
+    flow = plan.paths.flow[hops.path[member]]
+    code = plan.flows.source[flow] * plan.fabric.node_count + plan.flows.destination[flow]
     rows = np.flatnonzero(longer)
     pair, ways = _ways_of_pairs(plan, hops.path[member[rows]])
-    qps = np.bincount(
-        np.repeat(np.arange(len(ways)), [len(way) for way in ways]),
-        weights=plan.paths.qp_count[np.concatenate(ways)],
-    )
-    partly = whole[unit[rows]] & (passing[unit[rows]] < qps[pair])
-    concerned = np.isin(pair, pair[partly])
+    several = np.array([len(way) > 1 for way in ways])
+    concerned = several[pair] & np.isin(code[rows], code[whole[unit]])
     units, at = np.unique(unit[rows[concerned]], return_index=True)
     own = [ways[row] for row in pair[concerned][at].tolist()]
     if not own:

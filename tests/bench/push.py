@@ -3,9 +3,10 @@
 131,072 entries for 2,048 agents over loopback: each agent has a session of its own, as it would
 from its switch, and its table in memory; all of them share one process, and the controller's
 services another. The clock runs from the first batch handed to the gateway until the last agent has
-said that its table forwards by it. What processors each side took beside it says which of the two
-is the limit. The same push to agents that have no table, and only acknowledge, says what the
-controller needs: real switches have processors of their own.
+said that its table forwards by it. The first push of a session gives the names that the later ones
+speak by; it is among the runs, and told beside them. What processors each side took says which of
+the two is the limit. The same push to agents that have no table, and only acknowledge, says what
+the controller needs: real switches have processors of their own.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
             f"median {told['median']:.2f} s, p99 {told['p99']:.2f} s",
             f"< {MOST_SECONDS:g} s" if whole else "",
             told["median"] < MOST_SECONDS if whole else None,
-            f"all agents in one process over loopback; {_processors(runs)}",
-            {"seconds": told, **_data(runs)},
+            f"all agents in one process over loopback; the first, with all names, "
+            f"{runs[0].seconds:.2f} s; {_processors(runs)}",
+            {"seconds": told, "first_seconds": runs[0].seconds, **_data(runs)},
         ),
         Row(
             title,

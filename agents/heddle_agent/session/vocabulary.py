@@ -52,10 +52,14 @@ class Names(NamedTuple):
         return bool((self.numbers == number).any())
 
 
+def _texts(found: list[str]) -> NDArray[np.object_]:
+    column = np.empty(len(found), dtype=np.object_)
+    column[:] = found
+    return column
+
+
 def _names(numbers: NDArray[np.uint32], texts: list[str]) -> Names:
-    column = np.empty(len(texts), dtype=np.object_)
-    column[:] = texts
-    return Names(numbers, column, {})
+    return Names(numbers, _texts(texts), {})
 
 
 def _no_names() -> Names:
@@ -92,10 +96,23 @@ def _joined(known: Names, batch: pb.OperationBatch) -> Names:
     size = len(batch.name_numbers)
     if size != BYTES * len(batch.names):
         raise NamesError(f"name_numbers has {size} bytes: send {BYTES} for each of names")
-    given = np.frombuffer(batch.name_numbers, dtype="<u4").tolist()
-    told = dict(zip(known.numbers.tolist(), known.texts.tolist(), strict=True))
-    for number, name in zip(given, batch.names, strict=True):
-        if told.setdefault(number, name) != name:
-            raise NamesError(f"number {number} is {told[number]!r} already, not {name!r}")
-    numbers = np.array(sorted(told), dtype=np.uint32)
-    return _names(numbers, list(map(told.__getitem__, numbers.tolist())))
+    given = np.frombuffer(batch.name_numbers, dtype="<u4")
+    if not len(known.numbers) and (given[1:] > given[:-1]).all():  # a controller's first
+        return _names(given, list(batch.names))
+    texts = np.concatenate([known.texts, _texts(list(batch.names))])
+    numbers = np.concatenate([known.numbers, given])
+    order = numbers.argsort(kind="stable")
+    joined = Names(numbers[order], texts[order], known.hops)
+    again = np.flatnonzero(joined.numbers[1:] == joined.numbers[:-1])
+    if not len(again):
+        return joined
+    return _once(joined, again)
+
+
+def _once(names: Names, again: NDArray[np.intp]) -> Names:
+    """Names of which some come again right behind, in these rows."""
+    for row in again.tolist():
+        one, other = names.texts[row : row + 2]
+        if one != other:
+            raise NamesError(f"number {names.numbers[row]} is {one!r} already, not {other!r}")
+    return Names(np.delete(names.numbers, again), np.delete(names.texts, again), names.hops)

@@ -41,7 +41,9 @@ class Told:
         if self._of is None or self._of() is not structure or self._epoch != push.epoch:
             self._of, self._epoch = ref(structure), push.epoch
             self._told = np.zeros(len(words.address), dtype=np.bool_)
-            push.new_names = True
+            self._told[used] = push.new_names = True
+            _give(push.operations, words, np.flatnonzero(self._told))
+            return
         new = used[~self._told[used]]
         if len(new):
             self._told[new] = True
@@ -49,12 +51,13 @@ class Told:
 
 
 def _give(batch: pb.OperationBatch, words: Lexicon, new: Ints) -> None:
-    """Write names, each with its number, and the addresses of those that have one."""
+    """Write names, none twice, each with its number, and the addresses of those that have one."""
     address = words.address[new]
-    numbers = np.union1d(new, address[address != NONE])
+    has = address != NONE
+    numbers = np.append(new, np.unique(address[has]))
     batch.names.extend(map(words.texts.__getitem__, numbers.tolist()))
     batch.name_numbers = _column(numbers)
-    nics = words.is_nic[new] & (address != NONE)
+    nics = words.is_nic[new] & has
     batch.nics, batch.nic_addresses = _column(new[nics]), _column(address[nics])
 
 

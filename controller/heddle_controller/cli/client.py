@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
 import grpc
 
 from heddle.v1 import fabric_pb2
@@ -22,9 +23,13 @@ from heddle_controller.cli.failure import Failure, calling
 from heddle_controller.cli.reach import check_files, check_token, unreachable
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.codec import names
+from heddle_controller.serve.interceptors.freshness import AGE, STALE
 from heddle_controller.settings import split_address
 
 Answer = TypeVar("Answer")
+
+if TYPE_CHECKING:  # gRPC's own classes cannot be subscripted
+    Asked = grpc.UnaryUnaryMultiCallable[Any, Answer] | grpc.StreamUnaryMultiCallable[Any, Answer]
 
 MAX_MESSAGE_BYTES = 64 << 20
 OPTIONS = [
@@ -93,6 +98,8 @@ class Client:
     json: bool
     named_fabric: str | None
     files: Files = Files()
+    told: list[str] = field(default_factory=list)
+    """Notes that were made, which are not made again."""
 
     @cached_property
     def channel(self) -> grpc.Channel:
@@ -152,14 +159,25 @@ class Client:
         known = self.files.cert is not None
         return unreachable(self.server, text, secure=self.files.secure, known=known)
 
-    def call(self, method: Callable[..., Answer], request: object) -> Answer:
+    def call(self, method: Asked[Answer], request: Any) -> Answer:  # noqa: ANN401 - what is asked
         """One answer to one question, or to a stream of questions.
+
+        Says so on standard error where the answer is not of now, once a command.
 
         Raises:
             Failure: the call ended in anything but an answer.
         """
         with calling(self.server, self._unreached):
-            return method(request, timeout=self.timeout, metadata=self.bearer)
+            answer, call = method.with_call(request, timeout=self.timeout, metadata=self.bearer)
+        self._tell_age(dict(call.trailing_metadata() or ()))
+        return answer
+
+    def _tell_age(self, marks: Mapping[str, str | bytes]) -> None:
+        if marks.get(STALE) != "true" or self.told:
+            return
+        self.told.append(STALE)
+        age = str(marks.get(AGE, "some"))
+        click.echo(f"note: the controller's store is away: this is of {age} s ago", err=True)
 
     def watch(
         self, method: Callable[..., Iterator[Answer]], request: object, limit: float | None = None

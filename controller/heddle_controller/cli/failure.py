@@ -95,7 +95,15 @@ def _failure(error: grpc.Call, server: str, unreached: Callable[[str], str]) -> 
     if status is None:
         return Failure(f"{code.name}: {_short(text)}")
     exit_code = FAULT if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN) else REFUSED
-    return Failure(text, exit_code, _problems(status.details))
+    return Failure(text + _when_again(status.details), exit_code, _problems(status.details))
+
+
+def _when_again(details: Sequence[Any]) -> str:
+    """The server's hint when to ask once more, if it gave one."""
+    hint = error_details_pb2.RetryInfo()
+    if not any(_unpack(detail, hint) for detail in details):
+        return ""
+    return f" (try again in {hint.retry_delay.ToTimedelta().total_seconds():.2g} s)"
 
 
 def _short(text: str) -> str:

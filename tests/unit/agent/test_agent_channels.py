@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -16,6 +18,7 @@ from heddle_agent.watch import ManualLinks
 from tests.needs import missing
 from tests.unit.agent.controllers import Controller
 from tests.unit.agent.worlds import HOPS, SWITCH
+from tests.waiting import until
 
 
 def test_back_off_doubles_up_to_its_cap_and_is_spread() -> None:
@@ -117,29 +120,37 @@ async def test_agents_and_controllers_know_each_other_by_certificate(tmp_path: P
     )
     controller.port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
-    options = SessionOptions(backoff=Backoff(0.02, 0.05))
-    for tls, welcome in ((Tls(ca), False), (Tls(ca, cert, key), True)):
-        channels = Channels(tls)
-        agent = Agent(
-            fabric="fabrics/f1",
-            switch=SWITCH,
-            controllers=[controller.address],
-            fib=MemoryFib(SWITCH, HOPS),
-            links=ManualLinks(SWITCH, HOPS),
-            channels=channels,
-            options=options,
-        )
-        task = asyncio.create_task(agent.run())
-        if welcome:
-            await controller.stream()
-        else:
+    try:
+        async with dialling(controller, Tls(ca)) as stranger:
             await asyncio.sleep(0.3)
             assert controller.attempts == 0
-        assert agent.connected == welcome
+            assert not stranger.connected
+        async with dialling(controller, Tls(ca, cert, key)) as known:
+            await until(lambda: known.connected, "its session")
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def dialling(controller: Controller, tls: Tls) -> AsyncIterator[Agent]:
+    """An agent that seeks a controller."""
+    channels = Channels(tls)
+    agent = Agent(
+        fabric="fabrics/f1",
+        switch=SWITCH,
+        controllers=[controller.address],
+        fib=MemoryFib(SWITCH, HOPS),
+        links=ManualLinks(SWITCH, HOPS),
+        channels=channels,
+        options=SessionOptions(backoff=Backoff(0.02, 0.05)),
+    )
+    task = asyncio.create_task(agent.run())
+    try:
+        yield agent
+    finally:
         await agent.stop()
         await task
         await channels.close()
-    await server.stop(None)
 
 
 def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ async def test_parameters_come_first_then_all_links(controller: Controller) -> N
     """The agent says who it is, what it can do and what it holds, then how its links are."""
     async with running(controller.address, fence=Fence(4, 2), table_size=100) as one:
         stream = await controller.stream()
-        assert one.agent.connected
+        await until(lambda: one.agent.connected, "the agent to know")
     said = stream.parameters
     assert (said.fabric, said.switch) == ("fabrics/f1", SWITCH)
     assert (said.highest_epoch, said.generation, said.table_digest) == (4, 0, b"")
@@ -319,7 +319,7 @@ async def test_unreachable_controllers_are_passed_over(controller: Controller) -
     """With two of three addresses dead the agent finds the one that lives."""
     async with running("127.0.0.1:1", controller.address, "127.0.0.1:2") as one:
         await controller.stream()
-        assert one.agent.connected
+        await until(lambda: one.agent.connected, "the agent to know")
 
 
 async def test_a_controller_that_says_nothing_is_given_up(controller: Controller) -> None:

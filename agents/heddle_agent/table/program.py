@@ -8,7 +8,7 @@ from operator import is_
 from typing import cast
 
 from heddle_agent.fib import Batch, Choice, Group, Link, Match, Steering
-from heddle_agent.table.groups import FEW, key_of, only
+from heddle_agent.table.groups import key_of, only
 from heddle_agent.table.push import GroupKey
 from heddle_agent.table.state import NOTHING, Table
 
@@ -85,10 +85,7 @@ def withdraw(table: Table) -> Table:
 def _pruned(table: Table) -> Table:
     """Drop groups without entries once there are many."""
     groups, entries = table.groups, len(table.intended)
-    many = 3 * entries + 64
-    # With the groups of one more push they are still too few for an index, where that can be.
-    new = max(entries + 64, min(many, FEW - entries))
-    if len(groups.by_key) <= many and len(groups.new) < new:
+    if len(groups.by_key) <= 3 * entries + 64 and len(groups.new) < entries + 64:
         return table
     used = set(table.intended.values())
     diverted: Mapping[Group, Choice] = {

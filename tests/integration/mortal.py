@@ -55,6 +55,19 @@ def mortal(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., A
     return called
 
 
+def answered(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., Any]:
+    """The same of a call that gives a future instead of being awaited itself."""
+
+    @functools.wraps(method)
+    def called(*given: Any, **named: Any) -> Any:
+        fate.meet(f"before {name}")
+        answer = method(*given, **named)
+        answer.add_done_callback(lambda _: fate.meet(f"after {name}"))
+        return answer
+
+    return called
+
+
 def _look_through(*_: object) -> None:
     gc.unfreeze()
     gc.collect()
@@ -68,4 +81,5 @@ if __name__ == "__main__":
         for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction):
             if not name.startswith("_"):
                 setattr(kind, name, mortal(name, method, told))
+    setattr(Gateway, "push", answered("push", Gateway.push, told))  # noqa: B010 - mypy knows methods
     main(sys.argv[2:], prog_name="heddle-controller")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.errors import StaleGeneration, Unavailable
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.southbound import AgentSession
 from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
 from tests.waiting import PATIENCE
 
@@ -256,3 +257,43 @@ async def test_an_epoch_that_may_have_been_is_believed(house: House) -> None:
         await furnish(house)
         assert house.reconciler is not None
         assert house.reconciler.epoch >= 999 + len(house.gateway.switches)
+
+
+async def test_an_epoch_that_was_another_leaders_is_not_used_again(house: House) -> None:
+    """A store that lost its newest writes gives an epoch twice: who finds it followed leads above.
+
+    Else what the other leader still has under way would be let in beside what this one sends.
+    """
+    house.gateway.switches["s1.1"].table.fence = (1, 1)
+    async with house.running():
+        await furnish(house)
+        assert house.reconciler is not None
+        assert house.reconciler.epoch == 2
+        fences = {switch.table.fence[0] for switch in house.gateway.switches.values()}
+        assert fences == {2}
+
+
+async def test_agents_that_come_back_do_not_end_the_epoch_they_follow(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where the fabric's worker has begun anew in between: whom it sent something is known."""
+    faults: list[Exception] = []
+
+    async with house.running():
+        await furnish(house)
+        assert house.reconciler is not None
+        epoch, sessions = house.reconciler.epoch, house.gateway.sessions
+
+        def faulty(fabric: str) -> Mapping[str, AgentSession]:
+            if faults:
+                raise faults.pop()
+            return sessions(fabric)
+
+        monkeypatch.setattr(house.gateway, "sessions", faulty)
+        faults.append(RuntimeError("a fault of ours"))
+        house.gateway.connect(*house.gateway.switches)
+        await house.until(lambda: not faults, "a worker that fails")
+        await house.intake.submit_job("f1", J2)
+        await house.programmed("j1", "j2")
+        await house.settled()
+        assert house.reconciler.epoch == epoch

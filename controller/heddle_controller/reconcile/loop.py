@@ -1,8 +1,9 @@
 """The leader: one worker a fabric, for as long as the epoch lasts.
 
-Whatever ends an epoch (another leader, an agent that has seen a greater epoch) ends
-all workers; then leadership is sought again, above whatever epoch was met. Nothing of
-the old epoch is carried over: all there is to know is in the store and in the agents.
+Whatever ends an epoch (another leader, an agent that has followed one of this epoch or
+a greater) ends all workers; then leadership is sought again, above whatever epoch was
+met. Nothing of the old epoch is carried over: all there is to know is in the store and
+in the agents.
 A fault of our own in one fabric ends its worker, and another takes its place.
 """
 
@@ -79,11 +80,14 @@ class Reconciler:
         workers: dict[str, Worker] = {}
         async for fabric in self._world.store.changes():
             if fabric not in workers:
-                workers[fabric] = Worker(fabric, epoch, self._world)
-                tasks.create_task(self._tend(fabric, epoch, workers))
+                followers: set[str] = set()
+                workers[fabric] = Worker(fabric, epoch, self._world, followers)
+                tasks.create_task(self._tend(fabric, epoch, workers, followers))
             workers[fabric].wake()
 
-    async def _tend(self, fabric: str, epoch: int, workers: dict[str, Worker]) -> None:
+    async def _tend(
+        self, fabric: str, epoch: int, workers: dict[str, Worker], followers: set[str]
+    ) -> None:
         """Run a fabric's worker, and another when it fails: the other fabrics go on."""
         settings = self._world.settings
         delay = settings.retry_first
@@ -99,7 +103,7 @@ class Reconciler:
             end_if_asked()
             await self._world.clock.sleep(delay)
             delay = min(2 * delay, settings.retry_last)
-            workers[fabric] = Worker(fabric, epoch, self._world)
+            workers[fabric] = Worker(fabric, epoch, self._world, followers)
 
     async def _mind_the_end(self, epoch: int) -> None:
         await self._world.store.leadership_lost(epoch)

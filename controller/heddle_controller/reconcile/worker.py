@@ -63,13 +63,15 @@ class Offer:
 class Worker:
     """Keeps one fabric's plan in line with its intent, and its switches with the plan."""
 
-    def __init__(self, fabric: str, epoch: int, world: World) -> None:
+    def __init__(self, fabric: str, epoch: int, world: World, followers: set[str]) -> None:
+        """``followers`` are the fabric's switches that were sent something in this epoch."""
         self._fabric = fabric
         self._epoch = epoch
         self._world = world
         self._rollout = Rollout(
             fabric,
             epoch,
+            followers,
             store=world.store,
             gateway=world.gateway,
             clock=world.clock,
@@ -102,7 +104,7 @@ class Worker:
         """Work until cancelled.
 
         Raises:
-            Outrun: an agent has followed a newer leader.
+            Outrun: an agent has followed another leader, of this epoch or a newer one.
             StaleEpoch: so has the store.
         """
         try:

@@ -39,6 +39,7 @@ from heddle_controller.reconcile.rollout.pushes import (
     Sent,
     asked_of,
     believed,
+    outruns,
     question,
 )
 from heddle_controller.reconcile.rollout.report import Reporter
@@ -72,6 +73,7 @@ class Rollout:
         self,
         fabric: str,
         epoch: int,
+        followers: set[str],
         *,
         store: Store,
         gateway: AgentGateway,
@@ -79,8 +81,10 @@ class Rollout:
         metrics: Metrics,
         settings: RolloutSettings,
     ) -> None:
+        """``followers`` are switches that were sent something in this epoch; it adds to them."""
         self._fabric = fabric
         self._epoch = epoch
+        self._followers = followers
         self._store = store
         self._gateway = gateway
         self._clock = clock
@@ -109,7 +113,7 @@ class Rollout:
         """Work until cancelled.
 
         Raises:
-            Outrun: an agent has followed a newer leader.
+            Outrun: an agent has followed another leader, of this epoch or a newer one.
             StaleEpoch: so has the store.
         """
         try:
@@ -220,7 +224,8 @@ class Rollout:
             present = {s: one for s, one in sessions.items() if self._believes(one)}
             new = self._presence.update(present, structure, now)
         for session in new:
-            if session.highest_epoch > self._epoch:
+            followed = session.switch in self._followers
+            if outruns(session.highest_epoch, self._epoch, followed=followed):
                 raise Outrun(session.switch, session.highest_epoch)
         gone = [sent.step for sent in self._presence.orphaned() if not sent.obsolete]
         for session in new:
@@ -276,6 +281,7 @@ class Rollout:
                 return
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
+        self._followers.add(session.switch)
         task = asyncio.ensure_future(self._gateway.push(session, push))
         task.add_done_callback(self._answered)
         self._presence.sent[session.switch] = Sent(session, step, push, now, task)

@@ -34,8 +34,18 @@ def believed(claim: int, epoch: int) -> bool:
     return claim - epoch < EPOCH_LEAP
 
 
+def outruns(claim: int, epoch: int, *, followed: bool) -> bool:
+    """Whether an agent that has seen the epoch it claims ends that of a leader who meets it.
+
+    A store that lost its newest writes may give an epoch a second time. So to have seen this
+    very one is enough, but for an agent that ``followed`` this leader: what the other leader
+    has under way would be let in beside what this one sends.
+    """
+    return claim > epoch or (claim == epoch and not followed)
+
+
 class Outrun(PortError):  # noqa: N818 - an event of leadership, not a fault
-    """An agent has seen a greater epoch than this leader's."""
+    """An agent has seen a greater epoch than this leader's, or this one of another leader."""
 
     def __init__(self, switch: str, highest: int) -> None:
         super().__init__(f"switch {switch} has followed a leader of epoch {highest}")

@@ -20,12 +20,14 @@ import inspect
 import os
 import signal
 import sys
+from asyncio import Future
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from heddle_controller.app import SystemClock, main
 from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.store.embedded import EmbeddedStore
 from heddle_controller.store.redis import RedisStore
@@ -79,20 +81,22 @@ def break_in(fate: Fate) -> None:
         for name, method in inspect.getmembers(store, inspect.iscoroutinefunction):
             if not name.startswith("_") and name not in ALWAYS:
                 setattr(store, name, _fated(name, method, fate))
-    push = Gateway.push
+    send = Gateway.push
 
-    @functools.wraps(push)
-    async def pushed(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever it takes
-        if not fate.armed("push"):
-            return await push(*given, **named)
-        sending = asyncio.ensure_future(push(*given, **named))
-        await asyncio.wait([sending], timeout=UNDER_WAY_SECONDS)
-        fate.meet("push")
-        return await sending
+    def pushed(self: Gateway, session: AgentSession, push: Push) -> Future[PushReport]:
+        sending = send(self, session, push)
+        return asyncio.ensure_future(_under_way(sending, fate)) if fate.armed("push") else sending
 
     Gateway.push = pushed  # type: ignore[method-assign]
     now = SystemClock.now
     SystemClock.now = lambda self: now(self) + fate.skew  # type: ignore[method-assign]
+
+
+async def _under_way(sending: Future[PushReport], fate: Fate) -> PushReport:
+    """Meet the fate of who has sent a push and may not have heard of it."""
+    await asyncio.wait([sending], timeout=UNDER_WAY_SECONDS)
+    fate.meet("push")
+    return await sending
 
 
 def _fated(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
 """Steps of a drill done in the fluid world: what each changes, and who comes to know of it when.
 
 A step changes cables, switches, programs or jobs at once. What follows is put on the agenda:
-agents see it after ``detect``, BGP knows after ``bgp`` more, datagrams and pushes are under
-way for as long as ``control`` says.
+agents see it after ``detect``, BGP knows after ``bgp`` more, and only then do agents believe a
+link that is back; datagrams and pushes are under way for as long as ``control`` says.
 """
 
 from __future__ import annotations
@@ -208,19 +208,27 @@ class Steps:
         return [self.stage.row_of(target) for target in step.targets]
 
     def changed(self, rows: Iterable[int], delay: float, but: int = -1) -> None:
-        """Links may carry or not carry from now on; agents at their ends see it later."""
+        """Links may carry or not carry from now on; agents at their ends see it later.
+
+        One that carries again is believed to once BGP uses it again, as agents do.
+        """
         stage, world = self.stage, self.stage.fleet.world
         stage.turning = True
         rows = [row for row in rows if stage.cables.carries(row) != bool(world.carries[2 * row])]
-        for up in (False, True):
+        told = delay + stage.control.bgp
+        if rows:
+            stage.agenda.put(stage.now + told, stage.converge)
+        for up, seen in ((False, delay), (True, told)):
             own = [row for row in rows if stage.cables.carries(row) == up]
             if own:
                 stage.fleet.change(own, up=up)
-        links = stage.fabric.structure.links
+                self._seen(own, seen, but)
+
+    def _seen(self, rows: Sequence[int], delay: float, but: int) -> None:
+        """Agents at the ends of links, but one, see how they are after so many seconds."""
+        stage, links = self.stage, self.stage.fabric.structure.links
         ends = {int(end) for row in rows for end in (links.a[row], links.b[row])}
         ends = (ends & stage.fleet.agents.keys()) - {but}
-        for extra in sorted({self.stage.slow.get(end, 0.0) for end in ends}):
-            seeing = {end for end in ends if self.stage.slow.get(end, 0.0) == extra}
+        for extra in sorted({stage.slow.get(end, 0.0) for end in ends}):
+            seeing = {end for end in ends if stage.slow.get(end, 0.0) == extra}
             stage.agenda.put(stage.now + delay + extra, partial(stage.see, rows, seeing))
-        if rows:
-            stage.agenda.put(stage.now + delay + stage.control.bgp, stage.converge)

@@ -127,7 +127,7 @@ def assumptions(control: Control) -> tuple[str, ...]:
         "Flows are fluid: rates are max-min fair at every moment, without queues or slow start.",
         seen,
         plans,
-        f"BGP has told every switch {ms['bgp']} after agents have seen it.",
+        f"BGP has told every switch {ms['bgp']} after a loss is seen; agents believe returns then.",
         lost,
         "A lossy cable delivers its part of the packets, and senders repeat just what is lost.",
         "Without a running agent the kernel still leaves next hops that lost their carrier.",

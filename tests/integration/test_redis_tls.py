@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +101,26 @@ async def test_strangers(
     assert f"rediss://127.0.0.1:{port}" in str(refused.value)
     assert password not in str(refused.value)
     assert cure in str(refused.value)
+    assert "Start it" not in str(refused.value)
+
+
+@pytest.mark.parametrize("abrupt", [False, True])
+async def test_a_server_that_hangs_up(folder: Path, *, abrupt: bool) -> None:
+    """One that ends the connection once it is made, with or without a word: it wants another."""
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if abrupt:
+            writer.transport.abort()
+        else:
+            writer.close()
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    number = free_port()
+    async with await asyncio.start_server(hang_up, "127.0.0.1", number, ssl=context):
+        with pytest.raises(Unavailable) as refused:
+            await open_redis(f"rediss://127.0.0.1:{number}", files=files(folder))
+    assert "--store-cert" in str(refused.value)
     assert "Start it" not in str(refused.value)
 
 

@@ -23,14 +23,28 @@ TRUST = (
 )
 
 
-def cure_of(error: BaseException) -> str:
-    """What to do about a failed first call."""
+CLOSED = "closed by server"
+"""In what the library says of a connection that the server has ended."""
+
+
+def cure_of(error: BaseException, *, tls: bool) -> str:
+    """What to do about a failed first call.
+
+    Over ``tls`` a server that does not take our certificate says so only after we believe the
+    connection made, and ends it: what arrives first, its word or the end, is a matter of luck.
+    """
     behind = list(_behind(error))
     if any(isinstance(one, AuthenticationError) for one in behind):
         return PASSWORD
-    if any(isinstance(one, ssl.SSLError) for one in behind):
+    if any(isinstance(one, ssl.SSLError) or (tls and _is_end(one)) for one in behind):
         return TRUST
     return START
+
+
+def _is_end(error: BaseException) -> bool:
+    """Whether a connection that was made has been ended."""
+    ends = ConnectionResetError, BrokenPipeError, EOFError
+    return isinstance(error, ends) or CLOSED in str(error)
 
 
 def _behind(error: BaseException | None) -> Iterator[BaseException]:

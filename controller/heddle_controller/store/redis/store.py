@@ -170,7 +170,7 @@ async def open_redis(
         raise
     except Unavailable as error:
         await link.close()
-        raise Unavailable(f"{str(error).rstrip('.')}. {cure_of(error)}") from error
+        raise Unavailable(f"{str(error).rstrip('.')}. {cure_of(error, tls=address.tls)}") from error
     blobs = Blobs(link, keys)
     lane = Lane(blobs, writer, bounds, durability or Durability())
     shared = Shared(link, keys, mirror, lane, blobs, Changes(), writer, bounds, now)

@@ -25,6 +25,7 @@ REPLACE, EXCL, CREATE, APPEND = 0x100, 0x200, 0x400, 0x800
 NESTED = 0x8000
 
 _ERROR, _DONE, _OVERRUN = 2, 3, 4
+_MAX_ERRNO = 4095  # of the kernel; whatever is above is not for the C library to name
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _TYPE_MASK = 0x3FFF
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK, _GET_STRICT_CHK = 270, 10, 11, 12
@@ -39,7 +40,8 @@ class KernelError(OSError):
     """The kernel refused a message, in its words."""
 
     def __init__(self, number: int, words: str = "", sequence: int = 0, offset: int = 0) -> None:
-        super().__init__(number, words or os.strerror(number))
+        named = os.strerror(number) if number <= _MAX_ERRNO else f"error {number}"
+        super().__init__(number, words or named)
         self.sequence = sequence
         """Of the message refused."""
         self.offset = offset
@@ -227,4 +229,4 @@ def _error(code: int, data: bytes, start: int, end: int) -> KernelError:
         told = attributes(data[start + 4 + quoted : end])
     words = string(told.get(_ERROR_MESSAGE, b""))
     offset = number(told[_ERROR_OFFSET]) if _ERROR_OFFSET in told else 0
-    return KernelError(code, words or os.strerror(code), sequence, offset)
+    return KernelError(code, words, sequence, offset)

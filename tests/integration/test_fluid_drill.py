@@ -143,8 +143,8 @@ def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
     process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(scratch)})
     try:
         wait_until(lambda: list(scratch.glob("heddle-drill-*/agents.log")), "agents")
+        wait_until(lambda: _children(process.pid), "a controller")
         children = _children(process.pid)
-        assert children
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
     finally:

@@ -56,10 +56,12 @@ async def test_failover_loses_nothing_acknowledged(sentinels: Sentinels, waits: 
         second = await other.acquire_leadership("c2")
     assert second > epoch
     facts = {"j000": JobFacts("", JobState.PLANNED)}
-    with pytest.raises(StaleEpoch):
-        await acknowledged(lambda: one.record_jobs("f1", epoch=epoch, facts=facts))
-    await one.close()
-    await other.close()
+    try:
+        with pytest.raises(StaleEpoch):
+            await acknowledged(lambda: one.record_jobs("f1", epoch=epoch, facts=facts))
+    finally:  # else other tests hear of it
+        await one.close()
+        await other.close()
 
 
 async def test_without_its_replica_nothing_is_acknowledged(sentinels: Sentinels) -> None:

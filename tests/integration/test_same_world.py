@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,8 @@ import pytest
 from heddle_emulator.netns.lab import Lab
 from tests.bench.same_world import CLOSE, Both, Case, lab_of, played
 from tests.integration.labbing import fresh_name, require_lab
-from tests.waiting import PATIENCE
+
+ATTEMPTS = 3
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,9 @@ def lab() -> Iterator[Lab]:
 def test_tcp_over_kernels_is_as_fast_as_the_fluid_world_says(lab: Lab, case: Case) -> None:
     """The slowest flow's rate while all send, and when the last byte is there.
 
-    A machine that does much else holds packets up, never the fluid world: so it is tried until it
-    has let them go once.
+    A machine that does much else holds packets up, never the fluid world: the best of three counts.
     """
     found: list[Both] = []
-    end = time.monotonic() + PATIENCE
-    while not any(both.worst <= CLOSE for both in found):
-        assert time.monotonic() < end, found
+    while len(found) < ATTEMPTS and not any(both.worst <= CLOSE for both in found):
         found.append(played(lab, case))
+    assert found[-1].worst <= CLOSE, found

@@ -1,0 +1,30 @@
+"""How many examples a test draws: few in `make test`, many in `make deep`.
+
+A test that draws more in `make deep` carries `@pytest.mark.deep`; that is how
+`make deep` finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+DEEP = os.environ.get("HEDDLE_TEST_DEPTH") == "deep"
+"""Whether this run is `make deep`."""
+
+
+def examples(quick: int, deep: int = 2000) -> int:
+    """Examples to draw: ``quick`` in `make test`, ``deep`` in `make deep`."""
+    return deep if DEEP else quick
+
+
+def fresh_seeds(quick: int, deep: int = 2000) -> Iterator[int]:
+    """Seeds for cases that a test draws itself, new in each run.
+
+    The test names the seed of a case that fails. ``HEDDLE_TEST_SEED`` begins with that
+    one, so that the first case is the one that failed.
+    """
+    given = os.environ.get("HEDDLE_TEST_SEED")
+    first = int(given) if given else random.randrange(2**32)
+    return iter(range(first, first + examples(quick, deep)))

@@ -7,9 +7,16 @@ sense is refused before anything is opened, and the message says how to give it 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -95,6 +102,15 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto is console on a terminal and JSON elsewhere."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_numbers(cls, value: object, info: ValidationInfo) -> object:
+        """Pydantic would take ``1_000`` for a thousand."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, str) and "_" in value and {int, float} & {kind, *get_args(kind)}:
+            raise ValueError("write the number with the digits 0 to 9, and no '_' among them")
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -77,9 +77,9 @@ class Settings(BaseSettings):
     """Second address, ``host:port``, for clients with a token and no certificate."""
     max_message_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 30)
     """Largest message taken or sent."""
-    calls_per_second: float = Field(default=1000.0, ge=0)
+    calls_per_second: float = Field(default=1000.0, ge=0, allow_inf_nan=False)
     """Calls of one client, averaged; 0 is without limit."""
-    call_burst: float = Field(default=2000.0, ge=1)
+    call_burst: float = Field(default=2000.0, ge=1, allow_inf_nan=False)
     """Calls of one client at once after a pause."""
     client_streams: int = Field(default=64, ge=0)
     """Streams of one client at a time; 0 is without limit."""
@@ -110,6 +110,15 @@ class Settings(BaseSettings):
     """debug also logs every call."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto is console on a terminal and JSON elsewhere."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_numbers(cls, value: object, info: ValidationInfo) -> object:
+        """Pydantic would take ``1_000`` for a thousand."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, str) and "_" in value and {int, float} & {kind, *get_args(kind)}:
+            raise ValueError("write the number with the digits 0 to 9, and no '_' among them")
+        return value
 
     @field_validator("listen", "token_listen")
     @classmethod
@@ -177,7 +186,7 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not (colon and host and port.isdecimal() and int(port) < 65536):  # noqa: PLR2004 - ports
+    if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):  # noqa: PLR2004 - ports
         msg = f"{address!r} is not an address: use host:port, such as 127.0.0.1:7400"
         raise ValueError(msg)
     return host, int(port)

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from heddle.text import number
 from heddle_agent.fib import NextHop
 from heddle_agent.watch import rtnetlink
 
@@ -103,7 +104,7 @@ def alias_of(interface: rtnetlink.Interface) -> tuple[str, str] | None:
 
 def _speed(where: str, name: str, told: object) -> float:
     try:
-        gbps = float(str(told))
+        gbps = number(str(told))
     except ValueError:
         gbps = -1.0
     if not 0 <= gbps < _MOST_GBPS:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from heddle.text import plain_numbers
 from heddle_controller.cli.audit import audit
 from heddle_controller.cli.client import Client, Files
 from heddle_controller.cli.demand import demand
@@ -75,3 +76,5 @@ main.add_command(plan)
 main.add_command(overlay)
 main.add_command(audit)
 main.add_command(token)
+
+plain_numbers(main)

@@ -111,7 +111,7 @@ def _fields(node: Record, names: Mapping[str, str], node_id: str) -> dict[str, A
     found = {ours: node.get(theirs) for ours, theirs in names.items()}
     for number in ("rail", "plane", "table_size"):
         value = found.get(number)
-        if isinstance(value, str) and value.isdecimal():
+        if isinstance(value, str) and value.isascii() and value.isdecimal():
             found[number] = int(value)
     if found.get("state") is not None:
         found["state"] = state_of(found["state"])

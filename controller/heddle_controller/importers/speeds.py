@@ -14,7 +14,7 @@ SUSPICIOUS = 1e6
 
 _CURE = "write one above 0 such as 400, '400G' or '1.6T'"
 _TEXT = re.compile(
-    r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(?P<prefix>[kKmMgGtT])?(?P<bit>b|B|bits?|bE)?(?:ps|/s)?"
+    r"(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*(?P<prefix>[kKmMgGtT])?(?P<bit>b|B|bits?|bE)?(?:ps|/s)?"
 )
 
 

@@ -31,7 +31,7 @@ from typing import Protocol
 GENESIS = bytes(32)
 """The hash before the first record."""
 
-_MARK = re.compile(r"(\d{1,18}):([0-9a-f]{64})")
+_MARK = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Page:
         if self.stamp != stamp:
             message = "what is listed has changed since the first page: list again from the start"
             raise aborted("PAGE_TOKEN_EXPIRED", message)
-        if not self.after.isdecimal() or len(self.after) > MAX_DIGITS:
+        if not (self.after.isascii() and self.after.isdecimal()) or len(self.after) > MAX_DIGITS:
             raise _malformed()
         return int(self.after)
 

@@ -12,7 +12,7 @@ from heddle_controller.model.files.records import short
 
 T = TypeVar("T")
 
-_SIZE = re.compile(r"(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)\s*([kKMGT]i?)?B?")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE]\+?[0-9]+)?)\s*([kKMGT]i?)?B?")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 LARGEST = 1 << 62
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 MAX_HOSTS = 1 << 20
 
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_PART = re.compile(r"(\d+)(?:-(\d+))?")
+_PART = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 def expand(pattern: str) -> list[str]:

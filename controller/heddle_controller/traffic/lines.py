@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from heddle.text import integer, number
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.files.content import MEBIBYTE, Content
 
@@ -45,9 +46,9 @@ class Lines:
     def size(self, text: str, field: str) -> int:
         """Bytes, an integer from 0 up; refuses anything else."""
         try:
-            value = float(text)
+            value = number(text)
         except ValueError:
             value = -1.0
         if not 0 <= value < 1 << 62 or value != int(value):
             raise self.refuse(f"{field} is {text!r}; give a number of bytes, 0 or more")
-        return int(text) if text.isdecimal() else int(value)
+        return integer(text) if text.strip().isdecimal() else int(value)

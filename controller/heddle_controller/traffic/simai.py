@@ -22,7 +22,7 @@ from heddle_controller.traffic.summary import Key, Trace, summarise
 
 MARK = "model_parallel_NPU_group"
 
-_SETTING = re.compile(r"([A-Za-z_]+):?\s+(\d+)(?:\.0+)?(?=\s|$)")
+_SETTING = re.compile(r"([A-Za-z_]+):?\s+([0-9]+)(?:\.0+)?(?=\s|$)")
 _COLLECTIVE = re.compile(r"(ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL)(_EP|_DP_EP)?")
 _OPERATIONS = {
     "ALLREDUCE": Operation.ALL_REDUCE,

@@ -3,23 +3,31 @@
 The fast parser of libyaml builds its tree by recursion in C, and a file of
 100,000 opening brackets ends the process there. So the events are counted first,
 which needs no stack: depth and number of records have ceilings, as the size has.
+An alias counts as all that its anchor stands for: nine lines of aliases to aliases
+are a billion records to whoever merges, walks or prints them.
+
+Numbers are those of JSON. What YAML 1.1 takes besides (``1_000``, ``012`` for ten,
+``1:30`` for ninety) is text here, which no field for a number takes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from heddle.text import integer, number
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.files.content import MEBIBYTE, open_content
 
 CEILING = 16 * MEBIBYTE
 MAX_DEPTH = 32
 MAX_EVENTS = 1_000_000
-"""Records, keys and values; 100 jobs on 4,096 hosts each have some 400,000."""
+"""Records, keys and values, aliases written out; 100 jobs on 4,096 hosts each have some 400,000."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -41,7 +49,30 @@ def _record(loader: Any, node: yaml.MappingNode) -> Iterator[Record]:  # noqa: A
     record.update(loader.construct_mapping(node))
 
 
+def _plain(loader: Any, node: yaml.ScalarNode) -> float:  # noqa: ANN401 - see _Loader
+    read = integer if node.tag == _INT else number
+    try:
+        return read(loader.construct_scalar(node))
+    except ValueError as error:
+        raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
+
+
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _RecordLoader.add_constructor("tag:yaml.org,2002:map", _record)
+_RecordLoader.add_constructor(_INT, _plain)
+_RecordLoader.add_constructor(_FLOAT, _plain)
+_RecordLoader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if tag not in (_INT, _FLOAT)]
+    for first, forms in _Loader.yaml_implicit_resolvers.items()
+}
+_RecordLoader.add_implicit_resolver(
+    _INT, re.compile(r"[-+]?(?:0|[1-9][0-9]*)$", re.ASCII), list("-+0123456789")
+)
+_RecordLoader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$", re.ASCII),
+    list("-+0123456789."),
+)
 
 
 def load_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds
@@ -108,17 +139,61 @@ def _refuse_twice(keys: list[yaml.Node]) -> None:
             seen.add(key.value)
 
 
+@dataclass(slots=True)
+class _Size:
+    """What a node comes to with its aliases written out."""
+
+    anchor: str | None = None
+    events: int = 1
+    height: int = 0
+    """Collections below one another, itself included."""
+
+
 def _count(content: bytes, path: Path) -> None:
-    depth = documents = 0
+    documents = 0
+    above: list[_Size] = []
+    """The collections that the event is in."""
+    anchored: dict[str, _Size] = {}
     for count, event in enumerate(yaml.parse(content, Loader=_RecordLoader)):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        elif isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-        if depth > MAX_DEPTH or count > MAX_EVENTS or documents > 1:
+        whole = _ended(event, anchored, above, path)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        if whole is not None:
+            if whole.anchor is not None:
+                anchored[whole.anchor] = whole
+            if above:
+                above[-1].events += whole.events
+                above[-1].height = max(above[-1].height, whole.height + 1)
+        size = max(count, *(one.events for one in (whole, *above[-1:]) if one), 0)
+        depth = len(above) + (whole.height if whole else 0)
+        if depth > MAX_DEPTH or size > MAX_EVENTS or documents > 1:
             raise _too_much(path, event, documents, depth)
+
+
+def _ended(
+    event: yaml.Event, anchored: dict[str, _Size], above: list[_Size], path: Path
+) -> _Size | None:
+    """The node that ends with an event; None if none does."""
+    if isinstance(event, yaml.CollectionStartEvent):
+        above.append(_Size(event.anchor, height=1))
+    elif isinstance(event, yaml.CollectionEndEvent):
+        return above.pop()
+    elif isinstance(event, yaml.AliasEvent):
+        return _meant(event, anchored, above, path)
+    elif isinstance(event, yaml.ScalarEvent):
+        return _Size(event.anchor)
+    return None
+
+
+def _meant(
+    event: yaml.AliasEvent, anchored: dict[str, _Size], above: list[_Size], path: Path
+) -> _Size:
+    """What an alias stands for."""
+    if any(one.anchor == event.anchor for one in above):
+        raise refuse(str(path), _line(event), f"*{event.anchor} stands within itself; take it out")
+    known = anchored.get(
+        event.anchor or "", _Size()
+    )  # one without an anchor is the parser's to refuse
+    return _Size(None, known.events, known.height)
 
 
 def _too_much(path: Path, event: yaml.Event, documents: int, depth: int) -> InputError:
@@ -127,7 +202,10 @@ def _too_much(path: Path, event: yaml.Event, documents: int, depth: int) -> Inpu
     elif depth > MAX_DEPTH:
         reason = f"nested more than {MAX_DEPTH} deep; is it the right file?"
     else:
-        reason = f"more than {MAX_EVENTS:,} records and values; is it the right file?"
-    return refuse(
-        str(path), f"line {event.start_mark.line + 1}" if event.start_mark else "", reason
-    )
+        reason = f"more than {MAX_EVENTS:,} records and values, aliases written out; "
+        reason += "is it the right file?"
+    return refuse(str(path), _line(event), reason)
+
+
+def _line(event: yaml.Event) -> str:
+    return f"line {event.start_mark.line + 1}" if event.start_mark else ""

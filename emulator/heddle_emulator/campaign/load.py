@@ -35,7 +35,7 @@ from heddle_emulator.drill.load.demands import read_demands
 from heddle_emulator.drill.load.fabric import read_fabric
 
 _KEYS = ("campaign", "fabric", "demands", "draw", "failures", "seed", "at_once", "mend", "notices")
-_HOURS = re.compile(r"(\d+(?:\.\d*)?)\s*(h|d)")
+_HOURS = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*(h|d)")
 _UNITS = {"h": 1.0, "d": 24.0}
 DRAWS = {draw.value: draw for draw in Draw}
 _NOTICES = {"told": False, "datagrams": True}

@@ -11,6 +11,7 @@ import sys
 
 import click
 
+from heddle.text import plain_numbers
 from heddle_controller.model.errors import InputError
 from heddle_emulator.cli.campaign import campaign
 from heddle_emulator.cli.compare import compare
@@ -45,6 +46,7 @@ cli.add_command(nccl)
 cli.add_command(report)
 cli.add_command(topology)
 cli.add_command(traffic)
+plain_numbers(cli)
 
 
 def main() -> None:

@@ -184,7 +184,7 @@ def _placed(
         name, _, told = text.partition(":")
         found = own if own and name == MATRIX else workload(name)
         least = _least(found, gpus)
-        if told and not told.isdecimal():
+        if told and not (told.isascii() and told.isdecimal()):
             raise refuse("job", text, "write WORKLOAD or WORKLOAD:HOSTS")
         count = int(told) if told else least
         if count < 1 or count % least:

@@ -41,7 +41,7 @@ def bytes_of(text: str) -> int:
         InputError: it is no size, or not 1 byte or more.
     """
     match = re.fullmatch(
-        r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE
+        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE
     )
     if match is None:
         raise refuse("sizes", repr(text.strip()), "is no size; write 512, 8K, 1M or 8G")

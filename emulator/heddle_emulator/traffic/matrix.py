@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from heddle.text import number
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Floats
 from heddle_controller.model.files.content import MEBIBYTE, open_content, read_json
@@ -35,11 +36,11 @@ def load_matrix(path: Path) -> Floats:
     if not LEAST_RANKS <= len(rows) <= MOST_RANKS:
         raise refuse(origin, "", f"has {len(rows)} rows; give 2 to {MOST_RANKS:,}, one a rank")
     found = np.empty((len(rows), len(rows)))
-    for number, row in enumerate(rows):
+    for place, row in enumerate(rows):
         if len(row) != len(rows):
             reason = f"has {len(row)} numbers, and there are {len(rows)} rows; give a square"
-            raise refuse(origin, f"row {number + 1}", reason)
-        found[number] = [_number(told, origin, number, column) for column, told in enumerate(row)]
+            raise refuse(origin, f"row {place + 1}", reason)
+        found[place] = [_number(told, origin, place, column) for column, told in enumerate(row)]
     if not (found * ~np.eye(len(rows), dtype=np.bool_)).any():
         raise refuse(origin, "", "nobody sends anybody else anything; give some bytes above 0")
     return found
@@ -76,10 +77,14 @@ def _csv_rows(path: Path) -> list[Sequence[object]]:
     return [line.split(",") for line in lines if line.strip()]
 
 
+def _float(told: object) -> float:
+    return float(told) if isinstance(told, int | float) else math.nan
+
+
 def _number(told: object, origin: str, row: int, column: int) -> float:
     """What one place says."""
     try:
-        value = float(told) if isinstance(told, int | float | str) else math.nan
+        value = number(told) if isinstance(told, str) else _float(told)
     except (ValueError, OverflowError):
         value = math.nan
     if not (value >= 0 and math.isfinite(value)) or isinstance(told, bool):

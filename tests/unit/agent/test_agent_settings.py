@@ -61,6 +61,7 @@ def test_missing_settings_are_named_with_both_ways_to_give_them() -> None:
         ({"tls_cert": "c.pem"}, "--tls-cert and --tls-key belong together"),
         ({"tls_cert": "c.pem", "tls_key": "k.pem"}, "--tls-cert needs --tls-ca"),
         ({"keepalive_seconds": "soon"}, "--keepalive-seconds"),
+        ({"table_size": "1_000"}, "--table-size (HEDDLE_AGENT_TABLE_SIZE): write the number with"),
         ({"log_level": "loud"}, "--log-level"),
     ],
 )

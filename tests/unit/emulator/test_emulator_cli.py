@@ -52,6 +52,8 @@ def test_options_reach_the_builder(tmp_path: Path) -> None:
         "topology nowhere",
         "topology clos --leaves 4",
         "topology clos --leaves x --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
+        "topology clos --leaves 1_0 --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
+        "topology clos --leaves ٣ --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
         "topology clos --leaves 0 --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
         "topology clos --leaves 1 --spines 2 --nics-per-leaf 4 --out {dir}/none/f.json",
         "topology random-regular --switches 3 --degree 3 --nics-per-switch 1 --out {dir}/f.json",

@@ -115,6 +115,8 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "gbps a word": (HEADER + "f,a,b,fast,j,\n", "line 2: gbps is 'fast'; give a finite number"),
     "gbps empty": (HEADER + "f,a,b,,j,\n", "line 2: gbps is ''; give a finite number"),
     "gbps NaN": (HEADER + "f,a,b,nan,j,\n", "line 2: gbps is 'nan'; give a finite number"),
+    "gbps 1_000": (HEADER + "f,a,b,1_000,j,\n", "line 2: gbps is '1_000'; give a finite number"),
+    "gbps 3 in Arabic": (HEADER + "f,a,b,٣,j,\n", "line 2: gbps is '٣'; give a finite number"),
     "gbps infinite": (HEADER + "f,a,b,inf,j,\n", "line 2: gbps is 'inf'"),
     "gbps negative": (HEADER + "f,a,b,-1,j,\n", "line 2: gbps is '-1'"),
     "gbps zero": (HEADER + "f,a,b,0,j,\n", "line 2: gbps is '0'"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,18 @@ def _written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "jobs.yaml"
     path.write_text(text)
     return path
+
+
+def _laughs(one: str, next_: str) -> str:
+    """Nine lines, each of nine aliases to the line before: a billion once written out."""
+    lines = [f"- &a {one}"]
+    for before, name in pairwise("abcdefghi"):
+        lines.append(f"- &{name} {next_.format(','.join([f'*{before}'] * 9))}")
+    return "\n".join(lines) + "\n"
+
+
+LAUGHS = _laughs("[x, x, x, x, x, x, x, x, x]", "[{}]")
+MERGES = _laughs("{k: 1, l: 2}", "{{<<: [{}], j: 1}}")
 
 
 def test_every_field(tmp_path: Path) -> None:
@@ -103,7 +116,19 @@ def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
         (ONE + "---\n" + ONE, "line 4: a second document starts here"),
         ("- 7\n", "jobs[0]: is 7; give a mapping"),
         (ONE + "  gpu_per_host: 8\n", "job 'a' (line 1): unknown key 'gpu_per_host'; did you mean"),
-        (ONE + "  priority: .nan\n", "priority is nan; give a finite number above 0"),
+        (ONE + "  priority: .nan\n", "priority is '.nan'; give a finite number above 0"),
+        (ONE + "  priority: 1_000\n", "priority is '1_000'; give a finite number above 0"),
+        (ONE + "  priority: !!float 1_000\n", "'1_000' is no number: write it with the digits"),
+        (ONE + "  qps: 1_0\n", "qps is '1_0'; give an integer, 1 or more"),
+        (ONE + "  qps: !!int 1_0\n", "'1_0' is no integer: write it with the digits 0 to 9"),
+        (ONE + "  qps: 010\n", "qps is '010'; give an integer, 1 or more"),
+        (ONE + "  qps: 1:30\n", "qps is '1:30'; give an integer, 1 or more"),
+        (ONE + "  qps: ٣\n", "qps is '٣'; give an integer, 1 or more"),
+        (
+            ONE + "  collectives: [{operation: all_reduce, group: dp, bytes: ٣MiB}]\n",
+            "bytes is '٣MiB'; give the bytes one rank puts in",
+        ),
+        (ONE.replace("[h0, h1]", "'h[\u0660-\u0661]'"), "is no list of numbers; write [0-15]"),
         (ONE + "  priority: -1\n", "priority is -1; give a finite number above 0"),
         (ONE + "  qps: yes\n", "qps is True; give an integer, 1 or more"),
         (ONE + "  class: fast\n", "class is 'fast'; give one of bandwidth, latency"),
@@ -119,7 +144,7 @@ def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
         ),
         (
             ONE + "  collectives: [{operation: all_reduce, group: dp, bytes: .inf}]\n",
-            "collectives[0] (line 4): bytes is inf; give the bytes one rank puts in",
+            "collectives[0] (line 4): bytes is '.inf'; give the bytes one rank puts in",
         ),
         (ONE + "  collectives: [{operation: all_reduce, group: dp}]\n", "has no bytes"),
         (ONE + "  trace: gone.csv\n", "gone.csv: cannot be read: No such file"),
@@ -137,9 +162,15 @@ def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
         (ONE.replace("  gpus_per_host: 8\n", ""), "has no gpus_per_host; give an integer"),
         ("- job: !!python/object/apply:print [1]\n", "malformed YAML: could not determine a con"),
         ("- ? [a]\n  : b\n", "malformed YAML"),
-        ("- &a [*a]\n", "jobs[0]: is [[[[[[["),
+        ("- &a [*a]\n", "line 1: *a stands within itself; take it out"),
+        (LAUGHS, "more than 1,000,000 records and values, aliases written out; is it the right"),
+        (MERGES, "more than 1,000,000 records and values, aliases written out; is it the right"),
+        (
+            "- &a [[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]\n- [[[[[[[[[[[[[[*a]]]]]]]]]]]]]]\n",
+            "line 2: nest",
+        ),
         ("[" * 100_000, "nested more than 32 deep; is it the right file?"),
-        ("- a\n" * 1_100_000, "more than 1,000,000 records and values; is it the right file?"),
+        ("- a\n" * 1_100_000, "more than 1,000,000 records and values, aliases written out; is it"),
     ],
 )
 def test_what_is_no_list_of_jobs_is_refused(tmp_path: Path, text: str, told: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from heddle.text import number
 from heddle_controller.model.demand import MAX_PROBLEMS, Demands
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Bools, Floats, Ints
@@ -35,6 +36,8 @@ OPTIONAL = ("qps", "class")
 CLASSES = {"": int(TrafficClass.BANDWIDTH)} | {c.name.lower(): int(c) for c in TrafficClass}
 MOST_QPS = 1 << 14
 """As many as a pair of NICs has source ports."""
+_OF_NUMBERS = dict.fromkeys(map(ord, "0123456789+-.eE "))
+"""What numbers are written with; of these alone Python's own reading, which is fast, is ours."""
 LONGEST_COUNT = 9
 """Digits; more are not even converted, which would take time and fail on thousands."""
 
@@ -67,15 +70,15 @@ def load_demands(path: Path, *, qps: int | None = None) -> Demands:
 def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
     """Lines, none of them endless, and not endlessly many."""
     size = 0
-    for number in count(1):
+    for line_number in count(1):
         line = text.readline(LONGEST_LINE)
         size += len(line)
         if len(line) >= LONGEST_LINE:
             reason = f"the line is longer than {LONGEST_LINE} characters; is it the right file?"
-            raise refuse(str(path), f"line {number}", reason)
+            raise refuse(str(path), f"line {line_number}", reason)
         if size > CEILING:
             reason = f"the ceiling of {CEILING / MEBIBYTE:g} MiB is passed; split the file"
-            raise refuse(str(path), f"line {number}", reason)
+            raise refuse(str(path), f"line {line_number}", reason)
         if not line:
             return
         yield line
@@ -208,7 +211,8 @@ def _tell(chunk: _Chunk, problems: list[Problem], bad: Bools, name: str, cure: s
 def _rates(chunk: _Chunk, problems: list[Problem]) -> Floats:
     column = chunk.columns["gbps"]
     try:
-        rates = np.array([*map(float, column)])
+        plain = not "".join(column).translate(_OF_NUMBERS)
+        rates = np.array([*map(float if plain else number, column)])
     except ValueError:
         rates = np.array([*map(_float, column)])
     _tell(chunk, problems, ~sensible(rates), "gbps", CURE)
@@ -217,7 +221,7 @@ def _rates(chunk: _Chunk, problems: list[Problem]) -> Floats:
 
 def _float(text: str) -> float:
     try:
-        return float(text)
+        return number(text)
     except ValueError:
         return float("nan")
 

@@ -72,7 +72,7 @@ def _link_document(link: pb.Link) -> dict[str, Any]:
 
 def key_from_pb(key: str) -> LinkKey:
     """A link key: the number where it reads as one, as in most fabric files."""
-    short = len(key) <= LONGEST_NUMBER and key.isdecimal()
+    short = len(key) <= LONGEST_NUMBER and key.isascii() and key.isdecimal()
     return int(key) if short and str(int(key)) == key else key
 
 

@@ -104,7 +104,8 @@ def parse_address(url: str) -> Address:
     service = path.pop(0) if sentinel and path else ""
     database = query.get("db", [path[0] if path and kind != "unix" else "0"])[0]
     prefix = query.get("name", ["heddle"])[0]
-    if not database.isdecimal() or not _NAME.fullmatch(prefix) or sentinel != bool(service):
+    plain = database.isascii() and database.isdecimal()
+    if not plain or not _NAME.fullmatch(prefix) or sentinel != bool(service):
         raise ValueError(_forms())
     if cluster and int(database):
         msg = f"database {database}: a cluster has none but 0; keep stores apart by ?name="

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|h)")
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min|h)")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 CURE = "give a number and its unit, such as 10ms or 1.5s"
 

@@ -35,7 +35,7 @@ from heddle_controller.traffic.yaml_text import Record
 from heddle_emulator.drill.load.durations import CURE, seconds
 from heddle_emulator.drill.scenario import Bundle, CableName, Hop, Kind, Point, Step, Target
 
-_HOP = re.compile(r"hop (\d+) of (\S+)")
+_HOP = re.compile(r"hop ([0-9]+) of (\S+)")
 _BUNDLE = re.compile(r"(links|uplinks) of (\S+)")
 _CABLE = re.compile(r"(\S+) to (\S+?)(?: key (\S+))?")
 _KINDS = {kind.value: kind for kind in Kind}

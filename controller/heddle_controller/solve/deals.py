@@ -82,7 +82,8 @@ class Exchange:
         self._value: dict[int, float] = dict(enumerate((shares.ratio / flows.weight).tolist()))
         self._most: Floats = np.maximum(search.enough, 1.0)
         """Utilisation that exchanges may raise each arc to."""
-        self._ways: dict[int, list[_Way]] = {}
+        self._ways: dict[tuple[int, int, int], list[_Way]] = {}
+        """Candidate paths by what makes flows have the same: terminals and class."""
         self._ceilings: dict[int, float] = {}
         self._chunks: dict[int, list[int]] = {}
         for chunk, flow in enumerate(search.assignment.flow):
@@ -172,12 +173,15 @@ class Exchange:
 
     def _ways_of(self, flow: int) -> list[_Way]:
         """Candidate paths of a flow, those of the highest level first."""
-        paths = self._search.chains.paths(flow)
-        found = self._ways.get(id(paths))
+        flows, terminal = self._assignment.flows, self._assignment.network.terminal
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        key = (*ends, int(flows.traffic_class[flow]))
+        found = self._ways.get(key)
         if found is None:
+            paths = self._search.chains.paths(flow)
             level = self._level[paths].min(axis=1, initial=inf)
             trimmed = [self._search.chains.trimmed(path) for path in paths]
-            found = self._ways[id(paths)] = [
+            found = self._ways[key] = [
                 _Way(float(level[row]), trimmed[row], frozenset(trimmed[row].tolist()))
                 for row in np.argsort(-level, kind="stable").tolist()
             ]

@@ -1,0 +1,74 @@
+"""Plans of small cases of every kind beside what is known of them exactly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import solve
+from heddle_emulator.topology import clos
+from tests.support.against import soundness
+from tests.support.depth import fresh_seeds
+from tests.support.drawn import KINDS, drawn
+from tests.unit.solve.solve_flows import permutations
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.deep
+def test_plans_are_valid_and_what_they_say_is_true() -> None:
+    """Each passes verification, leaves out only what no way exists for, and no bound is too high.
+
+    Neither that of the whole nor any tier's is above the exact optimum of whole QPs.
+    """
+    for seed in fresh_seeds(2 * len(KINDS)):
+        case = drawn(seed)
+        assert not [*soundness(case, solve(case.fabric, case.flows))], case
+
+
+@pytest.mark.deep
+def test_crowded_flows_of_both_classes_stay_on_their_paths() -> None:
+    """Permutations of a full two-tier fabric, some of class latency, some of priority."""
+    for seed in fresh_seeds(20):
+        random = Random(seed)
+        fabric = clos(
+            leaves=random.randint(3, 8),
+            spines=random.randint(2, 4),
+            nics_per_leaf=random.randint(2, 6),
+        )
+        flows = permutations(fabric, random, random.randint(1, 3), random.choice([4, 8, 16]))
+        share = random.choice([0.1, 0.3, 0.5, 1.0])
+        latency = [int(random.random() < share) for _ in flows.ids]
+        flows = replace(flows, traffic_class=np.array(latency, dtype=np.int64))
+        flows.weight[:] = [random.choice([1.0, 1.0, 5.0]) for _ in flows.ids]
+        verify_plan(solve(fabric, flows))
+
+
+@pytest.mark.deep
+def test_plans_do_not_depend_on_the_process() -> None:
+    """Two processes that hash strings differently make the same plans, to the last bit."""
+    seeds = [str(seed) for seed in fresh_seeds(len(KINDS))]
+    first, second = (digests(seeds, hashing) for hashing in ("1", "2"))
+    assert len(first) == len(seeds)
+    assert first == second
+
+
+def digests(seeds: list[str], hashing: str) -> list[str]:
+    """What a process of its own makes of some seeds; ``hashing`` is how it hashes strings."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.digests", *seeds],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": hashing},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()

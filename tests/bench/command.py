@@ -35,6 +35,7 @@ from tests.bench.hashing import measure as hashing
 from tests.bench.health import measure as health
 from tests.bench.healthy import measure as healthy
 from tests.bench.loading import measure as loading
+from tests.bench.many_jobs import measure as many_jobs
 from tests.bench.opensm import OpensmError
 from tests.bench.published import measure as published
 from tests.bench.push import measure as push
@@ -58,6 +59,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "arrival": arrival,
     "growth": growth,
     "loading": loading,
+    "many-jobs": many_jobs,
     "health": health,
     "push": push,
     "event": event,

@@ -16,8 +16,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.order import stable_order
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import PhaseTable, phase_tables
@@ -77,9 +78,13 @@ class Assignment:
             )
         keep = linear[owner]
         np.add.at(self.load, arcs[keep], gbps[keep])
-        for job, table in self._tables.items():
-            rows = ~keep & (self.flows.job[flow][owner] == job)
-            phases = self.flows.phase[flow][owner[rows]]
+        rest = np.flatnonzero(~keep)
+        rest = rest[stable_order(self.flows.job[flow[owner[rest]]])]
+        used = flow[owner[rest]]
+        first = np.flatnonzero(np.diff(self.flows.job[used], prepend=NONE))
+        for low, high in pairwise([*first.tolist(), len(rest)]):
+            rows, phases = rest[low:high], self.flows.phase[used[low:high]]
+            table = self._tables[int(self.flows.job[used[low]])]
             table.load(arcs[rows], phases, gbps[rows], self.load)
 
     def extend(self, flows: Flows) -> None:

@@ -7,6 +7,8 @@ stands for all others and stays zero.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints
@@ -74,8 +76,13 @@ class PhaseTable:
 
 def phase_tables(flows: Flows) -> dict[int, PhaseTable]:
     """An empty table for each job that has flows in more than one phase, by job row."""
-    pairs = _job_phases(flows)
-    return {job: PhaseTable(pairs[1, pairs[0] == job]) for job in phased_jobs(flows).tolist()}
+    jobs, phases = _job_phases(flows)
+    first = np.flatnonzero(np.diff(jobs, prepend=-1))
+    return {
+        int(jobs[low]): PhaseTable(phases[low:high])
+        for low, high in pairwise([*first.tolist(), len(jobs)])
+        if high - low > 1
+    }
 
 
 def may_follow(known: int, flows: Flows) -> bool:

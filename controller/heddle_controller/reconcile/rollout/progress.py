@@ -48,14 +48,16 @@ def job_progress(
     blocked, pair = _flows_of(ledger, due.blocked)
     held_up = np.bincount(flows.job[blocked], minlength=jobs)
     going = np.bincount(flows.job[_flows_of(ledger, due.pending)[0]], minlength=jobs)
+    first_lost = _first_of(flows.job[lost], jobs)
+    first_blocked = _first_of(flows.job[blocked], jobs)
     progress = {}
     for job, name in enumerate(flows.job_names):
         reasons = []
         if unrouted[job]:
-            row = int(lost[flows.job[lost] == job][0])
+            row = int(lost[first_lost[job]])
             reasons.append(_some(int(unrouted[job]), f"{flows.ids[row]}: {plan.unrouted[row]}"))
         if held_up[job]:
-            first = int(pair[np.flatnonzero(flows.job[blocked] == job)[0]])
+            first = int(pair[first_blocked[job]])
             reason = _why(ledger, first, stuck, why_stuck)
             reasons.append(f"{_count(int(held_up[job]))} not on the planned path: {reason}")
         state = JobState.DEGRADED if reasons else JobState.PROGRAMMED
@@ -63,6 +65,13 @@ def job_progress(
             state = JobState.PLANNED
         progress[name] = JobProgress(state, "; ".join(reasons), int(total[job]), int(unrouted[job]))
     return progress
+
+
+def _first_of(column: Ints, count: int) -> Ints:
+    """Where each number below ``count`` first stands in a column, 0 where nowhere."""
+    found = np.zeros(count, dtype=np.int64)
+    found[column[::-1]] = np.arange(len(column) - 1, -1, -1)
+    return found
 
 
 def _flows_of(ledger: Ledger, pairs: Ints) -> tuple[Ints, Ints]:

@@ -38,7 +38,7 @@ from heddle_controller.importers.node_words import (
 from heddle_controller.importers.options import ImportOptions, check_words
 from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem, refuse
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import NUMBERS, Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.files.records import short
 
@@ -68,7 +68,9 @@ def import_node_link(
     kinds = _kinds(told, names.get("kind"), edges, request)
     if request.problems:
         raise InputError(origin, *request.problems[:MAX_PROBLEMS])
-    nodes = [_fields(node, names, node_id) for node, node_id in zip(told, ids, strict=True)]
+    nodes = [
+        _fields(node, names, node_id, mapping) for node, node_id in zip(told, ids, strict=True)
+    ]
     graph = document.get("graph")
     name = graph.get("name", "") if isinstance(graph, Mapping) else ""
     ours = {"graph": {"name": str(name)}, **_joined(nodes, kinds, edges)}
@@ -106,13 +108,17 @@ def _kinds(
     return kinds
 
 
-def _fields(node: Record, names: Mapping[str, str], node_id: str) -> dict[str, Any]:
+def _fields(
+    node: Record, names: Mapping[str, str], node_id: str, mapping: Mapping[str, str]
+) -> dict[str, Any]:
     """What else a node tells, in our words."""
     found = {ours: node.get(theirs) for ours, theirs in names.items()}
-    for number in ("rail", "plane", "table_size"):
+    for number in NUMBERS:
         value = found.get(number)
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             found[number] = int(value)
+    if "gpu" not in mapping and not isinstance(found.get("gpu"), int):
+        found.pop("gpu", None)  # the name of a model, most often
     if found.get("state") is not None:
         found["state"] = state_of(found["state"])
     return found | {"id": node_id}
@@ -140,9 +146,10 @@ def _joined(
     ours = []
     for row, (node, kind) in enumerate(zip(nodes, kinds, strict=True)):
         if kind != HOST:
-            ours.append(node | {"kind": kind})
+            # What other nodes call "gpu" is how many there are or of which model.
+            ours.append(node | {"kind": kind} | ({} if kind == "nic" else {"gpu": None}))
             continue
-        nic = {**node, "kind": "nic", "host": node["id"]}
+        nic = {**node, "kind": "nic", "host": node["id"], "gpu": None}
         names = [_nic(node["id"], n, ends[row]) for n in range(ends[row])] if ends[row] > 1 else []
         ours += [nic | {"id": name} for name in names or [node["id"]]]
     return {"nodes": ours, "edges": links}

@@ -19,6 +19,7 @@ NODE_FIELDS: dict[str, tuple[str, ...]] = {
     "host": ("host", "hostname", "server"),
     "address": ("address", "ip", "loopback"),
     "table_size": ("table_size",),
+    "gpu": ("gpu",),
     "state": ("state", "status"),
 }
 EDGE_FIELDS: dict[str, tuple[str, ...]] = {

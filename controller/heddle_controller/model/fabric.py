@@ -15,10 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from heddle_controller.model.names import natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,6 +33,14 @@ LinkKey = int | str
 
 NONE = -1
 """Row number that stands for "there is none"."""
+
+NUMBERS: tuple[Literal["rail", "plane", "table_size", "gpu"], ...] = (
+    "rail",
+    "plane",
+    "table_size",
+    "gpu",
+)
+"""Columns of ``Nodes`` with numbers that a node may leave out."""
 
 
 class NodeKind(IntEnum):
@@ -65,6 +76,8 @@ class Nodes:
     address: tuple[str, ...]
     table_size: Ints
     """Exact-match entries the switch holds; ``NONE`` is unlimited."""
+    gpu: Ints
+    """Which GPU of its host a NIC serves, from 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,14 +184,49 @@ class Structure:
 
     @cached_property
     def nics_of_host(self) -> dict[str, tuple[int, ...]]:
-        """NIC rows of each host, by rail and then by id."""
+        """NIC rows of each host in the order of its GPUs; hosts in the order that people count in.
+
+        A NIC that says which GPU it serves has that place. The others fill the places that
+        are left, by rail and then by id, in which ``mlx5_10`` comes after ``mlx5_9``.
+        """
         nodes = self.nodes
-        found: dict[str, list[int]] = {}
-        nics = [n for n in np.flatnonzero(nodes.host != NONE).tolist() if nodes.kind[n] == 0]
-        nics.sort(key=lambda n: (int(nodes.rail[n]), nodes.ids[n]))
-        for nic in nics:
-            found.setdefault(self.host_names[int(nodes.host[nic])], []).append(nic)
-        return {host: tuple(rows) for host, rows in found.items()}
+        nics = np.flatnonzero((nodes.host != NONE) & (nodes.kind == NodeKind.NIC))
+        told = zip(nics.tolist(), nodes.host[nics].tolist(), nodes.rail[nics].tolist(), strict=True)
+        found: dict[int, list[tuple[int, int]]] = {}
+        for nic, host, rail in told:
+            found.setdefault(host, []).append((rail, nic))
+        hosts = sorted(found, key=lambda host: natural(self.host_names[host]))
+        return {self.host_names[host]: self._by_gpu(found[host]) for host in hosts}
+
+    def _by_gpu(self, nics: list[tuple[int, int]]) -> tuple[int, ...]:
+        """Rows of NICs of one host, given with their rails, in the order of its GPUs."""
+        ids, gpu = self.nodes.ids, self.nodes.gpu
+        if len({rail for rail, _ in nics}) < len(nics):
+            nics = sorted(nics, key=lambda nic: (nic[0], natural(ids[nic[1]])))
+        rows = [row for _, row in sorted(nics, key=itemgetter(0))]
+        place = {int(gpu[row]): row for row in rows if gpu[row] != NONE}
+        others = iter([row for row in rows if gpu[row] == NONE])
+        return tuple(place[n] if n in place else next(others) for n in range(len(rows)))
+
+    @cached_property
+    def nic_line(self) -> Floats:
+        """Gbit/s of each NIC's links together, 0 for a switch; shape (nodes,)."""
+        tail, capacity = self._nic_arcs
+        return np.bincount(tail, capacity, minlength=len(self.nodes.ids)).astype(np.float64)
+
+    @cached_property
+    def nic_port(self) -> Floats:
+        """Gbit/s of each NIC's fastest link, 0 for a switch; shape (nodes,)."""
+        tail, capacity = self._nic_arcs
+        port: Floats = np.zeros(len(self.nodes.ids))
+        np.maximum.at(port, tail, capacity)
+        return port
+
+    @property
+    def _nic_arcs(self) -> tuple[Ints, Floats]:
+        """Tail and capacity of the arcs that leave NICs."""
+        out = self.nodes.kind[self.tail] == NodeKind.NIC
+        return self.tail[out], self.capacity[out]
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from heddle_controller.model.errors import InputError, Problem
-from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows, concatenate, no_flows
 from heddle_controller.model.job import Group, Job, Parallelism
 from heddle_controller.traffic.checks import host_problems, job_problems, shared_hosts
@@ -143,20 +143,15 @@ def _flows(job: Job, fabric: Fabric, kind: Group, source: Ints, destination: Int
 
 def _rates(fabric: Fabric, source: Ints, destination: Ints, qps: int) -> Floats:
     """Gbit/s of each flow of a phase: the lesser share of its two NICs' lines."""
-    line, port = _lines(fabric)
-    sent = np.bincount(source, minlength=len(line))[source]
-    received = np.bincount(destination, minlength=len(line))[destination]
-    share: Floats = np.minimum(line[source] / sent, line[destination] / received)
+    line, port = fabric.structure.nic_line, fabric.structure.nic_port
+    share: Floats = np.minimum(
+        line[source] / _times(source), line[destination] / _times(destination)
+    )
     fastest: Floats = qps * np.minimum(port[source], port[destination])
     return np.minimum(share, fastest)
 
 
-def _lines(fabric: Fabric) -> tuple[Floats, Floats]:
-    """Gbit/s of each node's links together, and of its fastest link."""
-    structure = fabric.structure
-    out: Bools = structure.nodes.kind[structure.tail] == NodeKind.NIC
-    tail, capacity = structure.tail[out], structure.capacity[out]
-    line = np.bincount(tail, capacity, minlength=fabric.node_count).astype(np.float64)
-    port: Floats = np.zeros(fabric.node_count)
-    np.maximum.at(port, tail, capacity)
-    return line, port
+def _times(nics: Ints) -> Ints:
+    """How often each element stands in an array."""
+    _, place, count = np.unique(nics, return_inverse=True, return_counts=True)
+    return count[place]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, placement_pb2
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+from heddle_controller.model.fabric import NONE, NUMBERS, Fabric, NodeKind, State
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.job import Algorithm, Group, Job, Operation
 
@@ -41,7 +41,7 @@ def _node(fabric: Fabric, row: int) -> fabric_pb2.Node:
         address=nodes.address[row],
         admin_state=_state(fabric.node_state[row]),
     )
-    for field in ("rail", "plane", "table_size"):
+    for field in NUMBERS:
         value = int(getattr(nodes, field)[row])
         if value != NONE:
             setattr(node, field, value)

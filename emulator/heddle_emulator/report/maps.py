@@ -8,13 +8,13 @@ is one for each NIC, and what they carry is nobody's choice.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.names import natural
 from heddle_emulator.report.evidence import Dead, HeatMap, Moment
 
 DIGITS = 4
@@ -99,16 +99,10 @@ def _ordered(fabric: Fabric, of_arc: Ints) -> tuple[tuple[str, ...], Ints]:
     """Ids in the order that people count in, and the place of each arc's among them."""
     ids = fabric.structure.nodes.ids
     present, inverse = np.unique(of_arc, return_inverse=True)
-    order = sorted(range(len(present)), key=lambda place: _natural(ids[int(present[place])]))
+    order = sorted(range(len(present)), key=lambda place: natural(ids[int(present[place])]))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     return tuple(ids[int(present[one])] for one in order), place[inverse]
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """So that l10 comes after l9."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _moment(

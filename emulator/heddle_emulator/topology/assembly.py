@@ -71,6 +71,7 @@ class Assembly:
             "plane": plane,
             "host": host,
             "table_size": sized,
+            "gpu": NONE,
         }.items():
             block = np.broadcast_to(np.asarray(values, dtype=np.int64), (count,))
             self._columns.setdefault(column, []).append(block)

@@ -70,6 +70,7 @@ class Node(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     TABLE_SIZE_FIELD_NUMBER: _builtins.int
     ADMIN_STATE_FIELD_NUMBER: _builtins.int
+    GPU_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Unique in the fabric."""
     kind: Global___NodeKind.ValueType
@@ -88,6 +89,10 @@ class Node(_message.Message):
     """Exact-match entries a switch can hold; unset is unlimited."""
     admin_state: _common_pb2.State.ValueType
     """Administrative state, switches only."""
+    gpu: _builtins.int
+    """Which GPU of its host a NIC serves, counted from 0; unset to go by rail and
+    then by id, in which numbers count as numbers.
+    """
     def __init__(
         self,
         *,
@@ -100,17 +105,22 @@ class Node(_message.Message):
         address: _builtins.str = ...,
         table_size: _builtins.int | None = ...,
         admin_state: _common_pb2.State.ValueType = ...,
+        gpu: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "plane", b"plane", "rail", b"rail", "table_size", b"table_size"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "gpu", b"gpu", "plane", b"plane", "rail", b"rail", "table_size", b"table_size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "address", b"address", "admin_state", b"admin_state", "host", b"host", "id", b"id", "kind", b"kind", "plane", b"plane", "rail", b"rail", "table_size", b"table_size", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "address", b"address", "admin_state", b"admin_state", "gpu", b"gpu", "host", b"host", "id", b"id", "kind", b"kind", "plane", b"plane", "rail", b"rail", "table_size", b"table_size", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gpu: _TypeAlias = _typing.Literal["gpu"]  # noqa: Y015
+    _WhichOneofArgType__gpu: _TypeAlias = _typing.Literal["_gpu", b"_gpu"]  # noqa: Y015
     _WhichOneofReturnType__plane: _TypeAlias = _typing.Literal["plane"]  # noqa: Y015
     _WhichOneofArgType__plane: _TypeAlias = _typing.Literal["_plane", b"_plane"]  # noqa: Y015
     _WhichOneofReturnType__rail: _TypeAlias = _typing.Literal["rail"]  # noqa: Y015
     _WhichOneofArgType__rail: _TypeAlias = _typing.Literal["_rail", b"_rail"]  # noqa: Y015
     _WhichOneofReturnType__table_size: _TypeAlias = _typing.Literal["table_size"]  # noqa: Y015
     _WhichOneofArgType__table_size: _TypeAlias = _typing.Literal["_table_size", b"_table_size"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu) -> _WhichOneofReturnType__gpu | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__plane) -> _WhichOneofReturnType__plane | None: ...
     @_typing.overload

@@ -233,7 +233,7 @@ class JobSpec(_message.Message):
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Host names in rank order: rank r is GPU r % gpus_per_host of host
         r / gpus_per_host, and GPU i of a host uses the host's i-th NIC (modulo the
-        NICs it has).
+        NICs it has): that whose gpu is i, else by rail and then by id, see Node.gpu.
         """
 
     @_builtins.property

@@ -10,7 +10,7 @@ import pytest
 from heddle_controller.importers import ImportOptions, load_fabric, parse_mapping
 from heddle_controller.importers.speeds import gbps_of
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import Fabric, NodeKind, State
+from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
 from heddle_controller.model.files.fabric_file import fabric_document
 from tests.unit.traffic.small_fabrics import clos
 
@@ -263,3 +263,22 @@ def test_what_is_no_speed(value: object) -> None:
     """Nothing but a finite speed above 0 gets through."""
     with pytest.raises(ValueError, match="is no speed"):
         gbps_of(value, "G")
+
+
+def test_a_gpu_of_a_nic_is_taken_and_of_others_is_not(tmp_path: Path) -> None:
+    """On a NIC a number says which GPU it serves; a model, or that of a host or switch, nothing."""
+    nodes: list[dict[str, Any]] = [
+        {"id": "a-1", "kind": "nic", "host": "a", "gpu": "1"},
+        {"id": "a-2", "kind": "nic", "host": "a", "gpu": 0},
+        {"id": "b", "kind": "nic", "host": "b", "gpu": "H100"},
+        {"id": "c", "kind": "server", "gpu": 8},
+        {"id": "s", "kind": "leaf", "gpu": 3},
+    ]
+    links = [{"source": n, "target": "s", "gbps": 400} for n in ("a-1", "a-2", "b", "c", "c")]
+    document = {"multigraph": True, "nodes": nodes, "links": links}
+    structure = _loaded(tmp_path, document).structure
+    assert [structure.nodes.ids[nic] for nic in structure.nics_of_host["a"]] == ["a-2", "a-1"]
+    assert int(structure.nodes.gpu[structure.index["b"]]) == NONE
+    assert len(structure.nics_of_host["c"]) == 2
+    with pytest.raises(InputError, match="gpu is 'H100'"):
+        _loaded(tmp_path, document, "gpu=gpu")

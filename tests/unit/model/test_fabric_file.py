@@ -40,6 +40,7 @@ def test_golden_fabric_is_read_field_by_field() -> None:
     assert fabric.structure.zone_names[nodes.zone[nic]] == "z1"
     assert fabric.structure.host_names[nodes.host[nic]] == "h1"
     assert (nodes.rail[nic], nodes.plane[index["core1"]]) == (0, 1)
+    assert (nodes.gpu[nic], nodes.gpu[index["h2n0"]], nodes.gpu[leaf]) == (0, NONE, NONE)
     assert (nodes.table_size[leaf], nodes.table_size[spine]) == (128, NONE)
     assert (nodes.address[nic], nodes.address[spine]) == ("10.0.1.1", "")
     assert fabric.node_state[spine] == State.DRAINED

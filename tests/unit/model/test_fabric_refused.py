@@ -55,6 +55,23 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "node without id": (without("nodes", 0, "id"), r"nodes\[0\]: has no id"),
     "empty id": (node(0, id=""), r"node '': id is empty"),
     "id a list": (node(0, id=["a"]), r"node \['a'\]: id is \['a'\]; give a string"),
+    "gpu of another NIC": (
+        lambda d: (
+            d["nodes"].append({"id": "h1n1", "kind": "nic", "host": "h1", "gpu": 0}),
+            d["edges"].append({"source": "h1n1", "target": "leaf1", "gbps": 400}),
+        ),
+        r"nic 'h1n1': serves gpu 0, as 'h1n0' does; give each its own",
+    ),
+    "gpu beyond the host": (
+        node(1, gpu=1),
+        r"nic 'h2n0': serves gpu 1, but host 'h2' has 1 NIC; number them 0 to 0",
+    ),
+    "gpu of no host": (without("nodes", 0, "host"), r"nic 'h1n0': serves gpu 0 of no host; name"),
+    "gpu of a switch": (
+        added("nodes", id="leaf9", kind="leaf", gpu=0),
+        r"node 'leaf9': has a gpu, but is no nic; drop it",
+    ),
+    "gpu no integer": (node(0, gpu="a"), r"node 'h1n0': gpu is 'a'; give an integer, 0 or more"),
     "unknown kind": (node(0, kind="router"), r"node 'h1n0': unknown kind 'router'; use one of nic"),
     "kind a list": (node(0, kind=["nic"]), r"node 'h1n0': unknown kind \['nic'\]"),
     "no kind": (without("nodes", 0, "kind"), r"node 'h1n0': has no kind"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Floats, State
-from heddle_emulator.report.maps import Snapshot, _natural, heat_maps
+from heddle_emulator.report.maps import Snapshot, heat_maps
 from heddle_emulator.topology.clos import clos, three_tier
 from heddle_emulator.topology.flat import random_regular
 
@@ -29,12 +29,6 @@ def test_a_cable_stands_where_its_ends_say_in_both_directions() -> None:
     assert up.moments[0].values[2][10] == 0.75
     assert down.moments[0].values[0][1] == 1.5
     assert sum(value or 0 for line in up.moments[0].values for value in line) == 0.75
-
-
-def test_names_are_in_the_order_that_people_count_in() -> None:
-    """l10 comes after l9, whatever the file's order."""
-    names = ["l10", "l9", "a-l2", "l1"]
-    assert sorted(names, key=_natural) == ["a-l2", "l1", "l9", "l10"]
 
 
 def test_a_cable_that_is_down_is_dead_at_that_moment_only() -> None:

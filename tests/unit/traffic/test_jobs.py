@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.fabric_file import parse_fabric
@@ -17,6 +21,7 @@ from heddle_controller.model.job import (
     Parallelism,
 )
 from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
+from tests.support.depth import examples
 from tests.unit.traffic.small_fabrics import clos, star
 
 ALL_TO_ALL = Collective(Operation.ALL_TO_ALL, Group.WORLD, 1 << 20)
@@ -203,3 +208,47 @@ def test_two_jobs_on_a_host_and_other_faults_are_told_together() -> None:
     assert told[0].startswith("job 'k', host 'h1': is in use by job 'j'; give each job hosts")
     assert told[1].startswith("job 'j': this name is used twice")
     assert told[2].startswith("job 'k', host 'h9': is not in the fabric")
+
+
+def test_a_job_costs_what_the_job_has() -> None:
+    """On a fabric forty times as large the same job asks for no more memory to be expanded.
+
+    What is derived of the fabric once, for all jobs, is derived before.
+    """
+    job = replace(_job(2, 4), parallelism=Parallelism(tp=2, pp=2, dp=2))
+    most = {}
+    for hosts in (16, 640):
+        fabric = clos(hosts, 4)
+        flows_of_job(job, fabric)
+        tracemalloc.start()
+        flows_of_job(job, fabric)
+        most[hosts] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert most[640] < most[16] + 1024, most
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=examples(20))
+@pytest.mark.deep
+def test_ranks_follow_the_numbers_of_nics(seed: int) -> None:
+    """However NICs are named and listed, rank r of a ring talks from NIC number r of its host."""
+    random = Random(seed)
+    gpus, prefix = random.randint(1, 24), random.choice(["mlx5_", "n", "eth1-", "h9n", ""])
+    hosts = [f"h{n}" for n in random.sample(range(200), random.randint(2, 12))]
+    nodes: list[dict[str, object]] = [
+        {"id": f"{host}/{prefix}{nic}", "kind": "nic", "host": host}
+        for host in hosts
+        for nic in range(gpus)
+    ]
+    random.shuffle(nodes)
+    edges = [{"source": node["id"], "target": "s", "gbps": 400} for node in nodes]
+    fabric = parse_fabric(
+        {"nodes": [{"id": "s", "kind": "leaf"}, *nodes], "edges": edges}, "a test"
+    )
+    flows = flows_of_job(Job("j", tuple(hosts), gpus, Parallelism(dp=len(hosts), tp=gpus)), fabric)
+    expected = {
+        f"j/dp/{one}/{prefix}{nic}->{other}/{prefix}{nic}"
+        for one, other in zip(hosts, [*hosts[1:], hosts[0]], strict=True)
+        for nic in range(gpus)
+    }
+    assert set(flows.ids) == expected, f"seed {seed}"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from heddle_controller.model.errors import Problem
-from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
+from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, Structure
 
 NAMES_TOLD = 3
 
@@ -36,7 +36,33 @@ def graph_problems(structure: Structure) -> list[Problem]:
         )
         for row in np.flatnonzero(pairs).tolist()
     ]
+    found += _gpu_problems(structure, nic)
     return found or _separate(structure, nic)
+
+
+def _gpu_problems(structure: Structure, nic: Bools) -> list[Problem]:
+    """NICs whose GPU another NIC of their host serves, or which their host cannot have."""
+    nodes = structure.nodes
+    told = nodes.gpu != NONE
+    found = [
+        Problem(f"node {nodes.ids[row]!r}", "has a gpu, but is no nic; drop it")
+        for row in np.flatnonzero(told & ~nic).tolist()
+    ]
+    nics = np.bincount(nodes.host[nic & (nodes.host != NONE)])
+    served: dict[tuple[int, int], int] = {}
+    for row in np.flatnonzero(told & nic).tolist():
+        host, gpu = int(nodes.host[row]), int(nodes.gpu[row])
+        label = f"nic {nodes.ids[row]!r}"
+        if host == NONE:
+            found.append(Problem(label, f"serves gpu {gpu} of no host; name its host"))
+        elif served.setdefault((host, gpu), row) != row:
+            other = nodes.ids[served[host, gpu]]
+            found.append(Problem(label, f"serves gpu {gpu}, as {other!r} does; give each its own"))
+        elif gpu >= nics[host]:
+            name, count = structure.host_names[host], int(nics[host])
+            reason = f"serves gpu {gpu}, but host {name!r} has {_count(count, 'NIC')}"
+            found.append(Problem(label, f"{reason}; number them 0 to {count - 1}"))
+    return found
 
 
 def components(count: int, a: Ints, b: Ints) -> Ints:

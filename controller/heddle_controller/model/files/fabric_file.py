@@ -18,6 +18,7 @@ from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import (
     NONE,
+    NUMBERS,
     Fabric,
     Ints,
     LinkKey,
@@ -126,6 +127,7 @@ def _nodes(
         host=host,
         address=tuple(table.strings("address") if kept else table.addresses("address")),
         table_size=table.integers("table_size"),
+        gpu=table.integers("gpu"),
     )
     states = table.choices("state", _STATES, "up")
     table.finish()
@@ -229,13 +231,13 @@ def _node_records(fabric: Fabric) -> list[dict[str, Any]]:
         "host": [structure.host_names[h] if h != NONE else "" for h in nodes.host.tolist()],
         "address": list(nodes.address),
     }
-    for name in ("rail", "plane", "table_size"):
+    for name in NUMBERS:
         columns[name] = ["" if v == NONE else v for v in getattr(nodes, name).tolist()]
     columns["state"] = _state_names(fabric.node_state)
-    for name, column in columns.items():
+    for field, column in columns.items():
         for record, value in zip(records, column, strict=True):
             if value != "":
-                record[name] = value
+                record[field] = value
     return records
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
-from heddle_controller.model.fabric import NONE, Fabric, LinkKey, NodeKind, State
+from heddle_controller.model.fabric import NONE, NUMBERS, Fabric, LinkKey, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.reconcile.records import (
     FabricRecord,
@@ -52,7 +52,7 @@ def _node_document(node: pb.Node) -> dict[str, Any]:
         "address": node.address,
         "state": _STATES.get(node.admin_state, node.admin_state),
     }
-    for name in ("rail", "plane", "table_size"):
+    for name in NUMBERS:
         if node.HasField(name):
             document[name] = getattr(node, name)
     return document
@@ -93,7 +93,7 @@ def node_to_pb(fabric: Fabric, row: int) -> pb.Node:
         message.zone = fabric.structure.zone_names[zone]
     if (host := int(nodes.host[row])) != NONE:
         message.host = fabric.structure.host_names[host]
-    for name in ("rail", "plane", "table_size"):
+    for name in NUMBERS:
         if (value := int(getattr(nodes, name)[row])) != NONE:
             setattr(message, name, value)
     if nodes.kind[row] != NodeKind.NIC:

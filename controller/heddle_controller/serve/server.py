@@ -31,6 +31,9 @@ from heddle_controller.serve.security.keys import Tls, credentials
 
 MAX_STREAMS = 10_000
 """Of one connection, before it is asked whose; one process may hold agents by the thousand."""
+MAX_WAITING = 1 << 20
+"""Calls that gRPC may hold until they are looked at. Beyond its own 1,000 it ends any of them with
+CANCELLED, whosever they are: one client's flood would end the calls of others."""
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
@@ -152,6 +155,8 @@ def _options(terms: ServerTerms) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.server.max_pending_requests", MAX_WAITING),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_WAITING),
         ("grpc.max_connection_age_ms", int(terms.connection_age * 1000)),
         ("grpc.max_connection_age_grace_ms", int(terms.connection_age_grace * 1000)),
     ]

@@ -35,7 +35,40 @@ class Method:
     def of(cls, path: str, handler: Handler) -> Method:
         """The method at ``/package.Service/Name``."""
         _, service, name = path.split("/", 2)
-        return cls(service, name, bool(handler.request_streaming or handler.response_streaming))
+        asks = handler.request_streaming and not isinstance(handler, Reading)
+        return cls(service, name, bool(asks or handler.response_streaming))
+
+
+@dataclass(frozen=True)
+class Reading(grpc.RpcMethodHandler):  # type: ignore[type-arg] # not subscriptable when run
+    """A handler that reads its one question itself.
+
+    gRPC reads a single question before anything of ours runs, so that a stranger could have as
+    much held and parsed as he likes. To gRPC this is a method with a stream of questions: nothing
+    beyond the stream's window is taken in until auth and limits have let the call pass.
+    """
+
+    stream_unary: Any
+    stream_stream: Any
+    request_deserializer: Any
+    response_serializer: Any
+    response_streaming: bool
+    request_streaming: bool = True
+    unary_unary: None = None
+    unary_stream: None = None
+
+
+def reading(handler: Handler) -> Callable[..., Handler]:
+    """How to make one that answers as the handler does."""
+    return _many_answers if handler.response_streaming else _one_answer
+
+
+def _one_answer(behaviour: Behaviour, parse: object, write: object) -> Handler:
+    return Reading(behaviour, None, parse, write, response_streaming=False)
+
+
+def _many_answers(behaviour: Behaviour, parse: object, write: object) -> Handler:
+    return Reading(None, behaviour, parse, write, response_streaming=True)
 
 
 class Around(aio.ServerInterceptor, abc.ABC):
@@ -82,6 +115,8 @@ class Around(aio.ServerInterceptor, abc.ABC):
 
 def kind_of(handler: Handler) -> tuple[Callable[..., Handler], Behaviour]:
     """How to make a handler of the same kind, and what this one runs."""
+    if isinstance(handler, Reading):
+        return reading(handler), handler.stream_stream or handler.stream_unary
     kinds: dict[tuple[bool, bool], tuple[Callable[..., Handler], Any]] = {
         (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
         (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),

@@ -1,31 +1,49 @@
-"""Bytes that are no message are refused like any other malformed request.
+"""Reads what clients say, once auth and limits have let the call pass, and no more than it may say.
 
-gRPC parses before the handlers run, and what fails there passes all interceptors
-by: it would end in UNKNOWN and a traceback in the log. So parsing only notes the
-failure, and the handler, inside the interceptors, raises it.
+gRPC would parse before the handlers run: bytes that are no message would pass all
+interceptors by, end in UNKNOWN and leave a traceback in the log, and a stranger could have
+megabytes parsed. So gRPC is given no parser, and calls with one question are turned into
+calls that read it themselves (``around.Reading``); all that is raised here is raised inside
+the other interceptors.
+
+How much a message may hold depends on the method: to parse takes the interpreter, and nobody
+else is answered meanwhile.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
 from heddle_controller.model.errors import refuse
-from heddle_controller.serve.interceptors.around import Behaviour, Context, Handler, kind_of
+from heddle_controller.serve.errors import exhausted
+from heddle_controller.serve.interceptors.around import (
+    Behaviour,
+    Context,
+    Handler,
+    kind_of,
+    reading,
+)
 
+MEBIBYTE = 1 << 20
+USUAL = MEBIBYTE
+"""Bytes that a message of a method may have that is not named below."""
+LARGE: Mapping[str, int | None] = {
+    "/heddle.v1.FabricService/PutFabric": None,
+    "/heddle.v1.DemandService/PutDemands": None,
+    "/heddle.v1.DemandService/ReportRates": None,
+    "/heddle.v1.AgentService/Session": 8 * MEBIBYTE,
+}
+"""Bytes that a message of others may have; None is as many as any message."""
 
-@dataclass(frozen=True, slots=True)
-class Unparsed:
-    """Stands for a message that could not be parsed."""
-
-    size: int
+Read = Callable[[bytes], object]
+Take = Callable[[AsyncIterator[bytes]], Awaitable[object]]
 
 
 class Parsing(aio.ServerInterceptor):
@@ -36,48 +54,59 @@ class Parsing(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """The handler with a parser that never raises; an unknown method has none."""
+        """The handler, made to read by itself; an unknown method has none."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None:
             return handler
+        read = _reader(handler_call_details.method, handler.request_deserializer)
         make, behaviour = kind_of(handler)
-        wrapped = _wrapped(behaviour, _checked_stream if handler.request_streaming else _checked)
-        return make(wrapped, _lenient(handler.request_deserializer), handler.response_serializer)
+        if handler.request_streaming:
+            fed = _fed(behaviour, partial(_many, read))
+        else:
+            make, fed = reading(handler), _fed(behaviour, partial(_one, read))
+        return make(fed, None, handler.response_serializer)
 
 
-def _lenient(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
-    def lenient(data: bytes) -> object:
+def _reader(path: str, parse: Read) -> Read:
+    most = LARGE.get(path, USUAL)
+
+    def read(data: bytes) -> object:
+        if most is not None and len(data) > most:
+            text = f"a message of {len(data)} bytes: this method takes {most} at most"
+            raise exhausted("MESSAGE_TOO_LARGE", text)
         try:
             return parse(data)
         except DecodeError:
-            return Unparsed(len(data))
+            text = f"{len(data)} bytes are not the message this method takes: see heddle.v1"
+            raise refuse("request", "", text) from None
 
-    return lenient
+    return read
 
 
-def _wrapped(behaviour: Behaviour, check: Callable[[Any], object]) -> Behaviour:
+def _fed(behaviour: Behaviour, take: Take) -> Behaviour:
+    """The behaviour, given what is read of what is said."""
     if inspect.isasyncgenfunction(behaviour):
 
-        async def generate(request: object, context: Context) -> AsyncIterator[object]:
-            async with aclosing(behaviour(check(request), context)) as out:
+        async def generate(said: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
+            async with aclosing(behaviour(await take(said), context)) as out:
                 async for response in out:
                     yield response
 
         return generate
 
-    async def run(request: object, context: Context) -> object:
-        return await behaviour(check(request), context)
+    async def run(said: AsyncIterator[bytes], context: Context) -> object:
+        return await behaviour(await take(said), context)
 
     return run
 
 
-def _checked(request: object) -> object:
-    if isinstance(request, Unparsed):
-        reason = f"{request.size} bytes are not the message this method takes: see heddle.v1"
-        raise refuse("request", "", reason)
-    return request
+async def _one(read: Read, said: AsyncIterator[bytes]) -> object:
+    """The one question, once it is there."""
+    async for data in said:
+        return read(data)
+    raise refuse("request", "", "no message came: send the one that this method takes")
 
 
-async def _checked_stream(requests: AsyncIterator[object]) -> AsyncIterator[object]:
-    async for request in requests:
-        yield _checked(request)
+async def _many(read: Read, said: AsyncIterator[bytes]) -> AsyncIterator[object]:
+    """Questions as they come."""
+    return (read(data) async for data in said)

@@ -1,0 +1,102 @@
+"""Floods of one client: of calls, and of bytes that nobody has let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from heddle.v1 import fabric_pb2, placement_pb2
+from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle_controller.serve.security.budget import Allowance
+from heddle_controller.serve.security.keys import Tls
+from tests.integration.certifying import Authority, Pair
+from tests.integration.controlling import Controller, controlling
+from tests.integration.serving import LOOPBACK, OPTIONS, reason, refusal, serving
+from tests.waiting import PATIENCE
+
+WATCHES = 1800
+"""Beyond what gRPC holds until it is looked at, if it is not told otherwise."""
+BIG = 48 << 20
+WATCH = fabric_pb2.WatchFabricRequest(name="fabrics/f1")
+LIST = fabric_pb2.ListFabricsRequest()
+
+
+def dial(port: int, ca: Path, pair: Pair | None = None) -> aio.Channel:
+    """A connection of one's own."""
+    plain = grpc.ssl_channel_credentials(ca.read_bytes())
+    alone = [*OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
+    return aio.secure_channel(f"localhost:{port}", pair.credentials() if pair else plain, alone)
+
+
+async def first(call: Any) -> str:
+    """How a stream begins: with an answer, or with a status and why."""
+    try:
+        await call.read()
+    except aio.AioRpcError as error:
+        return f"{error.code().name} {reason(error)}"
+    return "OK"
+
+
+async def test_what_is_too_much_is_refused_by_name(tmp_path: Path) -> None:
+    """Of thousands of streams at once each is served or told why not; others' calls all succeed."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    terms = replace(
+        LOOPBACK,
+        tls=Tls(server.cert, server.key, server.ca),
+        allowance=Allowance(calls_per_second=0, streams=8),
+    )
+    async with serving(tmp_path, terms) as s:
+        await s.put_fabric()
+        greedy = dial(s.api.port, authority.ca, authority.role("reader/r"))
+        modest = dial(s.api.port, authority.ca, authority.role("scheduler/s"))
+        many, few = FabricServiceStub(greedy), FabricServiceStub(modest)
+        await few.ListFabrics(LIST, timeout=PATIENCE)
+        calls = [many.WatchFabric(WATCH) for _ in range(WATCHES)]
+        flood = asyncio.gather(*map(first, calls))
+        while not flood.done():
+            await few.ListFabrics(LIST, timeout=PATIENCE)
+        said = Counter(await flood)
+        assert said == {"OK": 8, "RESOURCE_EXHAUSTED STREAM_LIMIT": WATCHES - 8}
+        await greedy.close()
+        await modest.close()
+
+
+async def test_strangers_are_refused_unread(tmp_path: Path) -> None:
+    """Of what a caller without a role sends no more is taken in than it takes to refuse him."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    (tmp_path / "tokens").touch(mode=0o600)
+    options = ("--tls-cert", server.cert, "--tls-key", server.key, "--tokens", tmp_path / "tokens")
+    async with controlling(tmp_path, *map(str, options)) as controller:
+        request = placement_pb2.SubmitJobRequest(parent="fabrics/f1", job_id="x" * BIG)
+        async with dial(controller.port, authority.ca) as channel:
+            jobs = PlacementServiceStub(channel)
+            before = peak_memory(controller)
+            for _ in range(4):
+                error = await refusal(jobs.SubmitJob(request, timeout=PATIENCE))
+                assert reason(error) == "NO_ROLE"
+        assert peak_memory(controller) - before < BIG
+
+
+async def test_a_question_is_no_larger_than_it_has_to_be(tmp_path: Path) -> None:
+    """A name of megabytes is refused by the size of the message; what comes after is served."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        request = placement_pb2.SubmitJobRequest(parent="fabrics/f1", job_id="x" * (2 << 20))
+        error = await refusal(s.jobs.SubmitJob(request, timeout=PATIENCE))
+        assert (error.code().name, reason(error)) == ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
+        assert (await s.fabrics.ListFabrics(LIST, timeout=PATIENCE)).fabrics
+
+
+def peak_memory(controller: Controller) -> int:
+    """The most bytes of memory that a process has had at once."""
+    status = Path(f"/proc/{controller.process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) << 10

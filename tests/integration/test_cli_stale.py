@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
+import grpc
+from grpc import aio
+
+from heddle.v1 import demand_pb2, fabric_pb2, placement_pb2, plan_pb2
+from heddle.v1.demand_pb2_grpc import DemandServiceStub
+from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator.topology import clos
-from tests.integration.controlling import controlling
+from tests.integration.controlling import Controller, controlling
+from tests.integration.serving import refusal
 from tests.redis_server import ALWAYS, RedisServer
 from tests.waiting import PATIENCE
 
@@ -40,3 +51,63 @@ async def test_answers_of_the_past_are_marked(tmp_path: Path) -> None:
                     pass
             done = await controller.does("fabric", "link", "l0,s0", "drained")
             assert (done.code, done.err) == (0, "")
+
+
+async def until_stale(controller: Controller) -> None:
+    """Wait until reads are answered from what was known last."""
+    async with asyncio.timeout(PATIENCE):
+        while "this is of" not in (await controller.does("fabric", "list")).err:
+            pass
+
+
+async def test_refusals_of_the_past_are_marked(tmp_path: Path) -> None:
+    """What is said not to exist may exist by now: every refusal says of when it is.
+
+    A write is judged by nothing, so what refuses it has no mark.
+    """
+    fabric = tmp_path / "pod.json"
+    save_fabric_file(clos(leaves=2, spines=2, nics_per_leaf=2, name="pod"), fabric)
+    with RedisServer(tmp_path / "redis", *ALWAYS) as redis:
+        async with controlling(tmp_path, "--store", redis.url) as controller:
+            assert (await controller.does("fabric", "import", fabric)).code == 0
+            redis.kill()
+            await until_stale(controller)
+            async with controller.channel() as channel:
+                fabrics, jobs = FabricServiceStub(channel), PlacementServiceStub(channel)
+                demands, plans = DemandServiceStub(channel), PlanServiceStub(channel)
+                gone, name = "fabrics/pod/jobs/gone", "fabrics/gone"
+                asked: dict[str, Awaitable[Any]] = {
+                    "fabric": fabrics.GetFabric(fabric_pb2.GetFabricRequest(name=name)),
+                    "job": jobs.GetJob(placement_pb2.GetJobRequest(name=gone)),
+                    "jobs": jobs.ListJobs(placement_pb2.ListJobsRequest(parent=name)),
+                    "watched": anext(
+                        aiter(jobs.WatchJobs(placement_pb2.WatchJobsRequest(parent=name)))
+                    ),
+                    "demands": demands.ListDemands(
+                        demand_pb2.ListDemandsRequest(name="fabrics/pod/demands/gone")
+                    ),
+                    "plan": plans.GetPlan(plan_pb2.GetPlanRequest(name="fabrics/pod/plan")),
+                    "route": plans.ExplainFlow(
+                        plan_pb2.ExplainFlowRequest(plan="fabrics/pod/plan", flow="gone")
+                    ),
+                }
+                errors = {what: await refusal(call) for what, call in asked.items()}
+                marks = {what: marks_of(error) for what, error in errors.items()}
+                assert {what: mark.get("heddle-stale") for what, mark in marks.items()} == (
+                    dict.fromkeys(asked, "true")
+                ), {what: error.code() for what, error in errors.items()}
+                assert all(float(mark["heddle-stale-seconds"]) > 0 for mark in marks.values())
+                delete = placement_pb2.DeleteJobRequest(name=gone, request_id="d1")
+                error = await refusal(jobs.DeleteJob(delete))
+                assert error.code() is grpc.StatusCode.UNAVAILABLE
+                assert "heddle-stale" not in marks_of(error)
+            shown = await controller.does("job", "show", "gone")
+            assert shown.code == 2
+            note, told = shown.err.splitlines()
+            assert note.startswith("note: the controller's store is away: this is of ")
+            assert "jobs/gone does not exist" in told
+
+
+def marks_of(error: aio.AioRpcError) -> dict[str, str]:
+    """What is told beside a refusal."""
+    return {key: str(value) for key, value in error.trailing_metadata() or ()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -162,17 +162,22 @@ class Client:
     def call(self, method: Asked[Answer], request: Any) -> Answer:  # noqa: ANN401 - what is asked
         """One answer to one question, or to a stream of questions.
 
-        Says so on standard error where the answer is not of now, once a command.
+        Says so on standard error where the answer, or the refusal, is not of now, once a command.
 
         Raises:
             Failure: the call ended in anything but an answer.
         """
         with calling(self.server, self._unreached):
-            answer, call = method.with_call(request, timeout=self.timeout, metadata=self.bearer)
-        self._tell_age(dict(call.trailing_metadata() or ()))
+            try:
+                answer, call = method.with_call(request, timeout=self.timeout, metadata=self.bearer)
+            except grpc.RpcError as error:
+                self._tell_age(error.trailing_metadata())
+                raise
+        self._tell_age(call.trailing_metadata())
         return answer
 
-    def _tell_age(self, marks: Mapping[str, str | bytes]) -> None:
+    def _tell_age(self, trailing: Iterable[Any] | None) -> None:
+        marks = dict(trailing or ())
         if marks.get(STALE) != "true" or self.told:
             return
         self.told.append(STALE)

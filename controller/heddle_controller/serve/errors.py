@@ -9,7 +9,8 @@ are cut to size here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -49,6 +50,14 @@ class Refusal(Exception):  # noqa: N818 - it refuses a call; that is no fault of
         self.message = message
         self.metadata = metadata or {}
         self.retry_seconds = retry_seconds
+
+
+class Told(NamedTuple):
+    """What gRPC takes for a status."""
+
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: tuple[tuple[str, str | bytes], ...]
 
 
 def failed_precondition(reason: str, message: str, **metadata: str) -> Refusal:
@@ -131,10 +140,17 @@ def refused(refusal: Refusal) -> status_pb2.Status:
     return _status(refusal.code, refusal.message, *details)
 
 
-def with_request(status: status_pb2.Status, request_id: str) -> grpc.Status:
-    """The status as gRPC takes it, naming the request so that its log lines can be found."""
+def with_request(
+    status: status_pb2.Status, request_id: str, marks: Iterable[tuple[str, str | bytes]] = ()
+) -> grpc.Status:
+    """The status as gRPC takes it, naming the request so that its log lines can be found.
+
+    ``marks`` is trailing metadata to send with it.
+    """
     status.details.append(_packed(error_details_pb2.RequestInfo(request_id=request_id)))
-    return rpc_status.to_status(status)
+    told = rpc_status.to_status(status)
+    trailing = (*(told.trailing_metadata or ()), *marks)
+    return cast("grpc.Status", Told(told.code, told.details, trailing))
 
 
 def _status(code: grpc.StatusCode, message: str, *details: Message) -> status_pb2.Status:

@@ -96,11 +96,11 @@ class ApiServer:
         self._server = aio.server(
             interceptors=[
                 Trace(),
-                Freshness(stale_for),
                 Metrics(meter),
                 auth,
                 Limits(Budget(terms.allowance)),
                 Errors(terms.unary_limit),
+                Freshness(stale_for),
                 Parsing(),
             ],
             options=_options(terms),

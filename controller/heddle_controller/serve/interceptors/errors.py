@@ -1,6 +1,6 @@
 """Whatever a handler raises becomes a status with details, and never a traceback.
 
-Innermost, so that metrics and trace outside see the status a client sees. Calls
+Within metrics and trace, so that they see the status a client sees. Calls
 with one answer get a deadline here when the client set none that is shorter: a
 call that hangs must not hold its memory for ever.
 """
@@ -45,7 +45,8 @@ class Errors(Around):
             raise
         except Exception as error:  # noqa: BLE001 - the outermost edge: nothing may pass
             status = status_of(error) or self._incident(error)
-            await context.abort_with_status(errors.with_request(status, current_request()))
+            known = context.trailing_metadata() or ()
+            await context.abort_with_status(errors.with_request(status, current_request(), known))
 
     def _incident(self, error: Exception) -> status_pb2.Status:
         """Log a fault of ours with its traceback; the status names only the incident."""

@@ -2,7 +2,8 @@
 
 Reads are then answered from what this replica knew last, as operators need to see
 something most of all when something is wrong; but not without being told. Writes are
-refused, so a call that was answered with this mark has changed nothing.
+refused, so a call that was answered with this mark has changed nothing. "There is no such
+job" is an answer too. Within ``Errors``, which makes the status: nothing can be added to it later.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.serve.interceptors.around import Around, Context, Method
 
 STALE = "heddle-stale"
@@ -34,8 +36,15 @@ class Freshness(Around):
         before = self._stale_for()
         try:
             yield
-        finally:
-            age = max(before, self._stale_for())
-            if age > 0:
-                known = tuple(context.trailing_metadata() or ())
-                context.set_trailing_metadata((*known, (STALE, "true"), (AGE, f"{age:.1f}")))
+        except Unavailable:
+            raise  # nothing was answered, neither from now nor from the past
+        except Exception:
+            self._mark(context, before)
+            raise
+        self._mark(context, before)
+
+    def _mark(self, context: Context, before: float) -> None:
+        age = max(before, self._stale_for())
+        if age > 0:
+            known = tuple(context.trailing_metadata() or ())
+            context.set_trailing_metadata((*known, (STALE, "true"), (AGE, f"{age:.1f}")))

@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from heddle_controller.reconcile.errors import Unavailable, Unusable
 from heddle_controller.store.codec.container import DamagedError
-from heddle_controller.store.embedded.lock import FileLock
-from heddle_controller.store.embedded.schema import open_database
+from heddle_controller.store.embedded.file import StoreFile
+from heddle_controller.store.embedded.schema import create_database, open_database
 
 Answer = TypeVar("Answer")
 Work = Callable[[sqlite3.Connection], Answer]
@@ -33,14 +33,21 @@ class Database:
     def __init__(self, path: Path) -> None:
         """Raises ``Unusable``; the text names the cure."""
         self.path = path
-        self._lock = FileLock(path)
+        self._file = StoreFile(path, create_database)
         try:
-            self._connection = open_database(path)
+            self._connection = open_database(self._file.path, path)
         except Unusable:
-            self._lock.release()
+            self._file.release()
+            raise
+        try:
+            self._file.lock_log()
+        except Unusable:
+            self._connection.close()
+            self._file.release()
             raise
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="heddle-store")
         self._open = True
+        self._lost = False
 
     async def run(
         self,
@@ -56,7 +63,8 @@ class Database:
         that is so, even if nobody waits any more.
 
         Raises:
-            Unavailable: the file cannot be read or written now, or is closed.
+            Unavailable: the file cannot be read or written now, or is closed, or is not what lies
+                at its path any more: then the transaction may have been made, in a lost file.
             Unusable: a record in it is damaged.
         """
         if not self._open:
@@ -70,6 +78,7 @@ class Database:
         after: Callable[[Answer], None] | None,
         lasting: bool,  # noqa: FBT001 - an executor passes no names
     ) -> Answer:
+        self._check()
         try:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
@@ -85,9 +94,21 @@ class Database:
             raise Unusable(
                 f"store {self.path}: a record is damaged ({error}); restore it from a backup"
             ) from error
+        self._check()
         if after is not None:
             after(answer)
         return answer
+
+    @property
+    def lost(self) -> bool:
+        """Whether the file was not what lies at its path, when it was last looked at."""
+        return self._lost
+
+    def _check(self) -> None:
+        trouble = self._file.trouble()
+        self._lost = bool(trouble)
+        if trouble:
+            raise Unavailable(f"store {self.path}: {trouble}")
 
     async def close(self) -> None:
         """Finish what was begun, then let go of the file; twice does nothing more."""
@@ -96,4 +117,4 @@ class Database:
         self._open = False
         await asyncio.to_thread(self._thread.shutdown)
         self._connection.close()
-        self._lock.release()
+        self._file.release()

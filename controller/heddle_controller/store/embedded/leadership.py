@@ -1,7 +1,8 @@
 """Leadership of an embedded store: one process has the file, so one leads at a time.
 
 The epoch grows with every acquisition all the same, and lives in the file: agents
-refuse what an earlier process of the same controller may still have under way.
+refuse what an earlier process of the same controller may still have under way. Whose
+file is gone leads no more: another may have begun with a copy of it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class LeadershipTable(Part):
             await turn.changed.wait_for(lambda: not turn.leader or turn.closed)
             if turn.closed:
                 raise Unavailable("the store is closed, the controller is stopping")
-            turn.leader = await self._read(lambda connection: _next(connection, holder, above))
+            # Not _read, which would take the turn again.
+            turn.leader = await self._shared.database.run(lambda c: _next(c, holder, above))
             return turn.leader
 
     async def leadership_lost(self, epoch: int) -> None:

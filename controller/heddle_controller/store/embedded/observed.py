@@ -49,7 +49,7 @@ class ObservedTables(Part):
             if answer[1]:
                 loop.call_soon_threadsafe(self._tell, fabric, False)
 
-        return (await self._shared.database.run(work, after, lasting=False))[1]
+        return (await self._run(self._shared.database.run(work, after, lasting=False)))[1]
 
     def _restate(
         self,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from heddle_controller.model.fabric import Structure
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
+from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.records import Programmed, Request
 from heddle_controller.store.changes import Changes
 from heddle_controller.store.codec.audit import Change
@@ -32,6 +33,12 @@ class Turn:
         self.changed = asyncio.Condition()
         self.leader = 0
         self.closed = False
+
+    async def lose(self) -> None:
+        """Nobody leads any more: the store is lost."""
+        async with self.changed:
+            self.leader = 0
+            self.changed.notify_all()
 
     async def end(self) -> None:
         """Wake every waiter: the store closes."""
@@ -69,7 +76,15 @@ class Part:
         self._shared = shared
 
     async def _read(self, work: Work[Answer]) -> Answer:
-        return await self._shared.database.run(work)
+        return await self._run(self._shared.database.run(work))
+
+    async def _run(self, running: Awaitable[Answer]) -> Answer:
+        try:
+            return await running
+        except Unavailable:
+            if self._shared.database.lost:
+                await self._shared.turn.lose()
+            raise
 
     async def _write(
         self,
@@ -92,7 +107,7 @@ class Part:
                 then(answer)
             loop.call_soon_threadsafe(self._tell, fabric, facts)
 
-        return await self._shared.database.run(work, after, lasting=lasting)
+        return await self._run(self._shared.database.run(work, after, lasting=lasting))
 
     def _note(self, connection: sqlite3.Connection, request: Request, change: Change) -> None:
         """Add to the audit trail, in the transaction of the change."""

@@ -133,10 +133,28 @@ ALTER TABLE plans ADD COLUMN base INTEGER REFERENCES plan_bases (id);
 """What brings a file to each number from the one before."""
 
 
-def open_database(path: Path) -> sqlite3.Connection:
-    """A connection to a sound file of this schema, made new where there is none.
+def create_database(path: Path) -> None:
+    """A new store in an empty file.
 
-    Commits are in the write-ahead log and on the disk when they return.
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            _create(connection)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise OSError(0, str(error)) from error
+
+
+def open_database(path: Path, told: Path) -> sqlite3.Connection:
+    """A connection to a sound file of this schema, brought up to it where it is of an older one.
+
+    ``told`` is how people know the path. Commits are in the write-ahead log and on the disk when
+    they return.
 
     Raises:
         Unusable: not a file of Heddle's, damaged, newer, or not writable.
@@ -144,16 +162,16 @@ def open_database(path: Path) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
-        raise Unusable(f"store {path}: {error}; give a path that can be written") from None
+        raise Unusable(f"store {told}: {error}; give a path that can be written") from None
     try:
-        _check(connection, path)
+        _check(connection, told)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         _create(connection)
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise Unusable(_cure(path, error)) from None
+        raise Unusable(_cure(told, error)) from None
     except Unusable:
         connection.close()
         raise

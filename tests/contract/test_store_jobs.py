@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from heddle_controller.reconcile.errors import (
     StaleIntent,
 )
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import JobRecord, JobState
+from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState, Request
 from tests.contract.store_worlds import StoreWorld
 from tests.unit.store.samples import clos, demands, job, plain
 
@@ -91,6 +92,24 @@ async def test_update_replaces_the_specification(fabric: Store) -> None:
     await fabric.submit_job("f1", job("j2", ("h0.0",)), checked_revision=1)
     with pytest.raises(FailedPrecondition):
         await fabric.submit_job("f1", job("j3", ("h0.1",)), checked_revision=1)
+
+
+async def test_an_update_to_what_it_is_changes_nothing(fabric: Store) -> None:
+    """The job is answered as it stands, with all that is known of it; also when asked twice."""
+    first = await fabric.submit_job("f1", job(), checked_revision=1)
+    epoch = await fabric.acquire_leadership("c1")
+    facts = JobFacts(first.etag, JobState.PROGRAMMED, "", 4, 0, 3, 5.0)
+    await fabric.record_jobs("f1", epoch=epoch, facts={"j1": facts})
+    before = await fabric.versions("f1")
+    for request in (Request(), Request("r1"), Request("r1")):
+        same = await fabric.update_job(
+            "f1", job(), checked_revision=1, etag=first.etag, request=request
+        )
+        assert same == replace(first, facts=facts)
+    assert (await fabric.versions("f1")).intent == before.intent
+    assert [record.entry.action for record in (await fabric.audit()).records][-1] == "submit_job"
+    with pytest.raises(Conflict):
+        await fabric.update_job("f1", job(), checked_revision=1, etag="old")
 
 
 async def test_refused_update_changes_nothing(fabric: Store) -> None:

@@ -179,6 +179,8 @@ class WorkStore(Protocol):
     ) -> JobRecord:
         """Replace a job's specification; it is ACCEPTED again, under a new etag.
 
+        With the specification that it has the job is answered as it stands, and nothing is written.
+
         Raises:
             NotFound: there is no such fabric or job.
             Conflict: the etag is another.

@@ -94,7 +94,8 @@ class PlacementServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateJob(self, request, context):
-        """Replaces the specification of a job.
+        """Replaces the specification of a job. With the one that it has nothing is
+        written: the job is answered as it stands.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,7 +109,10 @@ class PlacementServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Streams jobs and every change of them, the present ones first.
+        """Streams jobs, the present ones first, then each that changed. What is sent is
+        how a job stands, not each state it went through: where one state follows
+        another before it was sent, only the last is. A job that was deleted and
+        submitted again meanwhile comes as a job with another etag.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

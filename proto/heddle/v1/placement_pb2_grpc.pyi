@@ -42,11 +42,17 @@ class PlacementServiceStub:
     ListJobs: _grpc.UnaryUnaryMultiCallable[_placement_pb2.ListJobsRequest, _placement_pb2.ListJobsResponse]
     """Lists the jobs of a fabric by name."""
     UpdateJob: _grpc.UnaryUnaryMultiCallable[_placement_pb2.UpdateJobRequest, _placement_pb2.Job]
-    """Replaces the specification of a job."""
+    """Replaces the specification of a job. With the one that it has nothing is
+    written: the job is answered as it stands.
+    """
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_placement_pb2.DeleteJobRequest, _placement_pb2.DeleteJobResponse]
     """Ends a job and takes its routes away."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_placement_pb2.WatchJobsRequest, _placement_pb2.JobEvent]
-    """Streams jobs and every change of them, the present ones first."""
+    """Streams jobs, the present ones first, then each that changed. What is sent is
+    how a job stands, not each state it went through: where one state follows
+    another before it was sent, only the last is. A job that was deleted and
+    submitted again meanwhile comes as a job with another etag.
+    """
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -62,11 +68,17 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     ListJobs: _aio.UnaryUnaryMultiCallable[_placement_pb2.ListJobsRequest, _placement_pb2.ListJobsResponse]  # type: ignore[assignment]
     """Lists the jobs of a fabric by name."""
     UpdateJob: _aio.UnaryUnaryMultiCallable[_placement_pb2.UpdateJobRequest, _placement_pb2.Job]  # type: ignore[assignment]
-    """Replaces the specification of a job."""
+    """Replaces the specification of a job. With the one that it has nothing is
+    written: the job is answered as it stands.
+    """
     DeleteJob: _aio.UnaryUnaryMultiCallable[_placement_pb2.DeleteJobRequest, _placement_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Ends a job and takes its routes away."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_placement_pb2.WatchJobsRequest, _placement_pb2.JobEvent]  # type: ignore[assignment]
-    """Streams jobs and every change of them, the present ones first."""
+    """Streams jobs, the present ones first, then each that changed. What is sent is
+    how a job stands, not each state it went through: where one state follows
+    another before it was sent, only the last is. A job that was deleted and
+    submitted again meanwhile comes as a job with another etag.
+    """
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     """Takes job placements and tells how far their flows have come."""
@@ -103,7 +115,9 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _placement_pb2.UpdateJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_placement_pb2.Job, _abc.Awaitable[_placement_pb2.Job]]:
-        """Replaces the specification of a job."""
+        """Replaces the specification of a job. With the one that it has nothing is
+        written: the job is answered as it stands.
+        """
 
     @_abc_1.abstractmethod
     def DeleteJob(
@@ -119,6 +133,10 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _placement_pb2.WatchJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_placement_pb2.JobEvent], _abc.AsyncIterator[_placement_pb2.JobEvent]]:
-        """Streams jobs and every change of them, the present ones first."""
+        """Streams jobs, the present ones first, then each that changed. What is sent is
+        how a job stands, not each state it went through: where one state follows
+        another before it was sent, only the last is. A job that was deleted and
+        submitted again meanwhile comes as a job with another etag.
+        """
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

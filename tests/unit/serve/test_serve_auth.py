@@ -166,6 +166,21 @@ def test_agents_speak_for_their_own_switch() -> None:
     assert not Caller(Role.OPERATOR, "ann").may_speak_for("f1", "leaf/0 a")
 
 
+@pytest.mark.parametrize(
+    "second", ["reader/ann", "operator/bob", "agent/f1/leaf0", "operator/", "x"]
+)
+def test_a_certificate_says_one_role(second: str) -> None:
+    """With two nobody knows which counts: it is refused, whichever comes first."""
+    one, other = "spiffe://heddle/operator/ann", f"spiffe://heddle/{second}"
+    for uris in ([one, other], [other, one]):
+        call = Call("ipv4:10.0.0.9:1", certificate(*uris))
+        with pytest.raises(Refusal, match="says two roles") as caught:
+            Admission().caller(cast("Any", call))
+        assert caught.value.reason == "TWO_ROLES"
+    for harmless in ([one, one], [one, "spiffe://elsewhere/reader/x"], [one, "https://x.org"]):
+        assert Mapper().caller({"uri": harmless}).role is Role.OPERATOR
+
+
 def test_other_certificates_by_rules(tmp_path: Path) -> None:
     """By CN, OU and DNS name; the first rule that fits counts; a URI of ours comes before all."""
     path = tmp_path / "roles"

@@ -14,7 +14,8 @@ that fits counts:
     ou                           netops      operator
     dns                          leaf0.dc1   agent      f1  leaf0
 
-A certificate that says no role gives none: it is verified, and may do nothing.
+A certificate that says no role gives none: it is verified, and may do nothing. One with
+two URIs of the trust domain is refused, as SPIFFE asks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import unquote
 
+import grpc
+
 from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.serve import errors
 from heddle_controller.serve.security.caller import Caller, Role
 
 FIELDS = ("uri", "dns", "email", "cn", "ou")
@@ -36,6 +40,11 @@ _RULE_WORDS = 3
 _ATTRIBUTE = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)=((?:[^\\,+]|\\.)*)[,+]?", re.DOTALL)
 _ESCAPE = re.compile(r"((?:\\[0-9A-Fa-f]{2})+)|\\(.)", re.DOTALL)
 
+TWO_ROLES = errors.Refusal(
+    grpc.StatusCode.UNAUTHENTICATED,
+    "TWO_ROLES",
+    "the certificate says two roles: ask for one that says one",
+)
 Names = Mapping[str, Sequence[str]]
 """What a certificate says of its holder, by one of ``FIELDS``."""
 
@@ -65,7 +74,14 @@ class Mapper:
     rules: tuple[Rule, ...] = ()
 
     def caller(self, names: Names) -> Caller:
-        """The caller; ``NOBODY`` under the best name there is, where it has no role."""
+        """The caller; ``NOBODY`` under the best name there is, where it has no role.
+
+        Raises:
+            Refusal: it has two roles, and which of them counts would be anybody's guess.
+        """
+        prefix = f"spiffe://{self.trust_domain}/"
+        if len({uri for uri in names.get("uri", ()) if uri.startswith(prefix)}) > 1:
+            raise TWO_ROLES
         for uri in names.get("uri", ()):
             found = self._of_uri(uri)
             if found is not None:

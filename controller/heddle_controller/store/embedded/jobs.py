@@ -68,6 +68,8 @@ class JobTables(Part):
         def update(connection: sqlite3.Connection) -> JobRecord:
             check_revision(connection, fabric, checked_revision)
             old = _job_with(connection, fabric, job.name, etag)
+            if old.job == job:
+                return old
             return self._save(connection, fabric, job, old, request)
 
         print_ = fingerprint("update_job", fabric, job_json(job), etag)

@@ -22,7 +22,16 @@ from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState, R
 from heddle_controller.store.codec.audit import job_text
 from heddle_controller.store.codec.jobs import job_json, parse_facts, parse_record, record_json
 from heddle_controller.store.common.requests import fingerprint
-from heddle_controller.store.redis.change import ABSENT, INTENT, Ask, Change, drop, new_token, put
+from heddle_controller.store.redis.change import (
+    ABSENT,
+    INTENT,
+    NEITHER,
+    Ask,
+    Change,
+    drop,
+    new_token,
+    put,
+)
 from heddle_controller.store.redis.fabric import at_revision, known
 from heddle_controller.store.redis.part import NOBODY, Part, entry
 from heddle_controller.store.redis.view import View
@@ -63,11 +72,20 @@ class JobPart(Part):
         def decide(given: View | None) -> tuple[Change, JobRecord]:
             view, guard = at_revision(given, fabric, checked_revision)
             old = _job_with(view, job.name, etag)
+            if old.job == job:
+                return self._unchanged(view, old, guard), old
             change, record = self._save(view, job, old, request)
             return replace(change, guards=(guard, *change.guards)), record
 
         ask = Ask(request, fingerprint("update_job", fabric, job_json(job), etag))
         return await self._write(fabric, ask, decide, parse_record)
+
+    def _unchanged(self, view: View, record: JobRecord, guard: tuple[str, bytes]) -> Change:
+        """Nothing but the memory of the request: the specification is what is asked for."""
+        field = f"{JOB}/{record.job.name}"
+        guards = (guard, (field, view.raw(field)))
+        answer, now = record_json(record), self._shared.now()
+        return Change(view.name, NEITHER, guards=guards, answer=answer, time=now)
 
     def _save(
         self, view: View, job: Job, old: JobRecord | None, request: Request

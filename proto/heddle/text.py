@@ -6,6 +6,7 @@ Every program of Heddle stands on this distribution, so both rules stand here on
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -81,24 +82,34 @@ def _escaped(one: str) -> str:
 class _PlainNumber:
     """What a number on a command line is, beside what click's own type says of it."""
 
+    refuse: Callable[[str], Exception]
+
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ANN401 - click's
-        """The number. Fails as click does."""
+        """The number. Fails as click does where even Python takes it for none."""
+        taken = super().convert(value, param, ctx)  # type: ignore[misc] # of click's type
         if isinstance(value, str):
             whole = "integer" in self.name  # type: ignore[attr-defined] # of click's type
             try:
                 (integer if whole else number)(value)
             except ValueError as error:
-                self.fail(str(error), param, ctx)  # type: ignore[attr-defined] # of click's type
-        return super().convert(value, param, ctx)  # type: ignore[misc] # of click's type
+                raise type(self).refuse(f"{max(param.opts, key=len)}: {error}") from None
+        return taken
 
 
-def plain_numbers(command: Any) -> None:  # noqa: ANN401 - a click command; click is not ours to need
-    """Have all numbers of a click command, and of those below it, be plain ones."""
+def plain_numbers(
+    command: Any,  # noqa: ANN401 - a click command; click is not ours to need
+    refuse: Callable[[str], Exception],
+) -> None:
+    """Have all numbers of a click command, and of those below it, be plain ones.
+
+    ``refuse`` makes the error of a program of one line.
+    """
     for param in command.params:
         kind = type(param.type)
         if kind.__name__ in {"IntParamType", "FloatParamType", "IntRange", "FloatRange"}:
-            plain: Any = type(kind.__name__, (_PlainNumber, kind), {})
+            members = {"refuse": staticmethod(refuse)}
+            plain: Any = type(kind.__name__, (_PlainNumber, kind), members)
             known, param.type = param.type, plain.__new__(plain)
             vars(param.type).update(vars(known))
     for below in getattr(command, "commands", {}).values():
-        plain_numbers(below)
+        plain_numbers(below, refuse)

@@ -243,7 +243,7 @@ BAD: dict[str, tuple[list[str], dict[str, str | bytes], str]] = {
     ),
     "jobs": (["--jobs", "jobs.yaml"], {"jobs.yaml": "- job: j\n  hosts: [no]\n"}, "jobs.yaml: "),
     "nowhere to write": (["--out", "none/p.json"], {}, "none/p.json: cannot be written"),
-    "time limit": (["--time-limit", "nan"], {}, "--time-limit is nan; give seconds, 0 or more"),
+    "time limit": (["--time-limit", "nan"], {}, "--time-limit: 'nan' is no number"),
 }
 
 

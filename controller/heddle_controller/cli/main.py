@@ -11,7 +11,7 @@ from heddle_controller.cli.audit import audit
 from heddle_controller.cli.client import Client, Files
 from heddle_controller.cli.demand import demand
 from heddle_controller.cli.fabric import fabric
-from heddle_controller.cli.failure import EXIT_CODES, House
+from heddle_controller.cli.failure import EXIT_CODES, Failure, House
 from heddle_controller.cli.job import job
 from heddle_controller.cli.overlay import overlay
 from heddle_controller.cli.plan import plan
@@ -77,4 +77,4 @@ main.add_command(overlay)
 main.add_command(audit)
 main.add_command(token)
 
-plain_numbers(main)
+plain_numbers(main, Failure)

@@ -46,7 +46,7 @@ cli.add_command(nccl)
 cli.add_command(report)
 cli.add_command(topology)
 cli.add_command(traffic)
-plain_numbers(cli)
+plain_numbers(cli, click.ClickException)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ demo: setup  ## the main job end to end on this machine (DEMO_ARGS=--keep leaves
 test:  ## set up, lint, and run every test (PYTEST_ARGS='-k word' narrows)
 	@.ci/setup test
 	@$(MAKE) --no-print-directory lint
-	@$(PY) -m pytest tests --ignore=tests/bench -n auto $(PYTEST_ARGS)
+	@$(PY) -m pytest tests --ignore=tests/bench -n auto --dist worksteal $(PYTEST_ARGS)
 
 deep:  ## the tests that draw cases, with thousands of fresh ones each (PYTEST_ARGS='-k word' narrows)
 	@.ci/setup test

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.records import Request
-from heddle_controller.store.redis import RedisStore
+from heddle_controller.store.redis import RedisStore, open_redis
 from tests.unit.store.samples import job
 from tests.waiting import PATIENCE
 
 Answer = TypeVar("Answer")
+
+CALL_SECONDS = 30.0
+"""A server that answers at all answers in less, also where a machine has much else to do."""
+
+
+SHORT_LEASE = 1.0
+"""Where a lease has to run out, and who leads meanwhile is nothing to the test."""
+
+
+async def opened(url: str, **options: Any) -> RedisStore:
+    """A store that no pause of this machine takes the server or the lead from."""
+    return await open_redis(url, **{"timeout": CALL_SECONDS, "lease": PATIENCE, **options})
 
 
 async def acknowledged(write: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds. No measure of speed: less than a test may take, more than anything should."""
 
 

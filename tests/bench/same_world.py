@@ -104,6 +104,8 @@ class Both:
     case: Case
     fluid: Told
     packets: Told
+    ways: list[Ways]
+    """Of each flow, as the switches counted it."""
 
     @property
     def apart(self) -> tuple[float, float]:
@@ -159,7 +161,7 @@ def played(lab: Lab, case: Case, programs: Programs | None = None) -> Both:
         lab.set_link(row, up=True)
     if rows:
         wait_converged(lab, PATIENCE)
-    return Both(case, _reckoned(cut, flows, ways, case), packets)
+    return Both(case, _reckoned(cut, flows, ways, case), packets, ways)
 
 
 def _wait_cut(lab: Lab, cut: Fabric) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.store.embedded import open_embedded
-from heddle_controller.store.redis import open_redis
+from tests.redis_clients import opened
 from tests.redis_server import EVERY_SECOND, RedisServer
 
 
@@ -56,7 +56,7 @@ class RedisWorld:
 
     async def open(self) -> Store:
         """See ``StoreWorld``."""
-        return await open_redis(self.url, now=self._now)
+        return await opened(self.url, now=self._now)
 
 
 WORLDS = ("embedded", "redis")

@@ -11,9 +11,10 @@ import pytest
 from heddle_controller.reconcile.audit import verify
 from heddle_controller.reconcile.errors import StaleEpoch
 from heddle_controller.reconcile.records import PlanFacts, Request
-from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis import RedisStore
 from heddle_controller.store.redis.lane import Bounds
 from heddle_controller.store.redis.scripts import Keys
+from tests.redis_clients import opened
 from tests.redis_server import NEVER, RedisServer
 from tests.unit.store.samples import clos, demands, job, plan_of, program_of
 
@@ -31,9 +32,9 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 async def store(server: RedisServer) -> AsyncIterator[RedisStore]:
     """A store that keeps little."""
-    opened = await open_redis(server.url, bounds=BOUNDS)
-    yield opened
-    await opened.close()
+    small = await opened(server.url, bounds=BOUNDS)
+    yield small
+    await small.close()
 
 
 async def ask(store: RedisStore, *words: Any) -> Any:
@@ -87,7 +88,7 @@ async def test_a_refused_plan_goes_by_itself(store: RedisStore, server: RedisSer
     epoch = await store.acquire_leadership("c")
     await commit(store, epoch)
     before = await blobs(store)
-    other = await open_redis(server.url, bounds=BOUNDS)
+    other = await opened(server.url, bounds=BOUNDS)
     await store.release_leadership(epoch)
     await other.acquire_leadership("d")
     with pytest.raises(StaleEpoch):
@@ -118,7 +119,7 @@ async def test_memories_are_bounded(store: RedisStore) -> None:
 
 async def test_a_replica_that_slept_through_the_log(store: RedisStore, server: RedisServer) -> None:
     """Who missed more than the log has reads everything again, and hears of it."""
-    other = await open_redis(server.url, bounds=BOUNDS)
+    other = await opened(server.url, bounds=BOUNDS)
     await other.put_fabric("f1", clos(hosts=500))
     await store.versions("f1")
     changes = store.changes()

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis import RedisStore
 from heddle_controller.store.redis.relay import RedisRelay, open_relay
+from tests.redis_clients import SHORT_LEASE, opened
 from tests.redis_server import NEVER, RedisServer
 from tests.waiting import PATIENCE
 
@@ -20,10 +21,10 @@ TIMES = 60
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[tuple[RedisStore, RedisRelay]]:
+async def served(folder: Path) -> AsyncIterator[tuple[RedisStore, RedisRelay]]:
     """A store and a relay on a server of their own."""
     with RedisServer(folder, *NEVER) as server:
-        store = await open_redis(server.url)
+        store = await opened(server.url, lease=SHORT_LEASE)
         relay = open_relay(server.url, store.link)
         try:
             yield store, relay
@@ -56,7 +57,7 @@ async def test_it_ends(
 ) -> None:
     """A cancellation is never lost in the library, wherever it meets it; nor is the server."""
     chance = random.Random(1)
-    async with opened(tmp_path) as (store, relay):
+    async with served(tmp_path) as (store, relay):
         busy = asyncio.create_task(send(store, relay))
         for number in range(TIMES):
             task = asyncio.create_task(work(store, relay))
@@ -76,7 +77,7 @@ async def test_it_ends(
 
 async def test_who_is_cancelled_as_he_gives_the_lease_back_is_cancelled(tmp_path: Path) -> None:
     """At whichever step: the cancellation is not taken for that of the renewal."""
-    async with opened(tmp_path) as (store, _):
+    async with served(tmp_path) as (store, _):
         for steps in range(1, 8):
             epoch = await store.acquire_leadership("me")
 

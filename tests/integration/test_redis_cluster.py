@@ -11,10 +11,15 @@ import pytest
 
 from heddle_controller.reconcile.errors import StaleEpoch
 from heddle_controller.reconcile.records import JobFacts, JobState, PlanFacts, Request
-from heddle_controller.store.redis import open_redis
 from heddle_controller.store.redis.lane import Durability
 from heddle_controller.store.redis.relay import open_relay
-from tests.redis_clients import acknowledged, submitted, until_they_agree
+from tests.redis_clients import (
+    SHORT_LEASE,
+    acknowledged,
+    opened,
+    submitted,
+    until_they_agree,
+)
 from tests.redis_cluster import Cluster
 from tests.unit.store.samples import clos, demands, job, plan_of, program_of
 from tests.waiting import PATIENCE
@@ -31,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 async def test_all_that_a_store_does_is_done_in_a_cluster(cluster: Cluster) -> None:
     """Intent, plans, leases, notices and post: written by one controller, met by the other."""
-    one, other = await open_redis(cluster.url), await open_redis(cluster.url)
+    one, other = await opened(cluster.url), await opened(cluster.url)
     fabric, heard = clos(hosts=JOBS), asyncio.Event()
 
     async def listen() -> None:
@@ -84,8 +89,8 @@ async def test_a_master_that_dies_takes_nothing_acknowledged_with_it(
 ) -> None:
     """The replica takes over; both controllers find it by the nodes that are left."""
     durability = Durability(waits)
-    one = await open_redis(cluster.url, timeout=0.5, durability=durability)
-    other = await open_redis(cluster.url, timeout=0.5, durability=durability)
+    one = await opened(cluster.url, lease=SHORT_LEASE, durability=durability)
+    other = await opened(cluster.url, lease=SHORT_LEASE, durability=durability)
     await acknowledged(lambda: one.put_fabric("f1", clos(hosts=JOBS), request=Request("f")))
     epoch = await one.acquire_leadership("c1")
     names = [await submitted(one, number) for number in range(10)]
@@ -111,7 +116,7 @@ async def test_a_slot_that_moves_takes_the_store_along(cluster: Cluster) -> None
     """Writes go on, refused for a while at most, as all keys move to another master."""
     seed = 1
     chance = random.Random(seed)
-    one, other = await open_redis(cluster.url), await open_redis(cluster.url)
+    one, other = await opened(cluster.url), await opened(cluster.url)
     await one.put_fabric("f1", clos(hosts=JOBS))
     names = [await submitted(one, number) for number in range(10)]
 

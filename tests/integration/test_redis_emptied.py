@@ -12,7 +12,8 @@ import pytest
 from heddle_controller.reconcile.audit import verify
 from heddle_controller.reconcile.errors import PortError, Unavailable
 from heddle_controller.reconcile.records import Request
-from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis import RedisStore
+from tests.redis_clients import opened
 from tests.redis_server import NEVER, RedisServer
 from tests.unit.store.samples import clos, job
 from tests.waiting import PATIENCE
@@ -49,11 +50,11 @@ async def test_secrets_outlive_the_server(server: RedisServer) -> None:
 
     With one of its own, agents of its would take notices of all others for forged.
     """
-    one = await open_redis(server.url)
+    one = await opened(server.url)
     assert await one.secret("s", b"agreed") == b"agreed"
     await one.put_fabric("f1", clos())
     await emptied(server, one)
-    late = await open_redis(server.url)
+    late = await opened(server.url)
     assert await late.secret("s", b"another") == b"agreed"
     await late.close()
     await one.close()
@@ -61,7 +62,7 @@ async def test_secrets_outlive_the_server(server: RedisServer) -> None:
 
 async def test_form_outlives_the_server(server: RedisServer) -> None:
     """The mark that keeps older releases from a newer store's keys is there again."""
-    one = await open_redis(server.url)
+    one = await opened(server.url)
     await one.put_fabric("f1", clos())
     form = server.command("HGET", "{heddle}:meta", "form")
     assert form.startswith(b"$1")
@@ -75,7 +76,7 @@ async def test_requests_and_trail_outlive_the_server(server: RedisServer) -> Non
 
     As often as the server is emptied, and nothing of it twice.
     """
-    one, other = await open_redis(server.url), await open_redis(server.url)
+    one, other = await opened(server.url), await opened(server.url)
     await one.put_fabric("f1", clos())
     kept = await one.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
     await other.submit_job("f1", job("gone", ("h0.1",)), checked_revision=1)
@@ -95,7 +96,7 @@ async def test_requests_and_trail_outlive_the_server(server: RedisServer) -> Non
 
 async def test_emptied_in_the_middle(server: RedisServer) -> None:
     """Emptied again and again while it is written to, it has what was acknowledged, once each."""
-    one = await open_redis(server.url)
+    one = await opened(server.url)
     await one.put_fabric("f1", clos(hosts=20))
     names = []
     for number in range(20):

@@ -10,9 +10,15 @@ import pytest
 
 from heddle_controller.reconcile.errors import PortError, StaleEpoch
 from heddle_controller.reconcile.records import JobFacts, JobState, Request
-from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis import RedisStore
 from heddle_controller.store.redis.lane import Durability
-from tests.redis_clients import acknowledged, submitted, until_they_agree
+from tests.redis_clients import (
+    SHORT_LEASE,
+    acknowledged,
+    opened,
+    submitted,
+    until_they_agree,
+)
 from tests.redis_sentinels import Sentinels
 from tests.unit.store.samples import clos, job
 from tests.waiting import PATIENCE
@@ -38,8 +44,8 @@ async def test_failover_loses_nothing_acknowledged(sentinels: Sentinels, waits: 
     lacks is offered again by whoever wrote it.
     """
     durability = Durability(waits)
-    one = await open_redis(sentinels.url, timeout=0.5, durability=durability)
-    other = await open_redis(sentinels.url, timeout=0.5, durability=durability)
+    one = await opened(sentinels.url, lease=SHORT_LEASE, durability=durability)
+    other = await opened(sentinels.url, lease=SHORT_LEASE, durability=durability)
     await furnished(one)
     epoch = await one.acquire_leadership("c1")
     names = [await submitted(one, number) for number in range(20)]
@@ -66,7 +72,7 @@ async def test_failover_loses_nothing_acknowledged(sentinels: Sentinels, waits: 
 
 async def test_without_its_replica_nothing_is_acknowledged(sentinels: Sentinels) -> None:
     """Who wants a replica to have each write is refused while there is none, and may ask again."""
-    store = await open_redis(sentinels.url, timeout=0.5, durability=Durability(1))
+    store = await opened(sentinels.url, timeout=4.0, durability=Durability(1))
     await furnished(store)
     sentinels.replica.kill()
     with pytest.raises(PortError, match="0 of 1 replicas"):

@@ -21,13 +21,15 @@ from heddle_controller.reconcile.records import (
     PlanFacts,
     Request,
 )
-from heddle_controller.store.redis import RedisStore, open_redis
+from heddle_controller.store.redis import RedisStore
+from tests import redis_clients as clients
+from tests.redis_clients import acknowledged
 from tests.redis_server import ALWAYS, NEVER, RedisServer
 from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
 from tests.waiting import PATIENCE
 
-TIMEOUT = 1.0
-"""Seconds: longer than a machine that does much else stops a program in the middle of a call."""
+HANGS = 1.0
+"""Seconds until a server is taken to hang. One that runs may be, and is asked again."""
 
 
 @pytest.fixture
@@ -37,9 +39,9 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield running
 
 
-async def opened(server: RedisServer) -> RedisStore:
+async def opened(server: RedisServer, **options: float) -> RedisStore:
     """A replica's store."""
-    return await open_redis(server.url, timeout=TIMEOUT)
+    return await clients.opened(server.url, lease=clients.SHORT_LEASE, **options)
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -67,13 +69,13 @@ async def test_killed_server_has_all_it_acknowledged(server: RedisServer) -> Non
     """With appendfsync always a killed server loses no acknowledged write; the rest may be."""
     store = await opened(server)
     await store.put_fabric("f1", clos(hosts=200))
-    acknowledged: list[str] = []
+    told: list[str] = []
     begun = asyncio.Event()
 
     async def submit(number: int) -> None:
         wanted = job(f"j{number}", (f"h0.{number}",))
         await store.submit_job("f1", wanted, checked_revision=1)
-        acknowledged.append(wanted.name)
+        told.append(wanted.name)
         begun.set()
 
     tasks = [asyncio.create_task(submit(number)) for number in range(200)]
@@ -83,8 +85,8 @@ async def test_killed_server_has_all_it_acknowledged(server: RedisServer) -> Non
     server.start()
     fresh = await opened(server)
     stored = {record.job.name for record in await fresh.list_jobs("f1")}
-    assert stored >= set(acknowledged)
-    assert acknowledged
+    assert stored >= set(told)
+    assert told
     await store.close()
     await fresh.close()
 
@@ -115,8 +117,8 @@ async def test_away_and_back(server: RedisServer) -> None:
 
 async def test_stopped_server_hangs_nobody(server: RedisServer) -> None:
     """A server that is there and does not answer costs one caller the time-out, the rest none."""
-    store = await opened(server)
-    await store.put_fabric("f1", clos())
+    store = await opened(server, timeout=HANGS)
+    await acknowledged(lambda: store.put_fabric("f1", clos(), request=Request("f")))
     server.signal(signal.SIGSTOP)
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(Unavailable):
@@ -129,20 +131,22 @@ async def test_stopped_server_hangs_nobody(server: RedisServer) -> None:
         assert (await store.get_fabric("f1")).name == "f1"
     server.signal(signal.SIGCONT)
     await usable(store)
-    await store.set_switch_state("f1", "s0", State.DRAINED)
+    await acknowledged(lambda: store.set_switch_state("f1", "s0", State.DRAINED))
     await store.close()
 
 
 async def test_the_same_request_finds_out(server: RedisServer) -> None:
     """Whoever was told "unavailable" asks again under the same id: one write, one answer."""
-    store = await opened(server)
-    await store.put_fabric("f1", clos())
+    store = await opened(server, timeout=HANGS)
+    await acknowledged(lambda: store.put_fabric("f1", clos(), request=Request("f")))
     server.signal(signal.SIGSTOP)
     with pytest.raises(Unavailable):
         await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
     server.signal(signal.SIGCONT)
     await usable(store)
-    record = await store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    record = await acknowledged(
+        lambda: store.submit_job("f1", job(), checked_revision=1, request=Request("r1"))
+    )
     assert await store.list_jobs("f1") == [record]
     await store.close()
 

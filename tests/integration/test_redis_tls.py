@@ -16,6 +16,7 @@ from heddle_controller.store.redis import open_redis
 from heddle_controller.store.redis.address import Files
 from tests.needs import missing
 from tests.ports import free_port
+from tests.redis_clients import opened
 from tests.redis_server import NEVER, RedisServer
 from tests.unit.store.samples import clos
 
@@ -72,7 +73,7 @@ def files(folder: Path, ca: str = "ca", name: str = "client") -> Files:
 async def test_over_tls(folder: Path, port: int) -> None:
     """With the right authority, certificate and password the store works."""
     url = f"rediss://:{PASSWORD}@127.0.0.1:{port}"
-    store = await open_redis(url, files=files(folder))
+    store = await opened(url, files=files(folder))
     await store.put_fabric("f1", clos())
     assert (await store.get_fabric("f1")).name == "f1"
     assert PASSWORD not in store.link.name

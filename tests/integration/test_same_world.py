@@ -1,4 +1,7 @@
-"""The fluid world held against kernels: the same transfers, rates and makespans within 5 %."""
+"""The same transfers in the fluid world and over kernels, as far as a busy machine cannot matter.
+
+How close the two are is a measurement, and the bench's: `make bench` holds both to 5 %.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from heddle_controller.model.fabric import Fabric
+from heddle_emulator.drill.lab.paths import Way
 from heddle_emulator.netns.lab import Lab
-from tests.bench.same_world import CLOSE, Both, Case, lab_of, played
+from heddle_emulator.traffic import flows_between
+from tests.bench.same_world import CLOSE, Case, fabric, lab_of, played
 from tests.integration.labbing import fresh_name, require_lab
-
-ATTEMPTS = 3
 
 
 @pytest.fixture(scope="module")
@@ -21,20 +25,36 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
+def ends_at(fabric: Fabric, node: int, way: Way) -> int:
+    """Where a way along cables leads; -1 where one does not go on from the last."""
+    for link in way:
+        ends = {int(fabric.structure.tail[2 * link]), int(fabric.structure.head[2 * link])}
+        if node not in ends:
+            return -1
+        (node,) = ends - {node}
+    return node
+
+
 @pytest.mark.parametrize(
     "case",
     [
-        Case("flows that collide, an uplink cut", "permutation", 5, 2_000_000, down=True),
-        Case("everyone to one", "incast", 3, 500_000),
+        Case("flows that collide, an uplink cut", "permutation", 5, 500_000, down=True),
+        Case("everyone to one", "incast", 3, 250_000),
     ],
     ids=lambda case: case.pattern,
 )
-def test_tcp_over_kernels_is_as_fast_as_the_fluid_world_says(lab: Lab, case: Case) -> None:
-    """The slowest flow's rate while all send, and when the last byte is there.
+def test_tcp_over_kernels_is_never_faster_than_the_fluid_world_says(lab: Lab, case: Case) -> None:
+    """All bytes come, by cables that are up, and no sooner than the fluid world has them there.
 
-    A machine that does much else holds packets up, never the fluid world: the best of three counts.
+    A machine that does much else holds packets up, never the fluid world: so only one side
+    of the comparison is a promise here.
     """
-    found: list[Both] = []
-    while len(found) < ATTEMPTS and not any(both.worst <= CLOSE for both in found):
-        found.append(played(lab, case))
-    assert found[-1].worst <= CLOSE, found
+    both, whole = played(lab, case), fabric()
+    cut = set(whole.find_links("l0", "s0")) if case.down else set()
+    flows = flows_between(whole, case.pattern, seed=case.seed, gbps=400.0)
+    ends = zip(flows.source.tolist(), flows.destination.tolist(), strict=True)
+    for (source, destination), (on, back) in zip(ends, both.ways, strict=True):
+        assert ends_at(whole, source, on) == destination
+        assert ends_at(whole, destination, back) == source
+        assert not cut & {*on, *back}
+    assert both.fluid.seconds <= both.packets.seconds * (1 + CLOSE), both

@@ -31,7 +31,7 @@ from heddle_controller.reconcile.records import (
     Request,
 )
 from heddle_controller.store.embedded import open_embedded
-from heddle_controller.store.redis import open_redis
+from tests.redis_clients import opened
 from tests.redis_server import NEVER, RedisServer
 from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
 
@@ -213,7 +213,7 @@ def test_both_stores_answer_alike(server: RedisServer, steps: list[Step]) -> Non
 async def _compare(folder: Path, server: RedisServer, steps: list[Step]) -> None:
     stores: list[Store] = [
         await open_embedded(folder / "store.db", lambda: 7.0),
-        await open_redis(f"{server.url}?name={secrets.token_hex(4)}", now=lambda: 7.0),
+        await opened(f"{server.url}?name={secrets.token_hex(4)}", now=lambda: 7.0),
     ]
     twins = [Twin(store) for store in stores]
     try:

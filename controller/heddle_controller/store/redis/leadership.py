@@ -25,8 +25,6 @@ from heddle_controller.store.redis.scripts import LEAD, RENEW, RESIGN
 
 log = structlog.stdlib.get_logger(__name__)
 
-LEASE_SECONDS = 1.5
-"""For which a leader that was killed is waited for."""
 RENEWALS = 4
 """In the time of one lease."""
 MARGIN = 0.05
@@ -66,7 +64,7 @@ class LeadershipPart(Part):
         keys, asked = self._shared.keys, time.monotonic()
         least = max(above, self._shared.mirror.highest)
         names = [keys.lease, keys.leader, keys.sequence, keys.log]
-        milliseconds = round(LEASE_SECONDS * 1000)
+        milliseconds = round(self._shared.lease * 1000)
         args = [
             holder,
             least,
@@ -80,7 +78,7 @@ class LeadershipPart(Part):
         if not epoch:
             return 0, max(left, 0) / 1000 + 0.002
         self._shared.mirror.highest = epoch
-        term = Term(asked + LEASE_SECONDS - MARGIN)
+        term = Term(asked + self._shared.lease - MARGIN)
         self._shared.terms[epoch] = term
         term.renewing = asyncio.create_task(self._renew(epoch, term), name="lease")
         return epoch, 0.0
@@ -103,7 +101,7 @@ class LeadershipPart(Part):
     async def _renew(self, epoch: int, term: Term) -> None:
         try:
             while term.left():
-                await asyncio.sleep(min(LEASE_SECONDS / RENEWALS, term.left()))
+                await asyncio.sleep(min(self._shared.lease / RENEWALS, term.left()))
                 if term.left() and not await self._renewed(epoch, term):
                     break
         finally:
@@ -112,14 +110,14 @@ class LeadershipPart(Part):
     async def _renewed(self, epoch: int, term: Term) -> bool:
         """Whether it is not known to be another's turn."""
         keys, asked = self._shared.keys, time.monotonic()
-        names, args = [keys.lease, keys.leader], [epoch, round(LEASE_SECONDS * 1000)]
+        names, args = [keys.lease, keys.leader], [epoch, round(self._shared.lease * 1000)]
         try:
             async with asyncio.timeout(term.left()):
                 done = await self._shared.link.call(lambda c: RENEW.call(c, names, args))
         except (Unavailable, TimeoutError):
             return True
         if done:
-            term.until = asked + LEASE_SECONDS - MARGIN
+            term.until = asked + self._shared.lease - MARGIN
         return bool(done)
 
     def _end(self, epoch: int) -> None:

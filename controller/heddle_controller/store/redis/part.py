@@ -107,6 +107,8 @@ class Shared:
     bounds: Bounds
     now: Callable[[], float]
     """Unix seconds."""
+    lease: float
+    """Seconds for which a leader that was killed is waited for."""
     structures: dict[str, Structure] = field(default_factory=dict)
     """By digest."""
     demands: dict[str, Demands] = field(default_factory=dict)

@@ -38,6 +38,8 @@ from heddle_controller.store.redis.states import StatePart
 
 log = structlog.stdlib.get_logger(__name__)
 
+LEASE_SECONDS = 1.5
+"""For which a leader that was killed is waited for."""
 ELECTION_SECONDS = 3.0
 """Of sentinels or a cluster from one master to the next, in which the old one may turn up."""
 
@@ -134,6 +136,7 @@ async def open_redis(
     timeout: float = 1.0,  # noqa: ASYNC109 - of each call to the server, not of this one
     durability: Durability | None = None,
     bounds: Bounds | None = None,
+    lease: float = LEASE_SECONDS,
     now: Callable[[], float] = time.time,
 ) -> RedisStore:
     """The store in the Redis at ``url``.
@@ -144,6 +147,7 @@ async def open_redis(
         timeout: Seconds within which the server has to answer.
         durability: What each write waits for.
         bounds: How much is kept of what grows.
+        lease: Seconds for which a leader that was killed is waited for.
         now: Unix seconds.
 
     Raises:
@@ -173,7 +177,7 @@ async def open_redis(
         raise Unavailable(f"{str(error).rstrip('.')}. {cure_of(error, tls=address.tls)}") from error
     blobs = Blobs(link, keys)
     lane = Lane(blobs, writer, bounds, durability or Durability())
-    shared = Shared(link, keys, mirror, lane, blobs, Changes(), writer, bounds, now)
+    shared = Shared(link, keys, mirror, lane, blobs, Changes(), writer, bounds, now, lease)
     return RedisStore(shared)
 
 

@@ -7,7 +7,7 @@ is how a switch can tell the QPs of one pair of NICs apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -55,9 +55,15 @@ class Flows:
     """QPs the flow can be split into, at least 1."""
     traffic_class: Ints
     weight: Floats
-    """Priority of the job; larger is more important."""
+    """How much it matters: the priority of its job, less for what is tiny (``traffic.jobs``)."""
     job_names: tuple[str, ...]
     phase_names: tuple[str, ...]
+    bytes: Floats = field(default_factory=lambda: np.empty(0))
+    """What it sends at a time; infinite where nobody has said, which is the default."""
+
+    def __post_init__(self) -> None:
+        if len(self.bytes) == 0 < len(self.ids):
+            object.__setattr__(self, "bytes", np.full(len(self.ids), np.inf))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -75,6 +81,7 @@ class Flows:
             qps=self.qps[rows],
             traffic_class=self.traffic_class[rows],
             weight=self.weight[rows],
+            bytes=self.bytes[rows],
         )
 
     def with_qps(self, qps: int) -> Flows:
@@ -154,6 +161,7 @@ def concatenate(parts: Sequence[Flows]) -> Flows:
         weight=floats("weight"),
         job_names=tuple(jobs),
         phase_names=tuple(phases),
+        bytes=floats("bytes"),
     )
 
 

@@ -51,6 +51,8 @@ class Collective:
     bytes: int
     """Bytes one rank puts in, each time."""
     algorithm: Algorithm = Algorithm.AUTO
+    overlap: bool = False
+    """Whether the operations of its group run at once; they take turns otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

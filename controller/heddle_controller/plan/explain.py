@@ -13,6 +13,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Ints, State
 from heddle_controller.model.plan import Plan
+from heddle_controller.model.rates import size_words
 from heddle_controller.plan.choices import Choice, choice, cost_of, free
 from heddle_controller.plan.ground import Ground, ground_of
 from heddle_controller.plan.uses import Uses
@@ -67,6 +68,7 @@ def explain(plan: Plan, flow_row: int, ground: Ground | None = None) -> Explanat
     healthy = now if ground.now is ground.whole else choice(plan, flow_row, ground.whole, free)
     reasons = [
         *_unrouted(plan, flow_row, len(paths)),
+        *_sends(plan, flow_row),
         *(
             text
             for at, path in enumerate(paths)
@@ -103,6 +105,13 @@ def _unrouted(plan: Plan, flow: int, paths: int) -> Iterator[str]:
     if not paths:
         reason = plan.unrouted.get(flow, "the plan does not say why")
         yield f"{plan.flows.ids[flow]} has no path: {reason}."
+
+
+def _sends(plan: Plan, flow: int) -> Iterator[str]:
+    size = float(plan.flows.bytes[flow])
+    if np.isfinite(size):
+        asked = f"asks for {plan.flows.gbps[flow]:g} Gbit/s"
+        yield f"It sends {size_words(size)} at a time and {asked}."
 
 
 def _path(

@@ -3,11 +3,14 @@
 Where paths need more entries than a table holds, the plan gives up, in this order:
 
 1. *Parting.* The QPs of a pair of NICs go back to one path, which needs one entry a
-   switch and no more: pairs of least priority first, then those that relieve most.
-2. *Pairs.* Where even one entry a pair is too many, pairs of least priority, then
-   those in the way of most, then the slowest, are left to the underlay. Whatever that
-   makes room for is taken back, most important first, and so are pairs that fit in
-   on another of their candidate paths.
+   switch and no more.
+2. *Pairs.* Where even one entry a pair is too many, pairs are left to the underlay.
+   Whatever that makes room for is taken back, most important first, and so are pairs
+   that fit in on another of their candidate paths.
+
+Pairs that matter least go first (priority, and whether what they send is tiny: both are
+the flows' weight), then those that send fewest bytes for each entry that they free,
+then the slowest. Where bytes are not known those go first that free most entries.
 
 A pair is given up whole: flows of one pair on one path need no more than one of them.
 Each flow given up has its reason in the plan. Entries are counted by ``needs``.
@@ -23,6 +26,7 @@ import numpy as np
 from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.model.plan import Paths, join_paths
+from heddle_controller.model.rates import size_words
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.needs import Needs, limited, needs_of, pairs_of
 from heddle_controller.solve.network import Network
@@ -59,8 +63,8 @@ def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Pa
     paths, full_at = _taken_back(seats, needs, paths, pair, full_at)
     ids, size = fabric.structure.nodes.ids, fabric.structure.nodes.table_size
     dropped = {
-        flow: f"the table of {ids[switch]} is full ({size[switch]} entries):"
-        " it is left to the underlay; raise table_size or its priority"
+        flow: f"the table of {ids[switch]} is full ({size[switch]} entries): it is left to"
+        f" the underlay{_sending(flows, flow)}; raise table_size or its priority"
         for flow, switch in _by_flow(pair, full_at).items()
     }
     return Fitted(paths, dropped, _notes(tied, dropped))
@@ -92,16 +96,20 @@ class _Rank:
         np.maximum.at(self.weight, pair, flows.weight)
         self.gbps: Floats = np.zeros(len(self.weight))
         np.add.at(self.gbps, pair, flows.gbps)
+        self.bytes: Floats = np.zeros(len(self.weight))
+        np.add.at(self.bytes, pair, flows.bytes)
 
     def least_first(self, pairs: Ints, relief: Floats) -> list[int]:
-        """Pairs in the order to give them up in; ``relief`` is by pair."""
-        order = np.lexsort((self.gbps[pairs], -relief[pairs], self.weight[pairs]))
+        """Pairs in the order to give them up in; ``relief``, above 0, is by pair."""
+        freed = relief[pairs]
+        keys = self.gbps[pairs], -freed, self.bytes[pairs] / freed, self.weight[pairs]
+        order = np.lexsort(keys)
         ordered: list[int] = pairs[order].tolist()
         return ordered
 
     def most_first(self, pairs: Iterable[int]) -> list[int]:
         """Pairs in the order to take them back in."""
-        return sorted(pairs, key=lambda p: (-self.weight[p], -self.gbps[p], p))
+        return sorted(pairs, key=lambda p: (-self.weight[p], -self.bytes[p], -self.gbps[p], p))
 
 
 def _given_up(needs: Needs, saving: Ints, room: Ints, rank: _Rank) -> dict[int, int]:
@@ -187,10 +195,19 @@ def _by_flow(pair: Ints, full_at: dict[int, int]) -> dict[int, int]:
     return {row: full_at[int(pair[row])] for row in rows}
 
 
+def _sending(flows: Flows, flow: int) -> str:
+    """How many bytes a flow sends, where that is known."""
+    size = float(flows.bytes[flow])
+    return f", sending {size_words(size)} at a time" if np.isfinite(size) else ""
+
+
 def _notes(tied: Bools, dropped: dict[int, str] | dict[int, int]) -> tuple[str, ...]:
     notes = []
     if tied.any():
         notes.append(f"{tied.sum()} flows are put on one path, to fit the tables")
     if dropped:
-        notes.append(f"{len(dropped)} flows are left to the underlay, to fit the tables")
+        notes.append(
+            f"{len(dropped)} flows are left to the underlay, to fit the tables:"
+            " of least priority first, then of fewest bytes for an entry"
+        )
     return tuple(notes)

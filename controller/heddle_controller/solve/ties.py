@@ -16,6 +16,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints
 from heddle_controller.model.flows import ANY_PHASE, SOURCE_PORT_COUNT, Flows
+from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.needs import pairs_of
 
@@ -79,8 +80,8 @@ def kept_together(flows: Flows, pair: Ints, whole: Bools) -> Ints:
 def tie(flows: Flows, together: Ints, tied: Bools) -> Ties:
     """Ties the flows marked, those of one number in ``together`` with each other.
 
-    A tied flow has the sum of its flows' rates, which may be more than they ever need
-    at once where their phases differ; it takes shortest paths if any of them must.
+    A tied flow has the rate that its flows need at once, by the rule of ``model.load``,
+    and in any phase where theirs differ; it takes shortest paths if any of them must.
     """
     everyone = np.arange(len(flows), dtype=np.int64)
     if not tied.any():
@@ -100,7 +101,8 @@ def tie(flows: Flows, together: Ints, tied: Bools) -> Ties:
     np.maximum.at(weight, stands, flows.weight)
     merged = replace(
         few,
-        gbps=np.bincount(stands, weights=flows.gbps).astype(np.float64),
+        gbps=phased_loads(len(few), stands, flows.gbps, flows.job, flows.phase),
+        bytes=np.bincount(stands, weights=flows.bytes).astype(np.float64),
         qps=np.where(tied[leader], 1, few.qps),
         phase=np.where(mixed, ANY_PHASE, few.phase),
         traffic_class=traffic_class,

@@ -87,6 +87,13 @@ class Fields:
         self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
         return next(iter(choices.values()))
 
+    def flag(self, name: str) -> bool:
+        """True or false; false where it is absent."""
+        value = self.record.get(name, False)
+        if not isinstance(value, bool):
+            self.fault(_not(name, value, "give true or false"))
+        return value is True
+
     def entries(self, name: str) -> list[Any]:
         """A list; empty where it is absent."""
         value = self.record.get(name)

@@ -1,16 +1,19 @@
 """A placed job as flows of a fabric.
 
-Each kind of group is a phase of its own: a rank waits for its tensor-parallel
-partners before it talks to its replicas, so flows of two kinds of one job never
-run together, while all groups of a kind run at once. Both directions of a
-pipeline are one phase.
+A job's collectives are divided into phases that take turns (see ``turns``), while all
+groups of a kind run at once. Both directions of a pipeline are one phase.
 
 What each flow asks for is its share of the NICs it joins: within a phase the line
-of a NIC (the sum of its links) is divided among the flows it sends, and likewise
-among those it receives, and the lesser share counts. So no NIC is asked for more
-than its line, and a plan at utilisation 1.0 is one in which the fabric holds
+of a NIC (the sum of its links) is divided among the flows it sends by their bytes,
+and likewise among those it receives, and the lesser share counts. So no NIC is asked
+for more than its line, and a plan at utilisation 1.0 is one in which the fabric holds
 nobody back. A flow is never asked to be faster than its QPs can be on one link
 each, since a QP takes a single path.
+
+A phase that sends less than ``SMALL_BYTES`` at a time never has its NICs at their
+lines: latency is most of what it takes. It asks for as much less of them, and weighs
+as much less, so that it neither keeps elephants off a link nor takes a table's entry
+from them.
 
 Wants do not depend on the state of links: a NIC that lost a link wants what it
 wanted before, and the plan says what it can have.
@@ -19,21 +22,40 @@ wanted before, and the plan says what it can have.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows, concatenate, no_flows
-from heddle_controller.model.job import Group, Job, Parallelism
+from heddle_controller.model.job import Collective, Job, Parallelism
+from heddle_controller.model.rates import LEAST
 from heddle_controller.traffic.checks import host_problems, job_problems, shared_hosts
 from heddle_controller.traffic.groups import job_label, rank_groups, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
-from heddle_controller.traffic.patterns import Hops, Layout, hops_of
+from heddle_controller.traffic.patterns import Layout, hops_of
+from heddle_controller.traffic.turns import phases_of
+from heddle_controller.traffic.volumes import buffer_bytes, hop_bytes
+
+SMALL_BYTES = 1 << 16
+"""Bytes on their way at once through a fabric: 400 Gbit/s for some 1.3 microseconds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """Pairs of NICs that talk in one phase, each once."""
+
+    source: Ints
+    destination: Ints
+    bytes: Floats
+    """From the one to the other, each time."""
+    busy: float
+    """The part of their lines that a phase of so few bytes can use, above 0 and at most 1."""
 
 
 def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
-    """The fabric flows of one job, sorted by phase (tp, pp, dp, cp, ep, world), NICs.
+    """The fabric flows of one job, sorted by phase (tp, pp, dp, cp, ep, world) and NICs.
 
     A job without collectives has those its parallelism implies (see ``implied``).
     Flow ids are "job/phase/source->destination"; flows of a phase between the same
@@ -50,8 +72,11 @@ def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
         raise InputError(job_label(job), *problems)
     nics = _nics_of_ranks(job, fabric)
     layout = Layout(job.gpus_per_host, _rails(nics, fabric, pxn=pxn))
-    phases = _phases(job, parallelism, nics, layout)
-    return concatenate([_flows(job, fabric, name, *pairs) for name, pairs in phases.items()])
+    phases = phases_of(job.collectives or implied_collectives(parallelism))
+    found = {name: _phase(own, parallelism, nics, layout) for name, own in phases.items()}
+    return concatenate(
+        [_flows(job, fabric, name, pairs) for name, pairs in found.items() if len(pairs.source)]
+    )
 
 
 def flows_of_jobs(
@@ -94,64 +119,67 @@ def _rails(nics: Ints, fabric: Fabric, *, pxn: bool | None) -> Ints | None:
     return dense.astype(np.int64) - int(names[0] < 0)
 
 
-def _phases(job: Job, parallelism: Parallelism, nics: Ints, layout: Layout) -> dict[Group, Hops]:
-    """Source and destination NICs of each group kind that reaches the fabric, each pair once."""
-    phases = {}
-    collectives = job.collectives or implied_collectives(parallelism)
-    for kind in Group:
-        used = [c for c in collectives if c.group is kind]
-        if not used:
-            continue
-        groups = rank_groups(parallelism, kind)
-        hops = [hops_of(collective, groups, layout) for collective in dict.fromkeys(used)]
-        source, destination = _distinct(
-            nics[np.concatenate([source for source, _ in hops])],
-            nics[np.concatenate([destination for _, destination in hops])],
-        )
-        if len(source):
-            phases[kind] = source, destination
-    return phases
+def _phase(
+    collectives: Iterable[Collective], parallelism: Parallelism, nics: Ints, layout: Layout
+) -> _Pairs:
+    """Pairs of NICs that talk in a phase of these collectives, which are of one group."""
+    sources, destinations, sizes = [], [], []
+    groups, size = None, 0.0
+    for one in collectives:
+        groups = rank_groups(parallelism, one.group) if groups is None else groups
+        source, destination = hops_of(one, groups, layout)
+        sources.append(nics[source])
+        destinations.append(nics[destination])
+        sizes.append(hop_bytes(one, groups, layout.gpus_per_host, source))
+        size += buffer_bytes(one, groups.shape[1])
+    hops = np.concatenate(sources), np.concatenate(destinations), np.concatenate(sizes)
+    return _Pairs(*_distinct(*hops), min(1.0, size / SMALL_BYTES))
 
 
-def _distinct(source: Ints, destination: Ints) -> Hops:
-    """Each pair of NICs once, sorted; a NIC with itself is none."""
+def _distinct(source: Ints, destination: Ints, size: Floats) -> tuple[Ints, Ints, Floats]:
+    """Each pair of NICs once, sorted, with the sum of its bytes; a NIC with itself is none."""
     apart = source != destination
     width = int(destination.max(initial=0)) + 1
-    codes = np.unique(source[apart] * width + destination[apart])
-    return codes // width, codes % width
+    codes, pair = np.unique(source[apart] * width + destination[apart], return_inverse=True)
+    total = np.bincount(pair, size[apart], minlength=len(codes)).astype(np.float64)
+    return codes // width, codes % width, total
 
 
-def _flows(job: Job, fabric: Fabric, kind: Group, source: Ints, destination: Ints) -> Flows:
+def _flows(job: Job, fabric: Fabric, phase: str, pairs: _Pairs) -> Flows:
     """One phase's flows."""
-    count = len(source)
-    ids, prefix = fabric.structure.nodes.ids, f"{job.name}/{kind.value}/"
-    pairs = zip(source.tolist(), destination.tolist(), strict=True)
+    count = len(pairs.source)
+    ids, prefix = fabric.structure.nodes.ids, f"{job.name}/{phase}/"
+    ends = zip(pairs.source.tolist(), pairs.destination.tolist(), strict=True)
     return Flows(
-        ids=tuple([f"{prefix}{ids[a]}->{ids[b]}" for a, b in pairs]),
-        source=source,
-        destination=destination,
-        gbps=_rates(fabric, source, destination, job.qps),
+        ids=tuple([f"{prefix}{ids[a]}->{ids[b]}" for a, b in ends]),
+        source=pairs.source,
+        destination=pairs.destination,
+        gbps=_rates(fabric, pairs, job.qps),
         job=np.zeros(count, dtype=np.int64),
         phase=np.zeros(count, dtype=np.int64),
         qps=np.full(count, job.qps, dtype=np.int64),
         traffic_class=np.full(count, int(job.traffic_class), dtype=np.int64),
-        weight=np.full(count, float(job.priority)),
+        weight=np.full(count, job.priority * pairs.busy),
         job_names=(job.name,),
-        phase_names=(kind.value,),
+        phase_names=(phase,),
+        bytes=pairs.bytes,
     )
 
 
-def _rates(fabric: Fabric, source: Ints, destination: Ints, qps: int) -> Floats:
+def _rates(fabric: Fabric, pairs: _Pairs, qps: int) -> Floats:
     """Gbit/s of each flow of a phase: the lesser share of its two NICs' lines."""
     line, port = fabric.structure.nic_line, fabric.structure.nic_port
+    # Of equal parts each is exactly 1, so that rates are those of dividing by a count.
+    part = pairs.bytes / pairs.bytes.min()
     share: Floats = np.minimum(
-        line[source] / _times(source), line[destination] / _times(destination)
+        line[pairs.source] / (_total(pairs.source, part) / part),
+        line[pairs.destination] / (_total(pairs.destination, part) / part),
     )
-    fastest: Floats = qps * np.minimum(port[source], port[destination])
-    return np.minimum(share, fastest)
+    fastest: Floats = qps * np.minimum(port[pairs.source], port[pairs.destination])
+    return np.maximum(np.minimum(share * pairs.busy, fastest), LEAST)
 
 
-def _times(nics: Ints) -> Ints:
-    """How often each element stands in an array."""
-    _, place, count = np.unique(nics, return_inverse=True, return_counts=True)
-    return count[place]
+def _total(nics: Ints, part: Floats) -> Floats:
+    """The sum of the parts of each element's NIC."""
+    _, place = np.unique(nics, return_inverse=True)
+    return np.bincount(place, part)[place].astype(np.float64)

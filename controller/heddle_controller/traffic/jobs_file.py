@@ -132,12 +132,13 @@ class _Reader:
                 continue
             label = f"{fields.label}, collectives[{row}] (line {value.line})"
             collective = Fields(value, label, self.problems)
-            collective.only("operation", "group", "bytes", "algorithm")
+            collective.only("operation", "group", "bytes", "algorithm", "overlap")
             yield Collective(
                 operation=collective.choice("operation", _OPERATIONS),
                 group=collective.choice("group", _GROUPS),
                 bytes=collective.size("bytes"),
                 algorithm=collective.choice("algorithm", _ALGORITHMS, Algorithm.AUTO),
+                overlap=collective.flag("overlap"),
             )
 
     def _trace(self, fields: Fields) -> Trace | None:

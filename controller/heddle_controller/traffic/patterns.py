@@ -184,7 +184,35 @@ def patterns_of(operation: Operation, group: Group) -> dict[Algorithm, Pattern]:
     return _PATTERNS[operation]
 
 
+def pattern_of(collective: Collective) -> Pattern:
+    """How a collective sends; its algorithm must be in ``patterns_of``."""
+    return patterns_of(collective.operation, collective.group)[collective.algorithm]
+
+
 def hops_of(collective: Collective, groups: Ints, layout: Layout) -> Hops:
     """The hops of a collective over groups; its algorithm must be in ``patterns_of``."""
-    pattern = patterns_of(collective.operation, collective.group)[collective.algorithm]
-    return pattern(groups, layout)
+    return pattern_of(collective)(groups, layout)
+
+
+TREES: tuple[Pattern, ...] = (tree_down, tree_both)
+
+_NAMES: dict[Pattern, str] = {
+    ring: "ring",
+    chain: "chain",
+    tree_down: "tree-down",
+    tree_both: "tree",
+    pairwise: "pairwise",
+    neighbours: "stages",
+    neighbours_round: "stages-round",
+    pass_round: "pass-round",
+}
+
+
+def pattern_name(collective: Collective) -> str:
+    """How a collective sends, in a word; its algorithm must be in ``patterns_of``."""
+    return _NAMES[pattern_of(collective)]
+
+
+def runs_on_channels(pattern: Pattern) -> bool:
+    """Whether a pattern goes host by host, divided among channels, not from rank to rank."""
+    return pattern in (ring, chain, *TREES)

@@ -108,6 +108,7 @@ def job_to_pb(job: Job) -> placement_pb2.JobSpec:
                 algorithm=placement_pb2.CollectiveAlgorithm.Value(
                     f"COLLECTIVE_ALGORITHM_{_ALGORITHMS[collective.algorithm]}"
                 ),
+                overlap=collective.overlap,
             )
             for collective in job.collectives
         ],

@@ -6,7 +6,8 @@ while the next slice computes. The next iteration begins when all of it is done.
 GPUs of a job are alike, so a slice computes once for all of them, and an exchange is
 over when its slowest group is.
 
-What planners are told: kinds of groups are phases that take turns where none overlaps.
+What planners are told: exchanges are phases that take turns, by kinds of groups and, in jobs
+as users write them, by the controller's own division, where none overlaps with computing.
 Where any does, all may meet, and ask for rates by what each has to send, so that no NIC
 is asked for more than its line.
 """
@@ -129,16 +130,18 @@ def _iteration(writer: Writer, one: Placed, exchanges: _Exchanges, before: Ints)
     """One iteration after ``before``; returns the activity that ends it."""
     slices = one.workload.slices
     overlapping = [NOBODY for _ in one.workload.exchanges]
+    begun = before
     for _ in range(slices):
         before = writer.compute(one.workload.seconds / slices, before, f"{one.name}/compute")
         computed = before
         for number, exchange in enumerate(one.workload.exchanges):
-            after = np.union1d(computed, overlapping[number]) if exchange.overlap else before
-            ended = exchanges.write(number, after)
             if exchange.overlap:
-                overlapping[number] = ended
+                after = np.union1d(computed, overlapping[number])
+                overlapping[number] = exchanges.write(number, after)
+            elif exchange.beside:
+                before = np.union1d(before, exchanges.write(number, begun))
             else:
-                before = ended
+                begun, before = before, exchanges.write(number, before)
     return writer.meet(np.concatenate([before, *overlapping]), _end(one))
 
 
@@ -149,6 +152,8 @@ class _Exchanges:
         self._one, self._writer = one, writer
         self._together = any(exchange.overlap for exchange in one.workload.exchanges)
         self._party = party_of(one.job, fabric)
+        if not self._together:
+            writer.declare(self._party, one.workload.phases)
         ranks = ranks_of(self._party, fabric, pxn=one.pxn)
         parallelism = resolve_parallelism(one.job)
         self._moves = [
@@ -161,7 +166,7 @@ class _Exchanges:
         exchange, moves = self._one.workload.exchanges[number], self._moves[number]
         if not len(moves):
             return after
-        phase = "" if self._together else exchange.group.value
+        phase = "" if self._together else exchange.phase or exchange.group.value
         label = f"{self._party.name}/{exchange.group.value} {exchange.op}"
         rows = self._writer.exchange(self._party, moves, phase, after, label)
         return self._writer.meet(rows, label)

@@ -1,14 +1,19 @@
 """Jobs as users write them, as workloads: an iteration runs each of their collectives once.
 
-A job says nothing of how long it computes, nor of overlap. Its collectives take turns, as the
-controller assumes of their phases, or all go on at once while it computes, if that is asked.
+A job says nothing of how long it computes. Its collectives take turns, as the controller
+assumes of its phases, and those of a group that says so go on at once; or all do, while it
+computes, if that is asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
 from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation
 from heddle_controller.traffic.groups import group_size, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
+from heddle_controller.traffic.turns import phase_names, way_of
 from heddle_emulator.traffic.workload import SLICES, Exchange, Workload
 
 _OPS = {
@@ -32,7 +37,15 @@ def workload_of(job: Job, seconds: float, *, overlap: bool = False) -> Workload:
     """
     parallelism = resolve_parallelism(job)
     asked = job.collectives or implied_collectives(parallelism)
-    exchanges = [_exchange(one, group_size(parallelism, one.group), overlap) for one in asked]
+    names = phase_names(asked)
+    exchanges = [
+        replace(
+            _exchange(one, group_size(parallelism, one.group), overlap),
+            phase=names[way_of(one)],
+            beside=beside,
+        )
+        for one, beside in _in_turns(asked)
+    ]
     return Workload(
         job.name,
         parallelism,
@@ -40,7 +53,25 @@ def workload_of(job: Job, seconds: float, *, overlap: bool = False) -> Workload:
         tuple(exchanges),
         slices=SLICES if overlap else 1,
         traffic_class=job.traffic_class,
+        phases=tuple(dict.fromkeys(names.values())),
     )
+
+
+def _in_turns(asked: Sequence[Collective]) -> Iterator[tuple[Collective, bool]]:
+    """Collectives in order, and whether each begins with the one before.
+
+    Those of a group that overlap all begin where the first of them stands.
+    """
+    begun: set[Group] = set()
+    at_once = {one.group for one in asked if one.overlap}
+    for one in asked:
+        if one.group in at_once:
+            at_once.remove(one.group)
+            own = [other for other in asked if other.group is one.group]
+            yield from ((other, number > 0) for number, other in enumerate(own))
+            begun.add(one.group)
+        elif one.group not in begun:
+            yield one, False
 
 
 def _exchange(asked: Collective, members: int, overlap: bool) -> Exchange:  # noqa: FBT001

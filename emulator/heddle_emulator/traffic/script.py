@@ -12,6 +12,7 @@ the NIC's line divided by the flows on it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -91,6 +92,11 @@ class Writer:
         self._seconds: list[Floats] = []
         self._times: list[Floats] = []
         self._gbit: list[Floats] = []
+
+    def declare(self, party: Party, phases: Sequence[str]) -> None:
+        """Name the phases of a job before they are met: flows come in that order."""
+        for phase in phases:
+            self._sets.setdefault((party.name, phase), (len(self._sets), party))
 
     def compute(self, seconds: float, after: Ints, label: str = "compute") -> Ints:
         """One activity that takes its time and sends nothing."""

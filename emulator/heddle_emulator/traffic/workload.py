@@ -36,6 +36,10 @@ class Exchange:
     algorithm: str = ""
     matrix: Floats | None = field(default=None, compare=False)
     """Of an all-to-all: bytes by sender and receiver, in place of ``size``."""
+    phase: str = ""
+    """What planners know it as, where that is not its group."""
+    beside: bool = False
+    """Whether it begins with the exchange before it, not after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Workload:
     slices: int = 4
     """Turns of computing and communicating that an iteration is divided into."""
     traffic_class: TrafficClass = TrafficClass.BANDWIDTH
+    phases: tuple[str, ...] = ()
+    """In the order in which planners number the flows of two NICs; as met where not told."""
 
     def hosts(self, gpus_per_host: int) -> int:
         """The least number of hosts; the job may have any multiple.

@@ -26,47 +26,47 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from heddle.v1 import common_pb2 as heddle_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19heddle/v1/placement.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\"I\n\x0bParallelism\x12\n\n\x02tp\x18\x01 \x01(\r\x12\n\n\x02pp\x18\x02 \x01(\r\x12\n\n\x02\x64p\x18\x03 \x01(\r\x12\n\n\x02\x63p\x18\x04 \x01(\r\x12\n\n\x02\x65p\x18\x05 \x01(\r\"\xa6\x01\n\nCollective\x12\x31\n\toperation\x18\x01 \x01(\x0e\x32\x1e.heddle.v1.CollectiveOperation\x12#\n\x05group\x18\x02 \x01(\x0e\x32\x14.heddle.v1.GroupKind\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x31\n\talgorithm\x18\x04 \x01(\x0e\x32\x1e.heddle.v1.CollectiveAlgorithm\"\xd7\x01\n\x07JobSpec\x12\r\n\x05hosts\x18\x01 \x03(\t\x12\x15\n\rgpus_per_host\x18\x02 \x01(\r\x12+\n\x0bparallelism\x18\x03 \x01(\x0b\x32\x16.heddle.v1.Parallelism\x12*\n\x0b\x63ollectives\x18\x04 \x03(\x0b\x32\x15.heddle.v1.Collective\x12\x10\n\x08priority\x18\x05 \x01(\x01\x12.\n\rtraffic_class\x18\x06 \x01(\x0e\x32\x17.heddle.v1.TrafficClass\x12\x0b\n\x03qps\x18\x07 \x01(\r\"\x98\x02\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\"\n\x05state\x18\x04 \x01(\x0e\x32\x13.heddle.v1.JobState\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\nflow_count\x18\x06 \x01(\r\x12\x16\n\x0eunrouted_count\x18\x07 \x01(\r\x12\x12\n\ngeneration\x18\x08 \x01(\x04\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x10SubmitJobRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12 \n\x04spec\x18\x03 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"H\n\x0fListJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"I\n\x10ListJobsResponse\x12\x1c\n\x04jobs\x18\x01 \x03(\x0b\x32\x0e.heddle.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"d\n\x10UpdateJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"B\n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"\"\n\x10WatchJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"W\n\x08JobEvent\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x0e.heddle.v1.JobH\x00\x12\x11\n\x07\x64\x65leted\x18\x02 \x01(\tH\x00\x12\x10\n\x06synced\x18\x03 \x01(\x08H\x00\x42\x07\n\x05\x65vent*\x86\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12JOB_STATE_ACCEPTED\x10\x01\x12\x15\n\x11JOB_STATE_PLANNED\x10\x02\x12\x18\n\x14JOB_STATE_PROGRAMMED\x10\x03\x12\x16\n\x12JOB_STATE_DEGRADED\x10\x04*\x9b\x02\n\x13\x43ollectiveOperation\x12$\n COLLECTIVE_OPERATION_UNSPECIFIED\x10\x00\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_REDUCE\x10\x01\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_GATHER\x10\x02\x12\'\n#COLLECTIVE_OPERATION_REDUCE_SCATTER\x10\x03\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_TO_ALL\x10\x04\x12\"\n\x1e\x43OLLECTIVE_OPERATION_BROADCAST\x10\x05\x12\"\n\x1e\x43OLLECTIVE_OPERATION_SEND_RECV\x10\x06*\x9c\x01\n\tGroupKind\x12\x1a\n\x16GROUP_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rGROUP_KIND_TP\x10\x01\x12\x11\n\rGROUP_KIND_PP\x10\x02\x12\x11\n\rGROUP_KIND_DP\x10\x03\x12\x11\n\rGROUP_KIND_CP\x10\x04\x12\x11\n\rGROUP_KIND_EP\x10\x05\x12\x14\n\x10GROUP_KIND_WORLD\x10\x06*\x9c\x01\n\x13\x43ollectiveAlgorithm\x12$\n COLLECTIVE_ALGORITHM_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43OLLECTIVE_ALGORITHM_RING\x10\x01\x12\x1d\n\x19\x43OLLECTIVE_ALGORITHM_TREE\x10\x02\x12!\n\x1d\x43OLLECTIVE_ALGORITHM_PAIRWISE\x10\x03\x32\x88\x03\n\x10PlacementService\x12\x38\n\tSubmitJob\x12\x1b.heddle.v1.SubmitJobRequest\x1a\x0e.heddle.v1.Job\x12\x32\n\x06GetJob\x12\x18.heddle.v1.GetJobRequest\x1a\x0e.heddle.v1.Job\x12\x43\n\x08ListJobs\x12\x1a.heddle.v1.ListJobsRequest\x1a\x1b.heddle.v1.ListJobsResponse\x12\x38\n\tUpdateJob\x12\x1b.heddle.v1.UpdateJobRequest\x1a\x0e.heddle.v1.Job\x12\x46\n\tDeleteJob\x12\x1b.heddle.v1.DeleteJobRequest\x1a\x1c.heddle.v1.DeleteJobResponse\x12?\n\tWatchJobs\x12\x1b.heddle.v1.WatchJobsRequest\x1a\x13.heddle.v1.JobEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19heddle/v1/placement.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\"I\n\x0bParallelism\x12\n\n\x02tp\x18\x01 \x01(\r\x12\n\n\x02pp\x18\x02 \x01(\r\x12\n\n\x02\x64p\x18\x03 \x01(\r\x12\n\n\x02\x63p\x18\x04 \x01(\r\x12\n\n\x02\x65p\x18\x05 \x01(\r\"\xb7\x01\n\nCollective\x12\x31\n\toperation\x18\x01 \x01(\x0e\x32\x1e.heddle.v1.CollectiveOperation\x12#\n\x05group\x18\x02 \x01(\x0e\x32\x14.heddle.v1.GroupKind\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x31\n\talgorithm\x18\x04 \x01(\x0e\x32\x1e.heddle.v1.CollectiveAlgorithm\x12\x0f\n\x07overlap\x18\x05 \x01(\x08\"\xd7\x01\n\x07JobSpec\x12\r\n\x05hosts\x18\x01 \x03(\t\x12\x15\n\rgpus_per_host\x18\x02 \x01(\r\x12+\n\x0bparallelism\x18\x03 \x01(\x0b\x32\x16.heddle.v1.Parallelism\x12*\n\x0b\x63ollectives\x18\x04 \x03(\x0b\x32\x15.heddle.v1.Collective\x12\x10\n\x08priority\x18\x05 \x01(\x01\x12.\n\rtraffic_class\x18\x06 \x01(\x0e\x32\x17.heddle.v1.TrafficClass\x12\x0b\n\x03qps\x18\x07 \x01(\r\"\x98\x02\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\"\n\x05state\x18\x04 \x01(\x0e\x32\x13.heddle.v1.JobState\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\nflow_count\x18\x06 \x01(\r\x12\x16\n\x0eunrouted_count\x18\x07 \x01(\r\x12\x12\n\ngeneration\x18\x08 \x01(\x04\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x10SubmitJobRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12 \n\x04spec\x18\x03 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"H\n\x0fListJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"I\n\x10ListJobsResponse\x12\x1c\n\x04jobs\x18\x01 \x03(\x0b\x32\x0e.heddle.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"d\n\x10UpdateJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"B\n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"\"\n\x10WatchJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"W\n\x08JobEvent\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x0e.heddle.v1.JobH\x00\x12\x11\n\x07\x64\x65leted\x18\x02 \x01(\tH\x00\x12\x10\n\x06synced\x18\x03 \x01(\x08H\x00\x42\x07\n\x05\x65vent*\x86\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12JOB_STATE_ACCEPTED\x10\x01\x12\x15\n\x11JOB_STATE_PLANNED\x10\x02\x12\x18\n\x14JOB_STATE_PROGRAMMED\x10\x03\x12\x16\n\x12JOB_STATE_DEGRADED\x10\x04*\x9b\x02\n\x13\x43ollectiveOperation\x12$\n COLLECTIVE_OPERATION_UNSPECIFIED\x10\x00\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_REDUCE\x10\x01\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_GATHER\x10\x02\x12\'\n#COLLECTIVE_OPERATION_REDUCE_SCATTER\x10\x03\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_TO_ALL\x10\x04\x12\"\n\x1e\x43OLLECTIVE_OPERATION_BROADCAST\x10\x05\x12\"\n\x1e\x43OLLECTIVE_OPERATION_SEND_RECV\x10\x06*\x9c\x01\n\tGroupKind\x12\x1a\n\x16GROUP_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rGROUP_KIND_TP\x10\x01\x12\x11\n\rGROUP_KIND_PP\x10\x02\x12\x11\n\rGROUP_KIND_DP\x10\x03\x12\x11\n\rGROUP_KIND_CP\x10\x04\x12\x11\n\rGROUP_KIND_EP\x10\x05\x12\x14\n\x10GROUP_KIND_WORLD\x10\x06*\x9c\x01\n\x13\x43ollectiveAlgorithm\x12$\n COLLECTIVE_ALGORITHM_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43OLLECTIVE_ALGORITHM_RING\x10\x01\x12\x1d\n\x19\x43OLLECTIVE_ALGORITHM_TREE\x10\x02\x12!\n\x1d\x43OLLECTIVE_ALGORITHM_PAIRWISE\x10\x03\x32\x88\x03\n\x10PlacementService\x12\x38\n\tSubmitJob\x12\x1b.heddle.v1.SubmitJobRequest\x1a\x0e.heddle.v1.Job\x12\x32\n\x06GetJob\x12\x18.heddle.v1.GetJobRequest\x1a\x0e.heddle.v1.Job\x12\x43\n\x08ListJobs\x12\x1a.heddle.v1.ListJobsRequest\x1a\x1b.heddle.v1.ListJobsResponse\x12\x38\n\tUpdateJob\x12\x1b.heddle.v1.UpdateJobRequest\x1a\x0e.heddle.v1.Job\x12\x46\n\tDeleteJob\x12\x1b.heddle.v1.DeleteJobRequest\x1a\x1c.heddle.v1.DeleteJobResponse\x12?\n\tWatchJobs\x12\x1b.heddle.v1.WatchJobsRequest\x1a\x13.heddle.v1.JobEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'heddle.v1.placement_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBSTATE']._serialized_start=1445
-  _globals['_JOBSTATE']._serialized_end=1579
-  _globals['_COLLECTIVEOPERATION']._serialized_start=1582
-  _globals['_COLLECTIVEOPERATION']._serialized_end=1865
-  _globals['_GROUPKIND']._serialized_start=1868
-  _globals['_GROUPKIND']._serialized_end=2024
-  _globals['_COLLECTIVEALGORITHM']._serialized_start=2027
-  _globals['_COLLECTIVEALGORITHM']._serialized_end=2183
+  _globals['_JOBSTATE']._serialized_start=1462
+  _globals['_JOBSTATE']._serialized_end=1596
+  _globals['_COLLECTIVEOPERATION']._serialized_start=1599
+  _globals['_COLLECTIVEOPERATION']._serialized_end=1882
+  _globals['_GROUPKIND']._serialized_start=1885
+  _globals['_GROUPKIND']._serialized_end=2041
+  _globals['_COLLECTIVEALGORITHM']._serialized_start=2044
+  _globals['_COLLECTIVEALGORITHM']._serialized_end=2200
   _globals['_PARALLELISM']._serialized_start=97
   _globals['_PARALLELISM']._serialized_end=170
   _globals['_COLLECTIVE']._serialized_start=173
-  _globals['_COLLECTIVE']._serialized_end=339
-  _globals['_JOBSPEC']._serialized_start=342
-  _globals['_JOBSPEC']._serialized_end=557
-  _globals['_JOB']._serialized_start=560
-  _globals['_JOB']._serialized_end=840
-  _globals['_SUBMITJOBREQUEST']._serialized_start=842
-  _globals['_SUBMITJOBREQUEST']._serialized_end=946
-  _globals['_GETJOBREQUEST']._serialized_start=948
-  _globals['_GETJOBREQUEST']._serialized_end=977
-  _globals['_LISTJOBSREQUEST']._serialized_start=979
-  _globals['_LISTJOBSREQUEST']._serialized_end=1051
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1053
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1126
-  _globals['_UPDATEJOBREQUEST']._serialized_start=1128
-  _globals['_UPDATEJOBREQUEST']._serialized_end=1228
-  _globals['_DELETEJOBREQUEST']._serialized_start=1230
-  _globals['_DELETEJOBREQUEST']._serialized_end=1296
-  _globals['_DELETEJOBRESPONSE']._serialized_start=1298
-  _globals['_DELETEJOBRESPONSE']._serialized_end=1317
-  _globals['_WATCHJOBSREQUEST']._serialized_start=1319
-  _globals['_WATCHJOBSREQUEST']._serialized_end=1353
-  _globals['_JOBEVENT']._serialized_start=1355
-  _globals['_JOBEVENT']._serialized_end=1442
-  _globals['_PLACEMENTSERVICE']._serialized_start=2186
-  _globals['_PLACEMENTSERVICE']._serialized_end=2578
+  _globals['_COLLECTIVE']._serialized_end=356
+  _globals['_JOBSPEC']._serialized_start=359
+  _globals['_JOBSPEC']._serialized_end=574
+  _globals['_JOB']._serialized_start=577
+  _globals['_JOB']._serialized_end=857
+  _globals['_SUBMITJOBREQUEST']._serialized_start=859
+  _globals['_SUBMITJOBREQUEST']._serialized_end=963
+  _globals['_GETJOBREQUEST']._serialized_start=965
+  _globals['_GETJOBREQUEST']._serialized_end=994
+  _globals['_LISTJOBSREQUEST']._serialized_start=996
+  _globals['_LISTJOBSREQUEST']._serialized_end=1068
+  _globals['_LISTJOBSRESPONSE']._serialized_start=1070
+  _globals['_LISTJOBSRESPONSE']._serialized_end=1143
+  _globals['_UPDATEJOBREQUEST']._serialized_start=1145
+  _globals['_UPDATEJOBREQUEST']._serialized_end=1245
+  _globals['_DELETEJOBREQUEST']._serialized_start=1247
+  _globals['_DELETEJOBREQUEST']._serialized_end=1313
+  _globals['_DELETEJOBRESPONSE']._serialized_start=1315
+  _globals['_DELETEJOBRESPONSE']._serialized_end=1334
+  _globals['_WATCHJOBSREQUEST']._serialized_start=1336
+  _globals['_WATCHJOBSREQUEST']._serialized_end=1370
+  _globals['_JOBEVENT']._serialized_start=1372
+  _globals['_JOBEVENT']._serialized_end=1459
+  _globals['_PLACEMENTSERVICE']._serialized_start=2203
+  _globals['_PLACEMENTSERVICE']._serialized_end=2595
 # @@protoc_insertion_point(module_scope)

@@ -178,8 +178,9 @@ Global___Parallelism: _TypeAlias = Parallelism  # noqa: Y015
 
 @_typing.final
 class Collective(_message.Message):
-    """One kind of communication that a job repeats. Different groups run in
-    different phases.
+    """One kind of communication that a job repeats. Collectives of one job take
+    turns: those over different groups always do, and so do those over one group
+    unless one of them says overlap. What takes turns is planned at full rate.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -188,11 +189,17 @@ class Collective(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     ALGORITHM_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
     operation: Global___CollectiveOperation.ValueType
     group: Global___GroupKind.ValueType
     bytes: _builtins.int
-    """Bytes one rank puts in, each time."""
+    """Bytes one rank puts in, each time. They divide a NIC among collectives that
+    run at once, say which entries go where a table is full, and a collective of
+    less than 64 KiB asks for less than its NICs' lines.
+    """
     algorithm: Global___CollectiveAlgorithm.ValueType
+    overlap: _builtins.bool
+    """The collectives over this group run at once, not in turns, and share the NICs."""
     def __init__(
         self,
         *,
@@ -200,10 +207,11 @@ class Collective(_message.Message):
         group: Global___GroupKind.ValueType = ...,
         bytes: _builtins.int = ...,
         algorithm: Global___CollectiveAlgorithm.ValueType = ...,
+        overlap: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "bytes", b"bytes", "group", b"group", "operation", b"operation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "bytes", b"bytes", "group", b"group", "operation", b"operation", "overlap", b"overlap"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -217,3 +217,13 @@ def test_the_cost_of_another_link_is_that_of_a_plan_with_the_path_there(
             other = replace(plan.paths, arcs=np.concatenate(moved), first=first)
             expected = arc_loads(arcs, flows, other)[arc] / plan.fabric.structure.capacity[arc]
             assert costs[arc] == pytest.approx(expected)
+
+
+def test_what_a_flow_sends_is_told_where_it_is_known() -> None:
+    """How many bytes at a time, and what it asks for; nothing where nobody has said."""
+    plan = two(0, 0)
+    assert not any("at a time" in reason for reason in explain(plan, 0).reasons)
+    flows = replace(plan.flows, bytes=np.array([1536.0, 1 << 40]))
+    plan = replace(plan, flows=flows)
+    assert explain(plan, 0).reasons[0] == "It sends 1.5 KiB at a time and asks for 60 Gbit/s."
+    assert explain(plan, 1).reasons[0] == "It sends 1 TiB at a time and asks for 30 Gbit/s."

@@ -68,7 +68,7 @@ JOB = Job(
     gpus_per_host=8,
     parallelism=Parallelism(tp=2, pp=4, dp=2, ep=2),
     collectives=tuple(
-        Collective(operation, group, 4096, algorithm)
+        Collective(operation, group, 4096, algorithm, overlap=group is Group.DP)
         for operation, group, algorithm in zip(
             Operation, Group, [*Algorithm, Algorithm.AUTO, Algorithm.RING], strict=True
         )

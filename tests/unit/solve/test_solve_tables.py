@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import NONE, Fabric, NodeKind
+from heddle_controller.model.job import Collective, Group, Job, Operation
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
+from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
 from heddle_emulator.topology import clos
 from tests.unit.solve.solve_checks import check_certificate, check_paths
 from tests.unit.solve.solve_fabrics import KINDS, damaged, frayed
@@ -96,6 +98,50 @@ def test_the_least_important_flow_goes_first() -> None:
         check(plan)
         assert [*plan.unrouted] == [least]
         assert "table" in plan.unrouted[least]
+
+
+def test_of_equal_priority_the_fewest_bytes_go_first() -> None:
+    """Room for two of three flows: a large one is never left out for a small one, nor rate."""
+    fabric = zone(2)
+    for least in range(3):
+        flows = flows_of(fabric, *across(3))
+        size = np.array([float(1 << 30) if row == least else float(1 << 40) for row in range(3)])
+        flows = replace(flows, bytes=size, gbps=np.where(size < size.max(), 400.0, 50.0))
+        plan = solve(fabric, flows)
+        check(plan)
+        assert [*plan.unrouted] == [least]
+        assert "sending 1 GiB at a time" in plan.unrouted[least]
+        assert any("fewest bytes" in note for note in plan.notes)
+        flows.weight[least] = 2.0
+        other = solve(fabric, flows)
+        assert least not in other.unrouted
+
+
+def test_a_tiny_collective_takes_no_entry_from_a_large_one() -> None:
+    """Of two jobs, or of two groups of one job; however important the job of the tiny one is."""
+    fabric = clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=2, table_size=4)
+    hosts = tuple(fabric.structure.nics_of_host)
+    tiny = Collective(Operation.ALL_TO_ALL, Group.DP, 1024)
+    large = Collective(Operation.ALL_REDUCE, Group.DP, 1 << 40)
+    for rank_order in (hosts, (hosts[0], hosts[2], hosts[1], hosts[3])):
+        job = Job("both", rank_order, 2, collectives=(tiny, large), priority=10.0)
+        flows = flows_of_job(job, fabric)
+        plan = solve(fabric, flows)
+        check(plan)
+        lost = {flows.phase_names[flows.phase[row]] for row in plan.unrouted}
+        assert lost == {"dp-pairwise"}
+        assert plan.certificate.max_utilization == pytest.approx(1.0, abs=0.05)
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=1, table_size=1)
+    jobs = [
+        Job("tiny", ("l0-h0", "l1-h0"), 1, collectives=(tiny,), priority=10.0),
+        Job("large", ("l0-h1", "l1-h1"), 1, collectives=(large,)),
+    ]
+    for order in (jobs, jobs[::-1]):
+        flows = flows_of_jobs(order, fabric)
+        plan = solve(fabric, flows)
+        check(plan)
+        lost = {flows.job_names[flows.job[row]] for row in plan.unrouted}
+        assert lost == {"tiny"}
 
 
 def test_flows_of_one_pair_share_an_entry() -> None:

@@ -22,6 +22,7 @@ from heddle_controller.store.codec.jobs import (
     parse_record,
     record_json,
 )
+from heddle_controller.store.codec.pieces import unpack_pieces
 from heddle_controller.store.codec.plans import pack_plan, unpack_plan
 from heddle_controller.store.codec.structure import pack_structure, unpack_structure
 from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
@@ -117,6 +118,19 @@ def test_plan_round_trip() -> None:
         unpack_plan(pack({}, {}), plan.fabric.structure)
 
 
+def test_a_plan_of_the_release_before_knows_no_bytes() -> None:
+    """Bytes come back as they were; where none are there, as those that nobody has said."""
+    plan = plan_of(clos())
+    plan = replace(plan, flows=replace(plan.flows, bytes=np.array([1024.0, np.inf])))
+    packed = pack_plan(plan, program_of(plan, 3, 7, 9))
+    back = unpack_plan(packed, plan.fabric.structure)[0]
+    assert back.flows.bytes.tolist() == [1024.0, np.inf]
+    meta, columns = unpack_pieces(packed)
+    del columns["flows.bytes"]
+    old = unpack_plan(pack(meta, columns), plan.fabric.structure)[0]
+    assert old.flows.bytes.tolist() == [np.inf, np.inf]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_plan_in_many_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut anywhere, and with pieces remembered of a plan before, every column comes back."""
@@ -204,3 +218,13 @@ def test_job_round_trip() -> None:
     """A job comes back equal, enumerations and all."""
     wanted = replace(job(), priority=2.5)
     assert parse_job(job_json(wanted)) == wanted
+    overlaps = replace(wanted, collectives=(replace(wanted.collectives[0], overlap=True),))
+    assert parse_job(job_json(overlaps)) == overlaps
+
+
+def test_a_job_of_the_release_before_does_not_overlap() -> None:
+    """What it does not say is what it was: operations of a group take turns."""
+    fields_ = orjson.loads(job_json(job()))
+    for one in fields_["collectives"]:
+        del one["overlap"]
+    assert parse_job(orjson.dumps(fields_)) == job()

@@ -124,16 +124,6 @@ def test_all_to_all_goes_by_pxn_where_there_are_rails() -> None:
     assert (rail[flows.source] == rail[flows.destination]).all()
 
 
-def test_operations_over_one_group_are_one_phase() -> None:
-    """Ring and tree of the same group never run together, yet may: their flows are merged."""
-    ring = Collective(Operation.ALL_GATHER, Group.DP, 1 << 20)
-    tree = Collective(Operation.ALL_REDUCE, Group.DP, 1 << 20, Algorithm.TREE)
-    flows = flows_of_job(_job(4, 1, ring, tree), clos(4, 1))
-    assert flows.phase_names == ("dp",)
-    assert len(set(flows.ids)) == len(flows)
-    assert {"j/dp/h3-0->h0-0", "j/dp/h0-0->h3-0"} <= set(flows.ids)
-
-
 def test_same_input_gives_the_same_ids() -> None:
     """Ids and their order do not change from run to run or with the order of collectives."""
     ring = Collective(Operation.ALL_GATHER, Group.DP, 1 << 20)

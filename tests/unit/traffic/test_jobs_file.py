@@ -26,7 +26,7 @@ FULL = """
   parallelism: {tp: 8, pp: 2}
   collectives:
     - {operation: all_reduce, group: tp, bytes: 1048576, algorithm: ring}
-    - {operation: Send-Recv, group: PP, bytes: 1.5MiB}
+    - {operation: Send-Recv, group: PP, bytes: 1.5MiB, overlap: true}
   priority: 2
   class: latency
   qps: 4
@@ -70,7 +70,7 @@ def test_every_field(tmp_path: Path) -> None:
             Parallelism(tp=8, pp=2),
             (
                 Collective(Operation.ALL_REDUCE, Group.TP, 1 << 20, Algorithm.RING),
-                Collective(Operation.SEND_RECV, Group.PP, 3 << 19),
+                Collective(Operation.SEND_RECV, Group.PP, 3 << 19, overlap=True),
             ),
             priority=2.0,
             traffic_class=TrafficClass.LATENCY,
@@ -115,6 +115,10 @@ def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
         (ONE + "  qps: 1\n  qps: 2\n", "line 5, column 3: malformed YAML: the key 'qps' stands tw"),
         (ONE + "---\n" + ONE, "line 4: a second document starts here"),
         ("- 7\n", "jobs[0]: is 7; give a mapping"),
+        (
+            ONE + "  collectives: [{operation: all_reduce, group: dp, bytes: 1, overlap: 1}]\n",
+            "collectives[0] (line 4): overlap is 1; give true or false",
+        ),
         (ONE + "  gpu_per_host: 8\n", "job 'a' (line 1): unknown key 'gpu_per_host'; did you mean"),
         (ONE + "  priority: .nan\n", "priority is '.nan'; give a finite number above 0"),
         (ONE + "  priority: 1_000\n", "priority is '1_000'; give a finite number above 0"),

@@ -76,6 +76,7 @@ def _collective(collective: pb.Collective, field: str) -> Collective:
         group=_member(_GROUPS, collective.group - 1, f"{field}.group"),
         bytes=collective.bytes,
         algorithm=_member(_ALGORITHMS, collective.algorithm, f"{field}.algorithm"),
+        overlap=collective.overlap,
     )
 
 
@@ -98,6 +99,7 @@ def job_to_pb(job: Job) -> pb.JobSpec:
                 group=pb.GroupKind.ValueType(_GROUPS.index(c.group) + 1),
                 bytes=c.bytes,
                 algorithm=pb.CollectiveAlgorithm.ValueType(_ALGORITHMS.index(c.algorithm)),
+                overlap=c.overlap,
             )
             for c in job.collectives
         ],

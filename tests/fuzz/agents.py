@@ -76,13 +76,15 @@ def _session(made: pb.SessionParameters) -> bool:
     return True
 
 
-SENT = Push(PushMode.FULL_SYNC, 1, 1, clos(), no_entries(), no_entries())
+SENT = Push(
+    PushMode.FULL_SYNC, 1, 1, clos(), no_entries(), no_entries(), tell_table=True, tell_entries=True
+)
 
 
 def _result(made: pb.PushResult) -> bool:
     try:
         codec.stage_from_pb(made, SENT, 1.0)
-        codec.table_from_pb(made, SENT.fabric, "l0")
+        codec.table_from_pb(made, SENT, "l0")
     except InputError:
         return False
     check((made.epoch, made.generation) == (1, 1), "an answer is of its push")

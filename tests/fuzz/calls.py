@@ -35,6 +35,7 @@ from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.records import PlanFacts
 from heddle_controller.serve.agents.link_book import LinkBook
 from heddle_controller.serve.agents.overlays import OverlayBook
+from heddle_controller.serve.agents.set_aside import SetAside
 from heddle_controller.serve.audit import AuditService
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.codec import job as job_codec
@@ -128,7 +129,9 @@ class World:
         intake, changes = Intake(store, flows_of_job), Changes(store)
         indexes = FlowIndexes(store)
         self.services: dict[str, Any] = {
-            "FabricService": FabricService(store, intake, changes, LinkBook(telemetry).unwell),
+            "FabricService": FabricService(
+                store, intake, changes, LinkBook(telemetry).unwell, SetAside().of
+            ),
             "PlacementService": PlacementService(store, intake, changes),
             "DemandService": DemandService(store, intake, indexes, RateBook()),
             "PlanService": PlanService(store, changes, indexes, planning_engine(1.0)),

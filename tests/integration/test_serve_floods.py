@@ -18,7 +18,7 @@ from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.keys import Tls
 from tests.integration.certifying import Authority, Pair
 from tests.integration.controlling import Controller, controlling
-from tests.integration.serving import LOOPBACK, OPTIONS, reason, refusal, serving
+from tests.integration.serving import LOOPBACK, OPTIONS, reason, refusal, serving, violations
 from tests.waiting import PATIENCE
 
 WATCHES = 1800
@@ -94,6 +94,21 @@ async def test_a_question_is_no_larger_than_it_has_to_be(tmp_path: Path) -> None
         error = await refusal(s.jobs.SubmitJob(request, timeout=PATIENCE))
         assert (error.code().name, reason(error)) == ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
         assert (await s.fabrics.ListFabrics(LIST, timeout=PATIENCE)).fabrics
+
+
+async def test_a_job_of_very_many_collectives_is_refused_for_that(tmp_path: Path) -> None:
+    """By the size of the message, or else by their number; nobody looks at each of them."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        one = placement_pb2.Collective(operation=1, group=3, bytes=1)
+        request = placement_pb2.SubmitJobRequest(parent="fabrics/f1", job_id="j1")
+        request.spec.CopyFrom(placement_pb2.JobSpec(hosts=["h0.0"], gpus_per_host=1))
+        request.spec.collectives.extend([one] * 10_000)
+        error = await refusal(s.jobs.SubmitJob(request, timeout=PATIENCE))
+        assert violations(error) == {"spec.collectives": "there are 10000: give 4096 at most"}
+        request.spec.collectives.extend([one] * 1_000_000)
+        error = await refusal(s.jobs.SubmitJob(request, timeout=PATIENCE))
+        assert reason(error) == "MESSAGE_TOO_LARGE"
 
 
 def peak_memory(controller: Controller) -> int:

@@ -97,7 +97,7 @@ class RaceGateway(Sessions):
                 forwarding.table.programmed if push.tell_entries else None,
             )
             answer = pb.PushResult(table=told if push.tell_table else None)
-            state = table_from_pb(answer, push.fabric, session.switch)
+            state = table_from_pb(answer, push, session.switch)
         await self._delays.pass_()
         return PushReport(rib, StageResult(status, failures), highest, state)
 

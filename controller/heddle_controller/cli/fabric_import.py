@@ -121,6 +121,7 @@ def echo_fabric(client: Client, stored: pb.Fabric) -> None:
         return
     parsed = codec.fabric_from_pb(stored)
     switches = [node for node in stored.nodes if node.admin_state > STATES["up"]]
+    aside = [node for node in stored.nodes if node.condition]
     links = [link for link in stored.links if max(link.admin_state, link.oper_state) > STATES["up"]]
     echo_pairs(
         {
@@ -131,6 +132,7 @@ def echo_fabric(client: Client, stored: pb.Fabric) -> None:
             "zones": len(parsed.structure.zone_names) or "",
             "hosts": len(parsed.structure.host_names) or "",
             "switches not up": ", ".join(f"{n.id} ({state_word(n.admin_state)})" for n in switches),
+            "switches set aside": "; ".join(f"{n.id} ({n.condition})" for n in aside),
             "links not up": len(links),
             "updated": common.time_text(stored.update_time),
         }

@@ -10,6 +10,7 @@ A fault of our own in one fabric ends its worker, and another takes its place.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 import structlog
 
@@ -20,6 +21,10 @@ from heddle_controller.reconcile.worker import Worker, World
 
 log = structlog.stdlib.get_logger(__name__)
 
+CLAIMS, CLAIM_SECONDS = 5, 600.0
+"""So many claims of one agent to have followed a later leader, within so long, are no accident: a
+store that lost its newest writes makes each agent claim once, or no more than a few times."""
+
 
 class Reconciler:
     """Leads where it can, and waits for it where it cannot."""
@@ -27,6 +32,8 @@ class Reconciler:
     def __init__(self, world: World) -> None:
         self._world = world
         self._above = 0
+        self._claims: dict[tuple[str, str], deque[float]] = {}
+        """When agents said that they had followed a later leader, by fabric and switch."""
         self._epoch = 0
         self.known = asyncio.Event()
         """Set once it is known who leads: the wiring serves from then on."""
@@ -55,10 +62,17 @@ class Reconciler:
             end_if_asked()
 
     def _learn(self, ended: BaseExceptionGroup[PortError]) -> None:
-        """Remember the greatest epoch that was met."""
+        """Remember the greatest epoch that was met; who claims one after another is set aside."""
+        now = self._world.clock.monotonic()
         for error in _leaves(ended):
-            if isinstance(error, Outrun):
-                self._above = max(self._above, error.highest)
+            if not isinstance(error, Outrun):
+                continue
+            self._above = max(self._above, error.highest)
+            claims = self._claims.setdefault((error.fabric, error.switch), deque(maxlen=CLAIMS))
+            claims.append(now)
+            if len(claims) == CLAIMS and now - claims[0] < CLAIM_SECONDS:
+                why = f"claimed {CLAIMS} times to have followed a later leader"
+                self._world.gateway.set_aside(error.fabric, error.switch, why)
 
     async def _reign(self) -> None:
         store, settings = self._world.store, self._world.settings

@@ -348,6 +348,14 @@ class AgentGateway(Protocol):
         """
         ...
 
+    def set_aside(self, fabric: str, switch: str, why: str) -> object:
+        """Have no more of a switch for a while: its agent ``why``, and that holds up others."""
+        ...
+
+    def held_aside(self, fabric: str) -> Mapping[str, str]:
+        """The switches that are set aside now, each with why and until when, in words."""
+        ...
+
     def lead(self, epoch: int) -> None:
         """We lead: gather the sessions of all replicas, and let nothing older through."""
         ...

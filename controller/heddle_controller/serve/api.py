@@ -83,7 +83,9 @@ class Api:
         self._indexes = indexes = FlowIndexes(store)
         counters = CounterBook(indexes, self._rates, rooms.meter)
         links = self.links = LinkBook(rooms.meter)  # has to be told what other replicas hear
-        fabric = FabricService(store, rooms.intake, self._changes, links.unwell)
+        fabric = FabricService(
+            store, rooms.intake, self._changes, links.unwell, rooms.gateway.held_aside
+        )
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
         plan = PlanService(store, self._changes, indexes, rooms.engine)

@@ -60,9 +60,15 @@ class FabricService(FabricServiceServicer):
         intake: Intake,
         changes: Changes,
         unwell: Callable[[str], Mapping[Ends, Condition]],
+        aside: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """``unwell`` tells which links of a fabric, by its id, agents find something wrong with."""
+        """Serve fabrics of the store.
+
+        ``unwell`` tells which links of a fabric, by its id, agents find something wrong with;
+        ``aside`` which of its switches are set aside, and why.
+        """
         self._unwell = unwell
+        self._aside = aside
         self._store = store
         self._intake = intake
         self._changes = changes
@@ -83,8 +89,9 @@ class FabricService(FabricServiceServicer):
     @override
     async def GetFabric(self, request: pb.GetFabricRequest, context: Context) -> pb.Fabric:
         """With all nodes and links; encoded in a thread."""
-        record = await self._store.get_fabric(names.parse_fabric(request.name, "name"))
-        return await asyncio.to_thread(codec.record_to_pb, record)
+        name = names.parse_fabric(request.name, "name")
+        record = await self._store.get_fabric(name)
+        return await asyncio.to_thread(codec.record_to_pb, record, self._aside(name))
 
     @override
     async def ListFabrics(

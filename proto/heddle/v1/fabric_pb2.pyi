@@ -71,6 +71,7 @@ class Node(_message.Message):
     TABLE_SIZE_FIELD_NUMBER: _builtins.int
     ADMIN_STATE_FIELD_NUMBER: _builtins.int
     GPU_FIELD_NUMBER: _builtins.int
+    CONDITION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Unique in the fabric."""
     kind: Global___NodeKind.ValueType
@@ -93,6 +94,11 @@ class Node(_message.Message):
     """Which GPU of its host a NIC serves, counted from 0; unset to go by rail and
     then by id, in which numbers count as numbers.
     """
+    condition: _builtins.str
+    """In GetFabric: why the controller that answers hears nothing of a switch and
+    sends it nothing for a while ("set aside for 60 s more, as its agent ...").
+    Empty where all is well; ignored in PutFabric.
+    """
     def __init__(
         self,
         *,
@@ -106,10 +112,11 @@ class Node(_message.Message):
         table_size: _builtins.int | None = ...,
         admin_state: _common_pb2.State.ValueType = ...,
         gpu: _builtins.int | None = ...,
+        condition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "gpu", b"gpu", "plane", b"plane", "rail", b"rail", "table_size", b"table_size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "address", b"address", "admin_state", b"admin_state", "gpu", b"gpu", "host", b"host", "id", b"id", "kind", b"kind", "plane", b"plane", "rail", b"rail", "table_size", b"table_size", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "address", b"address", "admin_state", b"admin_state", "condition", b"condition", "gpu", b"gpu", "host", b"host", "id", b"id", "kind", b"kind", "plane", b"plane", "rail", b"rail", "table_size", b"table_size", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gpu: _TypeAlias = _typing.Literal["gpu"]  # noqa: Y015
     _WhichOneofArgType__gpu: _TypeAlias = _typing.Literal["_gpu", b"_gpu"]  # noqa: Y015

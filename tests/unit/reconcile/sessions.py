@@ -19,6 +19,7 @@ class Sessions:
 
     def __init__(self, fabric: str) -> None:
         self._fabric = fabric
+        self._aside: dict[str, str] = {}
         self._ids = itertools.count(1)
         self._sessions: dict[str, AgentSession] = {}
         self._lost: dict[int, asyncio.Event] = {}
@@ -26,6 +27,8 @@ class Sessions:
 
     def begin(self, switch: str, epoch: int, held: TableState, table_size: int = 0) -> None:
         """Begin a session, in place of any before, with the highest epoch and what is held."""
+        if switch in self._aside:
+            return
         if switch in self._sessions:
             self._lost[self._sessions[switch].id].set()
         session = AgentSession(
@@ -54,6 +57,18 @@ class Sessions:
     def sessions(self, fabric: str) -> Mapping[str, AgentSession]:
         """See the port."""
         return dict(self._sessions) if fabric == self._fabric else {}
+
+    def set_aside(self, fabric: str, switch: str, why: str) -> object:
+        """See the port; for as long as the test lasts."""
+        if switch not in self._aside:
+            self._aside[switch] = f"set aside, as its agent {why}"
+            if switch in self._sessions:
+                self.disconnect(switch)
+        return fabric
+
+    def held_aside(self, fabric: str) -> Mapping[str, str]:
+        """See the port."""
+        return dict(self._aside) if fabric == self._fabric else {}
 
     def lead(self, epoch: int) -> None:
         """See the port."""

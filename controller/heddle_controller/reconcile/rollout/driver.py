@@ -184,7 +184,7 @@ class Rollout:
             ledger,
             heard,
             presence.switches(fabric, now),
-            partial(presence.why_stuck, fabric, now),
+            partial(presence.why_stuck, fabric, now, self._gateway.held_aside(self._fabric)),
             epoch=self._epoch,
             retry=retry_at is not None and now >= retry_at,
         )
@@ -226,7 +226,7 @@ class Rollout:
         for session in new:
             followed = session.switch in self._followers
             if outruns(session.highest_epoch, self._epoch, followed=followed):
-                raise Outrun(session.switch, session.highest_epoch)
+                raise Outrun(session, session.highest_epoch)
         gone = [sent.step for sent in self._presence.orphaned() if not sent.obsolete]
         for session in new:
             if asked_of(session, self._epoch):

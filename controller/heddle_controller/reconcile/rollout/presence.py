@@ -9,6 +9,7 @@ Keyed by switch id, because ids outlive the rows of one fabric.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -90,8 +91,10 @@ class Presence:
             self._met = structure, np.array(rows, dtype=np.int64)
         return self._met[1]
 
-    def why_stuck(self, fabric: Fabric, now: float) -> dict[int, str]:
-        """In words, by node row."""
+    def why_stuck(
+        self, fabric: Fabric, now: float, aside: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[int, str]:
+        """In words, by node row; ``aside`` says so of switches that are set aside."""
         structure = fabric.structure
         cut_off = np.flatnonzero(~sending(fabric)).tolist()
         words = {row: f"switch {structure.nodes.ids[row]} has no link left" for row in cut_off}
@@ -99,7 +102,7 @@ class Presence:
             structure.index[switch]: (
                 f"switch {switch} has not answered for {self._patience:g} s"
                 if switch in self.sessions
-                else f"switch {switch} is not connected"
+                else f"switch {switch} is {aside.get(switch, 'not connected')}"
             )
             for switch, until in self._patience_ends(structure)
             if until <= now

@@ -47,8 +47,10 @@ def outruns(claim: int, epoch: int, *, followed: bool) -> bool:
 class Outrun(PortError):  # noqa: N818 - an event of leadership, not a fault
     """An agent has seen a greater epoch than this leader's, or this one of another leader."""
 
-    def __init__(self, switch: str, highest: int) -> None:
-        super().__init__(f"switch {switch} has followed a leader of epoch {highest}")
+    def __init__(self, session: AgentSession, highest: int) -> None:
+        super().__init__(f"switch {session.switch} has followed a leader of epoch {highest}")
+        self.fabric = session.fabric
+        self.switch = session.switch
         self.highest = highest
 
 
@@ -87,7 +89,7 @@ class Sent:
         text = f"refused as malformed: {(report.fib or report.rib).message}"
         if report.status == PushStatus.STALE_EPOCH:
             if believed(report.highest_epoch, self.push.epoch):
-                raise Outrun(self.session.switch, report.highest_epoch)
+                raise Outrun(self.session, report.highest_epoch)
             text = f"claims an epoch that no leader has had: {report.highest_epoch}"
         return tuple(
             OperationFailure(operation, FailureReason.BACKEND, text)

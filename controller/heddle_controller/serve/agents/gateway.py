@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
+import grpc
 import structlog
 
 from heddle_controller.reconcile.southbound import (
@@ -24,9 +25,10 @@ from heddle_controller.reconcile.southbound import (
     SessionEvent,
 )
 from heddle_controller.serve.agents.encoder import Encoder
+from heddle_controller.serve.agents.set_aside import SetAside
 from heddle_controller.serve.agents.stream import AgentStream, lost
 from heddle_controller.serve.agents.tenure import Tenure
-from heddle_controller.serve.errors import aborted
+from heddle_controller.serve.errors import Refusal, aborted
 from heddle_controller.serve.watch import shutting_down
 
 log = structlog.stdlib.get_logger(__name__)
@@ -66,6 +68,7 @@ class Gateway:
 
     def __init__(self, meter: AgentMeter, queue_limit: int, tenure: Tenure | None = None) -> None:
         self.tenure = tenure or Tenure()
+        self.aside = SetAside()
         self.replicas: Replicas | None = None
         """Set by the wiring where there may be others."""
         self._meter = meter
@@ -81,9 +84,44 @@ class Gateway:
         return next(self._ids)
 
     def sessions(self, fabric: str) -> Mapping[str, AgentSession]:
-        """The present session of each connected switch, by switch id."""
-        of_fabric = self._sessions.get(fabric, {})
-        return {switch: session.about for switch, session in of_fabric.items()}
+        """The present session of each connected switch, by switch id, but of those set aside."""
+        of_fabric, out = self._sessions.get(fabric, {}), self.aside.of(fabric)
+        return {switch: session.about for switch, session in of_fabric.items() if switch not in out}
+
+    def set_aside(self, fabric: str, switch: str, why: str) -> Refusal:
+        """See the port; how a session of it ends."""
+        seconds = self.aside.put(fabric, switch, why)
+        refusal = self._refusal(fabric, switch)
+        live = self._sessions.get(fabric, {}).get(switch)
+        if live is not None:
+            self._tell(SessionChange.DISCONNECTED, live.about)
+            if live.remote:  # its replica lets it be; it is heard again when the time is over
+                loop = asyncio.get_running_loop()
+                loop.call_later(seconds, self._tell, SessionChange.CONNECTED, live.about)
+            else:
+                live.end(refusal)
+        return refusal
+
+    def held_aside(self, fabric: str) -> Mapping[str, str]:
+        """See the port."""
+        return self.aside.of(fabric)
+
+    def admit(self, fabric: str, switch: str) -> None:
+        """Nothing, if a switch may begin a session now.
+
+        Raises:
+            Refusal: it is set aside, be it for having begun too many.
+        """
+        if self.aside.left(fabric, switch) > 0:
+            raise self._refusal(fabric, switch)
+        if self.aside.begins(fabric, switch):
+            raise self.set_aside(fabric, switch, "begins one session after another")
+
+    def _refusal(self, fabric: str, switch: str) -> Refusal:
+        message = f"switch {switch} is {self.aside.of(fabric).get(switch, 'set aside')}"
+        left = self.aside.left(fabric, switch)
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        return Refusal(code, "SET_ASIDE", message, {"switch": switch}, max(left, 1.0))
 
     def lead(self, epoch: int) -> None:
         """See the port."""
@@ -113,9 +151,12 @@ class Gateway:
         live = self._sessions.get(session.fabric, {}).get(session.switch)
         if live is not None and live.about.id == session.id and live.full:
             self._begin_anew(live)
-        if live is None or live.about.id != session.id:
+        if live is None or live.about.id != session.id or self._is_aside(live):
             return lost(session.switch)
         return live.submit(push)
+
+    def _is_aside(self, stream: AgentStream) -> bool:
+        return self.aside.left(stream.about.fabric, stream.about.switch) > 0
 
     def _begin_anew(self, session: AgentStream) -> None:
         log.warning("agent fell behind", switch=session.about.switch, pending=session.pending_count)

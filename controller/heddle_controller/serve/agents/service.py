@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1.agent_pb2_grpc import AgentServiceServicer
-from heddle_controller.model.errors import refuse
+from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.ports import FabricStore
@@ -33,6 +33,7 @@ from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import Introductions, KeySchedule
 from heddle_controller.serve.agents.link_book import LinkBook
 from heddle_controller.serve.agents.link_mail import LinkMail
+from heddle_controller.serve.agents.means import Means, Pace, TooMuch
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.codec import agent as codec
@@ -90,13 +91,14 @@ class AgentService(AgentServiceServicer):
     ) -> None:
         first, record = await self._introduction(request_iterator)
         about = codec.session_from_pb(first, self._gateway.next_id())
+        means = Means(about, record.fabric.structure, self._store)
         with structlog.contextvars.bound_contextvars(fabric=about.fabric, switch=about.switch):
             session = self._gateway.open(about)
             log.info("agent connected", version=about.software_version)
             self._overlays.joined(session, record.overlay, withdrawn=first.overlay_withdrawn)
             self.introductions.joined(session, record.fabric.structure)
             del record  # it is of this moment, and large: a session may last for months
-            reader = asyncio.create_task(self._read(session, request_iterator))
+            reader = asyncio.create_task(self._read(session, means, request_iterator))
             try:
                 await context.write(self._accepted())
                 async with aclosing(session.outgoing()) as outgoing:
@@ -131,7 +133,9 @@ class AgentService(AgentServiceServicer):
                 f"fabrics/{about.fabric}; give the agent that switch's certificate"
             )
             raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "NOT_YOUR_SWITCH", message)
-        return first.session_parameters, await self._check_switch(about)
+        record = await self._check_switch(about)
+        self._gateway.admit(about.fabric, about.switch)
+        return first.session_parameters, record
 
     async def _check_switch(self, about: AgentSession) -> FabricRecord:
         named = {"fabric": about.fabric, "switch": about.switch}
@@ -162,26 +166,46 @@ class AgentService(AgentServiceServicer):
             )
         )
 
-    async def _read(self, session: AgentStream, messages: Messages) -> None:
+    async def _read(self, session: AgentStream, means: Means, messages: Messages) -> None:
         """Take in all that the agent says; how that ends is how the session ends."""
         mail = LinkMail(self._store, session.about.fabric)
         writing = asyncio.create_task(mail.run())
         self._writing.add(writing)  # it may have a last word to write when the session is over
         writing.add_done_callback(self._writing.discard)
         writing.add_done_callback(partial(_written, session))
+        pace = Pace()
         try:
             async for message in messages:
-                await self._take(session, mail, message)
+                began = time.thread_time()
+                if message.WhichOneof("message") == "link_state":
+                    message.link_state.CopyFrom(await means.links(message.link_state))
+                self._take(session, means, mail, message)
+                if (rest := pace.rest(time.thread_time() - began)) > 0:
+                    await asyncio.sleep(rest)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the writer raises it, in the call it belongs to
-            session.end(error)
+            session.end(self._fault(session.about, error))
         else:
             session.end()
         finally:
             mail.close()
 
-    async def _take(self, session: AgentStream, mail: LinkMail, message: pb.AgentMessage) -> None:
+    def _fault(self, about: AgentSession, error: Exception) -> Exception:
+        """How a session ends for what its agent said; one that does so too often is set aside."""
+        if isinstance(error, TooMuch):
+            return self._gateway.set_aside(about.fabric, about.switch, str(error))
+        if not isinstance(error, InputError | Refusal):
+            return error
+        if not self._gateway.aside.faulty(about.fabric, about.switch):
+            return error
+        log.warning("agent said what is malformed", why=str(error)[:256])
+        why = "has said what is malformed again and again"
+        return self._gateway.set_aside(about.fabric, about.switch, why)
+
+    def _take(
+        self, session: AgentStream, means: Means, mail: LinkMail, message: pb.AgentMessage
+    ) -> None:
         about = session.about
         match message.WhichOneof("message"):
             case "push_result":
@@ -191,6 +215,7 @@ class AgentService(AgentServiceServicer):
                 self._links.take(about, message.link_state)
                 mail.put(report)
             case "counters":
+                means.counters(message.counters)
                 self._counters.put(about, codec.counters_from_pb(message.counters))
             case "overlay":
                 self._overlays.reported(session, message.overlay)

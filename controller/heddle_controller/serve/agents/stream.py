@@ -105,7 +105,7 @@ class Pending:
         else:
             # A FIB ack says that the RIB stage was passed, should its own ack be lost.
             rib = self.rib or StageResult(PushStatus.APPLIED, time=stage.time)
-            table = codec.table_from_pb(result, self.push.fabric, self.switch)
+            table = codec.table_from_pb(result, self.push, self.switch)
             report = PushReport(rib, stage, result.highest_epoch, table)
         if not self.answer.done():
             self.answer.set_result(report)

@@ -10,18 +10,20 @@ import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.model.fabric import Fabric, Ints, State
+from heddle_controller.model.fabric import Ints, State
 from heddle_controller.reconcile.records import LinkObservation, LinkReport
 from heddle_controller.reconcile.southbound import (
     AgentSession,
     Capability,
     FailureReason,
     OperationFailure,
+    Push,
     PushStatus,
     StageResult,
     TableState,
 )
 from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec.columns import BYTES
 from heddle_controller.serve.codec.fabric import link_name_from_pb
 from heddle_controller.serve.codec.listing import entries_from_pb
 
@@ -29,6 +31,9 @@ SOURCE = "agent"
 LARGEST = 2**63 - 1
 MAX_TEXT = 256
 """Characters kept of what an agent says in words."""
+MAX_CAPABILITIES, MAX_DIGEST = 64, 32
+MAX_TOLD = 1 << 16
+"""Entries told in one answer; see TableState in agent.proto."""
 
 
 def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentSession:
@@ -44,6 +49,9 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
             raise refuse(SOURCE, f"session_parameters.{name}", reason)
     for name in ("highest_epoch", "generation"):
         check_number(getattr(parameters, name), f"session_parameters.{name}")
+    if len(parameters.capabilities) > MAX_CAPABILITIES or len(parameters.table_digest) > MAX_DIGEST:
+        reason = f"give {MAX_CAPABILITIES} capabilities and a digest of {MAX_DIGEST} bytes at most"
+        raise refuse(SOURCE, "session_parameters", reason)
     known = {int(capability) for capability in Capability}
     return AgentSession(
         id=session_id,
@@ -142,6 +150,9 @@ def stage_from_pb(result: pb.PushResult, push: Batch, now: float) -> StageResult
         raise refuse(SOURCE, "push_result.status", "it is not known: say how the push went")
     check_number(result.highest_epoch, "push_result.highest_epoch")
     count = push.operation_count
+    if len(result.failures) > count:
+        reason = f"{len(result.failures)} failures of a push of {count} operations: one for each"
+        raise refuse(SOURCE, "push_result.failures", reason)
     return StageResult(
         status=PushStatus(result.status),
         failures=tuple(_failure(failure, count) for failure in result.failures),
@@ -150,19 +161,22 @@ def stage_from_pb(result: pb.PushResult, push: Batch, now: float) -> StageResult
     )
 
 
-def table_from_pb(result: pb.PushResult, fabric: Fabric, switch: str) -> TableState | None:
-    """What the table of a switch holds, if the agent told.
+def table_from_pb(result: pb.PushResult, push: Push, switch: str) -> TableState | None:
+    """What the table of a switch holds, as far as the push asked and the agent told.
 
     Raises:
         InputError: a generation out of range, or malformed entries.
     """
-    if not result.HasField("table"):
+    if not (push.tell_table and result.HasField("table")):
         return None
     check_number(result.table.generation, "push_result.table.generation")
     told = result.table
-    listed = told.HasField("entries")
-    entries = entries_from_pb(told.entries, fabric, switch) if listed else None
-    return TableState(told.generation, told.digest, entries)
+    listed = push.tell_entries and told.HasField("entries")
+    if listed and len(told.entries.ways) > BYTES * MAX_TOLD:
+        reason = f"{len(told.entries.ways) // BYTES} entries: none are told where there are so many"
+        raise refuse(SOURCE, "push_result.table.entries", reason)
+    entries = entries_from_pb(told.entries, push.fabric, switch) if listed else None
+    return TableState(told.generation, told.digest[:MAX_DIGEST], entries)
 
 
 def _failure(failure: pb.OperationFailure, count: int) -> OperationFailure:

@@ -6,7 +6,7 @@ same checks and is refused in the same words; nothing is checked twice here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from heddle.v1 import common_pb2
@@ -119,12 +119,15 @@ def link_to_pb(link: LinkRecord) -> pb.Link:
     )
 
 
-def record_to_pb(record: FabricRecord) -> pb.Fabric:
-    """A stored fabric with all its nodes and links."""
+def record_to_pb(record: FabricRecord, aside: Mapping[str, str] | None = None) -> pb.Fabric:
+    """A stored fabric with all its nodes and links; ``aside`` says why of switches set aside."""
     message = summary_to_pb(record.summary())
     fabric = record.fabric
     message.nodes.extend(node_to_pb(fabric, row) for row in range(fabric.node_count))
     message.links.extend(links_to_pb(record, range(fabric.link_count)))
+    for switch, why in (aside or {}).items():
+        if switch in fabric.structure.index:
+            message.nodes[fabric.structure.index[switch]].condition = why
     return message
 
 

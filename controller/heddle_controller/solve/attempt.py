@@ -246,10 +246,10 @@ def is_met(problem: Problem, assignment: Assignment) -> bool:
 
 
 def tier_worst(network: Network, assignment: Assignment) -> Floats:
-    """Worst utilisation of the switch-to-switch arcs of each tier."""
-    tier = network.fabric.structure.tier_of_arc
+    """Worst utilisation of the arcs of each tier that there is a choice about."""
+    tier, chosen = network.fabric.structure.tier_of_arc, network.chosen
     worst = np.zeros(len(network.fabric.structure.tiers))
-    np.maximum.at(worst, tier[network.inner], assignment.utilization()[network.inner])
+    np.maximum.at(worst, tier[chosen], assignment.utilization()[chosen])
     return worst
 
 
@@ -259,15 +259,15 @@ def better(problem: Problem, first: Assignment, second: Assignment) -> Assignmen
     Tiers count worst first. Of equals the one whose arcs exceed their targets less,
     worst arc first.
     """
-    target, inner = problem.target(), problem.network.inner
+    target, chosen = problem.target(), problem.network.chosen
     bounds = target.bounds * (1 + SLACK)
 
     def badness(assignment: Assignment) -> tuple[float, list[float], list[float], list[float]]:
         worst = tier_worst(problem.network, assignment)
         over = np.maximum(worst - bounds, 0.0)
-        used = assignment.utilization()[inner]
-        beyond = float((used - worth_having(problem, assignment)[inner]).max(initial=0.0))
-        above = used if target.arcs is None else np.where(used > target.arcs[inner], used, 0.0)
+        used = assignment.utilization()[chosen]
+        beyond = float((used - worth_having(problem, assignment)[chosen]).max(initial=0.0))
+        above = used if target.arcs is None else np.where(used > target.arcs[chosen], used, 0.0)
         arcs = np.sort(np.round(above[above > 0], 6))[::-1]
         tiers = sorted(np.round(over, 6), reverse=True), sorted(worst, reverse=True)
         return round(beyond, 6), *tiers, arcs.tolist()

@@ -10,7 +10,8 @@ when a link between leaf and spine fails, or a whole spine, no arc takes on more
 its even share of the paths that any one arc lost, rounded up: of n paths on an arc, at
 most ceil(n / (cables of the other spines)). Where paths have one rate, that is load.
 Nothing is promised for links above spines, nor in plans of more paths than ``spread``
-colours exactly.
+colours exactly. A backup begins with its path's own link of the NIC, since switches can
+turn aside only what comes to them, and ends at another leaf of a NIC that has several.
 
 *Elsewhere*, and where another slot is only a hole, it is the candidate that shares the
 fewest links, then switches, and is then least full in the worst single failure of the
@@ -45,16 +46,14 @@ def backups_of(
 ) -> Paths:
     """A backup for each path, without arcs where there is none; parallel to ``paths``."""
     inner = _inner_arcs(network, paths)
-    backup = np.full((len(paths), 4), NONE, dtype=np.int64)
-    if planes is not None:
-        homed_once = (network.nic_arc[flows.source[paths.flow]] != NONE) & (
-            network.nic_arc[flows.destination[paths.flow]] != NONE
-        )
-        _rotate(planes, np.where(homed_once[:, None], inner, NONE), backup)
-    lengths = (backup != NONE).sum(axis=1)
+    backup = np.full((len(paths), 6), NONE, dtype=np.int64)
     source = network.terminal[flows.source[paths.flow]]
     destination = network.terminal[flows.destination[paths.flow]]
-    bare = (lengths == 0) & (source != destination) & (source != NONE) & (destination != NONE)
+    attached_ = (source != NONE) & (destination != NONE)
+    if planes is not None:
+        _by_slots(planes, flows, paths, np.where(attached_[:, None], inner, NONE), backup)
+    lengths = (backup != NONE).sum(axis=1)
+    bare = (lengths == 0) & (source != destination) & attached_
     pieces: list[Ints] = list(backup) if bare.any() else [backup.ravel()]
     if bare.any():
         aftermath = _so_far(network, flows, paths, backup, bare)
@@ -80,6 +79,32 @@ def backups_of(
     return with_nics(network, flows, chosen, lengths > 0)
 
 
+def _by_slots(planes: Planes, flows: Flows, paths: Paths, inner: Ints, backup: Ints) -> None:
+    """Fills in backups over other slots, with the links of NICs of several before and after."""
+    network = planes.network
+    filled = np.diff(paths.first) > 0
+    ends = paths.arcs[paths.first[:-1][filled]], paths.arcs[paths.first[1:][filled] - 1] ^ 1
+    out, into = (np.full(len(paths), NONE, dtype=np.int64) for _ in ends)
+    out[filled], into[filled] = (np.where(network.choice[arc], arc, NONE) for arc in ends)
+    last = np.where(inner[:, 3] != NONE, inner[:, 3], inner[:, 1])
+    last = np.where(last != NONE, last ^ 1, NONE)
+    rows = np.flatnonzero((into != NONE) & (last != NONE))
+    if len(rows):
+        other = planes.homes.others(flows.destination[paths.flow[rows]], into[rows])
+        leaf = network.head_or_none[other]
+        found = (other != NONE) & (leaf != network.tail[inner[rows, 0]])
+        rows, other, leaf = rows[found], other[found], leaf[found]
+        cable = planes.spines.cables(leaf, planes.spines.slot_of_arc[last[rows]], rows)
+        last[rows], into[rows] = cable, other
+    hole = (last == NONE)[:, None]
+    _rotate(planes, np.where(hole, NONE, inner), last, backup[:, 1:5])
+    chosen = backup[:, 1] != NONE
+    backup[chosen, 0], backup[chosen, 5] = (
+        out[chosen],
+        np.where(into != NONE, into ^ 1, NONE)[chosen],
+    )
+
+
 def _so_far(network: Network, flows: Flows, paths: Paths, backup: Ints, bare: Bools) -> Aftermath:
     """What falls where with the links of bare paths, as far as backups are known."""
     aftermath = Aftermath(network, flows, paths)
@@ -87,7 +112,7 @@ def _so_far(network: Network, flows: Flows, paths: Paths, backup: Ints, bare: Bo
     arcs = paths.take(np.flatnonzero(bare)).arcs
     at_risk[arcs] = True
     at_risk[arcs ^ 1] = True
-    for row in np.flatnonzero(paths.crosses(at_risk) & (backup[:, 0] != NONE)).tolist():
+    for row in np.flatnonzero(paths.crosses(at_risk) & (backup[:, 1] != NONE)).tolist():
         links = _risk(network, paths.of(row))
         aftermath.note(links[at_risk[2 * links]], row, backup[row][backup[row] != NONE])
     return aftermath
@@ -113,14 +138,16 @@ def _inner_arcs(network: Network, paths: Paths) -> Ints:
     return result
 
 
-def _rotate(planes: Planes, inner: Ints, backup: Ints) -> None:
-    """Fills in backups by rotating slots, for paths over one spine or one core."""
+def _rotate(planes: Planes, inner: Ints, last: Ints, backup: Ints) -> None:
+    """Fills in backups by rotating slots, for paths over one spine or one core.
+
+    ``last`` is the arc, from the leaf upwards, that each would come down to its last leaf by.
+    """
     network, layer = planes.network, planes.spines
-    last = np.where(inner[:, 3] != NONE, inner[:, 3], inner[:, 1])
     usual = (inner[:, 1] != NONE) & ((inner[:, 2] == NONE) | (inner[:, 3] != NONE))
     usual &= inner[:, 4] == NONE
     rows = np.flatnonzero(usual)
-    first, last = inner[rows, 0], last[rows] ^ 1
+    first, last = inner[rows, 0], last[rows]
     inside = (layer.slot_of_arc[first] != NONE) & (layer.slot_of_arc[last] != NONE)
     rows, first, last = rows[inside], first[inside], last[inside]
     wide = [layer.width[layer.part[network.tail[arcs]]] for arcs in (first, last)]
@@ -193,43 +220,47 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
 
 
 def least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> Ints:
-    """The candidate with the fewest links between switches, links, switches in common with a path.
+    """The candidate with the fewest links between switches in common with a path.
 
-    Among equals the least full; ``used`` is by arc and padding. Where every candidate
-    has something in common a way round, if there is one; none if all are the path.
+    Among equals one by the same first link of a NIC, since switches turn aside only what
+    comes to them; then that of the fewest links and switches in common, then the least
+    full; ``used`` is by arc and padding. Where every candidate has something in common a
+    way round, if there is one; none if all are the path.
     """
     if not len(choice):
         return np.empty(0, dtype=np.int64)
     heads = network.head_or_none[choice]
     ends = (int(network.tail[choice[0, 0]]), int(heads[0][heads[0] != NONE][-1]))
+    risk = _risk(network, taken)
+    same = (choice[:, :, None] == np.append(taken, network.pad)).any(axis=2).all(axis=1)
     switches = network.head[taken[:-1]]
+    other_link = np.zeros(len(choice), dtype=np.bool_)
+    if network.several[ends[0]]:
+        other_link, switches = choice[:, 0] != taken[0], switches[1:]
     switches = switches[(switches != ends[0]) & (switches != ends[1])]
-    links_shared, switches_shared = _shared(choice >> 1, taken >> 1), _shared(heads, switches)
-    # No switch can repair the loss of a NIC's own link: those between switches come first.
-    between = links_shared
-    if (network.level[list(ends)] == NodeKind.NIC).any():
-        between = _shared(choice >> 1, _risk(network, taken))
+    between, switches_shared = _shared(choice >> 1, risk), _shared(heads, switches)
+    links_shared = _shared(choice >> 1, taken >> 1)
     worst = used[choice].max(axis=1, initial=0.0)
-    best = int(np.lexsort((worst, switches_shared, links_shared, between))[0])
+    keys = (worst, switches_shared, links_shared, other_link, between, same)
+    best = int(np.lexsort(keys)[0])
     if switches_shared[best] and not network.tiered:
         apart = ~np.isin(network.tail, switches) & ~np.isin(network.head, switches)
-        if len(detour := _detour(network, ends, taken, apart)):
+        if len(detour := _detour(network, ends, risk, apart)):
             return detour
-    if links_shared[best] and len(detour := _detour(network, ends, taken, network.usable)):
+    if between[best] and len(detour := _detour(network, ends, risk, network.usable)):
         return detour
     chosen: Ints = choice[best][choice[best] != network.pad]
-    same = (chosen[:, None] == taken).any(axis=1).all()
-    return chosen[:0] if same else chosen
+    return chosen[:0] if same[best] else chosen
 
 
-def _detour(network: Network, ends: tuple[int, int], taken: Ints, allowed: Bools) -> Ints:
-    """The shortest way between two terminals over arcs allowed, of links not taken.
+def _detour(network: Network, ends: tuple[int, int], risk: Ints, allowed: Bools) -> Ints:
+    """The shortest way between two terminals over arcs allowed, not over links at risk.
 
     Empty where there is none.
     """
     usable = network.usable & allowed
-    usable[taken] = False
-    usable[taken ^ 1] = False
+    usable[2 * risk] = False
+    usable[2 * risk + 1] = False
     return shortest_way(network, *ends, usable)
 
 

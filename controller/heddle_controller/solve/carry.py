@@ -38,18 +38,18 @@ def carry_over(
 
 def inner_paths(network: Network, paths: Paths) -> Paths:
     """Paths less the arcs of single-homed NICs: what an assignment keeps."""
-    inner = choice_arcs(network)[paths.arcs]
+    inner = ~of_sole_links(network)[paths.arcs]
     first = np.append(0, np.cumsum(inner))[paths.first]
     return Paths(paths.flow, paths.first_qp, paths.last_qp, first, paths.arcs[inner])
 
 
-def choice_arcs(network: Network) -> Bools:
-    """Marks all arcs but those of single-homed NICs."""
-    single = network.nic_arc[network.nic_arc != NONE]
-    choice = np.ones(network.arc_count, dtype=np.bool_)
-    choice[single] = False
-    choice[single ^ 1] = False
-    return choice
+def of_sole_links(network: Network) -> Bools:
+    """Marks the arcs of NICs of one link that is usable: those that ``with_nics`` puts back."""
+    sole = network.nic_arc[network.nic_arc != NONE]
+    marked = np.zeros(network.arc_count, dtype=np.bool_)
+    marked[sole] = True
+    marked[sole ^ 1] = True
+    return marked
 
 
 def _rows_now(previous: Plan, fabric: Fabric, flows: Flows) -> Ints:

@@ -21,13 +21,19 @@ import numpy as np
 from heddle_controller.model.fabric import Bools, Ints
 from heddle_controller.solve.max_flow import unit_flow
 
+Nests = tuple[list[Ints], list[Ints]]
+"""Sets of vertices of the left and of the right side, the smallest first, by edge."""
 
-def equitable_colouring(left: Ints, right: Ints, colours: int) -> Ints:
+
+def equitable_colouring(left: Ints, right: Ints, colours: int, nests: Nests = ([], [])) -> Ints:
     """A colour, 0 to ``colours - 1``, for each edge ``left[i] - right[i]``.
 
     At every vertex each colour is used floor(degree / colours) or
     ceil(degree / colours) times. Vertices are any integers of 0 and above; the
     two sides have numbers of their own. Pure: equal input, equal output.
+
+    ``nests`` number sets of vertices, each within one of the next. With a power of two of
+    colours the same holds of all edges of such a set.
     """
     if colours == 1 or not len(left):
         return np.zeros(len(left), dtype=np.int64)
@@ -37,36 +43,53 @@ def equitable_colouring(left: Ints, right: Ints, colours: int) -> Ints:
         # takes one edge from every full group, which keeps the rest balanced.
         left, right = _groups(left, colours), _groups(right, colours)
         rest = np.flatnonzero(~_matching(left, right, colours))
-        result[rest] = 1 + equitable_colouring(left[rest], right[rest], colours - 1)
+        result[rest] = 1 + equitable_colouring(
+            left[rest], right[rest], colours - 1, _of_rows(nests, rest)
+        )
         return result
-    half = _halve(left, right)
+    half = _halve([left, *nests[0]], [right, *nests[1]])
     for offset, rows in ((0, np.flatnonzero(~half)), (colours // 2, np.flatnonzero(half))):
-        result[rows] = offset + equitable_colouring(left[rows], right[rows], colours // 2)
+        result[rows] = offset + equitable_colouring(
+            left[rows], right[rows], colours // 2, _of_rows(nests, rows)
+        )
     return result
 
 
-def _partners(vertex: Ints) -> Ints:
-    """Pairs up the edges at each vertex; an odd one out is paired with that of another.
+def _of_rows(nests: Nests, rows: Ints) -> Nests:
+    left, right = ([sets[rows] for sets in side] for side in nests)
+    return left, right
 
-    The answer has an even number of rows: where there is an odd number of edges,
-    one more is made up and paired with the last one out.
+
+def _partners(levels: list[Ints]) -> Ints:
+    """Pairs up the edges at each vertex, an odd one out with another of the next level's set.
+
+    What is left of the last level is paired as it comes. The answer has an even number of
+    rows: where there is an odd number of edges, one more is made up and paired with the
+    last one out.
     """
-    order = np.argsort(vertex, kind="stable")
-    ordered = vertex[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    degree = np.diff(np.append(starts, len(order)))
-    odd = starts[degree % 2 == 1] + degree[degree % 2 == 1] - 1
-    paired = np.ones(len(order), dtype=bool)
-    paired[odd] = False
-    made_up = np.arange(len(order), len(order) + len(order) % 2)
-    line = np.concatenate([order[paired], order[odd], made_up])
+    rest = np.arange(len(levels[0]), dtype=np.int64)
+    pairs: list[Ints] = []
+    for vertex in levels:
+        order = rest[np.argsort(vertex[rest], kind="stable")]
+        ordered = vertex[order]
+        starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        degree = np.diff(np.append(starts, len(order)))
+        odd = starts[degree % 2 == 1] + degree[degree % 2 == 1] - 1
+        paired = np.ones(len(order), dtype=bool)
+        paired[odd] = False
+        pairs.append(order[paired])
+        rest = order[odd]
+        if not len(rest):
+            break
+    made_up = np.arange(len(levels[0]), len(levels[0]) + len(rest) % 2)
+    line = np.concatenate([*pairs, rest, made_up])
     partner = np.empty(len(line), dtype=np.int64)
     partner[line[0::2]] = line[1::2]
     partner[line[1::2]] = line[0::2]
     return partner
 
 
-def _halve(left: Ints, right: Ints) -> Bools:
+def _halve(left: list[Ints], right: list[Ints]) -> Bools:
     """Splits edges in two so that each vertex's halves differ by at most one, as a mask.
 
     Walking from partner to partner's partner meets every second edge of a circle;
@@ -79,7 +102,7 @@ def _halve(left: Ints, right: Ints) -> Bools:
     for _ in range(len(step).bit_length()):
         name = np.minimum(name, name[step])
         step = step[step]
-    return (name > name[first])[: len(left)]
+    return (name > name[first])[: len(left[0])]
 
 
 def _groups(vertex: Ints, size: int) -> Ints:

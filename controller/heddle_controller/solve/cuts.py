@@ -6,8 +6,9 @@ capacity. Demand is counted as load is: the worst phase of each job. Where all
 QPs that cross have one rate, loads come in whole steps and the bound is rounded
 up to the next step that the arcs can hold together.
 
-The sets are every NIC, every switch with its NICs, every zone, and their
-complements (traffic inwards). That is closed form, and exact for healthy fabrics.
+The sets are every NIC, every switch with its NICs, all switches that NICs of several
+links join with their NICs, every zone, and their complements (traffic inwards). That is
+closed form, and exact for healthy fabrics.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
@@ -94,13 +97,29 @@ def _partitions(network: Network) -> list[Ints]:
     rows = np.arange(network.fabric.node_count, dtype=np.int64)
     is_nic = nodes.kind == NodeKind.NIC
     alone = np.where(is_nic, rows, NONE)
-    # A NIC on several switches is in no switch's set; nor is one that is cut off.
-    at_switch = np.where(is_nic & (network.nic_arc == NONE), NONE, network.terminal)
+    # A NIC with several ways is in no switch's set; nor is one that is cut off.
+    at_switch = np.where(is_nic, NONE, rows)
+    sole = np.flatnonzero(network.usable & is_nic[network.tail])
+    sole = sole[network.uplinks[network.tail[sole]] == 1]
+    at_switch[network.tail[sole]] = network.head[sole]
     partitions = [alone, at_switch]
+    if (network.uplinks > 1).any():
+        partitions.append(_joined(network))
     if (nodes.zone != NONE).any():
         zone = np.where(is_nic & (at_switch != NONE), nodes.zone[at_switch], nodes.zone)
         partitions.append(zone)
     return partitions
+
+
+def _joined(network: Network) -> Ints:
+    """Number of the part that each node is in, where only usable links of NICs join nodes."""
+    is_nic, count = network.level == NodeKind.NIC, network.fabric.node_count
+    up = np.flatnonzero(network.usable & is_nic[network.tail])
+    ends = network.tail[up], network.head[up]
+    graph = coo_matrix((np.ones(len(up), dtype=np.int8), ends), shape=(count, count))
+    group = connected_components(graph, directed=False)[1].astype(np.int64)
+    joined: Ints = np.where(is_nic & (network.uplinks == 0), NONE, group)
+    return joined
 
 
 class _Family:

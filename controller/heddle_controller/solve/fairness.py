@@ -84,13 +84,13 @@ def even_out(search: Search, movable: frozenset[int] | None = None) -> bool:
 
 
 def _matters(assignment: Assignment) -> bool:
-    """Whether a link between switches is overloaded, by flows among which it could matter who."""
-    flows, inner = assignment.flows, assignment.network.inner
-    if not len(flows) or not len(inner):
+    """Whether a link that is a choice is overloaded, by flows among which it could matter who."""
+    flows, chosen = assignment.flows, assignment.network.chosen
+    if not len(flows) or not len(chosen):
         return False
     if int(flows.qps.max()) == 1 and not _ranked(assignment):
         return False
-    return bool(assignment.utilization()[inner].max() > 1 + TOLERANCE)
+    return bool(assignment.utilization()[chosen].max() > 1 + TOLERANCE)
 
 
 def _ranked(assignment: Assignment) -> bool:

@@ -1,9 +1,10 @@
 """What the planner sees of a fabric: the arcs it may use, and where NICs attach.
 
-Most NICs have one uplink, which is no choice: paths are searched between the
-*terminals* of flows, the leaf of such a NIC, or the NIC itself where it has
-several uplinks. One more arc than there are stands for "no arc" and pads paths of
-unequal length; its capacity is infinite.
+A NIC with one link has no choice: paths are searched between the *terminals* of
+flows, the leaf of such a NIC, or the NIC itself where it has several links. Those
+are a choice as much as any arc between switches, also while only one of them is up.
+One more arc than there are stands for "no arc" and pads paths of unequal length; its
+capacity is infinite.
 """
 
 from __future__ import annotations
@@ -35,34 +36,43 @@ class Network:
         """Utilisation that one Gbit/s adds to each arc, 0 for the padding."""
         self.tier: Ints = np.append(structure.tier_of_arc, len(structure.tiers))
         """Tier of each arc; the padding is one of its own."""
-        self._attach()
+        self.nic_arc: Ints
+        """The usable arc out of a NIC of one link; ``NONE`` for all other nodes."""
+        self.uplinks: Ints
+        """Usable arcs out of each NIC; 0 for switches."""
+        self.terminal: Ints
+        """Where path choice begins for each node; ``NONE`` for a NIC cut off."""
+        self.nic_arc, self.uplinks, self.terminal = _attachment(self)
 
     def with_states(self, fabric: Fabric) -> Network:
-        """The network of the same fabric after links changed: of NICs, only their sole ones."""
+        """The network of the same fabric after links changed."""
         other = copy(self)
         other.fabric, other.usable = fabric, fabric.plannable
         changed = np.flatnonzero(other.usable != self.usable)
-        up = changed[self.level[self.tail[changed]] == NodeKind.NIC]
-        if len(up):
-            nic, back = self.tail[up], other.usable[up]
-            other.nic_arc, other.terminal = self.nic_arc.copy(), self.terminal.copy()
-            other.nic_arc[nic] = np.where(back, up, NONE)
-            other.terminal[nic] = np.where(back, self.head[up], NONE)
+        if (self.level[self.tail[changed]] == NodeKind.NIC).any():
+            other.nic_arc, other.uplinks, other.terminal = _attachment(other)
         return other
 
-    def _attach(self) -> None:
+    @cached_property
+    def choice(self) -> Bools:
+        """Marks the arcs that there is a choice about, usable or not: all but of lone NIC links."""
         is_nic = self.level == NodeKind.NIC
-        up = np.flatnonzero(self.usable & is_nic[self.tail])
-        count = np.bincount(self.tail[up], minlength=self.fabric.node_count)
-        self.nic_arc: Ints = np.full(self.fabric.node_count, NONE, dtype=np.int64)
-        """The only usable arc out of a NIC; ``NONE`` where there are several or none."""
-        self.nic_arc[self.tail[up]] = up
-        self.nic_arc[count != 1] = NONE
-        self.terminal: Ints = np.arange(self.fabric.node_count, dtype=np.int64)
-        """Where path choice begins for each node; ``NONE`` for a NIC cut off."""
-        single = self.nic_arc != NONE
-        self.terminal[single] = self.head[self.nic_arc[single]]
-        self.terminal[is_nic & (count == 0)] = NONE
+        links = np.bincount(self.tail, minlength=self.fabric.node_count)
+        alone = is_nic & (links == 1)
+        marked: Bools = ~(alone[self.tail] | alone[self.head])
+        return marked
+
+    @cached_property
+    def chosen(self) -> Ints:
+        """The arcs that there is a choice about, usable or not, ascending."""
+        return np.flatnonzero(self.choice)
+
+    @cached_property
+    def several(self) -> Bools:
+        """Marks NICs of several links."""
+        links = np.bincount(self.tail, minlength=self.fabric.node_count)
+        marked: Bools = (self.level == NodeKind.NIC) & (links > 1)
+        return marked
 
     @cached_property
     def inner(self) -> Ints:
@@ -100,6 +110,21 @@ class Network:
         arcs = self.out(node)
         rising: Ints = arcs[self.level[self.head[arcs]] > self.level[node]]
         return rising
+
+
+def _attachment(network: Network) -> tuple[Ints, Ints, Ints]:
+    """``nic_arc``, ``uplinks`` and ``terminal`` of a network."""
+    count = network.fabric.node_count
+    is_nic = network.level == NodeKind.NIC
+    up = np.flatnonzero(network.usable & is_nic[network.tail])
+    sole = up[~network.choice[up]]
+    nic_arc = np.full(count, NONE, dtype=np.int64)
+    nic_arc[network.tail[sole]] = sole
+    uplinks: Ints = np.bincount(network.tail[up], minlength=count)
+    terminal = np.arange(count, dtype=np.int64)
+    terminal[network.tail[sole]] = network.head[sole]
+    terminal[is_nic & (uplinks == 0)] = NONE
+    return nic_arc, uplinks, terminal
 
 
 def attached(network: Network, flows: Flows, rows: Ints | None = None) -> Bools:

@@ -22,6 +22,7 @@ from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.colouring import equitable_colouring
 from heddle_controller.solve.exchange import Edges
+from heddle_controller.solve.homes import Homes
 from heddle_controller.solve.layers import Layer, ordinals
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.zones import colour_zones
@@ -29,10 +30,10 @@ from heddle_controller.solve.zones import colour_zones
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coloured:
-    """Arcs between the leaves of each flow; -1 pads, and fills rows without a path."""
+    """Arcs of each flow that there is a choice about; -1 pads, and fills rows without a path."""
 
     arcs: Ints
-    """Shape (flows, 4)."""
+    """Shape (flows, 6): between leaves, and before and after of NICs of several links."""
     placed: Bools
 
 
@@ -44,27 +45,29 @@ class Planes:
         self.cores = Layer(network, NodeKind.SPINE)
         self.spines = Layer(network, NodeKind.LEAF, group=self.cores.part)
         self._core_links = _links_up(network, NodeKind.SPINE)
+        self.homes = Homes(network, self.spines.part)
 
     def with_states(self, network: Network) -> Planes:
-        """The planes of the same fabric after links between switches changed."""
+        """The planes of the same fabric after links changed."""
         changed = np.flatnonzero(network.usable != self.network.usable)
         other = copy(self)
         other.network = network
+        if (network.level[network.tail[changed]] == NodeKind.NIC).any():
+            other.homes = Homes(network, self.spines.part)
         other.cores = self.cores.with_states(network, changed)
         other.spines = self.spines.with_states(network, changed)
         return other
 
     def colour(self, flows: Flows) -> Coloured:
-        """Paths for flows between leaves, as far as colours give them."""
-        leaf = self.network.terminal
-        source, destination = leaf[flows.source], leaf[flows.destination]
+        """Paths of flows, as far as colours give them."""
+        network, level, rounds = self.network, self.network.level, phase_rounds(flows)
+        homes = self.homes.choose(flows, rounds)
+        source, destination = (network.head_or_none[arc] for arc in homes)
         arcs = np.full((len(flows), 4), NONE, dtype=np.int64)
-        level = self.network.level
-        ends_at_leaves = (level[source] == NodeKind.LEAF) & (level[destination] == NodeKind.LEAF)
-        here = ends_at_leaves & (source != NONE) & (destination != NONE)
+        here = (source != NONE) & (destination != NONE)
+        here &= (level[source] == NodeKind.LEAF) & (level[destination] == NodeKind.LEAF)
         part = self.spines.part
         choice = np.flatnonzero(here & (source != destination) & (part[source] != NONE))
-        rounds = phase_rounds(flows)
         for turn in np.unique(rounds[choice]).tolist():
             rows = choice[rounds[choice] == turn]
             rows = rows[np.argsort(-flows.gbps[rows], kind="stable")]
@@ -72,7 +75,9 @@ class Planes:
                 self._colour_round(rows[chosen], flows.gbps, (source, destination), arcs)
         self._through_cores(choice, source, destination, arcs)
         placed = (arcs[:, 0] != NONE) | (here & (source == destination))
-        return Coloured(arcs, placed)
+        out, into = (np.where(placed & network.choice[arc], arc, NONE) for arc in homes)
+        ways = [out[:, None], arcs, np.where(into != NONE, into ^ 1, NONE)[:, None]]
+        return Coloured(np.concatenate(ways, axis=1), placed)
 
     def _alike(self, source: Ints, destination: Ints) -> list[Ints]:
         """Splits flows by the colours of their parts; those of unlike parts drop out."""
@@ -141,7 +146,7 @@ def _links_up(network: Network, level: int) -> int:
 
 
 def coloured_paths(planes: Planes, flows: Flows, rows: Ints) -> Paths:
-    """Paths between leaves as colours give them. A row named n times goes in n parts.
+    """Paths between terminals as colours give them. A row named n times goes in n parts.
 
     ``rows`` name flows, in order, each at most as often as it has QPs; parts differ by
     one QP at most. Flows that colours do not place whole are left out.
@@ -162,7 +167,7 @@ def coloured_paths(planes: Planes, flows: Flows, rows: Ints) -> Paths:
     ends = np.cumsum(np.add.reduceat(share, first)) if len(first) else first
     begin = np.append(0, ends[:-1])[: len(ends)]
     base = begin[np.searchsorted(row, row)]
-    # Rows of arcs are filled from the left: 0 within a leaf, 2 in a zone, 4 between.
+    # Between leaves there are 0 arcs within one, 2 in a zone, 4 beyond it.
     lengths = (arcs != NONE).sum(axis=1)
     return Paths(row, begin - base, ends - base - 1, starts(lengths), arcs[arcs != NONE])
 

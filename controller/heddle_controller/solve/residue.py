@@ -72,8 +72,8 @@ def place_residue(search: Search, limit: Floats) -> bool:
 
 
 def _too_full(assignment: Assignment, limit: Floats) -> Ints:
-    inner = assignment.network.inner
-    return inner[assignment.utilization()[inner] > limit[inner] + TOLERANCE]
+    chosen = assignment.network.chosen
+    return chosen[assignment.utilization()[chosen] > limit[chosen] + TOLERANCE]
 
 
 def _chunks_on(assignment: Assignment, arcs: Ints) -> list[int]:

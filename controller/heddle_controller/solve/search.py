@@ -127,10 +127,10 @@ class Search:
     def _survey(self) -> None:
         """Finds the arcs that are over their targets."""
         network = self.assignment.network
-        used, tier = self.assignment.utilization()[network.inner], self.tier[network.inner]
-        over = np.flatnonzero(used > self.target[network.inner])
+        used, tier = self.assignment.utilization()[network.chosen], self.tier[network.chosen]
+        over = np.flatnonzero(used > self.target[network.chosen])
         badness = used[over] / self._scale[tier[over]]
-        self._heap = list(zip((-badness).tolist(), network.inner[over].tolist(), strict=True))
+        self._heap = list(zip((-badness).tolist(), network.chosen[over].tolist(), strict=True))
         heapify(self._heap)
 
     def _badness(self, arc: int) -> float:
@@ -166,11 +166,11 @@ class Search:
         return self._try(arc, ceiling)
 
     def _fullest(self) -> int:
-        """The fullest arc between switches."""
-        inner = self.assignment.network.inner
-        if not len(inner):
+        """The fullest arc that there is a choice about."""
+        chosen = self.assignment.network.chosen
+        if not len(chosen):
             return self.assignment.network.pad
-        return int(inner[self.assignment.utilization()[inner].argmax()])
+        return int(chosen[self.assignment.utilization()[chosen].argmax()])
 
     def _over_goal(self, arc: int, bound: float | None = None) -> bool:
         """Whether an arc is fuller than a bound, its tier's or that given, and a QP."""

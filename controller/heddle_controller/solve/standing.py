@@ -171,9 +171,9 @@ class Standing:
         arcs = np.maximum(self._cuts.of_arcs(), min(overall, 1.0))
         target = Target(np.maximum(bound.tiers, min(overall, 1.0)), overall, arcs)
         Search(assignment, candidates, target, options.deadline(), HASTE).run()
-        used, inner = assignment.utilization(), self.network.inner
+        used, chosen = assignment.utilization(), self.network.chosen
         worst = plan.fabric.structure.worst_by_tier(used[:-1])
-        over = (used[inner] > arcs[inner] + TOLERANCE).any()
+        over = (used[chosen] > arcs[chosen] + TOLERANCE).any()
         if over or (np.maximum(worst, self._worst_fixed) > target.bounds + TOLERANCE).any():
             return None
         self._chunks.take_on(assignment)

@@ -86,7 +86,8 @@ def check_backups_apart(plan: Plan) -> None:
 def check_backups_avoid_switches(plan: Plan) -> None:
     """Where a way exists that shares no switch with a path but its ends', its backup is one.
 
-    In a fabric of tiers only ways that climb and then fall count.
+    Ways from the path's first switch on: switches turn aside only what comes to them. In a
+    fabric of tiers only ways that climb and then fall count.
     """
     fabric, flows, paths = plan.fabric, plan.flows, plan.paths
     structure = fabric.structure
@@ -96,9 +97,11 @@ def check_backups_avoid_switches(plan: Plan) -> None:
         nodes = structure.head[way(paths, row)]
         flow = int(paths.flow[row])
         ends = (int(flows.source[flow]), int(flows.destination[flow]))
-        passed = nodes[:-1][_is_passed(plan, nodes[:-1], ends)]
+        passed = nodes[1:-1][_is_passed(plan, nodes[1:-1], ends)]
         barred = np.flatnonzero(np.isin(ends_beside, passed).any(axis=0)).tolist()
-        if len(passed) and is_joined(fabric, *ends, frozenset(barred), up_down=tiered):
+        start = int(nodes[0])
+        if len(passed) and is_joined(fabric, start, ends[1], frozenset(barred), up_down=tiered):
+            assert way(plan.backups, row)[0] == way(paths, row)[0]
             spare = structure.head[way(plan.backups, row)]
             assert len(spare)
             assert not np.isin(spare, passed).any()

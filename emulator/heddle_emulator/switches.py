@@ -18,6 +18,7 @@ import numpy as np
 from heddle_agent.fib import DROPPED, MemoryFib, Names, NextHop, Packets
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, State
 from heddle_controller.model.flows import ROCE_PORT
+from heddle_emulator.hosts import Hosts
 from heddle_emulator.underlay import Underlay
 
 
@@ -36,6 +37,8 @@ class Switches:
         self.fibs: dict[int, MemoryFib] = {}
         self._arcs: dict[int, Ints] = {}
         self.routes: dict[int, Routes] = {}
+        self.hosts = Hosts(fabric)
+        """What hosts know of the plan; nothing until somebody tells them."""
         self._seed = seed
         for row in np.flatnonzero(kind != NodeKind.NIC).tolist():
             self.boot(row)
@@ -62,6 +65,10 @@ class Switches:
     def change(self, links: dict[int, State]) -> None:
         """Put links, by row, in another state; routes stay as they were until ``converge``."""
         self.world = self.world.with_links(links)
+
+    def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
+        """See ``Hosts``."""
+        return self.hosts.leave(nic, destination, source_port)
 
     def converge(self) -> None:
         """Let every switch's underlay know the world as it is."""

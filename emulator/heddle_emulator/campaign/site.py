@@ -33,6 +33,7 @@ from heddle_emulator.client import Client
 from heddle_emulator.fault import Fault
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.fleet.logs import agent_logs
+from heddle_emulator.hosts import told_hosts
 
 FABRIC, DEMANDS = "fabrics/campaign", "flows"
 PATIENCE_SECONDS = 60.0
@@ -92,6 +93,7 @@ class Site:
         await client.put_demands(DEMANDS, told.fabric, told.flows)
         plan = await client.committed_plan(len(told.flows), PATIENCE_SECONDS)
         self._plan = await client.programmed_plan(plan.generation - 1, PATIENCE_SECONDS)
+        self.fleet.switches.hosts = await told_hosts(told.fabric, client)
         self._watch_links()
         self._first = self._seen = self._look()
 
@@ -192,6 +194,8 @@ class Site:
                     self._news.clear()
                     await self._news.wait()
                 self._plan = await self._programmed(least)
+                fabric = self.campaign.fabric
+                self.fleet.switches.hosts = await told_hosts(fabric, self._client)
                 if not several:
                     return
                 await asyncio.sleep(QUIET_SECONDS)

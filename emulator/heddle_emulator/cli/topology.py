@@ -31,7 +31,6 @@ def _common(command: Command) -> Command:
         click.option(
             "--table-size", type=int, default=NONE, help="Exact-match entries a switch holds."
         ),
-        click.option("--nic-gbps", type=float, default=400.0, show_default=True),
         _out,
     ):
         command = option(command)
@@ -49,6 +48,7 @@ def _count(name: str, default: int | None, text: str) -> Callable[[Command], Com
     )
 
 
+_nic = click.option("--nic-gbps", type=float, default=400.0, show_default=True)
 _uplink = click.option("--uplink-gbps", type=float, default=400.0, show_default=True)
 _hosts = _count("nics-per-host", 8, "NICs of a host.")
 
@@ -79,6 +79,7 @@ def _build(builder: Callable[..., Fabric], out: Path, **options: object) -> None
 @_count("parallel", 1, "Links between each leaf and spine.")
 @_hosts
 @_uplink
+@_nic
 @_common
 def clos(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
     """Two tiers, every leaf joined to every spine."""
@@ -101,6 +102,7 @@ def clos(**options: Any) -> None:  # noqa: ANN401 - click hands over what the op
 )
 @_hosts
 @_uplink
+@_nic
 @_common
 def three_tier(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
     """Zones of two tiers, joined by cores; from the taper follow the links to them."""
@@ -114,10 +116,37 @@ def three_tier(**options: Any) -> None:  # noqa: ANN401 - click hands over what 
 @_count("spines", 16, "Spine switches.")
 @_count("parallel", 2, "Links between each leaf and spine.")
 @_uplink
+@_nic
 @_common
 def rail(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
     """Rail-optimised: the n-th NIC of every server of a unit on one leaf."""
     _build(builders.rail_optimised, **options)
+
+
+@topology.command("dual-tor")
+@_count("pairs", None, "Pairs of leaves.")
+@_count("spines", None, "Spine switches in all.")
+@_count("nics-per-pair", None, "NICs under each pair, each with a link to both leaves.")
+@click.option(
+    "--planes",
+    type=click.IntRange(1, 2),
+    default=1,
+    show_default=True,
+    help="2: the two leaves of a pair have spines of their own.",
+)
+@_hosts
+@_uplink
+@click.option(
+    "--nic-gbps",
+    type=float,
+    default=200.0,
+    show_default=True,
+    help="Of each of the two links of a NIC.",
+)
+@_common
+def dual_tor(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
+    """Two tiers whose NICs have a link to each leaf of a pair."""
+    _build(builders.dual_tor, **options)
 
 
 @topology.command("random-regular")
@@ -127,6 +156,7 @@ def rail(**options: Any) -> None:  # noqa: ANN401 - click hands over what the op
 @click.option("--link-gbps", type=float, default=400.0, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @_hosts
+@_nic
 @_common
 def random_regular(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
     """Plain switches in a connected random graph of one degree."""
@@ -139,6 +169,7 @@ def random_regular(**options: Any) -> None:  # noqa: ANN401 - click hands over w
 @_count("nics-per-switch", None, "NICs on each switch.")
 @click.option("--link-gbps", type=float, default=400.0, show_default=True)
 @_hosts
+@_nic
 @_common
 def dragonfly(**options: Any) -> None:  # noqa: ANN401 - click hands over what the options say
     """Plain switches in groups, one link between any two groups."""

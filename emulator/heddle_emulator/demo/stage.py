@@ -13,6 +13,7 @@ from heddle_emulator.client import Client, Routed, routed
 from heddle_emulator.demo.checks import disagreements, strays
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.fleet import Controller, Fleet
+from heddle_emulator.hosts import Hosts
 from heddle_emulator.walk import Measurement, measure
 
 FABRIC = "fabrics/demo"
@@ -47,6 +48,7 @@ class Stage:
         while generation != plan.generation:
             plan = await self.client.programmed_plan(generation - 1, PATIENCE)
             generation, routes = await self.client.routes()
+        self.fleet.switches.hosts = Hosts(self.fabric, routes)
         self.plan, told = plan, routed(self.fabric, self.flows, routes)
         self.heddle = found = self.measure()
         self._check_routes(told)

@@ -44,8 +44,15 @@ class Pinned:
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
         """As ``Forwarding`` says."""
+        return self._along(switch, source, destination, source_port)
+
+    def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
+        """As ``Hosting`` says."""
+        return self._along(nic, nic, destination, source_port)
+
+    def _along(self, node: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
         path = self._path[_found(self._codes, self._code(source, destination, source_port))]
-        hop = _found(self._hops, np.where(path == NONE, NONE, path * self._nodes + switch))
+        hop = _found(self._hops, np.where(path == NONE, NONE, path * self._nodes + node))
         return self._arcs[hop]
 
 

@@ -20,6 +20,7 @@ from heddle_controller.model.plan import Paths
 from heddle_emulator.client import Client
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.fleet.logs import agent_logs
+from heddle_emulator.hosts import told_hosts
 from heddle_emulator.walk import walk
 
 FABRIC, DEMANDS = "fabrics/compare", "flows"
@@ -59,5 +60,6 @@ async def _planned(fabric: Fabric, flows: Flows, seed: int) -> Planned:
                 await client.put_demands(DEMANDS, fabric, flows)
                 plan = await client.committed_plan(len(flows), PATIENCE_SECONDS)
                 plan = await client.programmed_plan(plan.generation - 1, PATIENCE_SECONDS)
+                fleet.switches.hosts = await told_hosts(fabric, client)
                 paths = walk(fabric, flows, fleet.switches).paths()
                 return Planned(paths, plan.certificate.lower_bound, plan.routed_count)

@@ -1,6 +1,7 @@
-"""Fabric builders: Clos, three-tier, rail-optimised and the published clusters."""
+"""Fabric builders: Clos, three-tier, rail-optimised, dual-ToR and the published clusters."""
 
 from heddle_emulator.topology.clos import clos, three_tier
+from heddle_emulator.topology.dual_tor import dual_tor
 from heddle_emulator.topology.flat import dragonfly, random_regular
 from heddle_emulator.topology.published import PUBLISHED, published
 from heddle_emulator.topology.rails import rail_optimised
@@ -9,6 +10,7 @@ __all__ = [
     "PUBLISHED",
     "clos",
     "dragonfly",
+    "dual_tor",
     "published",
     "rail_optimised",
     "random_regular",

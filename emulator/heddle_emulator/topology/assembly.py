@@ -146,7 +146,7 @@ def speeds(builder: str, **values: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Racks:
-    """What hangs under each leaf: whole hosts, as in a rack.
+    """What hangs under each leaf, or pair of leaves: whole hosts, as in a rack.
 
     Every NIC of a host is on the host's leaf; a NIC's rail is its place in the host.
     The last host of a leaf is smaller where ``nics_per_host`` does not divide.
@@ -157,7 +157,10 @@ class Racks:
     nic_gbps: float
 
     def hang(self, assembly: Assembly, leaves: Ints, names: list[str], zone: Ints) -> list[str]:
-        """Add and join the NICs of all leaves, in order; returns the host names."""
+        """Add and join the NICs of all racks, in order; returns the host names.
+
+        ``leaves`` has shape (racks,), or (racks, leaves of each) where NICs have a link to each.
+        """
         per_leaf = -(-self.nics_per_leaf // self.nics_per_host)
         hosts = [f"{leaf}-{host}" for leaf in names for host in numbered("h", per_leaf)]
         place = np.arange(self.nics_per_leaf, dtype=np.int64)
@@ -172,5 +175,7 @@ class Racks:
             rail=rail,
             zone=np.repeat(zone, self.nics_per_leaf),
         )
-        assembly.links(nics, np.repeat(leaves, self.nics_per_leaf), self.nic_gbps)
+        of_rack = leaves.reshape(len(leaves), -1)
+        ends = np.repeat(of_rack, self.nics_per_leaf, axis=0)
+        assembly.links(np.repeat(nics, ends.shape[1]), ends.ravel(), self.nic_gbps)
         return hosts

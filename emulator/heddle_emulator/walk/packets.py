@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +24,14 @@ class Forwarding(Protocol):
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
         """The arc by which each packet leaves the switch it is at; ``NONE``: dropped."""
+
+
+@runtime_checkable
+class Hosting(Protocol):
+    """A ``Forwarding`` that also knows by which link QPs leave NICs of several."""
+
+    def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
+        """The arc by which each packet leaves its NIC; ``NONE``: as the NIC itself will."""
 
 
 class Fate(IntEnum):
@@ -86,7 +94,7 @@ def walk(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Walk:
     flow = np.repeat(np.arange(len(flows), dtype=np.int64), flows.qps)
     qp = np.arange(len(flow)) - np.repeat(np.cumsum(flows.qps) - flows.qps, flows.qps)
     packets = _Packets(fabric, flows, flow, qp)
-    packets.leave_nics()
+    packets.leave_nics(forwarding)
     while len(packets.open):
         packets.step(forwarding)
     columns = packets.taken or [np.empty(len(flow), dtype=np.int64)]
@@ -107,8 +115,11 @@ class _Packets:
         self.taken: list[Ints] = []
         self._visited: list[Ints] = []
 
-    def leave_nics(self) -> None:
-        """The first hop: a NIC with several live links spreads its QPs over them by port."""
+    def leave_nics(self, forwarding: Forwarding) -> None:
+        """The first hop: a NIC with several live links spreads its QPs over them by port.
+
+        Unless it has been told better, and that link lives.
+        """
         structure = self.fabric.structure
         first, arcs = structure.out
         alive = self.fabric.carries[arcs]
@@ -118,6 +129,13 @@ class _Packets:
         chosen = np.append(arcs[alive], NONE)[
             np.where(live > 0, live_before[first[self.source]] + nth, -1)
         ]
+        several = np.flatnonzero(np.diff(first)[self.source] > 1)
+        if len(several) and isinstance(forwarding, Hosting):
+            told = forwarding.leave(
+                self.source[several], self.destination[several], self.port[several]
+            )
+            good = (told != NONE) & self.fabric.carries[told]
+            chosen[several[good]] = told[good]
         self.fate[live == 0] = Fate.DEAD_LINK
         self.open = np.flatnonzero(live > 0)
         self._move(chosen[self.open])

@@ -26,6 +26,7 @@ from heddle_emulator.drill.fluid.heard import Heard, Watcher
 from heddle_emulator.drill.scenario import CONTROLLER, Kind, Scenario
 from heddle_emulator.fleet import Controllers, DoomedController, Held, StagedFleet
 from heddle_emulator.fleet.logs import agent_logs
+from heddle_emulator.hosts import of_several, told_hosts
 
 DEMANDS = "drill"
 PATIENCE = 60.0
@@ -75,6 +76,8 @@ class Conductor:
         self.store_is_down = False
         self._wanted: Flows | None = None
         self._unsaid: list[tuple[str, State]] = []
+        self._told = 0
+        """Generation of the plan that hosts know."""
         self._ends = Counter[Link]()
         """Switches at the ends of each link."""
         self._due = Counter[int]()
@@ -139,8 +142,21 @@ class Conductor:
         async with asyncio.timeout(PATIENCE):
             while not (self.heard.settled and self.heard.flows == len(flows)):  # noqa: ASYNC110
                 await asyncio.sleep(POLL_SECONDS)
+        await self.tell_hosts()
         self.fleet.gate.shut = True
         self.fleet.air.live = False
+
+    async def tell_hosts(self) -> bool:
+        """Tell hosts of the newest plan; False if there is none that they do not know."""
+        plan = self.heard.plan
+        if plan is None or plan.generation == self._told or not of_several(self._scenario.fabric):
+            return False
+        try:
+            self.fleet.switches.hosts = await told_hosts(self._scenario.fabric, self.client)
+        except ClientError:
+            return False  # it is away: hosts go on as they were told
+        self._told = plan.generation
+        return True
 
     async def want(self, flows: Flows) -> None:
         """These flows are wanted from now on, as soon as there is a controller to hear it."""

@@ -120,6 +120,8 @@ class Play(Stage):
         if self._busy and self.conductor.settled and not self.agenda.pushes:
             self._busy, self._owed = False, None
             self.log.stands(self.now)
+            if await self.conductor.tell_hosts() and self.course is not None:
+                self.course.turn(self.fleet.switches)
 
     def _plan_heard(self, committed: float, *, fresh: bool) -> None:
         """Note a new plan at its moment: it may come before or after pushes that it is not of."""

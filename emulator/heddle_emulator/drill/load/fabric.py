@@ -17,6 +17,7 @@ _BUILDERS = {
     "clos": topology.clos,
     "three_tier": topology.three_tier,
     "rail": topology.rail_optimised,
+    "dual_tor": topology.dual_tor,
     "random_regular": topology.random_regular,
     "dragonfly": topology.dragonfly,
 }

@@ -1,0 +1,76 @@
+"""Hosts whose NICs have several links: by which of them each QP leaves.
+
+No switch can choose that, and Heddle has no word with hosts yet. A plan says which link
+each QP takes, and the API tells it route by route. Here a host does as the newest plan
+says once all switches hold it, as one would that reads its routes. While it has been told
+nothing, or the link that it was told of is down, its NIC spreads QPs over links that are
+up, by their UDP source ports, as a bond does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heddle.v1 import plan_pb2
+from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
+from heddle_controller.model.flows import FIRST_SOURCE_PORT, SOURCE_PORT_COUNT
+from heddle_emulator.client import Client
+
+PORTS = 1 << 16
+
+
+def of_several(fabric: Fabric) -> bool:
+    """Whether any NIC of a fabric has several links."""
+    structure = fabric.structure
+    links = np.bincount(structure.tail, minlength=fabric.node_count)
+    return bool((links[structure.nodes.kind == NodeKind.NIC] > 1).any())
+
+
+class Hosts:
+    """What hosts have been told."""
+
+    def __init__(self, fabric: Fabric, routes: Sequence[plan_pb2.Route] = ()) -> None:
+        self._nodes = fabric.node_count
+        links, index = _uplinks(fabric), fabric.structure.index
+        codes, arcs = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        for route in routes:
+            pair = (index[route.source] * self._nodes + index[route.destination]) * PORTS
+            for path in route.paths:
+                qp = np.arange(path.first_qp, path.last_qp + 1)
+                offset = (route.source_port - FIRST_SOURCE_PORT + qp) % SOURCE_PORT_COUNT
+                codes.append(pair + FIRST_SOURCE_PORT + offset)
+                arcs.append(np.full(len(qp), links[path.nodes[0], path.nodes[1], path.keys[0]]))
+        self._codes, first = np.unique(np.concatenate(codes), return_index=True)
+        self._arcs = np.concatenate(arcs)[first]
+
+    def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
+        """The arc by which each packet is to leave its NIC; ``NONE`` where nothing was told.
+
+        Arguments are node rows and UDP source ports, one element a packet.
+        """
+        if not len(self._codes):
+            return np.full(len(nic), NONE, dtype=np.int64)
+        wanted = (nic * self._nodes + destination) * PORTS + source_port
+        place = np.minimum(np.searchsorted(self._codes, wanted), len(self._codes) - 1)
+        return np.where(self._codes[place] == wanted, self._arcs[place], NONE)
+
+
+async def told_hosts(fabric: Fabric, client: Client) -> Hosts:
+    """Hosts that know the newest plan; where every NIC has one link there is nothing to know.
+
+    Raises:
+        ClientError: the controller did not answer.
+    """
+    return Hosts(fabric, (await client.routes())[1] if of_several(fabric) else ())
+
+
+def _uplinks(fabric: Fabric) -> dict[tuple[str, str, str], int]:
+    """Arcs out of NICs by the ids of both ends and the key."""
+    structure, ids = fabric.structure, fabric.structure.nodes.ids
+    arcs = np.flatnonzero(structure.nodes.kind[structure.tail] == NodeKind.NIC).tolist()
+    return {
+        (ids[structure.tail[a]], ids[structure.head[a]], str(structure.links.key[a >> 1])): a
+        for a in arcs
+    }

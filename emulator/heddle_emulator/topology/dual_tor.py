@@ -7,8 +7,6 @@ which it left its NIC. With one plane every leaf is joined to every spine.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from heddle_controller.model.errors import refuse
@@ -24,7 +22,7 @@ def dual_tor(
     spines: int,
     nics_per_pair: int,
     nics_per_host: int = 8,
-    planes: Literal[1, 2] = 1,
+    planes: int = 1,
     nic_gbps: float = 200.0,
     uplink_gbps: float = 400.0,
     table_size: int = NONE,

@@ -30,7 +30,7 @@ async def furnished(world: StoreWorld) -> Store:
     store = await world.open()
     await store.put_fabric("f1", clos())
     await store.submit_job("f1", job(), checked_revision=1)
-    await store.put_demands("f1", "d0", demands(("n0.0", "n1.0")), checked_revision=1)
+    await store.put_demands("f1", "d0", demands(("n0.0", "n1.0"), ids="d0-"), checked_revision=1)
     return store
 
 
@@ -82,7 +82,7 @@ WRITES: dict[str, tuple[Any, str, str]] = {
     ),
     "put_demands again": (
         lambda s, r: s.put_demands(
-            "f1", "d0", demands(("n1.0", "n0.0")), checked_revision=1, request=r
+            "f1", "d0", demands(("n1.0", "n0.0"), ids="d0-"), checked_revision=1, request=r
         ),
         "fabrics/f1/demands/d0",
         "ba",
@@ -205,7 +205,9 @@ async def test_many_at_once(world: StoreWorld) -> None:
     store = await furnished(world)
     await asyncio.gather(
         *(
-            store.put_demands("f1", f"many{n}", demands(("n0.0", "n1.0")), checked_revision=1)
+            store.put_demands(
+                "f1", f"many{n}", demands(("n0.0", "n1.0"), ids=f"many{n}-"), checked_revision=1
+            )
             for n in range(50)
         )
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from heddle_controller.reconcile.admission import left_out
 from heddle_controller.reconcile.errors import (
     AlreadyExists,
     Conflict,
@@ -13,7 +14,13 @@ from heddle_controller.reconcile.errors import (
     StaleIntent,
 )
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState, Request
+from heddle_controller.reconcile.records import (
+    DemandRecord,
+    JobFacts,
+    JobRecord,
+    JobState,
+    Request,
+)
 from tests.contract.store_worlds import StoreWorld
 from tests.unit.store.samples import clos, demands, job, plain
 
@@ -188,3 +195,72 @@ async def test_survives_reopening(world: StoreWorld) -> None:
     with pytest.raises(FailedPrecondition):
         await again.submit_job("f1", job("j2"), checked_revision=1)
     await again.close()
+
+
+async def test_one_of_many_sets_with_an_id_is_stored(fabric: Store) -> None:
+    """However many are put at once: one is acknowledged, each other is told whose the id is."""
+    asked = [
+        fabric.put_demands("f1", f"d{n}", demands(("n0.0", "n1.0")), checked_revision=1)
+        for n in range(20)
+    ]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    stored = (await fabric.intent("f1")).demands
+    assert sum(isinstance(answer, DemandRecord) for answer in answers) == len(stored) == 1
+    refused = [answer for answer in answers if not isinstance(answer, DemandRecord)]
+    assert {str(answer).partition(": ")[2] for answer in refused} == {
+        f"flow 'f0': demands {stored[0].name!r} have one of this id; rename it"
+    }
+    await fabric.delete_demands("f1", stored[0].name)
+    await fabric.put_demands("f1", "later", demands(("n0.0", "n1.0")), checked_revision=1)
+
+
+async def test_sets_with_ids_of_their_own_are_stored_at_once(fabric: Store) -> None:
+    """None is refused because others come between."""
+    asked = [
+        fabric.put_demands(
+            "f1", f"d{n}", demands(("n0.0", "n1.0"), ids=f"d{n}-"), checked_revision=1
+        )
+        for n in range(20)
+    ]
+    await asyncio.gather(*asked)
+    assert len((await fabric.intent("f1")).demands) == 20
+
+
+@pytest.mark.parametrize("jobs_first", [True, False])
+async def test_ids_of_a_jobs_flows_are_the_jobs(fabric: Store, *, jobs_first: bool) -> None:
+    """Whichever comes first keeps them; names the other, also where both come at once."""
+    wanted = demands(("n0.0", "n1.0"), ids="j1/dp/n0.0->n1.")
+    put = fabric.put_demands("f1", "d1", wanted, checked_revision=1)
+    submit = fabric.submit_job("f1", job(), checked_revision=1)
+    first, second = (submit, put) if jobs_first else (put, submit)
+    await first
+    with pytest.raises(FailedPrecondition, match="job 'j1'"):
+        await second
+    for n in range(5):
+        many = [
+            fabric.put_demands(
+                "f1", f"e{n}", demands(("n0.0", "n1.0"), ids=f"k{n}/dp/->"), checked_revision=1
+            ),
+            fabric.submit_job("f1", job(f"k{n}", ()), checked_revision=1),
+        ]
+        answers = await asyncio.gather(*(many if n % 2 else many[::-1]), return_exceptions=True)
+        assert sum(isinstance(answer, FailedPrecondition) for answer in answers) == 1
+    intent = await fabric.intent("f1")
+    assert not left_out(intent)
+    await fabric.put_demands(
+        "f1", "free", demands(("n0.0", "n1.0"), ids="nobody/dp/->"), checked_revision=1
+    )
+
+
+async def test_a_set_put_again_is_answered_as_it_stands(fabric: Store) -> None:
+    """The same content writes nothing; an own id may stay, and be given up to another set."""
+    wanted = demands(("n0.0", "n1.0"))
+    first = await fabric.put_demands("f1", "d1", wanted, checked_revision=1)
+    before = await fabric.versions("f1")
+    same = await fabric.put_demands("f1", "d1", wanted, checked_revision=1)
+    assert (same.etag, same.update_time) == (first.etag, first.update_time)
+    assert await fabric.versions("f1") == before
+    more = demands(("n0.0", "n1.0"), ("n1.0", "n0.0"))
+    await fabric.put_demands("f1", "d1", more, checked_revision=1)
+    await fabric.put_demands("f1", "d1", demands(("n0.0", "n1.0"), ids="g"), checked_revision=1)
+    await fabric.put_demands("f1", "d2", wanted, checked_revision=1)

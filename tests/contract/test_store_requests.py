@@ -65,7 +65,7 @@ async def furnished(world: StoreWorld) -> Store:
     store = await world.open()
     await store.put_fabric("f1", clos())
     await store.submit_job("f1", job(), checked_revision=1)
-    await store.put_demands("f1", "d0", demands(("n0.0", "n1.0")), checked_revision=1)
+    await store.put_demands("f1", "d0", demands(("n0.0", "n1.0"), ids="d0-"), checked_revision=1)
     return store
 
 

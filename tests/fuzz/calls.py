@@ -76,6 +76,7 @@ FLOW = demand_pb2.FlowDemand(flow="f", source="n0.0", destination="n1.1", gbps=1
 GOOD: dict[str, Callable[[], Message]] = {
     "ListAuditRecords": lambda: audit_pb2.ListAuditRecordsRequest(after=1, page_size=2),
     "PutDemands": lambda: demand_pb2.PutDemandsRequest(name=f"{F1}/demands/d2", demands=[FLOW]),
+    "ListDemandSets": lambda: demand_pb2.ListDemandSetsRequest(parent=F1, page_size=1),
     "ListDemands": lambda: demand_pb2.ListDemandsRequest(name=f"{F1}/demands/d1", page_size=1),
     "DeleteDemands": lambda: demand_pb2.DeleteDemandsRequest(name=f"{F1}/demands/d2"),
     "ReportRates": lambda: demand_pb2.ReportRatesRequest(

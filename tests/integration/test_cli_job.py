@@ -135,6 +135,8 @@ async def test_demands_are_put_shown_and_deleted(tmp_path: Path) -> None:
         await o.s.put_fabric()
         done = await o.does("demand", "put", "d1", flows)
         assert done.lines == [["demands", "d1"], ["flows", "2"]]
+        listed = await o.does("demand", "list")
+        assert listed.lines[1][:4] == ["d1", "ACCEPTED", "2", "0"]
         shown = await o.does("demand", "show", "d1")
         assert shown.lines[1:] == [
             ["a", "n0.0", "n1.0", "100", "j", "1"],

@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import AsyncIterable, Iterator
 from pathlib import Path
 
+from grpc import aio
+
 from heddle.v1 import common_pb2
 from heddle.v1 import demand_pb2 as pb
+from heddle.v1.placement_pb2 import JobState
 from heddle_controller.serve import demand as service
 from heddle_controller.serve.codec import common
 from tests.integration.serving import reason, refusal, serving, violations
@@ -47,6 +50,48 @@ async def test_a_set_is_put_whole_and_listed(tmp_path: Path) -> None:
         assert again.etag != stored.etag
         request = pb.ListDemandsRequest(name=NAME, page_token=first.next_page_token)
         assert reason(await refusal(s.demands.ListDemands(request))) == "PAGE_TOKEN_EXPIRED"
+
+
+async def test_sets_of_one_id_are_not_both_acknowledged(tmp_path: Path) -> None:
+    """Of many put at once one is stored; the others name it, and all that is stored is listed."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        asked = []
+        for n in range(8):
+            first, *rest = told(*FLOWS)
+            first.name = f"fabrics/f1/demands/d{n}"
+            asked.append(s.demands.PutDemands(iter([first, *rest])))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        (stored,) = [one for one in answers if isinstance(one, pb.DemandSet)]
+        assert stored.state == JobState.JOB_STATE_ACCEPTED
+        refused = [one for one in answers if isinstance(one, aio.AioRpcError)]
+        assert len(refused) == 7
+        for error in refused:
+            assert error.code().name == "FAILED_PRECONDITION"
+            assert stored.name.rpartition("/")[2] in (error.details() or "")
+        request = pb.ListDemandSetsRequest(parent="fabrics/f1")
+        assert list((await s.demands.ListDemandSets(request)).demand_sets) == [stored]
+
+
+async def test_sets_are_listed_by_page(tmp_path: Path) -> None:
+    """Each once, by name; none of another fabric."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.put_fabric(name="f2")
+        for n, fabric in ((3, "f1"), (1, "f1"), (2, "f1"), (1, "f2")):
+            first, *_ = told()
+            first.name = f"fabrics/{fabric}/demands/d{n}"
+            flow = pb.FlowDemand(flow=f"x{n}", source="n0.0", destination="n1.0", gbps=1)
+            await s.demands.PutDemands(iter([first, pb.PutDemandsRequest(demands=[flow])]))
+        request = pb.ListDemandSetsRequest(parent="fabrics/f1", page_size=2)
+        found: list[str] = []
+        while not found or request.page_token:
+            answer = await s.demands.ListDemandSets(request)
+            found += [one.name for one in answer.demand_sets]
+            request.page_token = answer.next_page_token
+        assert found == [f"fabrics/f1/demands/d{n}" for n in (1, 2, 3)]
+        request = pb.ListDemandSetsRequest(parent="fabrics/f3")
+        assert (await refusal(s.demands.ListDemandSets(request))).code().name == "NOT_FOUND"
 
 
 async def test_a_stream_that_breaks_changes_nothing(tmp_path: Path) -> None:

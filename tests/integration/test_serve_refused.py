@@ -39,6 +39,7 @@ NAMED: list[Made] = [
         ("jobs.DeleteJob", placement_pb2.DeleteJobRequest, "name", ""),
         ("jobs.WatchJobs", placement_pb2.WatchJobsRequest, "parent", ""),
         ("demands.PutDemands", demand_pb2.PutDemandsRequest, "name", ""),
+        ("demands.ListDemandSets", demand_pb2.ListDemandSetsRequest, "parent", ""),
         ("demands.ListDemands", demand_pb2.ListDemandsRequest, "name", ""),
         ("demands.DeleteDemands", demand_pb2.DeleteDemandsRequest, "name", ""),
         ("demands.ReportRates", demand_pb2.ReportRatesRequest, "fabric", ""),

@@ -44,6 +44,8 @@ names, hosts = st.sampled_from(["a", "b", "c"]), st.sampled_from(["h0.0", "h0.1"
 states, switches = st.sampled_from(list(State)), st.sampled_from(["l0", "s0", "n0.0", "x"])
 links = st.builds(LinkName, st.sampled_from(["l0", "s1"]), st.sampled_from(["s0", "l1", "l0"]))
 requests = st.builds(Request, st.sampled_from(["", "", "", "r1", "r2"]))
+ids = st.sampled_from(["f", "g", "h", "a/dp/x->", "b/pp/x->"])
+pairs = st.sampled_from([[("n0.0", "n1.0")], [("n0.0", "n1.0"), ("n1.0", "n0.1")]])
 revisions = st.sampled_from([1, 1, 1, 2])
 
 
@@ -146,10 +148,10 @@ STEPS = st.one_of(
         names, st.integers(0, 9), requests,
     ),
     step(
-        lambda n, r, q: lambda t: t.store.put_demands(
-            "f", n, demands(("n0.0", "n1.0")), checked_revision=r, request=q
+        lambda n, i, p, r, q: lambda t: t.store.put_demands(
+            "f", n, demands(*p, ids=i), checked_revision=r, request=q
         ),
-        names, revisions, requests,
+        names, ids, pairs, revisions, requests,
     ),
     step(lambda n, q: lambda t: t.store.delete_demands("f", n, request=q), names, requests),
     step(

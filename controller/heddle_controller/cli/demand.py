@@ -8,12 +8,14 @@ from pathlib import Path
 import click
 
 from heddle.v1 import demand_pb2 as pb
+from heddle.v1.placement_pb2 import JobState
 from heddle_controller.cli.client import Client, request_id
 from heddle_controller.cli.failure import House
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo_json, echo_pairs, echo_table
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.files.flows_file import load_demands
+from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import demand as codec
 
 PER_MESSAGE = 20_000
@@ -45,6 +47,38 @@ def _messages(name: str, demands: Demands) -> Iterator[pb.PutDemandsRequest]:
     for first in range(0, len(demands), PER_MESSAGE):
         rows = range(first, min(first + PER_MESSAGE, len(demands)))
         yield pb.PutDemandsRequest(demands=[codec.demand_to_pb(demands, row) for row in rows])
+
+
+@demand.command("list")
+@with_client
+def list_sets(client: Client) -> None:
+    """List demand sets, and how far each has come."""
+    found = list(_all_sets(client))
+    if client.json:
+        echo_json(found)
+        return
+    rows = [
+        (
+            last_part(one.name),
+            JobState.Name(one.state).removeprefix("JOB_STATE_"),
+            one.flow_count,
+            one.unrouted_count,
+            common.time_text(one.update_time),
+            one.reason,
+        )
+        for one in found
+    ]
+    echo_table(["demands", "state", "flows", "unrouted", "put", "reason"], rows)
+
+
+def _all_sets(client: Client) -> Iterator[pb.DemandSet]:
+    request = pb.ListDemandSetsRequest(parent=client.fabric, page_size=1000)
+    while True:
+        answer = client.call(client.demands.ListDemandSets, request)
+        yield from answer.demand_sets
+        if not answer.next_page_token:
+            return
+        request.page_token = answer.next_page_token
 
 
 @demand.command("show")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -40,6 +41,15 @@ class Algorithm(StrEnum):
     RING = "ring"
     TREE = "tree"
     PAIRWISE = "pairwise"
+
+
+_FLOW_OF_JOB = re.compile(r"([A-Za-z0-9._-]{1,63})/[^/]+/.*->", re.DOTALL)
+
+
+def job_of_flow(flow: str) -> str:
+    """The job whose flow an id would be: "job/phase/source->destination"; empty for others."""
+    found = _FLOW_OF_JOB.match(flow)
+    return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True)

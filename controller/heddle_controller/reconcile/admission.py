@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Job, job_of_flow
 from heddle_controller.reconcile.errors import FailedPrecondition
 from heddle_controller.reconcile.records import DemandRecord, Intent, JobRecord, Request
 
@@ -92,27 +92,75 @@ def _host_problems(job: Job, fabric: Fabric) -> list[Problem]:
     return problems
 
 
-def admit_demands(name: str, demands: Demands, intent: Intent) -> None:
-    """Nothing, where a demand set can be planned beside the others.
+def id_problems(
+    demands: Demands, others: Iterable[tuple[str, Demands]], jobs: Container[str]
+) -> list[Problem]:
+    """The flows of a demand set whose ids others have: sets, by name, or jobs.
 
-    A flow is known by its id in plans and in questions about them, so no two sets may
-    have the same: the one that comes second would never be carried.
+    A flow is known by its id in plans and in questions about them, so no two may have the same:
+    the one that comes second would never be carried. A store asks this in the step that writes.
+    """
+    asked, problems = frozenset(demands.ids), []
+    for name, other in others:
+        if not asked.isdisjoint(other.ids):
+            problems += [
+                Problem(f"flow {flow!r}", f"demands {name!r} have one of this id; rename it")
+                for flow in sorted(asked.intersection(other.ids))[:MAX_PROBLEMS]
+            ]
+    problems += [
+        Problem(f"flow {flow!r}", f"this id is one of job {job!r}; rename it")
+        for flow in demands.ids
+        if (job := job_of_flow(flow)) and job in jobs
+    ][:MAX_PROBLEMS]
+    return problems[:MAX_PROBLEMS]
+
+
+def check_ids(
+    name: str, demands: Demands, others: Iterable[tuple[str, Demands]], jobs: Container[str]
+) -> None:
+    """Nothing, where a demand set's ids are its own; see ``id_problems``.
 
     Raises:
-        InputError: names each flow that the fabric cannot have.
-        FailedPrecondition: names flows whose ids another set has.
+        FailedPrecondition: names flows whose ids others have.
     """
-    origin = f"demands {name!r}"
-    resolve(demands, intent.fabric, origin=origin)
-    asked, problems = set(demands.ids), []
-    for other in intent.demands:
-        if other.name != name:
-            problems += [
-                Problem(f"flow {flow!r}", f"demands {other.name!r} have one of this id; rename it")
-                for flow in sorted(asked.intersection(other.demands.ids))
-            ]
-    if problems:
-        raise FailedPrecondition(origin, *problems[:MAX_PROBLEMS])
+    if problems := id_problems(demands, others, jobs):
+        raise FailedPrecondition(f"demands {name!r}", *problems)
+
+
+def check_job_ids(job: str, sets: Iterable[tuple[str, Container[str]]]) -> None:
+    """Nothing, where no demand set has ids of a new job's flows.
+
+    Args:
+        job: Its name.
+        sets: By name, the jobs whose flows' ids a set has.
+
+    Raises:
+        FailedPrecondition: names the sets.
+    """
+    text = "has flows with ids of this job; give the job another name, or rename them"
+    if problems := [Problem(f"demands {name!r}", text) for name, jobs in sets if job in jobs]:
+        raise FailedPrecondition(f"job {job!r}", *problems[:MAX_PROBLEMS])
+
+
+def left_out(intent: Intent) -> dict[str, str]:
+    """Demand sets that no plan can hold, by name, and why.
+
+    What was stored before there was a check, or what a store brought back after it was lost: of
+    sets with one id the first by name is planned.
+    """
+    jobs = frozenset(record.job.name for record in intent.jobs)
+    planned: list[tuple[str, Demands]] = []
+    found = {}
+    for record in intent.demands:
+        origin = f"demands {record.name!r}"
+        try:
+            resolve(record.demands, intent.fabric, origin=origin)
+            check_ids(record.name, record.demands, planned, jobs)
+        except (InputError, FailedPrecondition) as error:
+            found[record.name] = str(error)
+        else:
+            planned.append((record.name, record.demands))
+    return found
 
 
 def admit_fabric(

@@ -15,13 +15,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from heddle_controller.model.demand import Demands
+from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Job
 from heddle_controller.reconcile.admission import (
     JobFlows,
-    admit_demands,
     admit_fabric,
     admit_job,
     check_name,
@@ -110,17 +109,18 @@ class Intake:
     async def put_demands(
         self, fabric: str, name: str, demands: Demands, *, request: Request = NOBODY
     ) -> DemandRecord:
-        """Set a demand set whose flows the fabric can have, and no other set has.
+        """Set a demand set whose flows the fabric can have, and nobody else has.
 
         Raises:
-            FailedPrecondition: ids of its flows are those of another set's.
+            FailedPrecondition: ids of its flows are those of another set's, or of a job's.
         """
         check_name("demand set", name)
 
         async def check() -> int:
-            intent = await self._store.intent(fabric)
-            await asyncio.to_thread(admit_demands, name, demands, intent)
-            return intent.revision
+            record = await self._store.get_fabric(fabric)
+            origin = f"demands {name!r}"
+            await asyncio.to_thread(resolve, demands, record.fabric, origin=origin)
+            return record.revision
 
         async def write(revision: int) -> DemandRecord:
             return await self._store.put_demands(

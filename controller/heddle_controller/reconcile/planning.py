@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.demand import resolve
-from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
+from heddle_controller.reconcile.admission import left_out
 from heddle_controller.reconcile.engine import Engine, Repair
 from heddle_controller.reconcile.records import Intent
 
@@ -80,17 +81,13 @@ def wanted_of(intent: Intent, engine: Engine) -> Wanted:
             parts.append(engine.flows_of_job(record.job, intent.fabric))
         except InputError as error:
             refused.append((record.job.name, str(error)))
-    taken = {flow for part in parts for flow in part.ids}
+    unplanned = left_out(intent)
     for demands in intent.demands:
         origin = f"demands {demands.name!r}"
-        try:
-            if twice := taken.intersection(demands.demands.ids):
-                reason = "is the id of another job's or set's flow; give it one of its own"
-                raise refuse(origin, f"flow {min(twice)!r}", reason)
+        if demands.name in unplanned:
+            refused.append((origin, unplanned[demands.name]))
+        else:
             parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
-            taken.update(demands.demands.ids)
-        except InputError as error:
-            refused.append((origin, str(error)))
     return Wanted(intent.fabric, concatenate(parts), tuple(refused), _asked_of(intent))
 
 

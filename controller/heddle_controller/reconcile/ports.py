@@ -149,7 +149,8 @@ class WorkStore(Protocol):
         Raises:
             NotFound: there is no such fabric.
             AlreadyExists: a job has the name.
-            FailedPrecondition: hosts are in use; names each, and the job that uses it.
+            FailedPrecondition: hosts are in use; names each, and the job that uses it. Or a
+                demand set has ids of its flows.
             StaleIntent: the fabric was put again since.
         """
         ...
@@ -204,7 +205,14 @@ class WorkStore(Protocol):
         checked_revision: int,
         request: Request = ...,
     ) -> DemandRecord:
-        """Set a demand set whole. Raises ``NotFound`` for the fabric, ``StaleIntent``."""
+        """Set a demand set whole; what it is already is answered as it stands.
+
+        Raises:
+            NotFound: there is no such fabric.
+            FailedPrecondition: flows of another set have its ids, or a job's may; see
+                ``admission.id_problems``.
+            StaleIntent: the fabric was put again since.
+        """
         ...
 
     async def get_demands(self, fabric: str, name: str) -> DemandRecord:

@@ -16,14 +16,16 @@ from heddle.v1 import demand_pb2 as pb
 from heddle.v1.demand_pb2_grpc import DemandServiceServicer
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.reconcile.demand_facts import demand_facts
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
+from heddle_controller.reconcile.records import Intent
 from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
 from heddle_controller.serve.errors import exhausted
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
-from heddle_controller.serve.paging import page
+from heddle_controller.serve.paging import Page, page
 from heddle_controller.serve.rates import RateBook, Rates
 from heddle_controller.serve.request import request_of
 
@@ -69,6 +71,17 @@ class DemandService(DemandServiceServicer):
         columns = await asyncio.to_thread(codec.joined, parts)
         record = await self._intake.put_demands(fabric, of_set, columns, request=asked)
         return codec.record_to_pb(fabric, record)
+
+    @override
+    async def ListDemandSets(
+        self, request: pb.ListDemandSetsRequest, context: Context
+    ) -> pb.ListDemandSetsResponse:
+        """By name."""
+        fabric = names.parse_fabric(request.parent, "parent")
+        collection = f"demand-sets/{fabric}"
+        part = page(collection, request.page_size, request.page_token, default=100, ceiling=1000)
+        intent, index = await self._store.intent(fabric), await self._indexes.of(fabric)
+        return await asyncio.to_thread(_sets, fabric, intent, index, part)
 
     @override
     async def ListDemands(
@@ -136,6 +149,19 @@ class DemandService(DemandServiceServicer):
                     flows=rates.flows,
                     rates_gbps=rates.gbps.tolist(),
                 )
+
+
+def _sets(
+    fabric: str, intent: Intent, index: FlowIndex | None, part: Page
+) -> pb.ListDemandSetsResponse:
+    plan, rows = (index.plan, index.rows) if index else (None, {})
+    facts = demand_facts(intent, plan, rows)
+    found = [record for record in intent.demands if record.name > part.after]
+    shown = found[: part.size]
+    return pb.ListDemandSetsResponse(
+        demand_sets=[codec.record_to_pb(fabric, one, facts[one.name]) for one in shown],
+        next_page_token=part.token(shown[-1].name) if len(found) > len(shown) else "",
+    )
 
 
 def _demands(demands: Demands, first: int, last: int) -> list[pb.FlowDemand]:

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from heddle.v1 import common_pb2 as _common_pb2
+from heddle.v1 import placement_pb2 as _placement_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -35,8 +36,10 @@ class FlowDemand(_message.Message):
     QPS_FIELD_NUMBER: _builtins.int
     TRAFFIC_CLASS_FIELD_NUMBER: _builtins.int
     flow: _builtins.str
-    """Unique among all sets of the fabric: plans and routes name flows by it. A set
-    with an id that another has is refused with FAILED_PRECONDITION.
+    """Unique among all sets and jobs of the fabric: plans and routes name flows by
+    it. A set with an id that another has is refused with FAILED_PRECONDITION, and
+    so is one with "j1/PHASE/SOURCE->DESTINATION", as flows of jobs are named, where
+    there is a job j1; a job that would have ids of a set is refused likewise.
     """
     source: _builtins.str
     """NIC id it leaves."""
@@ -111,11 +114,24 @@ class DemandSet(_message.Message):
     FLOW_COUNT_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    UNROUTED_COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"fabrics/f1/demands/d1"."""
     flow_count: _builtins.int
     """How many flows it holds."""
     etag: _builtins.str
+    """Changes with every put of another content."""
+    state: _placement_pb2.JobState.ValueType
+    """How far it has come: ACCEPTED when put, PLANNED once the newest plan holds its
+    flows as they are asked for, DEGRADED where some flow has no path or no plan can
+    hold the set: see reason. Sets are never told to be PROGRAMMED.
+    """
+    reason: _builtins.str
+    """Why the set is DEGRADED, in words."""
+    unrouted_count: _builtins.int
+    """Flows that have no path."""
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -125,14 +141,69 @@ class DemandSet(_message.Message):
         flow_count: _builtins.int = ...,
         etag: _builtins.str = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        state: _placement_pb2.JobState.ValueType = ...,
+        reason: _builtins.str = ...,
+        unrouted_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "flow_count", b"flow_count", "name", b"name", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "flow_count", b"flow_count", "name", b"name", "reason", b"reason", "state", b"state", "unrouted_count", b"unrouted_count", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DemandSet: _TypeAlias = DemandSet  # noqa: Y015
+
+@_typing.final
+class ListDemandSetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """"fabrics/f1"."""
+    page_size: _builtins.int
+    """At most so many; 0 is the server's choice, 1000 the ceiling."""
+    page_token: _builtins.str
+    """next_page_token of the answer before."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDemandSetsRequest: _TypeAlias = ListDemandSetsRequest  # noqa: Y015
+
+@_typing.final
+class ListDemandSetsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEMAND_SETS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def demand_sets(self) -> _containers.RepeatedCompositeFieldContainer[Global___DemandSet]: ...
+    def __init__(
+        self,
+        *,
+        demand_sets: _abc.Iterable[Global___DemandSet] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand_sets", b"demand_sets", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDemandSetsResponse: _TypeAlias = ListDemandSetsResponse  # noqa: Y015
 
 @_typing.final
 class ListDemandsRequest(_message.Message):

@@ -40,6 +40,11 @@ class DemandServiceStub:
                 request_serializer=heddle_dot_v1_dot_demand__pb2.PutDemandsRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_demand__pb2.DemandSet.FromString,
                 _registered_method=True)
+        self.ListDemandSets = channel.unary_unary(
+                '/heddle.v1.DemandService/ListDemandSets',
+                request_serializer=heddle_dot_v1_dot_demand__pb2.ListDemandSetsRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_demand__pb2.ListDemandSetsResponse.FromString,
+                _registered_method=True)
         self.ListDemands = channel.unary_unary(
                 '/heddle.v1.DemandService/ListDemands',
                 request_serializer=heddle_dot_v1_dot_demand__pb2.ListDemandsRequest.SerializeToString,
@@ -69,6 +74,13 @@ class DemandServiceServicer:
     def PutDemands(self, request_iterator, context):
         """Sets flow demands. A set of demands is replaced whole when the client
         half-closes; a stream that breaks before changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDemandSets(self, request, context):
+        """Lists the sets of a fabric by name, and how far each has come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,6 +121,11 @@ def add_DemandServiceServicer_to_server(servicer, server):
                     servicer.PutDemands,
                     request_deserializer=heddle_dot_v1_dot_demand__pb2.PutDemandsRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_demand__pb2.DemandSet.SerializeToString,
+            ),
+            'ListDemandSets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDemandSets,
+                    request_deserializer=heddle_dot_v1_dot_demand__pb2.ListDemandSetsRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_demand__pb2.ListDemandSetsResponse.SerializeToString,
             ),
             'ListDemands': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDemands,
@@ -159,6 +176,33 @@ class DemandService:
             '/heddle.v1.DemandService/PutDemands',
             heddle_dot_v1_dot_demand__pb2.PutDemandsRequest.SerializeToString,
             heddle_dot_v1_dot_demand__pb2.DemandSet.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDemandSets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.DemandService/ListDemandSets',
+            heddle_dot_v1_dot_demand__pb2.ListDemandSetsRequest.SerializeToString,
+            heddle_dot_v1_dot_demand__pb2.ListDemandSetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

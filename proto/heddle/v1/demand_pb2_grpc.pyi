@@ -37,6 +37,8 @@ class DemandServiceStub:
     """Sets flow demands. A set of demands is replaced whole when the client
     half-closes; a stream that breaks before changes nothing.
     """
+    ListDemandSets: _grpc.UnaryUnaryMultiCallable[_demand_pb2.ListDemandSetsRequest, _demand_pb2.ListDemandSetsResponse]
+    """Lists the sets of a fabric by name, and how far each has come."""
     ListDemands: _grpc.UnaryUnaryMultiCallable[_demand_pb2.ListDemandsRequest, _demand_pb2.ListDemandsResponse]
     """Lists the demands of a set."""
     DeleteDemands: _grpc.UnaryUnaryMultiCallable[_demand_pb2.DeleteDemandsRequest, _demand_pb2.DeleteDemandsResponse]
@@ -55,6 +57,8 @@ class DemandServiceAsyncStub(DemandServiceStub):
     """Sets flow demands. A set of demands is replaced whole when the client
     half-closes; a stream that breaks before changes nothing.
     """
+    ListDemandSets: _aio.UnaryUnaryMultiCallable[_demand_pb2.ListDemandSetsRequest, _demand_pb2.ListDemandSetsResponse]  # type: ignore[assignment]
+    """Lists the sets of a fabric by name, and how far each has come."""
     ListDemands: _aio.UnaryUnaryMultiCallable[_demand_pb2.ListDemandsRequest, _demand_pb2.ListDemandsResponse]  # type: ignore[assignment]
     """Lists the demands of a set."""
     DeleteDemands: _aio.UnaryUnaryMultiCallable[_demand_pb2.DeleteDemandsRequest, _demand_pb2.DeleteDemandsResponse]  # type: ignore[assignment]
@@ -76,6 +80,14 @@ class DemandServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sets flow demands. A set of demands is replaced whole when the client
         half-closes; a stream that breaks before changes nothing.
         """
+
+    @_abc_1.abstractmethod
+    def ListDemandSets(
+        self,
+        request: _demand_pb2.ListDemandSetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_demand_pb2.ListDemandSetsResponse, _abc.Awaitable[_demand_pb2.ListDemandSetsResponse]]:
+        """Lists the sets of a fabric by name, and how far each has come."""
 
     @_abc_1.abstractmethod
     def ListDemands(

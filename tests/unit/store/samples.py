@@ -54,11 +54,11 @@ def job(name: str = "j1", hosts: tuple[str, ...] = ("h0.0", "h1.0"), **more: Any
     )
 
 
-def demands(*pairs: tuple[str, str]) -> Demands:
-    """A flow of 100 Gbit/s for each pair of NICs."""
+def demands(*pairs: tuple[str, str], ids: str = "f") -> Demands:
+    """A flow of 100 Gbit/s for each pair of NICs; ids are numbered."""
     count = len(pairs)
     return Demands(
-        ids=tuple(f"f{row}" for row in range(count)),
+        ids=tuple(f"{ids}{row}" for row in range(count)),
         source=tuple(source for source, _ in pairs),
         destination=tuple(destination for _, destination in pairs),
         gbps=np.full(count, 100.0),

@@ -8,11 +8,15 @@ from itertools import chain
 import numpy as np
 
 from heddle.v1 import demand_pb2 as pb
+from heddle.v1.placement_pb2 import JobState
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.flows import SOURCE_PORT_COUNT
+from heddle_controller.reconcile.demand_facts import DemandFacts
 from heddle_controller.reconcile.records import DemandRecord
 from heddle_controller.serve.codec import common, names
+
+ACCEPTED = DemandFacts()
 
 
 def demands_from_pb(
@@ -84,11 +88,14 @@ def demand_to_pb(demands: Demands, row: int) -> pb.FlowDemand:
     )
 
 
-def record_to_pb(fabric: str, record: DemandRecord) -> pb.DemandSet:
+def record_to_pb(fabric: str, record: DemandRecord, facts: DemandFacts = ACCEPTED) -> pb.DemandSet:
     """A stored set, without its demands."""
     return pb.DemandSet(
         name=names.demands_name(fabric, record.name),
         flow_count=len(record.demands),
         etag=record.etag,
         update_time=common.time_to_pb(record.update_time),
+        state=JobState.ValueType(facts.state),
+        reason=facts.reason,
+        unrouted_count=facts.unrouted_count,
     )

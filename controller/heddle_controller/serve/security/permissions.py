@@ -31,6 +31,7 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.PlacementService/DeleteJob": WORK,
     "heddle.v1.PlacementService/WatchJobs": READS,
     "heddle.v1.DemandService/PutDemands": WORK,
+    "heddle.v1.DemandService/ListDemandSets": READS,
     "heddle.v1.DemandService/ListDemands": READS,
     "heddle.v1.DemandService/DeleteDemands": WORK,
     "heddle.v1.DemandService/ReportRates": WORK,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from functools import lru_cache
 
 import orjson
 
 from heddle_controller.model.demand import Demands
+from heddle_controller.reconcile.admission import check_ids
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.records import DemandRecord, Request
 from heddle_controller.store.codec.audit import Change, demands_text
 from heddle_controller.store.codec.demands import pack_demands, unpack_demands
+from heddle_controller.store.common.flow_ids import jobs_meant
 from heddle_controller.store.common.requests import fingerprint
-from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
+from heddle_controller.store.embedded.part import NOBODY, KeptSet, Part, new_etag
 from heddle_controller.store.embedded.requests import nothing, once
 from heddle_controller.store.embedded.rows import bump_intent, check_revision
 
@@ -32,21 +33,27 @@ class DemandTables(Part):
         request: Request = NOBODY,
     ) -> DemandRecord:
         """See ``WorkStore``."""
-        body, print_ = await asyncio.to_thread(_packed, fabric, name, demands)
+        body, print_, text, meant = await asyncio.to_thread(_packed, fabric, name, demands)
 
         def put(connection: sqlite3.Connection) -> DemandRecord:
             check_revision(connection, fabric, checked_revision)
-            old = _body(connection, fabric, name)
+            sets = sets_of(connection, fabric, self._shared.demands)
+            old = sets.pop(name, None)
+            if old is not None and old.text == text:
+                return old.record
+            jobs = {job for job in meant if _is_job(connection, fabric, job)}
+            check_ids(name, demands, ((n, s.record.demands) for n, s in sets.items()), jobs)
             now = self._shared.now()
             etag = new_etag(bump_intent(connection, fabric, now))
             connection.execute(
                 "INSERT OR REPLACE INTO demands VALUES (?, ?, ?, ?, ?)",
                 (fabric, name, body, etag, now),
             )
-            before = demands_text(old) if old else ""
-            change = Change("put_demands", _name(fabric, name), before, demands_text(body))
+            change = Change("put_demands", _name(fabric, name), old.text if old else "", text)
             self._note(connection, request, change)
-            return DemandRecord(name, demands, etag, now)
+            record = DemandRecord(name, demands, etag, now)
+            self._shared.demands[fabric, name] = KeptSet(record, text, meant)
+            return record
 
         codec = (_answer, lambda answer: DemandRecord(name, demands, *orjson.loads(answer)))
         return await self._write(fabric, lambda c: once(c, request, print_, lambda: put(c), codec))
@@ -72,25 +79,44 @@ class DemandTables(Part):
         await self._write(fabric, lambda c: once(c, request, print_, lambda: delete(c), codec))
 
 
-def _packed(fabric: str, name: str, demands: Demands) -> tuple[bytes, str]:
-    """A set as it is kept, and as a request for it is known again by."""
+def _packed(fabric: str, name: str, demands: Demands) -> tuple[bytes, str, str, frozenset[str]]:
+    """A set as it is kept, as a request is known again by, for the trail, and the jobs it means."""
     body = pack_demands(demands)
-    return body, fingerprint("put_demands", fabric, name, body)
+    print_ = fingerprint("put_demands", fabric, name, body)
+    return body, print_, demands_text(body), jobs_meant(demands)
 
 
-def demands_of(connection: sqlite3.Connection, fabric: str) -> list[DemandRecord]:
-    """All demand sets of a fabric, by name."""
+def sets_of(
+    connection: sqlite3.Connection, fabric: str, kept: dict[tuple[str, str], KeptSet]
+) -> dict[str, KeptSet]:
+    """All demand sets of a fabric by name, in order; from memory where they were read before.
+
+    The loop reads all with every change of a link, and a large one takes a while to unpack.
+    ``kept`` is by fabric and name; an etag tells what is kept from what is there.
+    """
     rows = connection.execute(
-        "SELECT name, body, etag, update_time FROM demands WHERE fabric = ? ORDER BY name",
-        (fabric,),
-    )
-    return [DemandRecord(name, _unpacked(body), etag, time) for name, body, etag, time in rows]
+        "SELECT name, etag, update_time FROM demands WHERE fabric = ? ORDER BY name", (fabric,)
+    ).fetchall()
+    found = {}
+    for name, etag, time in rows:
+        one = kept.get((fabric, name))
+        if one is None or one.record.etag != etag:
+            body = _body(connection, fabric, name) or b""
+            demands = unpack_demands(body)
+            record = DemandRecord(name, demands, etag, time)
+            one = KeptSet(record, demands_text(body), jobs_meant(demands))
+        found[name] = one
+    for gone in [key for key in kept if key[0] == fabric and key[1] not in found]:
+        del kept[gone]
+    kept.update({(fabric, name): one for name, one in found.items()})
+    return found
 
 
-@lru_cache(maxsize=8)
-def _unpacked(body: bytes) -> Demands:
-    """The loop reads all sets with every change of a link; a large one takes a while to unpack."""
-    return unpack_demands(body)
+def _is_job(connection: sqlite3.Connection, fabric: str, name: str) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM jobs WHERE fabric = ? AND name = ?", (fabric, name)
+    ).fetchone()
+    return found is not None
 
 
 def _demands_named(connection: sqlite3.Connection, fabric: str, name: str) -> DemandRecord:

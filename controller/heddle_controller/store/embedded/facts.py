@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from heddle_controller.reconcile.records import Intent, JobFacts, Programmed, Versions
-from heddle_controller.store.embedded.demands import demands_of
+from heddle_controller.store.embedded.demands import sets_of
 from heddle_controller.store.embedded.jobs import jobs_of
 from heddle_controller.store.embedded.leadership import check_epoch
 from heddle_controller.store.embedded.part import Part
@@ -28,6 +28,7 @@ class FactTables(Part):
 
         def work(connection: sqlite3.Connection) -> Intent:
             row = fabric_row(connection, fabric, self._shared.structures)
+            sets = sets_of(connection, fabric, self._shared.demands)
             return Intent(
                 name=fabric,
                 version=row.version,
@@ -35,7 +36,7 @@ class FactTables(Part):
                 revision=row.revision,
                 fabric=row.record().merged(),
                 jobs=tuple(jobs_of(connection, fabric)),
-                demands=tuple(demands_of(connection, fabric)),
+                demands=tuple(one.record for one in sets.values()),
                 overlay=row.overlay,
             )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.job import Job
+from heddle_controller.reconcile.admission import check_job_ids
 from heddle_controller.reconcile.errors import (
     AlreadyExists,
     Conflict,
@@ -26,6 +27,7 @@ from heddle_controller.reconcile.records import (
 from heddle_controller.store.codec.audit import Change, job_text
 from heddle_controller.store.codec.jobs import job_json, parse_job, parse_record, record_json
 from heddle_controller.store.common.requests import fingerprint
+from heddle_controller.store.embedded.demands import sets_of
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
 from heddle_controller.store.embedded.requests import nothing, once
 from heddle_controller.store.embedded.rows import bump_intent, check_revision, revision_of
@@ -49,6 +51,8 @@ class JobTables(Part):
             check_revision(connection, fabric, checked_revision)
             if find_job(connection, fabric, job.name) is not None:
                 raise AlreadyExists(_name(fabric, job.name))
+            sets = sets_of(connection, fabric, self._shared.demands)
+            check_job_ids(job.name, ((name, one.jobs) for name, one in sets.items()))
             return self._save(connection, fabric, job, None, request)
 
         print_ = fingerprint("submit_job", fabric, job_json(job))

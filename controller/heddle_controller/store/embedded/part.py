@@ -13,7 +13,7 @@ from heddle_controller.model.fabric import Structure
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.errors import Unavailable
-from heddle_controller.reconcile.records import Programmed, Request
+from heddle_controller.reconcile.records import DemandRecord, Programmed, Request
 from heddle_controller.store.changes import Changes
 from heddle_controller.store.codec.audit import Change
 from heddle_controller.store.codec.deltas import Base
@@ -47,6 +47,17 @@ class Turn:
             self.changed.notify_all()
 
 
+@dataclass(frozen=True, slots=True)
+class KeptSet:
+    """A demand set as it is kept in memory."""
+
+    record: DemandRecord
+    text: str
+    """For the audit trail; the same for the same content alone."""
+    jobs: frozenset[str]
+    """Names of jobs whose flows would have ids of this set."""
+
+
 @dataclass(frozen=True)
 class Shared:
     """One of these a store."""
@@ -58,6 +69,8 @@ class Shared:
     observations: Observations = field(default_factory=Observations)
     newest: dict[str, tuple[Plan, Program]] = field(default_factory=dict)
     """The newest plan read or committed, by fabric."""
+    demands: dict[tuple[str, str], KeptSet] = field(default_factory=dict)
+    """By fabric and name; touched in the store's thread only."""
     bases: dict[str, Base[int]] = field(default_factory=dict)
     """Of the newest plan, by fabric; absent where it is not known."""
     programmed: dict[str, dict[str, Programmed]] = field(default_factory=dict)

@@ -8,13 +8,25 @@ from dataclasses import dataclass
 import orjson
 
 from heddle_controller.model.demand import Demands
+from heddle_controller.reconcile.admission import check_ids
 from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.records import DemandRecord, Request
 from heddle_controller.store.codec.audit import demands_text
 from heddle_controller.store.codec.demands import pack_demands, unpack_demands
+from heddle_controller.store.common.flow_ids import jobs_meant
 from heddle_controller.store.common.requests import fingerprint
-from heddle_controller.store.redis.change import INTENT, Ask, Blob, Change, drop, new_token, put
-from heddle_controller.store.redis.fabric import at_revision, known
+from heddle_controller.store.redis.change import (
+    ABSENT,
+    INTENT,
+    NEITHER,
+    Ask,
+    Blob,
+    Change,
+    drop,
+    new_token,
+    put,
+)
+from heddle_controller.store.redis.fabric import JOB, SETS, at_revision, known
 from heddle_controller.store.redis.part import NOBODY, Part, entry
 from heddle_controller.store.redis.view import View
 
@@ -29,7 +41,15 @@ class _Set:
     etag: str
     update_time: float
     text: str
-    """For the audit trail."""
+    """For the audit trail; the same for the same content alone."""
+    jobs: tuple[str, ...] = ()
+    """Names of jobs whose flows would have ids of this set."""
+
+    def raw(self) -> bytes:
+        """As it is stored; an older replica knows no jobs, and mostly there are none."""
+        fields = {"blob": self.blob, "etag": self.etag, "update_time": self.update_time}
+        more = {"jobs": self.jobs} if self.jobs else {}
+        return orjson.dumps({**fields, "text": self.text, **more})
 
 
 class DemandPart(Part):
@@ -45,19 +65,36 @@ class DemandPart(Part):
         request: Request = NOBODY,
     ) -> DemandRecord:
         """See ``WorkStore``."""
-        body, text, asked = await asyncio.to_thread(_packed, fabric, name, demands)
+        body, text, asked, meant = await asyncio.to_thread(_packed, fabric, name, demands)
         blob, field = Blob(f"demands-{new_token()}", body), _field(name)
 
         def decide(given: View | None) -> tuple[Change, DemandRecord]:
             view, guard = at_revision(given, fabric, checked_revision)
             old, now = set_of(view, name), self._shared.now()
-            new = _Set(blob.id, new_token(), now, text)
+            if old is not None and old.text == text:
+                same = Change(
+                    fabric=fabric,
+                    kind=NEITHER,
+                    guards=(guard, (field, view.raw(field))),
+                    answer=orjson.dumps([old.etag, old.update_time]),
+                    time=now,
+                )
+                return same, DemandRecord(name, demands, old.etag, old.update_time)
+            others = [(o.name, o.demands) for o in self._demands_of(view) or () if o.name != name]
+            jobs = {job for job in meant if view.raw(f"{JOB}/{job}") is not None}
+            check_ids(name, demands, others, jobs)
+            new = _Set(blob.id, new_token(), now, text, tuple(sorted(meant)))
             texts = (old.text if old else "", text)
             change = Change(
                 fabric=fabric,
                 kind=INTENT,
-                guards=(guard, (field, view.raw(field))),
-                ops=(put(field, orjson.dumps(new)),),
+                guards=(
+                    guard,
+                    (field, view.raw(field)),
+                    (SETS, view.raw(SETS)),
+                    *((f"{JOB}/{job}", ABSENT) for job in meant),
+                ),
+                ops=(put(field, new.raw()), put(SETS, new_token())),
                 keep=(blob,),
                 drop=(old.blob,) if old else (),
                 audit=entry(request, now, "put_demands", _name(fabric, name), texts),
@@ -68,7 +105,11 @@ class DemandPart(Part):
 
         ask = Ask(request, asked)
         return await self._write(
-            fabric, ask, decide, lambda answer: DemandRecord(name, demands, *orjson.loads(answer))
+            fabric,
+            ask,
+            decide,
+            lambda answer: DemandRecord(name, demands, *orjson.loads(answer)),
+            needs=self._all_bodies,
         )
 
     async def get_demands(self, fabric: str, name: str) -> DemandRecord:
@@ -104,6 +145,12 @@ class DemandPart(Part):
 
         ask = Ask(request, fingerprint("delete_demands", fabric, name))
         await self._write(fabric, ask, decide, lambda _: None)
+
+    async def _all_bodies(self, view: View) -> None:
+        """Bring all sets that a fabric has now into memory."""
+        while not await self._bodies(view) or self._demands_of(view) is None:
+            self._shared.link.check()
+            await self._shared.mirror.fresh()  # one was put again, and the old one dropped
 
     async def _bodies(self, view: View) -> bool:
         """Bring all sets of a fabric into memory; False where one is gone meanwhile."""
@@ -141,15 +188,22 @@ class DemandPart(Part):
             del self._shared.demands[blob]
 
 
-def _packed(fabric: str, name: str, demands: Demands) -> tuple[bytes, str, str]:
-    """A set as it is kept, for the audit trail, and as a request is known again by."""
+def _packed(fabric: str, name: str, demands: Demands) -> tuple[bytes, str, str, frozenset[str]]:
+    """A set as it is kept, for the trail, as a request is known again by, and the jobs it means."""
     body = pack_demands(demands)
-    return body, demands_text(body), fingerprint("put_demands", fabric, name, body)
+    asked = fingerprint("put_demands", fabric, name, body)
+    return body, demands_text(body), asked, jobs_meant(demands)
 
 
 def set_of(view: View, name: str) -> _Set | None:
     """What the fabric has of a set; None if there is none."""
     return view.get(DEMANDS, name, lambda raw: _Set(**orjson.loads(raw)))
+
+
+def meant_by_sets(view: View) -> list[tuple[str, tuple[str, ...]]]:
+    """Names of sets, each with the jobs whose flows' ids it has."""
+    sets = [(name, set_of(view, name)) for name in view.names(DEMANDS)]
+    return [(name, wanted.jobs) for name, wanted in sets if wanted is not None]
 
 
 def _field(name: str) -> str:

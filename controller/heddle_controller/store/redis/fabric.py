@@ -17,6 +17,9 @@ from heddle_controller.store.redis.view import View
 GROUND = "ground"
 """A token that is new whenever structure, states or overlay are: what their writers guard."""
 REVISION = "revision"
+JOB = "job"
+SETS = "sets"
+"""A token that is new whenever a demand set is put: what is guarded by who looks at all sets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from heddle_controller.reconcile.audit import AuditEntry, AuditPage, AuditRecord
 from heddle_controller.reconcile.records import Intent, JobFacts, Programmed, Versions
 from heddle_controller.store.redis.change import FACTS, Change, Op
 from heddle_controller.store.redis.demands import DemandPart
-from heddle_controller.store.redis.fabric import known, meta_of, overlay_of, record_of
-from heddle_controller.store.redis.jobs import FACT, JOB, jobs_of
+from heddle_controller.store.redis.fabric import JOB, known, meta_of, overlay_of, record_of
+from heddle_controller.store.redis.jobs import FACT, jobs_of
 from heddle_controller.store.redis.part import NO_ASK
 from heddle_controller.store.redis.plans import PROGRAMMED, programmed_bytes
 from heddle_controller.store.redis.view import View

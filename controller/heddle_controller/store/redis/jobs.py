@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.job import Job
+from heddle_controller.reconcile.admission import check_job_ids
 from heddle_controller.reconcile.errors import (
     AlreadyExists,
     Conflict,
@@ -32,11 +33,12 @@ from heddle_controller.store.redis.change import (
     new_token,
     put,
 )
-from heddle_controller.store.redis.fabric import at_revision, known
+from heddle_controller.store.redis.demands import meant_by_sets
+from heddle_controller.store.redis.fabric import JOB, SETS, at_revision, known
 from heddle_controller.store.redis.part import NOBODY, Part, entry
 from heddle_controller.store.redis.view import View
 
-JOB, FACT, HOST = "job", "fact", "host"
+FACT, HOST = "fact", "host"
 MAX_PROBLEMS = 20
 
 
@@ -52,8 +54,10 @@ class JobPart(Part):
             view, guard = at_revision(given, fabric, checked_revision)
             if view.raw(f"{JOB}/{job.name}") is not None:
                 raise AlreadyExists(_name(fabric, job.name))
+            check_job_ids(job.name, meant_by_sets(view))
             change, record = self._save(view, job, None, request)
-            return replace(change, guards=(guard, *change.guards)), record
+            sets = (SETS, view.raw(SETS))
+            return replace(change, guards=(guard, sets, *change.guards)), record
 
         ask = Ask(request, fingerprint("submit_job", fabric, job_json(job)))
         return await self._write(fabric, ask, decide, parse_record)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -148,6 +148,7 @@ class Part:
         ask: Ask,
         decide: Decide[Answer],
         decode: Callable[[bytes], Answer] | None = None,
+        needs: Callable[[View], Awaitable[object]] | None = None,
     ) -> Answer:
         """Make the change that ``decide`` wants of a fabric.
 
@@ -156,6 +157,7 @@ class Part:
             ask: The request that it answers.
             decide: The change, and the answer once it is made; refuses by raising.
             decode: The answer, from what is remembered of a request that was done before.
+            needs: Brings into memory what ``decide`` looks at, besides the structure.
 
         Raises:
             StaleEpoch: the change is of a leader who is none any more.
@@ -167,7 +169,7 @@ class Part:
             if turn > PATIENT:
                 await asyncio.sleep(random.uniform(0, 0.002 * turn))  # noqa: S311 - no secret
             try:
-                change, answer = await self._decided(fabric, decide)
+                change, answer = await self._decided(fabric, decide, needs)
             except PortError:
                 self._shared.link.check()
                 if current:
@@ -189,10 +191,17 @@ class Part:
             current = True
         raise Unavailable(f"store {self._shared.link.name}: fabrics/{fabric} changes all the time")
 
-    async def _decided(self, fabric: str, decide: Decide[Answer]) -> tuple[Change, Answer]:
+    async def _decided(
+        self,
+        fabric: str,
+        decide: Decide[Answer],
+        needs: Callable[[View], Awaitable[object]] | None,
+    ) -> tuple[Change, Answer]:
         view = self._shared.mirror.views.get(fabric)
         if view is not None:
             await self._structure_of(view)
+            if needs is not None:
+                await needs(view)  # nothing is awaited from here on: one moment
         with self._sound():
             return decide(view)
 

@@ -22,9 +22,8 @@ setup:  ## make .venv from requirements.lock; nothing to do when it is up to dat
 demo: setup  ## the main job end to end on this machine (DEMO_ARGS=--keep leaves it running)
 	@.venv/bin/heddle-emulator demo $(DEMO_ARGS)
 
-test:  ## set up, lint, and run every test (PYTEST_ARGS='-k word' narrows)
-	@.ci/setup test
-	@$(MAKE) --no-print-directory lint
+test: setup  ## set up, lint, and run every test (PYTEST_ARGS='-k word' narrows)
+	@.ci/setup test & system=$$!; $(MAKE) --no-print-directory lint; linted=$$?; wait $$system && exit $$linted
 	@$(PY) -m pytest tests --ignore=tests/bench -n auto --dist worksteal $(PYTEST_ARGS)
 
 deep:  ## the tests that draw cases, with thousands of fresh ones each (PYTEST_ARGS='-k word' narrows)
@@ -34,7 +33,7 @@ deep:  ## the tests that draw cases, with thousands of fresh ones each (PYTEST_A
 lint: setup  ## style, types, import contract, generated code
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
-	@for part in $(DISTRIBUTIONS) deploy tests .ci; do echo "mypy $$part"; .venv/bin/mypy $$part || exit 1; done
+	@.venv/bin/mypy $(DISTRIBUTIONS) deploy tests .ci
 	@.venv/bin/lint-imports --no-logo
 	@$(PY) .ci/proto.py --check
 	@.venv/bin/yamllint --strict .

@@ -22,7 +22,8 @@ KEPT = ("HOME", "LANG", "PATH", "PIP_", "SSL_", "HTTP_", "HTTPS_", "http_", "htt
 
 def environment() -> dict[str, str]:
     """Variables for a build, as little as a builder gives it."""
-    return {key: value for key, value in os.environ.items() if key.startswith(KEPT)}
+    kept = {key: value for key, value in os.environ.items() if key.startswith(KEPT)}
+    return kept | {"PIP_NO_COMPILE": "1"}  # it runs twice here, and then goes
 
 
 def carry_out(stage: Stage, root: Path) -> None:

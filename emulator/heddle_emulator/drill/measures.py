@@ -82,6 +82,18 @@ MEASURES = {
         per_probe=False,
         worlds=NETNS,
     ),
+    "late": Measure(
+        "longest that a program beside the run waited for its turn on the machine",
+        "s",
+        per_probe=False,
+        worlds=NETNS,
+    ),
+    "stretch": Measure(
+        "how long work lasted beside the run over the processor's time for it",
+        "share",
+        per_probe=False,
+        worlds=NETNS,
+    ),
     "converged": Measure(
         "from the last step until nothing is left to push", "s", per_probe=False, worlds=FLUID
     ),

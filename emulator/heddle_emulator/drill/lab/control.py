@@ -189,7 +189,9 @@ class Control:
         if spent:
             moments["programmed"] = min(moments["solved"] + _covered(spent), moments["acked"])
         found = {name: (moment - fault) / 1e9 for name, moment in moments.items()}
-        return found | {"moved": float(sum(one.plan.changed_count for one in plans))}
+        last = plans[-1].plan.generation  # which brought about those that it overtook as well
+        moved = sum(one.plan.changed_count for one in told if one.plan.generation <= last)
+        return found | {"moved": float(moved)}
 
 
 def _covered(spans: Iterable[tuple[int, int]]) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from heddle_emulator.drill.lab.logs import detections, leaders
 from heddle_emulator.drill.lab.measure import Window, measured
 from heddle_emulator.drill.lab.meter import Reading, read, snapshots
+from heddle_emulator.drill.lab.pace import Pace
 from heddle_emulator.drill.lab.paths import Way
 from heddle_emulator.drill.lab.probes import Sending
 from heddle_emulator.drill.lab.stand import Stand
@@ -31,7 +32,8 @@ READ_SECONDS = 0.04
 """Before the first step counters are read: it takes a part of that."""
 LATE = frozenset({"solved", "programmed", "acked", "moved", "forgotten"})
 """Measures of a plan, which a busy machine may have later than a run was to last."""
-LATE_SECONDS = 20.0
+LATE_SECONDS = 300.0
+"""No measure of speed: it only ends drills whose plan never comes."""
 
 Values = dict[tuple[str, str], float]
 """By measure and probe."""
@@ -63,7 +65,8 @@ class Run:
         stand = self.stand
         rows = [stand.faults.rows(step, self.ways) for step in stand.scenario.timeline]
         before = witness.hear(stand.lab)
-        with Probe(stand.lab, [flow for one in self.sendings for flow in one.flows]) as probe:
+        flows = [flow for one in self.sendings for flow in one.flows]
+        with Pace() as pace, Probe(stand.lab, flows) as probe:
             await self._read()
             await asyncio.sleep(WARM_SECONDS)
             begin = time.time_ns()
@@ -72,13 +75,14 @@ class Run:
             stand.faults.check()
             end = time.time_ns() - round(DRAIN_SECONDS * 1e9)
             notes = iter(probe.stop())
+            beside = pace.told()
         seen = witness.hear(stand.lab).since(before)
         self.probes = {one.name: [next(notes) for _ in one.flows] for one in self.sendings}
         silent = any(step.kind is Kind.SILENCE for step in stand.scenario.timeline)
         window = Window(begin, self.fault, end, silent)
         offered = {one.name: one.offered for one in self.sendings if one.offered}
         values = measured(self.probes, offered, window) | self._looped(seen)
-        return values | await self._of_control(), window
+        return values | await self._of_control() | beside, window
 
     async def _settle(self) -> None:
         """Watch what comes of it for as long as the drill says, and for a plan that is late."""

@@ -18,7 +18,8 @@ Pure but for the time it takes, and run in a thread. What is planned how:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -58,6 +59,8 @@ class Wanted:
     """Jobs, by name, and demand sets, as no job can be named, that cannot be had, and why."""
     asked: _Asked | None = None
     """What the flows follow from; None where nobody has said."""
+    of_jobs: Mapping[tuple[str, str], Flows] = field(default_factory=dict)
+    """The flows of each job that can be had, by name and etag."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,26 +72,34 @@ class Planned:
     changed_count: int
 
 
-def wanted_of(intent: Intent, engine: Engine) -> Wanted:
+def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wanted:
     """The flows of all jobs and demand sets.
 
-    One that was admitted but does not fit (any more) is left out, not the others.
+    One that was admitted but does not fit (any more) is left out, not the others. Jobs
+    that are in ``known`` with the same etag, on the same structure, are taken from there.
     """
     weights = {record.job.name: record.job.priority for record in intent.jobs}
-    parts, refused = [], []
+    refused = []
+    same = known is not None and known.fabric.structure is intent.fabric.structure
+    before: Mapping[tuple[str, str], Flows] = known.of_jobs if known and same else {}
+    of_jobs = {}
     for record in intent.jobs:
+        key = record.job.name, record.etag
         try:
-            parts.append(engine.flows_of_job(record.job, intent.fabric))
+            of_jobs[key] = (
+                before[key] if key in before else engine.flows_of_job(record.job, intent.fabric)
+            )
         except InputError as error:
             refused.append((record.job.name, str(error)))
-    unplanned = left_out(intent)
+    parts, unplanned = [*of_jobs.values()], left_out(intent)
     for demands in intent.demands:
         origin = f"demands {demands.name!r}"
         if demands.name in unplanned:
             refused.append((origin, unplanned[demands.name]))
         else:
             parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
-    return Wanted(intent.fabric, concatenate(parts), tuple(refused), _asked_of(intent))
+    asked = _asked_of(intent)
+    return Wanted(intent.fabric, concatenate(parts), tuple(refused), asked, of_jobs)
 
 
 def wanted_again(intent: Intent, known: Wanted | None) -> Wanted | None:

@@ -164,7 +164,7 @@ class Worker:
         try:
             wanted = wanted_again(intent, self._wanted)
             if wanted is None:
-                wanted = await asyncio.to_thread(wanted_of, intent, world.engine)
+                wanted = await asyncio.to_thread(wanted_of, intent, world.engine, self._wanted)
                 for name, why in wanted.refused:
                     log.warning("left out of plans", fabric=fabric, what=name, why=why)
             self._wanted = wanted

@@ -63,11 +63,13 @@ def channels(groups: Ints, gpus_per_host: int) -> list[Ints]:
     width = np.full(count, members)
     np.minimum.at(width, row_of_run, length)
     hosts = np.bincount(row_of_run, minlength=count)
+    shape = hosts * (members + 1) + width
     found = []
-    for key in np.unique(np.stack([hosts, width], axis=1)[hosts > 1], axis=0).tolist():
-        runs = start[(hosts[row_of_run] == key[0]) & (width[row_of_run] == key[1])]
-        firsts = runs.reshape(-1, 1, key[0]) + np.arange(key[1]).reshape(1, -1, 1)
-        found.append(rank[firsts.reshape(-1, key[0])])
+    for key in np.unique(shape[hosts > 1]).tolist():
+        number, wide = divmod(key, members + 1)
+        runs = start[shape[row_of_run] == key]
+        firsts = runs.reshape(-1, 1, number) + np.arange(wide).reshape(1, -1, 1)
+        found.append(rank[firsts.reshape(-1, number)])
     return found
 
 

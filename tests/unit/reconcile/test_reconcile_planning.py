@@ -71,6 +71,32 @@ def test_wanted_is_jobs_and_demands() -> None:
     assert (name, "'gone' is not in the fabric" in reason) == ("demands 'd2'", True)
 
 
+def test_only_jobs_that_are_new_are_expanded_again() -> None:
+    """One more among many costs itself, and what comes out is as if all had been expanded."""
+    expanded: list[str] = []
+
+    def flows_of_job(job: Job, fabric: Fabric) -> Flows:
+        expanded.append(job.name)
+        return ENGINE.flows_of_job(job, fabric)
+
+    def intent(fabric: Fabric, *jobs: JobRecord) -> Intent:
+        return Intent("f1", 1, 0.0, 1, fabric, jobs, ())
+
+    engine = replace(ENGINE, flows_of_job=flows_of_job)
+    first = wanted_of(intent(FABRIC, record(J1)), engine)
+    lossy = down(FABRIC, "l0.0", "s0.0")
+    second = wanted_of(intent(lossy, record(J1), record(J2)), engine, first)
+    assert expanded == ["j1", "j2"]
+    assert second.flows.same_as(wanted(lossy, J1, J2).flows)
+    changed = replace(record(replace(J1, priority=2.0)), etag="e2")
+    third = wanted_of(intent(lossy, changed, record(J2)), engine, second)
+    assert expanded == ["j1", "j2", "j1"]
+    assert set(third.flows.weight.tolist()) == {1.0, 2.0}
+    wanted_of(intent(three_tiers(), changed, record(J2)), engine, third)
+    assert expanded[3:] == ["j1", "j2"]
+    assert wanted_of(intent(lossy, record(J2)), engine, second).flows.job_names == ("j2",)
+
+
 def test_two_sets_cannot_share_a_flow_id() -> None:
     """The later set is left out with the reason, by what no job is called; the earlier is planned.
 

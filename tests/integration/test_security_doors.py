@@ -124,7 +124,7 @@ async def test_nothing_shown_nothing_done(tmp_path: Path) -> None:
     terms = replace(
         LOOPBACK,
         tls=Tls(server.cert, server.key),
-        admission=Admission(tokens=_tokens(tmp_path)[0]),
+        admission=Admission(tokens=file_with_token(tmp_path)[0]),
     )
     async with serving(tmp_path, terms) as s, dial(s.api.port, None, authority.ca) as channel:
         for path in PERMISSIONS:
@@ -148,7 +148,8 @@ async def test_nothing_shown_nothing_done(tmp_path: Path) -> None:
         assert counted == 1
 
 
-def _tokens(folder: Path, role: Role = Role.SCHEDULER) -> tuple[Tokens, str]:
+def file_with_token(folder: Path, role: Role = Role.SCHEDULER) -> tuple[Tokens, str]:
+    """A file with one grant, and its token."""
     folder.mkdir(exist_ok=True)
     path = folder / "tokens"
     token, grant = new_token(Caller(role, ""), "slurm", time.time() + 1000)
@@ -160,7 +161,7 @@ async def test_a_token_beside_certificates(tmp_path: Path) -> None:
     """On the second port a token gets in where the first asks for a certificate."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
-    tokens, token = _tokens(tmp_path)
+    tokens, token = file_with_token(tmp_path)
     terms = replace(
         LOOPBACK,
         tls=Tls(server.cert, server.key, server.ca),
@@ -285,7 +286,7 @@ async def test_secrets_stay_out_of_logs(tmp_path: Path) -> None:
     """A controller at debug level, shown good and bad tokens, writes nothing that is secret."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
-    _, token = _tokens(tmp_path)
+    _, token = file_with_token(tmp_path)
     (tmp_path / "token").write_text(token)
     (tmp_path / "bad").write_text(token[:-4] + "AAAA")
     options = ("--tls-cert", str(server.cert), "--tls-key", str(server.key))

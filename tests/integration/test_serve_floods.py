@@ -100,7 +100,7 @@ async def test_a_job_of_very_many_collectives_is_refused_for_that(tmp_path: Path
     """By the size of the message, or else by their number; nobody looks at each of them."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
-        one = placement_pb2.Collective(operation=1, group=3, bytes=1)
+        one = placement_pb2.Collective(bytes=1)
         request = placement_pb2.SubmitJobRequest(parent="fabrics/f1", job_id="j1")
         request.spec.CopyFrom(placement_pb2.JobSpec(hosts=["h0.0"], gpus_per_host=1))
         request.spec.collectives.extend([one] * 10_000)

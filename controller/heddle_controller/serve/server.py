@@ -8,16 +8,19 @@ the streams, let calls under way finish within the grace, close.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from grpc import aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from heddle_controller.model.errors import refuse
+from heddle_controller.serve.door.door import Door
 from heddle_controller.serve.health import Health
 from heddle_controller.serve.interceptors.auth import Admission, Auth, is_loopback
 from heddle_controller.serve.interceptors.errors import Errors
@@ -90,7 +93,8 @@ class ApiServer:
         _check_plain_text(terms)
         names = [service.name for service in services]
         self._health = Health(names)
-        auth = Auth(replace(terms.admission, insecure=terms.insecure))
+        origin = self._origin if _strangers(terms) else None
+        auth = Auth(replace(terms.admission, insecure=terms.insecure, origin=origin))
         self._standing = auth.standing
         self._asking: asyncio.Task[None] | None = None
         self._server = aio.server(
@@ -111,13 +115,17 @@ class ApiServer:
         reflection.enable_server_reflection(
             [*names, HEALTH_SERVICE, reflection.SERVICE_NAME], self._server
         )
-        self.port = _bind(self._server, terms)
-        self.token_port = _bind_tokens(self._server, terms)
+        self._inner: Path | None = None
+        self._doors: list[Door] = []
+        self.port = self._bind(terms)
+        self.token_port = self._bind_tokens(terms)
 
     async def start(self) -> None:
         """Answer calls, with health NOT_SERVING."""
         self._asking = asyncio.create_task(self._standing.run(), name="standing streams")
         await self._server.start()
+        for door in self._doors:
+            door.start()
 
     def set_serving(self, *, serving: bool) -> None:
         """What health tells."""
@@ -134,6 +142,40 @@ class ApiServer:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
         await self._server.stop(grace)
+        for door in self._doors:
+            await asyncio.to_thread(door.stop)
+        if self._inner is not None:
+            await asyncio.to_thread(shutil.rmtree, self._inner.parent, ignore_errors=True)
+
+    def _bind(self, terms: ServerTerms) -> int:
+        """Take the port: gRPC's own, or a door before it where strangers may connect."""
+        if terms.tls is None or terms.tls.client_ca is not None:
+            return _bind(self._server, terms)
+        if self._inner is None:
+            self._inner = Path(tempfile.mkdtemp(prefix="heddle-")) / "grpc"
+            self._server.add_insecure_port(f"unix:{self._inner}")
+        self._doors.append(Door(_socket(terms), terms.tls, self._inner))
+        return self._doors[-1].port
+
+    def _bind_tokens(self, terms: ServerTerms) -> int:
+        """The second port; 0 where there is none."""
+        if terms.token_address is None or terms.tls is None:
+            return 0
+        host, port = terms.token_address
+        return self._bind(
+            replace(terms, host=host, port=port, tls=replace(terms.tls, client_ca=None))
+        )
+
+    def _origin(self, name: str) -> str | None:
+        found = (door.origin(name) for door in self._doors)
+        return next((host for host in found if host is not None), None)
+
+
+def _strangers(terms: ServerTerms) -> bool:
+    """Whether there is a port that asks for no certificate."""
+    return terms.tls is not None and (
+        terms.tls.client_ca is None or terms.token_address is not None
+    )
 
 
 def _check_plain_text(terms: ServerTerms) -> None:
@@ -162,17 +204,29 @@ def _options(terms: ServerTerms) -> list[tuple[str, int]]:
     ]
 
 
-def _bind(server: aio.Server, terms: ServerTerms) -> int:
-    """Take the port; gRPC does not say why it cannot, so ask the system first."""
+def _socket(terms: ServerTerms) -> socket.socket:
+    """One that is bound to the address."""
     try:
         kind, _, _, _, address = socket.getaddrinfo(
             terms.host, terms.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        with closing(socket.socket(kind, socket.SOCK_STREAM)) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        bound = socket.socket(kind, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if kind == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
     except OSError as error:
         raise _no_address(terms, error.strerror or str(error)) from None
+    return bound
+
+
+def _bind(server: aio.Server, terms: ServerTerms) -> int:
+    """Take the port; gRPC does not say why it cannot, so ask the system first."""
+    _socket(terms).close()
     host = f"[{terms.host}]" if ":" in terms.host else terms.host
     try:
         if terms.tls is None:
@@ -180,15 +234,6 @@ def _bind(server: aio.Server, terms: ServerTerms) -> int:
         return server.add_secure_port(f"{host}:{terms.port}", credentials(terms.tls))
     except RuntimeError:
         raise _no_address(terms, "it was taken just now") from None
-
-
-def _bind_tokens(server: aio.Server, terms: ServerTerms) -> int:
-    """The second port; 0 where there is none."""
-    if terms.token_address is None or terms.tls is None:
-        return 0
-    host, port = terms.token_address
-    tls = replace(terms.tls, client_ca=None)
-    return _bind(server, replace(terms, host=host, port=port, tls=tls))
 
 
 def _no_address(terms: ServerTerms, why: str) -> Exception:

@@ -15,7 +15,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -90,6 +90,8 @@ class Admission:
     mapper: Mapper = field(default_factory=Mapper)
     tokens: Tokens | None = None
     revoked: Revoked | None = None
+    origin: Callable[[str], str | None] | None = None
+    """Where there is a door for strangers: the address of who is behind one of its connections."""
 
     def stamp(self) -> object:
         """Changes with the files of tokens and of revoked certificates."""
@@ -103,6 +105,11 @@ class Admission:
         peer, about = context.peer(), context.auth_context()
         secure = list(about.get("transport_security_type", ())) == [b"ssl"]
         host = peer_host(peer)
+        if self.origin is not None and not secure:
+            host = self._behind(peer)
+            if not host:
+                raise PLAIN_TEXT
+            secure = True
         own = peer.startswith("unix:") or (not secure and is_loopback(host))
         if self.revoked and any(map(self.revoked.names, about.get("x509_pem_cert", ()))):
             raise REVOKED
@@ -115,6 +122,14 @@ class Admission:
         if own or self.insecure:
             return Caller(Role.LOCAL, host or peer)
         raise PLAIN_TEXT
+
+    def peer(self, context: Context) -> str:
+        """Where a call comes from, for people."""
+        return self._behind(context.peer()) or context.peer()
+
+    def _behind(self, peer: str) -> str:
+        """The address of who is behind a connection of the door's; empty where it is none."""
+        return (self.origin(unquote(peer).removeprefix("unix:")) if self.origin else None) or ""
 
     def _bearer(self, token: str, *, hidden: bool) -> Caller:
         if not hidden:
@@ -147,7 +162,9 @@ class Auth(Around):
             await context.abort_with_status(status)
             raise  # not reached: aborting raises
         set_caller(caller)
-        with structlog.contextvars.bound_contextvars(peer=context.peer(), client=str(caller)):
+        with structlog.contextvars.bound_contextvars(
+            peer=self._admission.peer(context), client=str(caller)
+        ):
             if not method.streams:
                 yield
                 return

@@ -31,6 +31,10 @@ class Tls:
     key: Path
     client_ca: Path | None = None
 
+    def stamp(self) -> Stamp:
+        """Changes with the files."""
+        return tuple(_stamp(path) for path in (self.cert, self.key, self.client_ca))
+
 
 def credentials(tls: Tls) -> grpc.ServerCredentials:
     """Credentials that follow the files.
@@ -50,12 +54,12 @@ class Keys:
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
-        self._stamp = self._look()
+        self._stamp = tls.stamp()
         self.first = configuration(tls)
 
     def newer(self) -> grpc.ServerCertificateConfiguration | None:
         """What the files hold now; None while that is what it was, or cannot be used."""
-        stamp = self._look()
+        stamp = self._tls.stamp()
         if stamp == self._stamp:
             return None
         try:
@@ -67,8 +71,22 @@ class Keys:
         log.info("certificate read again", file=str(self._tls.cert))
         return found
 
-    def _look(self) -> Stamp:
-        return tuple(_stamp(path) for path in (self._tls.cert, self._tls.key, self._tls.client_ca))
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """What Python's own TLS takes, for HTTP/2; it asks for no certificate.
+
+    Raises:
+        InputError: names the files and the reason.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.load_cert_chain(tls.cert, tls.key, password=lambda: "")
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+    except OSError as error:
+        raise _unusable(tls, error) from None
+    return context
 
 
 def configuration(tls: Tls) -> grpc.ServerCertificateConfiguration:
@@ -77,18 +95,19 @@ def configuration(tls: Tls) -> grpc.ServerCertificateConfiguration:
     Raises:
         InputError: names the files and the reason.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context(tls)
     try:
-        context.load_cert_chain(tls.cert, tls.key, password=lambda: "")
-        if tls.client_ca is not None:
-            context.load_verify_locations(tls.client_ca)
         authorities = tls.client_ca.read_bytes() if tls.client_ca else None
         pair = (tls.key.read_bytes(), tls.cert.read_bytes())
     except OSError as error:
-        files = ", ".join(str(path) for path in (tls.cert, tls.key, tls.client_ca) if path)
-        reason = f"cannot be used ({error.strerror or error}): give PEM files that belong together"
-        raise refuse("settings", files, reason) from None
+        raise _unusable(tls, error) from None
     return grpc.ssl_server_certificate_configuration([pair], authorities)
+
+
+def _unusable(tls: Tls, error: OSError) -> InputError:
+    files = ", ".join(str(path) for path in (tls.cert, tls.key, tls.client_ca) if path)
+    reason = f"cannot be used ({error.strerror or error}): give PEM files that belong together"
+    return refuse("settings", files, reason)
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:

@@ -1,0 +1,241 @@
+"""The port itself: accepts, ends TLS, looks at what is said, and hands it to gRPC on this host.
+
+All of it is done in a thread with an event loop of its own, so that what a stranger costs is not
+paid by whoever waits for an answer. gRPC sees connections over a socket of a folder that is ours
+alone; from where each of them is, it is told by ``origin``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import ssl
+import threading
+from collections import Counter
+from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+
+import structlog
+
+from heddle_controller.serve.door.frames import Answers, Frames
+from heddle_controller.serve.door.headers import Unbearable
+from heddle_controller.serve.security.keys import Tls, server_context
+
+log = structlog.stdlib.get_logger(__name__)
+
+CONNECTIONS, CONNECTIONS_OF_ONE = 1024, 64
+"""At once, and of one address."""
+HANDSHAKE_SECONDS = 10.0
+UNANSWERED = 200
+"""Calls of one address that nothing was answered to yet; its next ones are read later, those of
+each connection in turn. A stranger's are answered as soon as they are looked at."""
+RESET_SECONDS = 0.25
+"""For which a call that was taken back still counts: it has cost as much as any other."""
+CHUNK = 64 << 10
+BACKLOG = 128
+_SITE = 64
+"""Bits of an IPv6 address that whoever has one has all the rest of."""
+
+
+class Door:
+    """One port."""
+
+    def __init__(self, listening: socket.socket, tls: Tls, inner: Path) -> None:
+        """Own a socket that is bound; nothing is accepted before ``start``.
+
+        ``inner`` is gRPC's; sockets of connections to it are named beside it.
+        """
+        self._listening = listening
+        self._tls = tls
+        self._inner = inner
+        self._number = itertools.count()
+        self._origins: dict[str, str] = {}
+        self._there: Counter[str] = Counter()
+        self._room: dict[str, asyncio.Semaphore] = {}
+        self._context = server_context(tls)
+        self._stamp = tls.stamp()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="door", daemon=True)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._listening.getsockname()[1])
+
+    def origin(self, name: str) -> str | None:
+        """The address of who is behind a connection to gRPC from the socket of this name."""
+        return self._origins.get(name)
+
+    def start(self) -> None:
+        """Accept connections."""
+        self._listening.listen(BACKLOG)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the port and all connections; wait for the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._listening.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        start = asyncio.start_server(self._begin, sock=self._listening, limit=CHUNK)
+        self._server = self._loop.run_until_complete(start)
+        self._loop.run_forever()
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.close()
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host = str(writer.get_extra_info("peername", ("",))[0])
+        site = _site(host)
+        if self._there[site] >= CONNECTIONS_OF_ONE or self._there.total() >= CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._there[site] += 1
+        room = self._room.setdefault(site, asyncio.Semaphore(UNANSWERED))
+        task = self._loop.create_task(self._serve(host, room, reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(lambda _: self._gone(site, task))
+
+    def _gone(self, site: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._there[site] -= 1
+        if not self._there[site]:
+            del self._there[site], self._room[site]
+
+    async def _serve(
+        self,
+        host: str,
+        room: asyncio.Semaphore,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        calls = Unanswered(room)
+        inner: asyncio.StreamWriter | None = None
+        name = f"{self._inner}.{self.port}.{next(self._number)}"
+        try:
+            await writer.start_tls(self._newest(), ssl_handshake_timeout=HANDSHAKE_SECONDS)
+            self._origins[name] = host
+            answers, inner = await self._dial(name)
+            async with asyncio.TaskGroup() as both:
+                back = both.create_task(_copy(answers, writer, calls))
+                await _check(reader, inner, calls)
+                back.cancel()
+        except* Unbearable as ended:
+            log.warning("connection closed", peer=host, why=str(ended.exceptions[0]))
+        except* (TimeoutError, OSError, ssl.SSLError, EOFError):
+            pass
+        finally:
+            for end in (writer, inner):
+                if end is not None:
+                    with suppress(OSError, RuntimeError):
+                        end.transport.abort()
+            self._origins.pop(name, None)
+            calls.close()
+
+    async def _dial(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """To gRPC, from a socket of that name."""
+        dialled = _named(name)
+        try:
+            await self._loop.sock_connect(dialled, str(self._inner))
+        except BaseException:
+            dialled.close()
+            raise
+        return await asyncio.open_connection(sock=dialled, limit=CHUNK)
+
+    def _newest(self) -> ssl.SSLContext:
+        """By the files as they are now; as they were while they cannot be used."""
+        stamp = self._tls.stamp()
+        if stamp != self._stamp:
+            with suppress(Exception):  # half a change: told where gRPC's own port finds it
+                self._context, self._stamp = server_context(self._tls), stamp
+        return self._context
+
+
+class Unanswered:
+    """The calls of one connection that nothing was answered to yet."""
+
+    def __init__(self, room: asyncio.Semaphore) -> None:
+        """``room`` is that of all connections of the same address."""
+        self._room = room
+        self._calls: set[int] = set()
+
+    async def begin(self, call: int) -> None:
+        """Wait until there may be one more."""
+        await self._room.acquire()
+        self._calls.add(call)
+
+    def end(self, call: int) -> None:
+        """Something was answered."""
+        if call in self._calls:
+            self._calls.discard(call)
+            self._room.release()
+
+    def reset(self, call: int) -> None:
+        """It was taken back."""
+        if call in self._calls:
+            self._calls.discard(call)
+            asyncio.get_running_loop().call_later(RESET_SECONDS, self._room.release)
+
+    def close(self) -> None:
+        """The connection is gone, and what was asked is taken back with it."""
+        for call in list(self._calls):
+            self.reset(call)
+
+
+async def _check(
+    reader: asyncio.StreamReader, inner: asyncio.StreamWriter, calls: Unanswered
+) -> None:
+    """Pass on what a client says, as far as it can be borne."""
+    frames = Frames()
+    while data := await reader.read(CHUNK):
+        for part in frames.take(data):
+            if part.began:
+                await calls.begin(part.began)
+            inner.write(part.data)
+            if part.reset:
+                calls.reset(part.reset)
+        await inner.drain()
+        if (rest := frames.rest()) > 0:
+            await asyncio.sleep(rest)
+
+
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, calls: Unanswered
+) -> None:
+    """Pass on what is answered."""
+    answers = Answers()
+    while data := await reader.read(CHUNK):
+        for call in answers.take(data):
+            calls.end(call)
+        writer.write(data)
+        await writer.drain()
+    raise EOFError  # gRPC is through with it
+
+
+def _named(name: str) -> socket.socket:
+    """A socket that tells this name to whom it connects; nobody can connect to it by that."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.setblocking(False)
+    made.bind(name)
+    Path(name).unlink()
+    return made
+
+
+def _site(host: str) -> str:
+    """What connections are counted by."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(int(address) >> (128 - _SITE))
+    return host

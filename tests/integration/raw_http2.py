@@ -1,0 +1,70 @@
+"""HTTP/2 by hand: what no client library would send."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEADERS, RESET, SETTINGS, PING, CONTINUATION = 1, 3, 4, 6, 9
+END_STREAM, END_HEADERS = 1, 4
+NEWEST = b"\xbe"
+"""One byte that stands for the newest entry of the table of headers."""
+PATH = b"/grpc.health.v1.Health/Check"
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """One frame."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+def field(name: bytes, value: bytes, *, keep: bool = False) -> bytes:
+    """A literal field of headers, kept in the table or not."""
+    return (b"\x40" if keep else b"\x00") + _text(name) + _text(value)
+
+
+def _text(text: bytes) -> bytes:
+    rest = len(text) - 127
+    if rest < 0:
+        return bytes([len(text)]) + text
+    digits = bytearray([127])
+    while rest >= 128:
+        digits.append(rest % 128 + 128)
+        rest //= 128
+    return bytes([*digits, rest]) + text
+
+
+def call(path: bytes = PATH) -> bytes:
+    """Headers of a gRPC call."""
+    named = {b":path": path, b":authority": b"x", b"te": b"trailers"}
+    fields = b"".join(field(name, value) for name, value in named.items())
+    return b"\x83\x86" + fields + field(b"content-type", b"application/grpc")
+
+
+@contextmanager
+def connection(port: int, ca: Path) -> Iterator[ssl.SSLSocket]:
+    """One over TLS whose answers are read and dropped; the preface is said."""
+    context = ssl.create_default_context(cafile=str(ca))
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("localhost", port)) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as secure,
+    ):
+        reading = threading.Thread(target=_drop, args=(secure,), daemon=True)
+        reading.start()
+        with suppress(OSError):  # it may be closed on us at any time
+            secure.sendall(PREFACE + frame(SETTINGS, 0, 0))
+            yield secure
+        with suppress(OSError):
+            secure.shutdown(socket.SHUT_RDWR)
+        reading.join()
+
+
+def _drop(secure: ssl.SSLSocket) -> None:
+    with suppress(OSError, ValueError):
+        while secure.recv(1 << 16):
+            pass

@@ -141,7 +141,7 @@ def _priced(network: Network, flows: Flows, plan: Plan) -> tuple[Commodities, fl
     candidates = Candidates(network, Options().candidate_limit)
     commodities = commodities_of(network, candidates, flows, routed)
     scale: Floats = cut_bound(network, flows, routed).tiers
-    relaxation = relax(network, commodities, scale, None)
+    relaxation = relax(network, commodities, scale, Options().deadline())
     return commodities, price_bounds(network, commodities, relaxation)[1]
 
 

@@ -11,13 +11,13 @@ from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, join_paths
 from heddle_controller.solve.assignment import Assignment
-from heddle_controller.solve.bound import Bound
+from heddle_controller.solve.bound import Bound, in_whole_qps
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.chains import TOLERANCE
 from heddle_controller.solve.commodities import LINEAR, Commodities, commodities_of
 from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.greedy import place_greedily
-from heddle_controller.solve.lp import Relaxation, relax
+from heddle_controller.solve.lp import FRESH, Descent, Relaxation
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.planes import Planes, coloured_paths
@@ -32,7 +32,14 @@ FINEST = 256
 MOST_PARTS = 500_000
 """Parts of all flows together beyond which colouring them is not worth the memory."""
 
-MOST_WIDENINGS = 12
+COARSEST, LESS_COARSE = 8.0, 0.7
+"""Smoothing of the first stage in a graph without tiers, and what each stage leaves of it.
+
+Coarse prices are those of short paths; finer ones find their way round what is full.
+"""
+NEAR = 0.003
+"""A relaxation this close to its bound, relative to it, is not worth more candidates."""
+MOST_WIDENINGS = 16
 """Times that more candidates are looked for."""
 
 
@@ -171,40 +178,66 @@ def by_relaxation(problem: Problem) -> Assignment:
 def relaxed(problem: Problem) -> tuple[Commodities, Relaxation]:
     """The relaxation, over more candidates where its prices say that they pay.
 
-    Improves the problem's bounds.
+    It is solved over the candidates there are before others are looked for. Where there
+    are few to begin with, more come with every stage, while prices are coarse. Improves
+    the problem's bounds.
     """
-    network, candidates = problem.network, problem.candidates
+    network, candidates, deadline = problem.network, problem.candidates, problem.deadline
+    ends = problem.flows.source[problem.routed], problem.flows.destination[problem.routed]
+    few = candidates.prepare(*(network.terminal[nics] for nics in ends))
+    descent = Descent(network, _commodities(problem), problem.bound.tiers)
+    smoothing = COARSEST if few else FRESH
+    relaxation = descent.relaxation()
     for _ in range(MOST_WIDENINGS):
-        commodities, relaxation, pays = _over_candidates(problem)
-        pays = pays and not problem.deadline.passed()
-        if not pays or not widen(network, candidates, commodities, relaxation):
-            return commodities, relaxation
-    return _over_candidates(problem)[:2]
+        fine = smoothing <= FRESH
+        if fine:
+            descent.refine(smoothing, deadline)
+        else:
+            descent.coarsely(smoothing, deadline)
+        smoothing = max(FRESH, smoothing * LESS_COARSE)
+        relaxation = descent.relaxation()
+        _note_bounds(problem, descent.commodities, relaxation)
+        pays = descent.reached > problem.bound.overall * (1 + NEAR)
+        if deadline.passed() or (fine and not pays):
+            break
+        if widen(network, candidates, descent.commodities, relaxation):
+            descent = descent.extended(_commodities(problem), problem.bound.tiers)
+        elif fine:
+            break
+    problem.bound = in_whole_qps(network, problem.flows, problem.routed, problem.bound)
+    return descent.commodities, relaxation
 
 
-def _over_candidates(problem: Problem) -> tuple[Commodities, Relaxation, bool]:
-    """The relaxation over the candidates there are, and whether others might pay.
-
-    Improves the problem's bounds.
-    """
-    network = problem.network
-    commodities = commodities_of(network, problem.candidates, problem.flows, problem.routed)
+def _commodities(problem: Problem) -> Commodities:
+    """The flows by their terminals, over the candidates there are."""
+    commodities = commodities_of(problem.network, problem.candidates, problem.flows, problem.routed)
     problem.exclude(commodities.stuck.tolist())
-    relaxation = relax(network, commodities, problem.bound.tiers, problem.deadline.remaining())
-    problem.lp_tiers, least = price_bounds(network, commodities, relaxation)
-    tiers, over_all = unrestricted_bounds(network, commodities, relaxation)
-    problem.bound = _improved(problem.bound, tiers, over_all)
-    linear = bool((commodities.job == LINEAR).all())
-    return commodities, relaxation, linear and over_all * (1 + SLACK) < least
+    return commodities
+
+
+def _note_bounds(problem: Problem, commodities: Commodities, relaxation: Relaxation) -> None:
+    """Improves the problem's bounds by what prices prove."""
+    network = problem.network
+    problem.lp_tiers, _ = price_bounds(network, commodities, relaxation)
+    tiers, overall = unrestricted_bounds(network, commodities, relaxation)
+    problem.bound = _improved(problem.bound, tiers, overall)
 
 
 def _mended(problem: Problem, assignment: Assignment) -> Assignment:
-    """The assignment with what is too full still placed anew by constraint programming."""
-    search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
-    limit = worth_having(problem, assignment)
-    if place_residue(search, limit):
-        search.cap = limit + TOLERANCE
-        search.run()
+    """The assignment with what is too full still placed anew by constraint programming.
+
+    Every tier at its bound, if that can be had; or no arc above the bound of the whole; or
+    all at what is worth having.
+    """
+    target = problem.target()
+    search = Search(assignment, problem.candidates, target, problem.deadline)
+    tiers = np.append(target.bounds, np.inf)[problem.network.tier]
+    whole = np.maximum(tiers, target.overall)
+    for limit in (tiers, whole, worth_having(problem, assignment)):
+        if place_residue(search, limit):
+            search.cap = limit + TOLERANCE
+            search.run()
+            break
     return assignment
 
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from heddle_controller.model.fabric import Floats
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Floats
+from heddle_controller.model.flows import Flows
+from heddle_controller.solve.network import Network
+
+EXACT = 1e-9
+"""Relative; rates this close to a whole multiple of another are one."""
+DOUBT = 1e-6
+"""Steps by which a bound may be too much: it is a sum of many roundings."""
+MOST_DIVISIONS = 64
+"""Divisions in search of a common measure, and of the least rate by that, at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,3 +32,50 @@ class Bound:
     """Where an arc need not be below: what is proven of the switches and zones that it
     leaves or enters, shape (arcs + 1,), infinite for the padding. A tier's bound is that of
     its worst place; a switch with one link left must not excuse collisions at the others."""
+
+
+def in_whole_qps(network: Network, flows: Flows, routed: Bools, bound: Bound) -> Bound:
+    """The bound, raised to the next load that whole QPs can put on an arc.
+
+    Where the rates of all QPs are multiples of one, so is every load: the sum over jobs of
+    the greatest sum of a phase. Of arcs of unlike speed the least such step counts.
+    ``routed`` marks the flows that count, shape (flows,).
+    """
+    step = common_measure(flows.gbps[routed] / flows.qps[routed])
+    if not step:
+        return bound
+    structure = network.fabric.structure
+    speed, tier = structure.capacity[network.usable], structure.tier_of_arc[network.usable]
+    speeds = np.unique(speed)
+    tiers = bound.tiers.copy()
+    for row in np.flatnonzero(tiers > 0).tolist():
+        some = speeds if len(speeds) == 1 else np.unique(speed[tier == row])
+        tiers[row] = _raised(float(tiers[row]), step / some)
+    overall = max(_raised(bound.overall, step / speeds), float(tiers.max(initial=0.0)))
+    return replace(bound, tiers=tiers, overall=overall)
+
+
+def _raised(least: float, steps: Floats) -> float:
+    """The least multiple of any step that is not below ``least``."""
+    if not len(steps):
+        return least
+    return max(least, float((np.ceil(least / steps - DOUBT) * steps).min()))
+
+
+def common_measure(rates: Floats) -> float:
+    """The greatest rate of which all are whole multiples (Euclid); 0 where none is found."""
+    rates = np.unique(rates)
+    if not len(rates):
+        return 0.0
+    measure = float(rates[0])
+    for rate in rates.tolist():
+        rest, divisor = rate, measure
+        for _ in range(MOST_DIVISIONS):
+            if divisor <= EXACT * rate * MOST_DIVISIONS:
+                break
+            rest, divisor = divisor, abs(rest - round(rest / divisor) * divisor)
+        measure = rest
+        if measure * MOST_DIVISIONS < rates[0]:
+            return 0.0
+    times = rates / measure
+    return measure if (np.abs(times - np.round(times)) <= EXACT * times).all() else 0.0

@@ -19,8 +19,13 @@ import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints, NodeKind
 from heddle_controller.model.flows import TrafficClass
+from heddle_controller.solve.cheapest import CheapestWays
 from heddle_controller.solve.network import Network
 
+MOST_PAIRS = 400
+"""Pairs beyond which each is given few paths to begin with, found for all at once."""
+BENDS = (0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+"""How much longer than the others an arc may be drawn, for each path of these few."""
 EXTRA_HOPS = 2
 """How much longer than the shortest a path may be in a graph without tiers."""
 MOST_JOINED = 4096
@@ -46,6 +51,34 @@ class Candidates:
         if found is None:
             found = self._found[key] = self._search(source, destination)
         return found
+
+    def prepare(self, source: Ints, destination: Ints) -> bool:
+        """Finds paths of many pairs together, where one by one would take too long.
+
+        In a graph without tiers each pair is given a shortest path and some that are nearly
+        so, by lengths drawn anew for each: what else is worth having, prices tell later.
+        False where there is nothing to prepare: all that are near the shortest are at hand.
+        """
+        pairs = np.unique(np.stack([source, destination]), axis=1)
+        pairs = pairs[:, pairs[0] != pairs[1]]
+        if self.network.tiered or pairs.shape[1] <= MOST_PAIRS:
+            return False
+        ways = CheapestWays(self.network, *pairs)
+        random = np.random.default_rng(0)
+        every = np.arange(pairs.shape[1], dtype=np.int64)
+        drawn = []
+        for bend in BENDS:
+            length = 1 + bend * random.random(self.network.arc_count)
+            drawn.append(ways.ways(length, every)[1])
+        width, pad = max(paths.shape[1] for paths in drawn), self.network.pad
+        wide = [np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=pad) for p in drawn]
+        ends = zip(*pairs.tolist(), strict=True)
+        for key, paths in zip(ends, np.stack(wide, axis=1), strict=True):
+            if key not in self._found:
+                first = np.sort(np.unique(paths, axis=0, return_index=True)[1])
+                some = paths[first]
+                self._found[key] = some[some[:, :1].ravel() != pad]
+        return True
 
     def shortest(self, source: int, destination: int) -> Ints:
         """Those of the paths between two terminals that have the fewest hops."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Floats, Ints
-from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import phased_jobs
@@ -35,6 +35,8 @@ class Commodities:
     """Gbit/s, shape (commodities,)."""
     job: Ints
     """Job row, or ``LINEAR``, shape (commodities,)."""
+    shortest_only: Bools
+    """Marks commodities that are given shortest paths alone, shape (commodities,)."""
     group: Ints
     """Numbers each pair of job and phase; ``LINEAR`` for the rest."""
     first_path: Ints
@@ -112,6 +114,7 @@ def commodities_of(
         destination=keys[1],
         demand=demand.astype(np.float64),
         job=keys[2],
+        shortest_only=keys[4] == TrafficClass.LATENCY,
         group=keys[3],
         first_path=first_path,
         path_commodity=np.repeat(np.arange(len(counts), dtype=np.int64), counts),

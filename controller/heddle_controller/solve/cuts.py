@@ -23,7 +23,7 @@ from scipy.sparse.csgraph import connected_components
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import phased_loads
-from heddle_controller.solve.bound import Bound
+from heddle_controller.solve.bound import Bound, in_whole_qps
 from heddle_controller.solve.network import Network
 
 
@@ -33,7 +33,7 @@ def cut_bound(network: Network, flows: Flows, routed: Bools) -> Bound:
     ``routed`` marks the flows that count, shape (flows,).
     """
     cuts = Cuts(network, flows, routed)
-    return replace(cuts.bound(), arcs=cuts.of_arcs())
+    return in_whole_qps(network, flows, routed, replace(cuts.bound(), arcs=cuts.of_arcs()))
 
 
 class Cuts:

@@ -11,24 +11,24 @@ leaf is the last resort, taken where nothing else relieves an overloaded link.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints, NodeKind
+from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.cheapest import CheapestWays
 from heddle_controller.solve.commodities import Commodities
 from heddle_controller.solve.lp import Relaxation
 from heddle_controller.solve.network import Network
+from heddle_controller.solve.prices import can_look_everywhere, prices_of
 
-GAIN = 0.01
+GAIN = 0.001
 """A path less cheaper than this, in parts of the cheapest candidate, is not worth it."""
 EACH = 3
 """Paths that one commodity is given at a time."""
 MOST_COMMODITIES = 2000
-"""Commodities that are given any at a time."""
-MOST_WORK = 2_000_000
-"""Sources times arcs beyond which an irregular graph is not searched."""
+"""Commodities that ways over higher tiers are looked for at a time."""
 HOP = 1e-6
 """Of the mean price, for each hop: among equally cheap paths the shorter."""
 
@@ -37,79 +37,58 @@ def widen(
     network: Network, candidates: Candidates, commodities: Commodities, relaxation: Relaxation
 ) -> bool:
     """Adds candidates that are cheaper than those there are; False if none was found."""
-    price = relaxation.arc_prices * network.per_gbps
-    price[:-1] += HOP * max(float(price.mean()), 1e-12)
-    cost = np.bincount(
-        commodities.use_path,
-        weights=price[commodities.use_arc],
-        minlength=commodities.path_count,
-    )
+    price = relaxation.prices * network.per_gbps[commodities.use_arc]
+    hop = HOP * max(float((relaxation.arc_prices * network.per_gbps).mean()), 1e-12)
+    cost = np.bincount(commodities.use_path, weights=price + hop, minlength=commodities.path_count)
     least = np.minimum.reduceat(cost, commodities.first_path[:-1])
-    # Those that pay most are worth most; what pays next to nothing has nothing to gain.
+    # What pays next to nothing has nothing to gain.
     paid = least * commodities.demand
-    rows = np.argsort(-paid, kind="stable")[:MOST_COMMODITIES]
-    below: dict[tuple[int, int], float] = {}
-    for row in rows[paid[rows] > GAIN * paid.mean()].tolist():
-        ends = int(commodities.source[row]), int(commodities.destination[row])
-        below[ends] = max(float(least[row]) * (1 - GAIN), below.get(ends, 0.0))
-    if network.tiered and _over_higher(candidates, price, below):
-        return True
-    if len({source for source, _ in below}) * network.arc_count > MOST_WORK:
+    paying = np.flatnonzero((paid > GAIN * paid.mean()) & ~commodities.shortest_only)
+    prices = {
+        group: prices_of(network, commodities, relaxation, group) + hop
+        for group in np.unique(commodities.group[paying]).tolist()
+    }
+    wanted = _Wanted(commodities, prices, least * (1 - GAIN))
+    if network.tiered:
+        most = paying[np.argsort(-paid[paying], kind="stable")[:MOST_COMMODITIES]]
+        if _over_higher(candidates, wanted, most):
+            return True
+    if not can_look_everywhere(network, commodities.source[paying]):
         return False
-    return _anywhere(network, candidates, price, below)
+    return _anywhere(candidates, wanted, paying)
 
 
-def _over_higher(
-    candidates: Candidates, price: Floats, below: dict[tuple[int, int], float]
-) -> bool:
-    found = False
-    for (source, destination), limit in below.items():
-        paths = candidates.over_every_apex(source, destination)
-        cost = price[paths].sum(axis=1)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """What paths are worth having."""
+
+    commodities: Commodities
+    prices: dict[int, Floats]
+    """Price of a Gbit/s on each arc to each group."""
+    limit: Floats
+    """What a path has to cost less than, of each commodity."""
+
+
+def _over_higher(candidates: Candidates, wanted: _Wanted, rows: Ints) -> bool:
+    found, commodities = False, wanted.commodities
+    padded = {group: np.append(price, 0.0) for group, price in wanted.prices.items()}
+    for row in rows.tolist():
+        ends = int(commodities.source[row]), int(commodities.destination[row])
+        paths = candidates.over_every_apex(*ends)
+        cost = padded[int(commodities.group[row])][paths].sum(axis=1)
         order = np.argsort(cost, kind="stable")[:EACH]
-        found |= candidates.add(source, destination, paths[order[cost[order] < limit]])
+        found |= candidates.add(*ends, paths[order[cost[order] < wanted.limit[row]]])
     return found
 
 
-def _anywhere(
-    network: Network,
-    candidates: Candidates,
-    price: Floats,
-    below: dict[tuple[int, int], float],
-) -> bool:
-    found = False
-    into: dict[int, dict[int, int]] = {}
-    for (source, destination), limit in below.items():
-        if source not in into:
-            into[source] = _cheapest_tree(network, price, source)
-        path = _way(network, into[source], source, destination)
-        if price[path].sum() < limit:
-            found |= candidates.add(source, destination, path[None, :])
+def _anywhere(candidates: Candidates, wanted: _Wanted, rows: Ints) -> bool:
+    found, commodities = False, wanted.commodities
+    ways = CheapestWays(candidates.network, commodities.source, commodities.destination)
+    for group, price in wanted.prices.items():
+        own = rows[commodities.group[rows] == group]
+        cost, paths = ways.ways(price, own)
+        for place in np.flatnonzero(cost < wanted.limit[own]).tolist():
+            row, path = own[place], paths[place : place + 1]
+            ends = int(commodities.source[row]), int(commodities.destination[row])
+            found |= candidates.add(*ends, path)
     return found
-
-
-def _cheapest_tree(network: Network, price: Floats, source: int) -> dict[int, int]:
-    """The arc by which a cheapest path from the source enters each node (Dijkstra)."""
-    into: dict[int, int] = {}
-    cost = {source: 0.0}
-    queue = [(0.0, source)]
-    while queue:
-        spent, node = heappop(queue)
-        # No path passes through a NIC.
-        if spent > cost[node] or (node != source and network.level[node] == NodeKind.NIC):
-            continue
-        for arc in network.out(node).tolist():
-            following, total = int(network.head[arc]), spent + float(price[arc])
-            if total < cost.get(following, np.inf):
-                cost[following], into[following] = total, arc
-                heappush(queue, (total, following))
-    return into
-
-
-def _way(network: Network, into: dict[int, int], source: int, destination: int) -> Ints:
-    arcs: list[int] = []
-    node = destination
-    while node != source:
-        arcs.append(into[node])
-        node = int(network.tail[arcs[-1]])
-    return np.array(arcs[::-1], dtype=np.int64)

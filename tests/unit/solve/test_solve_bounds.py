@@ -12,8 +12,9 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities, commodities_of
 from heddle_controller.solve.cuts import cut_bound
-from heddle_controller.solve.lp import Relaxation, relax
+from heddle_controller.solve.lp import Relaxation, no_lots, relax
 from heddle_controller.solve.network import Network, attached
+from heddle_controller.solve.options import Options
 from heddle_controller.solve.prices import price_bounds, unrestricted_bounds
 from heddle_emulator.topology import clos, three_tier
 from tests.unit.solve.solve_checks import between_switches
@@ -40,7 +41,8 @@ class Priced:
         self.commodities: Commodities = commodities_of(self.network, candidates, flows, routed)
         routed[self.commodities.stuck] = False
         scale = cut_bound(self.network, flows, routed).tiers
-        self.relaxation: Relaxation = relax(self.network, self.commodities, scale, None)
+        deadline = Options().deadline()
+        self.relaxation: Relaxation = relax(self.network, self.commodities, scale, deadline)
         self.rows: list[int] = np.flatnonzero(routed).tolist()
 
     def bounds(self) -> tuple[Floats, float]:
@@ -174,7 +176,7 @@ def test_any_prices_prove_a_bound() -> None:
         for _ in range(20):
             prices = np.where(inner, random.exponential(size=len(inner)), 0.0)
             drawn_prices = Relaxation(
-                priced.relaxation.shares, prices[priced.commodities.use_arc], prices
+                priced.relaxation.shares, prices[priced.commodities.use_arc], prices, no_lots()
             )
             _, found = price_bounds(priced.network, priced.commodities, drawn_prices)
             assert found <= exact + 1e-9

@@ -46,11 +46,11 @@ def test_qps_make_the_steps_smaller() -> None:
     assert tiers(fabric, flows_of(fabric, *rows)) == {"nic-leaf": 1.0, "leaf-spine": 1.5}
 
 
-def test_flows_of_many_rates_are_only_summed() -> None:
-    """Unequal QPs come in no common step: 400 + 100 over two uplinks of 400 is 0.625."""
+def test_flows_of_many_rates_come_in_steps_of_what_measures_all() -> None:
+    """400 + 100 over two uplinks of 400 is 0.625 each; but loads are multiples of 100: 0.75."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
     flows = flows_of(fabric, one(), ("l0-h0-n1", "l1-h0-n1", 100.0, 1, "j", ""))
-    assert tiers(fabric, flows) == {"nic-leaf": 1.0, "leaf-spine": 0.625}
+    assert tiers(fabric, flows) == {"nic-leaf": 1.0, "leaf-spine": 0.75}
 
 
 def test_dead_and_drained_uplinks_carry_nothing() -> None:
@@ -144,3 +144,10 @@ def test_within_a_leaf_only_nics_are_bound(leaves: int) -> None:
     fabric = clos(leaves=leaves, spines=2, nics_per_leaf=2)
     flows = flows_of(fabric, ("l0-h0-n0", "l0-h0-n1", 800.0, 1, "j", ""))
     assert tiers(fabric, flows) == {"nic-leaf": 2.0, "leaf-spine": 0.0}
+
+
+def test_rates_without_a_common_measure_are_only_summed() -> None:
+    """Nothing says in which steps loads of 400 and 100 times pi come: half of their sum."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
+    flows = flows_of(fabric, one(), ("l0-h0-n1", "l1-h0-n1", 100.0 * np.pi, 1, "j", ""))
+    assert tiers(fabric, flows)["leaf-spine"] == pytest.approx((400 + 100 * np.pi) / 800)

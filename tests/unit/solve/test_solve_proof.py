@@ -36,7 +36,7 @@ def test_a_hole_is_proven_late() -> None:
     ends = [("la", "s0"), ("lb", "s0"), ("lb", "s1"), ("lc", "s1"), ("lc", "s2"), ("la", "s2")]
     edges = [(n, f"l{n}") for n in "abc"] + ends
     fabric = of_records(nodes, edges)
-    flows = flows_of(fabric, *((x, y, 100.0, 2, "j", "") for x, y in ("ab", "bc", "ca")))
+    flows = flows_of(fabric, *((x, y, 100.0, 3, "j", "") for x, y in ("ab", "bc", "ca")))
     plan = doubted(solve(fabric, flows))
     certificate = prove(plan)
     assert certificate.lower_bound == pytest.approx(2 / 3, abs=1e-3)

@@ -8,11 +8,13 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
 
 import structlog
 from prometheus_client import start_http_server
 
+from heddle.text import clean, clean_lines
 from heddle_agent import metrics
 from heddle_agent.agent import Agent
 from heddle_agent.backdoor import Doorway, MemoryFile, UdpNetwork
@@ -180,6 +182,18 @@ async def serve(settings: Settings) -> None:
     _log.info("agent stopped", switch=settings.switch)
 
 
+def _clean_values(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """A structlog processor: no terminal obeys what names and messages of others hold."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = clean_lines(value) if name == "exception" else clean(value)
+        elif not isinstance(value, bool | int | float | None):
+            event[name] = clean(str(value))
+    return event
+
+
 def configure_logs(level: str, style: str) -> None:
     """One event a line on standard error: for people on a terminal, JSON elsewhere."""
     terminal = sys.stderr.isatty()
@@ -194,6 +208,7 @@ def configure_logs(level: str, style: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            *([_clean_values] if pretty else []),  # JSON spells them out by itself
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(

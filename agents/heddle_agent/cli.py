@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import click
 
+from heddle import text
 from heddle_agent.settings import ENV_PREFIX, SettingsError, load_settings
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
@@ -135,7 +136,7 @@ def clean() -> None:
         removed = linux.clean()
     except (linux.UnavailableError, OSError) as error:
         _fail(str(error))
-    click.echo(
+    click.echo(  # noqa: TID251 - numbers alone
         f"removed {removed.entries} entries, {removed.rules} rules, {removed.routes} routes,"
         f" and the setting of {removed.interfaces} interfaces"
     )
@@ -146,7 +147,7 @@ def main() -> None:
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        click.echo(text.clean_lines(error.format_message()), err=True)  # noqa: TID251
         sys.exit(2)
     except click.ClickException as error:
         _fail(error.format_message())
@@ -158,5 +159,5 @@ def main() -> None:
 
 def _fail(message: str) -> NoReturn:
     for line in message.splitlines():
-        click.echo(f"heddle-agent: {line}", err=True)
+        click.echo(text.clean(f"heddle-agent: {line}"), err=True)  # noqa: TID251
     sys.exit(2)

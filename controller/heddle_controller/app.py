@@ -24,6 +24,7 @@ from typing import Any, Never
 import click
 import structlog
 
+from heddle.text import clean
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
@@ -193,7 +194,8 @@ def _tell(settings: Settings, port: int, metrics_port: int) -> None:
     """Say where, once, for people and for whoever started the process."""
     host, _ = split_address(settings.listen)
     metrics = _address(settings.metrics_host, metrics_port)
-    click.echo(f"listening on {_address(host, port)}, metrics on http://{metrics}/metrics")
+    line = f"listening on {_address(host, port)}, metrics on http://{metrics}/metrics"
+    click.echo(clean(line))  # noqa: TID251
 
 
 def _address(host: str, port: int) -> str:
@@ -294,7 +296,7 @@ async def _until_signalled(settings: Settings) -> int:
         log.info("stopped")
         return 0
     except (InputError, PortError) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(clean(f"error: {error}"), err=True)  # noqa: TID251
         return REFUSED
     except Exception:
         log.exception("the controller failed")
@@ -345,7 +347,7 @@ def serve(**given: str | None) -> None:
     try:
         settings = load_settings(**given)
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(clean(f"error: {error}"), err=True)  # noqa: TID251
         sys.exit(REFUSED)
     configure_logs(settings.log_level, settings.log_format)
     _leave(asyncio.new_event_loop().run_until_complete(_until_signalled(settings)))

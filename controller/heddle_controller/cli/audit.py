@@ -19,7 +19,7 @@ from heddle.v1 import audit_pb2 as pb
 from heddle_controller.cli.client import Client
 from heddle_controller.cli.failure import FAULT, Failure, House
 from heddle_controller.cli.options import INPUT_FILE, OUTPUT_FILE, with_client
-from heddle_controller.cli.output import echo_json, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_raw_json, echo_table
 from heddle_controller.model.errors import InputError
 from heddle_controller.reconcile.audit import AuditBroken, AuditRecord, Mark, parse_mark, verify
 from heddle_controller.serve.codec import audit as codec
@@ -49,7 +49,7 @@ def list_records(client: Client, *, last: int) -> None:
         return
     columns = ("number", "time", "who", "request", "action", "name", "before", "after")
     echo_table(columns, [_row(record) for record in records])
-    click.echo(f"head {head}", err=True)
+    echo(f"head {head}", err=True)
 
 
 def _row(record: pb.AuditRecord) -> tuple[object, ...]:
@@ -67,7 +67,7 @@ def export(client: Client, *, out: Path, after: int) -> None:
     lines = _export(client, after)
     if str(out) == "-":
         for line in lines:
-            click.echo(line)
+            echo_raw_json(line)
         return
     try:
         with out.open("xb") as file:
@@ -117,7 +117,7 @@ def verify_trail(client: Client, *, files: tuple[Path, ...], noted: str | None) 
     if known is not None and not start.number <= known.number <= last.number:
         reason = f"record {known.number} is not in it: it has {start.number + 1} to {last.number}"
         raise Failure(f"the audit trail does not hold: {reason}", FAULT)
-    click.echo(str(last))
+    echo(str(last))
 
 
 def _of_server(client: Client) -> tuple[Mark, Iterator[AuditRecord]]:

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
 import grpc
 
 from heddle.v1 import fabric_pb2
@@ -20,6 +19,7 @@ from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.cli.failure import Failure, calling
+from heddle_controller.cli.output import echo
 from heddle_controller.cli.reach import check_files, check_token, unreachable
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.codec import names
@@ -182,7 +182,7 @@ class Client:
             return
         self.told.append(STALE)
         age = str(marks.get(AGE, "some"))
-        click.echo(f"note: the controller's store is away: this is of {age} s ago", err=True)
+        echo(f"note: the controller's store is away: this is of {age} s ago", err=True)
 
     def watch(
         self, method: Callable[..., Iterator[Answer]], request: object, limit: float | None = None

@@ -12,7 +12,7 @@ from heddle.v1.placement_pb2 import JobState
 from heddle_controller.cli.client import Client, request_id
 from heddle_controller.cli.failure import House
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
-from heddle_controller.cli.output import echo_json, echo_pairs, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.serve.codec import common
@@ -114,7 +114,7 @@ def delete(client: Client, name: str) -> None:
     )
     client.call(client.demands.DeleteDemands, request)
     if not client.json:
-        click.echo(f"deleted {name}")
+        echo(f"deleted {name}")
 
 
 @demand.command("rates")
@@ -128,4 +128,4 @@ def rates(client: Client, seconds: float | None) -> None:
             echo_json(batch)
             continue
         for flow, gbps in zip(batch.flows, batch.rates_gbps, strict=True):
-            click.echo(f"{flow} {gbps:.3f} Gbit/s")
+            echo(f"{flow} {gbps:.3f} Gbit/s")

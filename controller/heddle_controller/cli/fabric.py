@@ -21,7 +21,7 @@ from heddle_controller.cli.options import (
     state_word,
     with_client,
 )
-from heddle_controller.cli.output import echo_json, echo_pairs, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import fabric as codec
 
@@ -163,7 +163,7 @@ def watch_fabric(client: Client, seconds: float | None) -> None:
         if client.json:
             echo_json(event)
         elif line := _event_line(event):
-            click.echo(line)
+            echo(line)
 
 
 def _event_line(event: pb.FabricEvent) -> str:

@@ -21,7 +21,7 @@ from heddle_controller.cli.options import (
     state_word,
     with_client,
 )
-from heddle_controller.cli.output import echo_json, echo_pairs
+from heddle_controller.cli.output import echo_json, echo_pairs, echo_raw_json
 from heddle_controller.importers import ImportOptions, load_fabric, parse_mapping
 from heddle_controller.importers.load import FORMATS
 from heddle_controller.model.fabric import Fabric
@@ -107,7 +107,7 @@ def import_fabric(
 def save(loaded: Fabric, out: Path) -> None:
     """Write a fabric.json; ``-`` is standard output."""
     if str(out) == "-":
-        click.echo(orjson.dumps(fabric_document(loaded), option=orjson.OPT_INDENT_2).decode())
+        echo_raw_json(orjson.dumps(fabric_document(loaded), option=orjson.OPT_INDENT_2))
     else:
         save_fabric_file(loaded, out)
 

@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from heddle.text import clean
 from heddle_controller.model.errors import InputError
 
 FAULT = 1
@@ -50,9 +51,9 @@ class Failure(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print to standard error."""
-        click.echo(f"error: {self.message}", file=file, err=file is None)
+        click.echo(clean(f"error: {self.message}"), file=file, err=file is None)  # noqa: TID251
         for detail in self.details:
-            click.echo(f"  {detail}", file=file, err=file is None)
+            click.echo(clean(f"  {detail}"), file=file, err=file is None)  # noqa: TID251
 
 
 class House(click.Group):

@@ -12,7 +12,7 @@ from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Client, request_id
 from heddle_controller.cli.failure import UNROUTED, Failure, House
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
-from heddle_controller.cli.output import echo_json, echo_pairs, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.model.job import Job
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
@@ -154,7 +154,7 @@ def delete(client: Client, names: tuple[str, ...]) -> None:
         request = pb.DeleteJobRequest(name=f"{client.fabric}/jobs/{name}", request_id=request_id())
         client.call(client.jobs.DeleteJob, request)
     if not client.json:
-        click.echo(f"deleted {', '.join(names)}")
+        echo(f"deleted {', '.join(names)}")
 
 
 @job.command("watch")
@@ -189,9 +189,9 @@ def _echo_event(client: Client, event: pb.JobEvent, wanted: set[str]) -> None:
         one = event.job
         tail = f": {one.reason}" if one.reason else ""
         plan = f" in plan {one.generation}" if one.generation else ""
-        click.echo(f"{name} {_state(one)}, {one.flow_count} flows{plan}{tail}")
+        echo(f"{name} {_state(one)}, {one.flow_count} flows{plan}{tail}")
     elif event.HasField("deleted"):
-        click.echo(f"{name} deleted")
+        echo(f"{name} deleted")
 
 
 class Waiting:

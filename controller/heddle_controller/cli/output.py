@@ -13,10 +13,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heddle.text import clean, clean_json
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """One line of text; what is in it of strangers' names and messages obeys no terminal."""
+    click.echo(clean(text), err=err)  # noqa: TID251 - the one place
+
 
 def echo_json(value: Message | Sequence[Message] | Mapping[str, object]) -> None:
     """One JSON document on one line."""
-    click.echo(orjson.dumps(_plain(value)).decode())
+    echo_raw_json(orjson.dumps(_plain(value)))
+
+
+def echo_raw_json(document: bytes) -> None:
+    """A JSON document, on as many lines as it has."""
+    click.echo(clean_json(document.decode()))  # noqa: TID251 - the one place
 
 
 def _plain(value: object) -> object:
@@ -31,14 +43,14 @@ def _plain(value: object) -> object:
 
 def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on a terminal; aligned lines with a header elsewhere."""
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [[clean(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _rich_table(columns, texts)
         return
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
     for row in [[name.upper() for name in columns], *texts]:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(line.rstrip())
+        echo(line.rstrip())
 
 
 def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -64,10 +76,10 @@ STYLES = {
 
 def echo_pairs(pairs: Mapping[str, object]) -> None:
     """Names and values, one a line; empty values are left out."""
-    shown = {name: str(value) for name, value in pairs.items() if value not in ("", None)}
+    shown = {name: clean(str(value)) for name, value in pairs.items() if value not in ("", None)}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
         label = (
             click.style(name.ljust(width), bold=True) if sys.stdout.isatty() else name.ljust(width)
         )
-        click.echo(f"{label}  {value}")
+        click.echo(f"{label}  {value}")  # noqa: TID251 - clean already; the label has a style

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from heddle_controller.cli.client import Client
 from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, Failure
-from heddle_controller.cli.output import echo_json, echo_pairs, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.plan_run import Order, Outcome, Tell, run
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
@@ -100,12 +100,12 @@ def _summary(outcome: Outcome, out: Path | None) -> None:
     if rows:
         echo_table(["tier", "worst link", "lower bound"], rows)
     for note in plan.notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
     reasons = sorted(plan.unrouted.items())
     for row, reason in reasons[:REASONS_SHOWN]:
-        click.echo(f"no path for {plan.flows.ids[row]}: {reason}")
+        echo(f"no path for {plan.flows.ids[row]}: {reason}")
     if len(reasons) > REASONS_SHOWN:
-        click.echo(f"and {len(reasons) - REASONS_SHOWN} more flows without a path")
+        echo(f"and {len(reasons) - REASONS_SHOWN} more flows without a path")
 
 
 def _certificate_text(certificate: Certificate) -> str:

@@ -15,7 +15,7 @@ from heddle_controller.cli import routes
 from heddle_controller.cli.client import Client
 from heddle_controller.cli.failure import UNROUTED, House
 from heddle_controller.cli.options import INPUT_FILE, STATES, link_ref, with_client
-from heddle_controller.cli.output import echo_json
+from heddle_controller.cli.output import echo, echo_json
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import demand as demand_codec
@@ -49,7 +49,7 @@ def _echo_plan(client: Client, plan: pb.Plan) -> None:
     if stands.state == OVERLAY_STATE_WITHDRAWN:
         since = common.time_text(stands.state_time)
         text = f"OVERLAY WITHDRAWN since {since}: no switch follows this plan"
-        click.echo(f"{text}; 'heddle overlay restore' ends that")
+        echo(f"{text}; 'heddle overlay restore' ends that")
 
 
 def overlay_of(plan: pb.Plan) -> str:
@@ -146,12 +146,12 @@ def _add_states(request: pb.WhatIfRequest, states: dict[str, tuple[str, ...]]) -
 def _echo_outcome(answer: pb.WhatIfResponse) -> None:
     for title, plan in (("now", answer.before), ("then", answer.after)):
         text = routes.certificate_text(plan.certificate)
-        click.echo(f"{title:4}  worst link {text}; {plan.unrouted_count} flows without a path")
+        echo(f"{title:4}  worst link {text}; {plan.unrouted_count} flows without a path")
     routes.echo_tiers(answer.after.certificate)
-    click.echo(f"{answer.after.changed_count} flows would move")
+    echo(f"{answer.after.changed_count} flows would move")
     for flow in answer.moved_flows[:20]:
-        click.echo(f"  {flow}")
+        echo(f"  {flow}")
     if len(answer.moved_flows) > 20:  # noqa: PLR2004 - a screenful
-        click.echo("  ... (--json lists up to 1000)")
+        echo("  ... (--json lists up to 1000)")
     if answer.unrouted:
         routes.echo_routes(answer.unrouted)

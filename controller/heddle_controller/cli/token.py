@@ -10,7 +10,7 @@ import click
 
 from heddle_controller.cli.failure import Failure, House
 from heddle_controller.cli.options import OUTPUT_FILE
-from heddle_controller.cli.output import echo_json, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_table
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.security.caller import Caller
 from heddle_controller.serve.security.certificates import ROLES
@@ -43,7 +43,7 @@ def new(name: str, path: Path, *, role: str, days: float, fabric: str, switch: s
     except ValueError as error:
         raise Failure(str(error)) from None
     _add(path, grant)
-    click.echo(made)
+    echo(made)
 
 
 def _add(path: Path, grant: Grant) -> None:

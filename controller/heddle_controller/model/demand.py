@@ -14,6 +14,7 @@ import numpy as np
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.limits import MAX_FLOW, MAX_NAME, too_long
 from heddle_controller.model.rates import CURE, sensible
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def resolve(
     index = fabric.structure.index
     source = np.array([index.get(nic, -1) for nic in demands.source], dtype=np.int64)
     destination = np.array([index.get(nic, -1) for nic in demands.destination], dtype=np.int64)
-    problems = _problems(demands, fabric, source, destination)
+    problems = _long_names(demands) or _problems(demands, fabric, source, destination)
     if problems:
         raise InputError(origin, *problems)
     jobs = {name: row for row, name in enumerate(dict.fromkeys(demands.job))}
@@ -75,6 +76,23 @@ def resolve(
         job_names=tuple(jobs),
         phase_names=tuple(names),
     )
+
+
+def _long_names(demands: Demands) -> list[Problem]:
+    """Names that are too long to be kept and told."""
+    found = []
+    for column, what, most in (
+        (demands.ids, "the id", MAX_FLOW),
+        (demands.job, "job", MAX_NAME),
+        (demands.phase, "phase", MAX_NAME),
+    ):
+        if max(map(len, column), default=0) > most:
+            rows = [row for row, name in enumerate(column) if len(name) > most][:MAX_PROBLEMS]
+            found += [
+                Problem(f"flow {demands.ids[row][:80]!r}", too_long(what, len(column[row]), most))
+                for row in rows
+            ]
+    return found[:MAX_PROBLEMS]
 
 
 def _problems(demands: Demands, fabric: Fabric, source: Ints, destination: Ints) -> list[Problem]:
@@ -110,9 +128,9 @@ def _problems(demands: Demands, fabric: Fabric, source: Ints, destination: Ints)
 
 def _problem(demands: Demands, row: int, text: str) -> Problem:
     said = text.format(
-        source=demands.source[row],
-        destination=demands.destination[row],
+        source=demands.source[row][:80],
+        destination=demands.destination[row][:80],
         gbps=demands.gbps[row],
         qps=demands.qps[row],
     )
-    return Problem(f"flow {demands.ids[row]!r}", said)
+    return Problem(f"flow {demands.ids[row][:80]!r}", said)

@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from heddle_controller.model.demand import Demands, resolve
-from heddle_controller.model.errors import InputError
+from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Job
+from heddle_controller.model.limits import MAX_TITLE, too_long
 from heddle_controller.reconcile.admission import (
     JobFlows,
     admit_fabric,
@@ -62,6 +63,8 @@ class Intake:
             FailedPrecondition: a job or a demand set needs what the new fabric lacks.
         """
         check_name("fabric", name)
+        if len(title) > MAX_TITLE:
+            raise refuse(f"fabric {name!r}", "title", too_long("it", len(title), MAX_TITLE))
 
         async def check() -> int:
             try:

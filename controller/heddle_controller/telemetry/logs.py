@@ -16,6 +16,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from heddle.text import clean, clean_lines
+
 SECRET_NAME = re.compile(
     r"(password|passwd|secret|token|authorization|credential|private)", re.IGNORECASE
 )
@@ -47,6 +49,18 @@ def _clean(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_clean(inner) for inner in value]
     return value
+
+
+def clean_values(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """A structlog processor: no terminal obeys what names and messages of strangers hold."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = clean_lines(value) if name == "exception" else clean(value)
+        elif not isinstance(value, bool | int | float | None):
+            event[name] = clean(str(value))
+    return event
 
 
 def configure_logs(level: str, style: str, stream: TextIO | None = None) -> None:
@@ -81,6 +95,7 @@ def configure_logs(level: str, style: str, stream: TextIO | None = None) -> None
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 hide_secrets,
+                *([clean_values] if console else []),  # JSON spells them out by itself
                 _renderer(console=console, colors=stream.isatty()),
             ],
         )

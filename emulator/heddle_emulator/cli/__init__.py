@@ -20,6 +20,7 @@ from heddle_emulator.cli.drill import drill
 from heddle_emulator.cli.iterate import iterate_command
 from heddle_emulator.cli.lab import lab
 from heddle_emulator.cli.nccl import nccl
+from heddle_emulator.cli.output import echo
 from heddle_emulator.cli.report import report
 from heddle_emulator.cli.topology import topology
 from heddle_emulator.cli.traffic import traffic
@@ -59,13 +60,13 @@ def run(arguments: list[str]) -> int:
     try:
         result = cli.main(arguments, prog_name="heddle-emulator", standalone_mode=False)
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         return REFUSED
     except click.ClickException as error:
         error.show()
         return REFUSED
     except LabError as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         return FAILED
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED

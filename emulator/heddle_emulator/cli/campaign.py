@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -38,6 +37,7 @@ from heddle_emulator.campaign.run import Report, run
 from heddle_emulator.campaign.seat import CampaignError
 from heddle_emulator.campaign.summary import MEASURES, Summary, summed_up
 from heddle_emulator.cli.interrupt import interrupted
+from heddle_emulator.cli.output import Screen, echo
 from heddle_emulator.report.campaign import campaign_page
 
 FAILED = 1
@@ -105,7 +105,7 @@ def campaign(
     known = evidence(told, summary, [*journal.results.values()], links, _again())
     (out / PAGE).write_text(campaign_page(known), encoding="utf-8")
     if as_json:
-        click.echo(json.dumps(record))
+        echo(json.dumps(record))
     else:
         _show(told, summary, out, replays)
     return code or (0 if summary.held else FAILED)
@@ -145,10 +145,10 @@ def _played(told: Campaign, executor: Executor, journal: Journal) -> int:
         with _progress(told) as report:
             run(told, executor, journal, report)
     except KeyboardInterrupt:
-        click.echo(f"interrupted: {len(journal.results)} trials are kept, go on with --resume")
+        echo(f"interrupted: {len(journal.results)} trials are kept, go on with --resume")
         return INTERRUPTED
     except CampaignError as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         return FAILED
     return 0
 
@@ -156,7 +156,7 @@ def _played(told: Campaign, executor: Executor, journal: Journal) -> int:
 @contextmanager
 def _progress(told: Campaign) -> Iterator[Report]:
     """A bar with the time that is left; off a terminal a line for each tenth."""
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
@@ -170,13 +170,13 @@ def _progress(told: Campaign) -> Iterator[Report]:
         nonlocal before
         if 10 * done // total != before:
             before = 10 * done // total
-            click.echo(f"{told.name}: {done} of {total} trials", err=True)
+            echo(f"{told.name}: {done} of {total} trials", err=True)
 
     yield line
 
 
 def _show(told: Campaign, summary: Summary, out: Path, replays: list[Path]) -> None:
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     rows = Table(box=None, pad_edge=False)
     for place, column in enumerate(_HEAD):
         rows.add_column(column, justify="right" if place else "left", no_wrap=True)

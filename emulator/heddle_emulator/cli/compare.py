@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.cli.fabric import wire, wire_of
+from heddle_emulator.cli.output import Screen, echo
 from heddle_emulator.cli.sizes import bytes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
@@ -82,16 +82,16 @@ def compare(
     loaded = load_fabric_file(fabric)
     wanted = resolve(load_demands(flows), loaded, origin=str(flows))
     try:
-        with Console(stderr=True).status("loading") as status:
+        with Screen(stderr=True).status("loading") as status:
             found = compared(loaded, wanted, names, seed, status.update, sending=sending)
     except (ClientError, ControllerError, TimeoutError) as error:
         told = str(error) or "a switch did not come to hold its plan in time"
-        click.echo(f"error: {told}", err=True)
+        echo(f"error: {told}", err=True)
         return FAILED
     for name, outcome in found.outcomes.items() if save else ():
         save_outcome(save or Path(), name, outcome)
     if as_json:
-        click.echo(json.dumps(found.record()))
+        echo(json.dumps(found.record()))
     else:
         _show(found)
     return 0
@@ -110,6 +110,6 @@ def _show(found: Comparison) -> None:
             "never" if seconds is None else f"{seconds:.3f}" if seconds >= 1 else f"{seconds:.3g}",
             str(outcome.lost_flows),
         )
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     console.print(table)
     console.print(f"no worst link can be below {found.lower_bound:.3f}; seed {found.seed}")

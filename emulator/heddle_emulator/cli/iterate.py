@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
+from heddle_emulator.cli.output import Screen, echo
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.timeline import Timeline
@@ -128,16 +128,16 @@ def iterate_command(
     _check_step(step, placed, iterations)
     found: dict[str, _Found] = {}
     try:
-        with Console(stderr=True).status("loading") as status:
+        with Screen(stderr=True).status("loading") as status:
             for name in names:
                 status.update(name)
                 carried = choose(name, loaded, script.flows, seed).carried
                 found[name] = _played(loaded, placed, script, carried, settings, step=step)
     except (ClientError, ControllerError, TimeoutError) as error:
-        click.echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
+        echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return FAILED
     if as_json:
-        click.echo(json.dumps(_record(found, seed)))
+        echo(json.dumps(_record(found, seed)))
     else:
         _show(placed, found, seed)
     return 0
@@ -244,9 +244,9 @@ def _show(placed: Sequence[Placed], found: dict[str, _Found], seed: int) -> None
                 f"{job.compute_seconds:.4f}",
                 f"{job.network_share:.1%}",
             )
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     console.print(table)
     for name, told in found.items():
         for tier, values in told.over.most.items() if told.over else ():
-            click.echo(f"{name:<10} {tier:<11} |{drawn(values)}| fullest link over time")
+            echo(f"{name:<10} {tier:<11} |{drawn(values)}| fullest link over time")
     console.print(f"hosts and hashes drawn from seed {seed}")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
-from rich.console import Console
 
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_emulator.cli.interrupt import interrupted
+from heddle_emulator.cli.output import Screen, echo
 from heddle_emulator.netns import mark, needs
 from heddle_emulator.netns import status as looking
 from heddle_emulator.netns.errors import LabError
@@ -95,7 +95,7 @@ def up(
 
 
 def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
-    start, screen = time.monotonic(), Console(stderr=True)
+    start, screen = time.monotonic(), Screen(stderr=True)
     layout = lay_out(fabric)
     for swept in mark.sweep():
         screen.print(f"removed lab {swept}, whose owner is gone")
@@ -117,12 +117,12 @@ def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
         if programs is not None:
             programs.close()
     nics = len(fabric.rows_of_kind(NodeKind.NIC))
-    click.echo(
+    echo(
         f"lab {name} is up in {time.monotonic() - start:.1f} s: {len(layout.switches)} switches,"
         f" {len(layout.hosts)} hosts with {nics} NICs, {len(layout.cables)} cables"
     )
     if programs is not None:
-        click.echo(f"controller {programs.api} in {MGMT}, metrics on port {METRICS_PORT}")
+        echo(f"controller {programs.api} in {MGMT}, metrics on port {METRICS_PORT}")
     return 0
 
 
@@ -132,14 +132,12 @@ def status(*, name: str) -> int:
     """Say what runs and what BGP lacks; exit code 1 if anything is amiss."""
     needs.check()
     seen = looking.status(looking.reopen(name))
-    click.echo(
-        f"lab {seen.name}: {seen.switches} switches, {seen.hosts} hosts, {seen.cables} cables"
-    )
+    echo(f"lab {seen.name}: {seen.switches} switches, {seen.hosts} hosts, {seen.cables} cables")
     running = ", ".join(f"{count} {program}" for program, count in sorted(seen.programs.items()))
-    click.echo(f"running: {running or 'nothing'}")
-    click.echo(f"cut: {', '.join(seen.cut) or 'nothing'}")
+    echo(f"running: {running or 'nothing'}")
+    echo(f"cut: {', '.join(seen.cut) or 'nothing'}")
     for fault in (*seen.faults, *seen.lacking):
-        click.echo(f"amiss: {fault}")
+        echo(f"amiss: {fault}")
     return FAILED if seen.faults or seen.lacking else 0
 
 
@@ -170,12 +168,12 @@ def down(*, name: str, every: bool) -> int:
     chosen, failed = there if every else [mark.check_name(name)], False
     for one in chosen:
         if one not in there:
-            click.echo(f"lab {one} is not up")
+            echo(f"lab {one} is not up")
             continue
         try:
             mark.remove(mark.claim(one))
-            click.echo(f"lab {one} is removed")
+            echo(f"lab {one} is removed")
         except LabError as error:
-            click.echo(f"error: {error}", err=True)
+            echo(f"error: {error}", err=True)
             failed = True
     return FAILED if failed else 0

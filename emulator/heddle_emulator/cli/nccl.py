@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, Floats
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
+from heddle_emulator.cli.output import Screen, echo, echo_lines
 from heddle_emulator.cli.sizes import sizes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
@@ -104,14 +104,14 @@ def nccl(
     drawn = _groups(loaded, hosts, groups, seed if placement == "random" else None)
     trial = Trial(op, drawn, gpus, algorithm, _checked(qps), pxn, told)
     try:
-        with Console(stderr=True).status("loading") as status:
+        with Screen(stderr=True).status("loading") as status:
             costs, tell = settings_of(words), status.update
             found = table(loaded, trial, wanted, names, seed=seed, setting=costs, tell=tell)
     except (ClientError, ControllerError, TimeoutError) as error:
-        click.echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
+        echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return FAILED
     if as_json:
-        click.echo(json.dumps(_record(trial, found, seed)))
+        echo(json.dumps(_record(trial, found, seed)))
     else:
         _show(trial, found, loaded, seed)
     return 0
@@ -167,15 +167,13 @@ def _called(trial: Trial) -> str:
 
 def _show(trial: Trial, found: Mapping[str, Sequence[Line]], fabric: Fabric, seed: int) -> None:
     many = f", {len(trial.groups)} communicators" if len(trial.groups) > 1 else ""
-    click.echo(
-        f"# {trial.op} ({_called(trial)}), {trial.ranks} ranks{many}, {fabric.name}, seed {seed}"
-    )
+    echo(f"# {trial.op} ({_called(trial)}), {trial.ranks} ranks{many}, {fabric.name}, seed {seed}")
     for name, lines in found.items():
-        click.echo(f"#\n# {name}\n#{_HEAD}\n#{_UNITS}")
+        echo_lines(f"#\n# {name}\n#{_HEAD}\n#{_UNITS}")
         for line in lines:
-            click.echo(f" {_told(trial, line)}")
+            echo(f" {_told(trial, line)}")
         mean = sum(line.busbw for line in lines) / len(lines)
-        click.echo(f"# Avg bus bandwidth    : {mean:g}")
+        echo(f"# Avg bus bandwidth    : {mean:g}")
 
 
 _WIDTHS = (12, 14, 8, 8, 6, 12, 9, 9)

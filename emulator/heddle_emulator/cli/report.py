@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from heddle_emulator.cli.output import echo
 from heddle_emulator.report.folder import render
 
 
@@ -18,5 +19,5 @@ def report(*, paths: tuple[Path, ...]) -> int:
     """
     for path in paths:
         for page in render(path):
-            click.echo(page)
+            echo(str(page))
     return 0

@@ -11,6 +11,7 @@ import click
 from heddle_controller.model.fabric import NONE, Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator import topology as builders
+from heddle_emulator.cli.output import echo
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -61,7 +62,7 @@ def topology() -> None:
 def _save(fabric: Fabric, out: Path) -> None:
     save_fabric_file(fabric, out)
     nics = len(fabric.rows_of_kind(NodeKind.NIC))
-    click.echo(
+    echo(
         f"{out}: {fabric.name}, {nics:,} NICs, {fabric.node_count - nics:,} switches,"
         f" {fabric.link_count:,} links"
     )

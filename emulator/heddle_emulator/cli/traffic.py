@@ -8,6 +8,7 @@ import click
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_emulator.cli.output import echo
 from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
 from heddle_emulator.traffic.matrix import load_matrix
 from heddle_emulator.traffic.table import flows_by
@@ -70,4 +71,4 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     else:
         flows = flows_by(loaded, load_matrix(matrix), qps=qps)
     save_flows(loaded, flows, out)
-    click.echo(f"{out}: {len(flows):,} flows, seed {seed}")
+    echo(f"{out}: {len(flows):,} flows, seed {seed}")

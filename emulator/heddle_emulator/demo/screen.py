@@ -16,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from heddle.text import clean, clean_lines
+
 Advance: TypeAlias = Callable[[int, int], None]
 """Told how many are done, and of how many."""
 
@@ -96,7 +98,7 @@ class Screen:
         )
 
     def _print(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.print(Text(clean_lines(text), style=style), soft_wrap=True)
 
 
 def _table(head: Row, rows: Sequence[Row], left: int, *, ours: bool) -> Table:
@@ -106,5 +108,5 @@ def _table(head: Row, rows: Sequence[Row], left: int, *, ours: bool) -> Table:
         justify: Literal["left", "right"] = "left" if column < left else "right"
         table.add_column(Text(name), justify=justify, style=style)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(clean(cell)) for cell in row))
     return table

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
+from heddle.text import clean
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.cli import run
+from heddle_emulator.cli.output import Screen
 from heddle_emulator.topology import PUBLISHED
 
 SHAPES = {
@@ -88,3 +92,17 @@ def test_published_clusters_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     run(["topology", "--help"])
     shown = capsys.readouterr().out
     assert all(name in shown for name in PUBLISHED)
+
+
+def test_a_terminal_obeys_nobodys_names() -> None:
+    """In texts and in tables, whatever a file calls its drill or its fabric."""
+    odd = "x\x1b[2J\r \u202etxt\x9b\u2028"
+    shown = io.StringIO()
+    screen = Screen(file=shown, width=200)
+    table = Table(title=odd)
+    table.add_column(odd)
+    table.add_row(odd)
+    screen.print(odd)
+    screen.print(table)
+    assert "\\x1b[2J" in shown.getvalue()
+    assert all(clean(line) == line for line in shown.getvalue().split("\n"))

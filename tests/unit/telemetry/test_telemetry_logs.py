@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from heddle.text import clean
 from heddle_controller.telemetry.logs import configure_logs
 
 
@@ -109,3 +110,24 @@ def test_console_logs_are_lines_for_people() -> None:
     structlog.stdlib.get_logger("heddle").info("planned", seconds=0.5)
     assert "planned" in stream.getvalue()
     assert "seconds=0.5" in stream.getvalue()
+
+
+ODD = "x\x1b[2J\r\nFAKE \u202etxt\x9b\u2028"
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_a_log_has_nothing_that_a_terminal_obeys(style: str) -> None:
+    """In events, values, nested values and tracebacks; and no name makes a line of its own."""
+    stream = io.StringIO()
+    configure_logs("info", style, stream)
+    log = structlog.stdlib.get_logger("heddle")
+    event = f"told {ODD}"
+    log.info(event, name=ODD, names=[ODD], more={"a": ODD}, why=ValueError(ODD))
+    log.error("failed", exc_info=raised(ValueError(ODD)))
+    logging.getLogger("other").warning("library: %s", ODD)
+    shown = stream.getvalue()
+    assert all(clean(line) == line for line in shown.split("\n"))
+    if style == "console":
+        lines = shown.split("Traceback")[0].splitlines()
+        assert not any(line.startswith("FAKE") for line in lines)
+        assert "\\x1b[2J" in shown

@@ -31,6 +31,7 @@ from heddle_controller.model.fabric import (
 from heddle_controller.model.files.content import MEBIBYTE, read_json, write_content
 from heddle_controller.model.files.fabric_checks import graph_problems
 from heddle_controller.model.files.records import Records, short
+from heddle_controller.model.limits import MAX_TITLE, too_long
 
 CEILING = 64 * MEBIBYTE
 """A fabric of 24,576 NICs takes some 8 MB."""
@@ -76,9 +77,13 @@ def parse_fabric(document: object, origin: str, *, kept: bool = False) -> Fabric
     records = _listed(document, ("nodes",), origin)
     nodes, states, zones, hosts = _nodes(records, origin, kept=kept)
     index = {node: row for row, node in enumerate(nodes.ids)}
-    links, link_states = _links(_listed(document, ("edges", "links"), origin), index, origin)
+    links, link_states = _links(
+        _listed(document, ("edges", "links"), origin), index, origin, kept=kept
+    )
     graph = document.get("graph")
     name = graph.get("name") if isinstance(graph, Mapping) else None
+    if not kept and len(str(name)) > MAX_TITLE:
+        raise refuse(origin, "graph", too_long("name", len(str(name)), MAX_TITLE))
     structure = Structure("" if name is None else str(name), nodes, links, zones, hosts)
     if problems := graph_problems(structure):
         raise InputError(origin, *problems[:MAX_PROBLEMS])
@@ -110,7 +115,7 @@ def _nodes(
         node = records[row].get("id")
         return f"nodes[{row}]" if node is None else f"node {short(node)}"
 
-    table = Records(records, origin, label)
+    table = Records(records, origin, label, kept=kept)
     ids = table.strings("id", required=True)
     table.faults((row for row, node in enumerate(ids) if node == ""), lambda _: "id is empty")
     if len(seen := dict(zip(ids, range(len(ids)), strict=True))) < len(ids):
@@ -140,7 +145,9 @@ def _named(column: list[str]) -> tuple[tuple[str, ...], Ints]:
     return tuple(rows), np.array([rows.get(name, NONE) for name in column], dtype=np.int64)
 
 
-def _links(records: list[dict[str, Any]], index: dict[str, int], origin: str) -> tuple[Links, Ints]:
+def _links(
+    records: list[dict[str, Any]], index: dict[str, int], origin: str, *, kept: bool
+) -> tuple[Links, Ints]:
     """Links and their states."""
 
     def label(row: int) -> str:
@@ -150,7 +157,7 @@ def _links(records: list[dict[str, Any]], index: dict[str, int], origin: str) ->
         key = records[row].get("key")
         return f"edge {'-'.join(map(short, ends))}" + (f" key {short(key)}" if key else "")
 
-    table = Records(records, origin, label)
+    table = Records(records, origin, label, kept=kept)
     a = _ends(table, "source", index)
     b = _ends(table, "target", index)
     gbps = table.rates("gbps")
@@ -184,6 +191,7 @@ def _keys(table: Records, ends: Ints) -> tuple[LinkKey, ...]:
         bad = [row for row, key in enumerate(keys) if type(key) not in (int, str, type(None))]
         table.faults(bad, lambda row: f"key is {short(keys[row])}; give an integer or a string")
         return ()
+    table.bound("key", ["" if key is None else str(key) for key in keys])
     _, group, count = np.unique(ends, return_inverse=True, return_counts=True)
     parallel = count[group] > 1
     for row in [row for row, key in enumerate(keys) if key is None and not parallel[row]]:

@@ -18,6 +18,7 @@ import numpy as np
 from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.limits import MAX_NAME, too_long
 from heddle_controller.model.rates import CURE, sensible
 
 LARGEST = 2**62
@@ -28,11 +29,18 @@ class Records:
     """Records of one kind, and what was found wrong with them so far."""
 
     def __init__(
-        self, records: Sequence[Mapping[str, Any]], origin: str, label: Callable[[int], str]
+        self,
+        records: Sequence[Mapping[str, Any]],
+        origin: str,
+        label: Callable[[int], str],
+        *,
+        kept: bool = False,
     ) -> None:
+        """``kept`` are records whose names were taken once, however long they are."""
         self.records = records
         self.origin = origin
         self.label = label
+        self.kept = kept
         self.problems: list[Problem] = []
 
     def fault(self, row: int, reason: str) -> None:
@@ -59,6 +67,7 @@ class Records:
         column = self.column(field)
         types = set(map(type, column))
         if types <= {str}:
+            self.bound(field, column)
             return column
         if not types <= {str, int, type(None)}:
             bad = (row for row, v in enumerate(column) if type(v) not in (str, int, type(None)))
@@ -66,7 +75,15 @@ class Records:
         if required and type(None) in types:
             missing = (row for row, value in enumerate(column) if value is None)
             self.faults(missing, lambda _: f"has no {field}; give one")
-        return ["" if value is None else str(value) for value in column]
+        names = ["" if value is None else str(value) for value in column]
+        self.bound(field, names)
+        return names
+
+    def bound(self, field: str, names: Sequence[str]) -> None:
+        """Note names that are too long."""
+        if not self.kept and max(map(len, names), default=0) > MAX_NAME:
+            long = (row for row, name in enumerate(names) if len(name) > MAX_NAME)
+            self.faults(long, lambda row: too_long(field, len(names[row]), MAX_NAME))
 
     def integers(self, field: str) -> Ints:
         """Integers from 0 up; ``NONE`` where absent."""

@@ -1,0 +1,31 @@
+"""What commands print: no terminal obeys what names and messages in it hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+from typing_extensions import override
+
+from heddle.text import clean, clean_lines
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """One line of text."""
+    click.echo(clean(text), err=err)  # noqa: TID251 - the one place
+
+
+def echo_lines(text: str) -> None:
+    """Several lines of ours, in which nothing is a stranger's."""
+    click.echo(clean_lines(text))  # noqa: TID251 - the one place
+
+
+class Screen(Console):
+    """A console whose texts, also in tables, are clean."""
+
+    @override
+    def render_str(self, text: str, **more: Any) -> Text:
+        """See ``Console``."""
+        return super().render_str(clean_lines(text), **more)

@@ -1,0 +1,136 @@
+"""Names and messages of strangers on the operator's terminal, and how long they may be."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from heddle.v1 import demand_pb2 as pb
+from heddle.v1 import fabric_pb2
+from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
+from tests.integration.operating import operating
+from tests.integration.serving import refusal, serving, violations, wire
+from tests.unit.store.samples import clos, demands
+
+ODD = "x\x1b[2J\x1b]0;t\x07\r\nFAKE \u202etxt\u2066\x9b31m\u2028\x7f"
+
+
+def obeyed(text: str) -> set[str]:
+    """What of a text a terminal would obey, besides line ends and blanks."""
+    return {
+        one for one in text if one != "\n" and unicodedata.category(one) in {"Cc", "Cf", "Zl", "Zp"}
+    }
+
+
+def renamed(fabric: Fabric, odd: str) -> Fabric:
+    """A fabric with an odd id of its first NIC, and an odd title."""
+    told = json.loads(
+        json.dumps(fabric_document(fabric)).replace('"n0.0"', json.dumps(f"n0.0{odd}"))
+    )
+    told["graph"]["name"] = odd
+    return parse_fabric(told, "odd")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fabric", "list"),
+        ("fabric", "show"),
+        ("demand", "list"),
+        ("demand", "show", "d1"),
+        ("show", "routes"),
+        ("show", "explain", f"f{ODD}0"),
+        ("show", "explain", f"none{ODD}"),
+        ("audit", "list"),
+        ("job", "show", ODD),
+        ("job", "delete", ODD),
+        ("fabric", "switch", f"s{ODD}", "down"),
+        ("show", "what-if", "--down", f"l{ODD}"),
+    ],
+)
+async def test_a_terminal_obeys_nobodys_names(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """In tables, in pairs, in refusals and in JSON; and no name makes a line of its own."""
+    fabric = renamed(clos(), ODD)
+    async with operating(tmp_path) as o:
+        await o.s.store.put_fabric("f1", fabric, title=ODD)
+        odd = demands((f"n0.0{ODD}", "n1.0"), ids=f"f{ODD}")
+        await o.s.store.put_demands(
+            "f1", "d1", replace(odd, job=(ODD,), phase=(ODD,)), checked_revision=1
+        )
+        for style in ((), ("--json",)):
+            done = await o.does(*style, *words)
+            shown = done.out + done.err
+            assert shown
+            assert not obeyed(shown)
+            assert not any(line.startswith("FAKE") for line in shown.splitlines())
+
+
+async def test_json_tells_names_as_they_are(tmp_path: Path) -> None:
+    """Spelled out on the way, and whole for who reads it."""
+    async with operating(tmp_path) as o:
+        await o.s.store.put_fabric("f1", clos(), title=ODD)
+        done = await o.does("--json", "fabric", "list")
+        assert [one["title"] for one in done.json] == [ODD]
+
+
+LONG = "n" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("flow", "record"),
+    [
+        (pb.FlowDemand(flow=LONG, source="n0.0", destination="n1.0", gbps=1), "the id has 200,000"),
+        (pb.FlowDemand(flow="f", source="n0.0", destination="n1.0", gbps=1, job=LONG), "job has"),
+        (
+            pb.FlowDemand(flow="f", source="n0.0", destination="n1.0", gbps=1, phase=LONG),
+            "phase has",
+        ),
+        (pb.FlowDemand(flow="f", source=LONG, destination="n1.0", gbps=1), "is not in the fabric"),
+    ],
+)
+async def test_long_names_of_flows_are_refused(
+    tmp_path: Path, flow: pb.FlowDemand, record: str
+) -> None:
+    """By the record and the limit, in an answer that is not long itself."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        asked = [
+            pb.PutDemandsRequest(name="fabrics/f1/demands/d1"),
+            pb.PutDemandsRequest(demands=[flow]),
+        ]
+        error = await refusal(s.demands.PutDemands(iter(asked)))
+        (told,) = violations(error).items()
+        assert told[0].startswith("flow '")
+        assert record in told[1]
+        assert len(error.details() or "") <= 1024
+
+
+@pytest.mark.parametrize("field", ["id", "host", "zone", "key", "title"])
+async def test_long_names_of_fabrics_are_refused(tmp_path: Path, field: str) -> None:
+    """At both doors, by the record and the limit; one that was stored once is still read."""
+    document = fabric_document(clos())
+    if field == "title":
+        document["graph"]["name"] = LONG
+    elif field == "key":
+        document["edges"][0]["key"] = LONG
+    else:
+        document["nodes"][0][field] = LONG
+        if field == "id":
+            for edge in document["edges"]:
+                edge["source"] = LONG if edge["source"] == "n0.0" else edge["source"]
+    with pytest.raises(InputError, match="has 200,000 characters; give at most"):
+        parse_fabric(document, "f.json")
+    if field != "id":
+        long = parse_fabric(document, "f.json", kept=True)
+        async with serving(tmp_path) as s:
+            error = await refusal(
+                s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(long)))
+            )
+            assert error.code().name == "INVALID_ARGUMENT"
+            assert "200,000 characters" in (error.details() or "")

@@ -7,7 +7,7 @@
    the linear relaxation is rounded, the rest placed and searched likewise; the
    relaxation also proves a better bound. The better of the two plans stays.
 3. Where links stay overloaded, flows exchange QPs until the slowest is as fast as
-   equal loads allow (``fairness``).
+   equal loads allow (``fairness``); among equals who sends most.
 4. Where tables have no room for flows to part, or switches cannot tell them apart,
    those are tied (``ties``) and planned again; what still exceeds a table then is
    given up (``tables``).
@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -50,6 +51,9 @@ from heddle_controller.solve.unrouted import Reasons
 
 MOST_ROUNDS = 8
 """Plans made to find out which flows the tables leave no room to part."""
+
+TIES = 2.0**16, 2.0**40
+"""Bytes of flows, 64 KiB to 1 TiB, between which more bytes decide ties."""
 
 MOST_LOAD = 2.0**20
 """Least worst utilisation beyond which sums of loads are too coarse to compare."""
@@ -87,7 +91,7 @@ def _solved(
         problem = Problem(network, candidates, planes, few, usable, bound, deadline)
         assignment = _assign(problem, options)
         paths = ties.untie(paths_of(assignment, renumber=True))
-        fairest = even(assignment, candidates, problem.target(), deadline)
+        fairest = even(_by_bytes(assignment), candidates, problem.target(), deadline)
         if fairest is not None:
             evener = ties.untie(paths_of(fairest, renumber=True))
             if not too_parted(network, flows, evener, pair).any():
@@ -111,6 +115,22 @@ def _solved(
         problem.bound = cut_bound(network, flows, problem.routed)
         problem.notes = _notes(short & ~parted, parted)
     return finished_plan(problem, paths)
+
+
+def _by_bytes(assignment: Assignment) -> Assignment:
+    """The same, with ties of fairness decided: who sends more weighs a hair more.
+
+    A hundredth from one end of ``TIES`` to the other, by powers of two: enough to choose
+    among plans that are equally fair, never worth a flow much slower than it need be.
+    """
+    size = assignment.flows.bytes
+    if not len(size) or (size == size[0]).all():
+        return assignment
+    low, high = TIES
+    hair = 1 + np.log2(np.clip(size, low, high) / low) / np.log2(high / low) / 100
+    other = copy(assignment)
+    other.flows = replace(assignment.flows, weight=assignment.flows.weight * hair)
+    return other
 
 
 def _notes(short: Bools, parted: Bools) -> tuple[str, ...]:

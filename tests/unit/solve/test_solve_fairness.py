@@ -187,3 +187,17 @@ def test_a_repair_serves_the_important_first() -> None:
         plan = repairer.repair(hurt(whole, "l0", HURT), flows)
         served, important = ratios(plan), flows.weight == flows.weight.max()
         assert served[important].min() >= served[~important].min()
+
+
+def test_of_equals_who_sends_most_is_served_best() -> None:
+    """Five whole flows on two uplinks: who sends a thousand times as much is with one, not two."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=8)
+    for most in range(5):
+        rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 1, f"j{i}", "") for i in range(5)]
+        flows = flows_of(fabric, *rows)
+        size = np.array([float(1 << 40) if row == most else float(1 << 30) for row in range(5)])
+        plan = solve(fabric, replace(flows, bytes=size))
+        loads = arc_loads(2 * fabric.link_count, flows, plan.paths)
+        own = plan.paths.take(np.flatnonzero(plan.paths.flow == most))
+        assert plan.certificate.max_utilization == pytest.approx(3.0)
+        assert loads[own.arcs].max() == pytest.approx(800.0), most

@@ -28,7 +28,7 @@ test: setup  ## set up, lint, and run every test (PYTEST_ARGS='-k word' narrows)
 
 deep:  ## the tests that draw cases, with thousands of fresh ones each (PYTEST_ARGS='-k word' narrows)
 	@.ci/setup test
-	@HEDDLE_TEST_DEPTH=deep $(PY) -m pytest tests --ignore=tests/bench -n auto -m deep --timeout 7200 $(PYTEST_ARGS)
+	@HEDDLE_TEST_DEPTH=deep $(PY) -m pytest tests --ignore=tests/bench -n auto --dist worksteal -m 'deep or hypothesis' --timeout 7200 $(PYTEST_ARGS)
 
 lint: setup  ## style, types, import contract, generated code
 	@.venv/bin/ruff check

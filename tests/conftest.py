@@ -13,10 +13,13 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.depth import examples
+
 # No deadline: a shared machine stalls for longer than any example takes.
 settings.register_profile(
     "house",
     deadline=None,
+    max_examples=examples(30),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

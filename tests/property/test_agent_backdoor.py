@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from heddle_agent.backdoor import TICK_SECONDS, BackDoor, KeyRing, LinkView, wire
 from heddle_agent.backdoor.door import DIGESTS_A_TICK
 from heddle_agent.fib import Link
+from tests.support.depth import examples
 from tests.unit.agent.doors import KEY, Air, clos, door
 
 
@@ -67,7 +68,7 @@ class World:
 EVENTS = st.lists(st.tuples(st.sampled_from(["link", "deliver", "round", "boot"]), st.integers(0)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(10))
 @given(events=EVENTS, loss=st.floats(0, 1), doubled=st.floats(0, 0.5), seed=st.integers(0, 2**32))
 def test_all_agree_once_digests_went_round(
     events: list[tuple[str, int]], loss: float, doubled: float, seed: int

@@ -18,6 +18,7 @@ from heddle_agent.fib import (
     Steering,
 )
 from heddle_agent.table import Fence, Forwarding
+from tests.support.depth import examples
 from tests.unit.agent.interleaving import Gate, Play
 from tests.unit.agent.worlds import HOPS, SPINES, SWITCH, FixedUnderlay
 
@@ -66,7 +67,7 @@ class Slow(MemoryFib):
         return hop
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(16))
 @given(st.integers(0, 2**32))
 def test_no_packet_meets_a_lost_link_whatever_a_push_is_about(seed: int) -> None:
     """At any moment from the notice on, in old entries and in those that are being programmed.

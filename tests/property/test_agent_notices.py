@@ -11,6 +11,7 @@ from heddle_agent.agent import Agent
 from heddle_agent.backdoor import Doorway
 from heddle_agent.fib import Link, MemoryFib, NextHop, Packet
 from heddle_agent.watch import ManualLinks
+from tests.support.depth import examples
 from tests.unit.agent.doors import FABRIC, KEY, Air, Place
 from tests.unit.agent.worlds import FixedUnderlay, push, take
 
@@ -25,7 +26,7 @@ Down = set[tuple[int, int]]
 """Links that are down, by leaf and spine."""
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(12))
 @given(EVENTS, st.integers(0, 2**32), st.integers(0, 50))
 def test_no_flow_is_left_on_a_dead_path(
     events: list[tuple[int, int, bool]], seed: int, pace: int

@@ -24,6 +24,7 @@ from heddle_emulator.traffic import flows_between
 from tests.property.packet_collectives import Collectives
 from tests.property.packet_fabrics import small_fabrics
 from tests.property.packet_net import Net
+from tests.support.depth import examples
 
 CLOSE = 0.05
 HEADER = 82
@@ -67,7 +68,7 @@ costs = st.builds(
 )
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=examples(8), derandomize=True)
 @given(small_fabrics(least_gbps=100.0, most_taper=7.0), costs, st.booleans(), st.data())
 def test_patterns_take_as_long_as_their_bytes(
     fabric: Fabric,
@@ -91,7 +92,7 @@ def test_patterns_take_as_long_as_their_bytes(
     assert fluid == pytest.approx(packets, rel=CLOSE)
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=examples(8), derandomize=True)
 @given(small_fabrics(least_gbps=100.0, most_taper=7.0), costs, st.sampled_from(WAYS), st.data())
 def test_collectives_take_as_long_as_their_bytes(
     fabric: Fabric, cost: Costs, way: tuple[str, str], data: st.DataObject

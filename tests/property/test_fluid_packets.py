@@ -18,6 +18,7 @@ from heddle_emulator.play.nccl import Trial, script_of
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import choose
 from tests.property.packet_fabrics import small_fabrics
+from tests.support.depth import examples
 from tests.unit.emulator.packet_steps import twin_of
 
 CLOSE = 0.05
@@ -61,7 +62,7 @@ def trials(draw: st.DrawFn, fabric: Fabric) -> Trial:
     return Trial(op, tuple(map(tuple, groups)), 1, algorithm, qps, pxn=False)
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=examples(30), derandomize=True)
 @given(st.data(), costs)
 def test_collectives_take_as_long_as_their_packets(data: st.DataObject, cost: Costs) -> None:
     """Rings step by step, halves and doubles, meshes and all-to-alls."""

@@ -16,6 +16,7 @@ from heddle_emulator.play.stage import capacities, staged
 from heddle_emulator.strategy import choose
 from heddle_emulator.topology import clos, rail_optimised
 from heddle_emulator.traffic.collective import KINDS
+from tests.support.depth import examples
 
 FABRICS = (
     clos(leaves=3, spines=2, nics_per_leaf=4, nics_per_host=2),
@@ -35,7 +36,7 @@ def trials(draw: st.DrawFn) -> tuple[Fabric, Trial]:
     return fabric, Trial(op, tuple(map(tuple, groups)), 2, algorithm, qps, pxn)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(8))
 @given(trials())
 def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, Trial]) -> None:
     """Demands of each communicator add up to a NIC's line at its busiest NIC, nowhere to more."""
@@ -47,7 +48,7 @@ def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, Trial]) -> N
         assert max(end.max(initial=0.0) for end in ends) == pytest.approx(400.0)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(8))
 @given(trials(), st.sampled_from(["ecmp", "spray", "ideal", "greedy"]))
 def test_every_byte_crosses_its_nics(case: tuple[Fabric, Trial], name: str) -> None:
     """Streams bring just what moves between hosts over NICs, headers added, whoever chose paths.
@@ -75,7 +76,7 @@ def test_every_byte_crosses_its_nics(case: tuple[Fabric, Trial], name: str) -> N
         assert (found <= most * (1 + 1e-9))[~switch].all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(8))
 @given(trials(), st.sampled_from(["e-ecmp:8", "e-ecmp:32", "spray"]))
 def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, Trial], name: str) -> None:
     """A flow's paths over the same arcs are told together, and no others."""
@@ -89,7 +90,7 @@ def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, Trial], name: str) -
     assert same_way(carried).tolist() == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(8))
 @given(trials())
 def test_nothing_beats_its_busiest_arc(case: tuple[Fabric, Trial]) -> None:
     """However carried, a collective takes as long as its busiest NIC or GPU needs, or longer."""

@@ -24,6 +24,7 @@ from tests.property.fluid_cases import (
     stories,
     streams,
 )
+from tests.support.depth import examples
 
 NOBODY = np.empty(0, dtype=np.int64)
 
@@ -55,7 +56,7 @@ def test_rates_are_those_of_textbook_filling(capacity: Floats, told: list[Stream
     )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(16))
 @given(capacities(), streams(30), st.data())
 def test_rates_kept_are_rates_found_anew(
     capacity: Floats, told: list[Stream], data: st.DataObject
@@ -82,7 +83,7 @@ def test_rates_kept_are_rates_found_anew(
         )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(16))
 @given(capacities(), stories())
 def test_every_end_is_where_a_slow_twin_has_it(capacity: Floats, story: Story) -> None:
     """Delays, waiting, sharing and lags, event by event; what never ends does so in both."""
@@ -92,7 +93,7 @@ def test_every_end_is_where_a_slow_twin_has_it(capacity: Floats, story: Story) -
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(10))
 @given(capacities(), stories())
 def test_what_is_sent_is_what_crosses(capacity: Floats, story: Story) -> None:
     """Load over time adds up, arc by arc, to what the streams have sent; none is over full."""
@@ -112,7 +113,7 @@ def test_what_is_sent_is_what_crosses(capacity: Floats, story: Story) -> None:
     assert (loads * lengths[:, None]).sum(axis=0) == pytest.approx(crossed, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(10))
 @given(capacities(), stories(), st.floats(0.1, 5.0))
 def test_stopping_to_look_changes_nothing(capacity: Floats, story: Story, step: float) -> None:
     """Advancing in steps, and giving an arc the capacity it has, ends as one run does."""
@@ -123,7 +124,7 @@ def test_stopping_to_look_changes_nothing(capacity: Floats, story: Story, step: 
     assert halting.run().end == pytest.approx(whole.run().end, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(10))
 @given(capacities(), stories())
 def test_the_same_twice(capacity: Floats, story: Story) -> None:
     """Nothing in the world is left to chance."""
@@ -131,7 +132,7 @@ def test_the_same_twice(capacity: Floats, story: Story) -> None:
     assert (one.end.tolist(), one.events) == (two.end.tolist(), two.events)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(10))
 @given(capacities(), stories(), st.floats(0.1, 5.0))
 def test_the_same_way_again_changes_nothing(capacity: Floats, story: Story, stop: float) -> None:
     """Redirected to where they are, streams keep what they have sent and end as before."""

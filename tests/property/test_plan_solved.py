@@ -13,6 +13,7 @@ from heddle_controller.plan.explain import explain
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.plan.what_if import compare
 from heddle_controller.solve import Repairer, solve
+from tests.support.depth import examples
 from tests.unit.plan.chance import random_fabric, random_plan, with_failures
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
@@ -24,7 +25,7 @@ def with_drains(rng: Random, fabric: Fabric) -> Fabric:
     return fabric.with_links({row: State.DRAINED for row in up if rng.random() < 0.05})
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(10))
 @given(SEEDS)
 def test_plans_and_repairs_pass_the_check(seed: int) -> None:
     """On any graph, links down and drained, a plan is valid, and so is its repair."""
@@ -39,7 +40,7 @@ def test_plans_and_repairs_pass_the_check(seed: int) -> None:
     assert set(told.lost.tolist()) == set(repaired.unrouted) - set(plan.unrouted)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(10))
 @given(SEEDS)
 def test_every_flow_of_a_plan_can_be_explained(seed: int) -> None:
     """Each flow has as many hops told as its paths have, and says first why it has none."""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from heddle_agent.fib import Link
 from heddle_controller.model.fabric import State
 from tests.property.test_reconcile_rollout import Rollout
+from tests.support.depth import examples
 from tests.unit.reconcile.network import QPS, Network, out_arcs
 from tests.unit.reconcile.switches import Way
 
@@ -71,7 +72,7 @@ class Losing(Rollout):
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(12))
 @given(seeds)
 def test_no_loss_sends_packets_back(seed: int) -> None:
     """From one random plan to another and a third, and then over what was half done."""
@@ -82,7 +83,7 @@ def test_no_loss_sends_packets_back(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(12))
 @given(seeds)
 @example(214)  # what may be held was lifted above what was whole
 @example(19328)  # QPs part beyond an entry for both, to which one of them comes on a way round

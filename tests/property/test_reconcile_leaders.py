@@ -18,6 +18,7 @@ from heddle_controller.reconcile.records import Committed, Programmed
 from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold
 from heddle_controller.reconcile.rollout.sessions import Told, introduced, to_ask
 from tests.property.test_reconcile_rollout import Rollout
+from tests.support.depth import examples
 
 
 class Leading(Rollout):
@@ -107,7 +108,7 @@ def test_leaders_that_are_told_what_is_held(seed: int) -> None:
     lead_again_and_again(Telling(seed))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 2**32))
 def test_any_leaders_that_are_told_what_is_held(seed: int) -> None:
     """Nor do packets circle at any other."""

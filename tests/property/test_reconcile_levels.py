@@ -14,6 +14,7 @@ from heddle_controller.plan.programs import entries_of
 from heddle_controller.reconcile.rollout.columns import joined
 from heddle_controller.reconcile.rollout.levels import levels
 from tests.property.test_reconcile_rollout import random_plan
+from tests.support.depth import examples
 from tests.unit.reconcile.network import QPS, Network, random_fabric
 from tests.unit.reconcile.switches import SwitchTable, match_of, way_of
 
@@ -61,7 +62,7 @@ class Left:
         del table.entries[match_of(self.fabric, self.entries, row)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(60))
 @given(seeds)
 @example(2491)  # one for any port goes before that for one at the same switch
 def test_from_the_highest_level_on(seed: int) -> None:
@@ -76,7 +77,7 @@ def test_from_the_highest_level_on(seed: int) -> None:
         assert not left.trouble(), f"after {left.ids[left.entries.switch[row]]} of {level.tolist()}"
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(20))
 @given(seeds)
 def test_a_way_falls_level_by_level(seed: int) -> None:
     """Along the way of one plan, each entry lies above those further on."""

@@ -23,6 +23,7 @@ from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, flows_of, shuffled
 from tests.property.test_reconcile_detours import Knowing
 from tests.property.test_reconcile_rollout import Rollout
+from tests.support.depth import examples
 from tests.unit.reconcile.network import out_arcs, plan_on, random_path
 
 SHORT = 0.7
@@ -80,7 +81,7 @@ class Mourning(Rollout):
         self.supersede()
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(16))
 @given(seeds)
 @example(158)  # an old way round
 @example(361)  # a new one

@@ -25,6 +25,7 @@ from heddle_controller.reconcile.southbound import (
     OperationFailure,
     Push,
 )
+from tests.support.depth import examples
 from tests.unit.reconcile.network import QPS, Network, plan_on, random_fabric, random_path
 from tests.unit.reconcile.switches import SwitchTable
 
@@ -213,7 +214,7 @@ class Rollout:
         assert all(0 < t.whole <= self.generation for t in self.network.tables.values())
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(20))
 @given(seeds)
 def test_no_packet_is_lost_on_the_way(seed: int) -> None:
     """From one random plan to another and a third: no loop and no black hole at any operation.
@@ -228,7 +229,7 @@ def test_no_packet_is_lost_on_the_way(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(20))
 @given(seeds)
 @example(2049)  # what may be held was lifted above what was whole
 def test_superseded_half_way(seed: int) -> None:
@@ -243,7 +244,7 @@ def test_superseded_half_way(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(20))
 @given(seeds)
 @example(311263606)  # a switch found whole while the way behind it is still the old one
 def test_switches_that_come_and_go(seed: int) -> None:
@@ -269,7 +270,7 @@ def test_switches_that_come_and_go(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(20))
 @given(seeds)
 @example(9008)  # what may be held was lifted above what was whole
 def test_tables_with_little_room(seed: int) -> None:
@@ -291,7 +292,7 @@ def test_tables_with_little_room(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(20))
 @given(seeds)
 def test_no_flow_stays_on_a_dead_path(seed: int) -> None:
     """Links die while some switches are away: what can be reached leads over no dead link.
@@ -320,7 +321,7 @@ def test_no_flow_stays_on_a_dead_path(seed: int) -> None:
     rollout.finish()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(20))
 @given(seeds)
 def test_tables_that_just_hold_either_plan(seed: int) -> None:
     """Where a switch has room for the old plan or the new but not both, the new one comes about.

@@ -28,6 +28,7 @@ from heddle_controller.reconcile.southbound import (
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.codec.entries import push_to_pb
+from tests.support.depth import examples
 from tests.unit.store.samples import clos, plan_of, program_of
 
 FABRIC = clos()
@@ -237,5 +238,5 @@ def _check_own(told: Told, answer: asyncio.Future[PushReport]) -> None:
             assert report.status is PushStatus.STALE_EPOCH
 
 
-Acks.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+Acks.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)
 TestAcks = Acks.TestCase

@@ -1,4 +1,4 @@
-"""Run uv with what pip has been told: `python .ci/uv.py pip install ...`.
+"""Run uv with what pip has been told: `python .ci/uv.py pip install ...`, here or `--python THERE`.
 
 uv installs the lock in a tenth of pip's time, and reads none of pip's settings. A machine that
 reaches packages through an index, a folder or a certificate of its own has told pip so.
@@ -56,7 +56,8 @@ def main() -> int:
     env = {**os.environ, **variables(listed)}
     env |= {key: value for key, value in os.environ.items() if key.startswith("UV_")}
     uv = Path(sys.executable).with_name("uv")
-    command = [os.fspath(uv), *sys.argv[1:], "--no-config", f"--python={sys.executable}"]
+    to = () if "--python" in sys.argv else ("--python", sys.executable)
+    command = [os.fspath(uv), *sys.argv[1:], "--no-config", *to]
     return subprocess.run(command, env=env, check=False).returncode
 
 

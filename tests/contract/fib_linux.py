@@ -24,6 +24,7 @@ from heddle_agent.fib import Choice, Fib, Group, Link, NextHop, Packet, Steering
 from heddle_agent.fib.linux import Cable, LinuxFib
 from tests.needs import missing
 from tests.unit.agent.worlds import SPINES, SWITCH
+from tests.waiting import wait_until
 
 Result = TypeVar("Result")
 
@@ -35,7 +36,7 @@ _RCVBUFFORCE = 33
 _NEW_NET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ALL_FRAMES, _IPV4 = 3, 0x0800
-_WAIT = 5.0  # seconds: longer than any delay of a busy machine; a packet that is lost costs it
+_WAIT = 20.0  # seconds: longer than any delay of a busy machine; a packet that is lost costs it
 CABLES = {hop.port: Cable(f"up{number}") for number, hop in enumerate(SPINES)}
 SETTINGS = {
     "ip_forward": "1",
@@ -212,6 +213,7 @@ class World:
             f"neigh add {address}.1 lladdr {other} dev {name}",
         )
         self.beyond.ip(self._end(f"up{number}", f"{address}.1/31", other))
+        self._until_carried(name, up=True)
 
     @staticmethod
     def _end(name: str, address: str, mac: str) -> str:
@@ -251,10 +253,12 @@ class World:
     def cable(self, number: int, *, up: bool) -> None:
         """Take the carrier of an uplink away by its far end, or bring it back, and see it done."""
         self.beyond.ip(f"link set up{number} {'up' if up else 'down'}")
-        shown = ("ip", "route", "show", "dev", f"up{number}")
-        deadline = time.monotonic() + 10 * _WAIT
-        while ("linkdown" in self.switch.run(*shown)) == up and time.monotonic() < deadline:
-            time.sleep(0.001)
+        self._until_carried(f"up{number}", up=up)
+
+    def _until_carried(self, name: str, *, up: bool) -> None:
+        """Wait until the kernel's routes over an uplink have its carrier, or know it gone."""
+        shown = ("ip", "route", "show", "dev", name)
+        wait_until(lambda: ("linkdown" in self.switch.run(*shown)) != up, f"the carrier of {name}")
 
 
 class LinuxBench:

@@ -65,7 +65,7 @@ PROTOS: tuple[ModuleType, ...] = (
 )
 QUIET = {"WatchRates"}
 """Streams that say nothing while there is nothing to say."""
-PATIENCE = 20.0
+PATIENCE = 240.0
 """Seconds after which a call hangs."""
 
 

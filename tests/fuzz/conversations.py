@@ -28,7 +28,7 @@ from tests.fuzz.wires import disturbed, framed, messages_of, parts_of
 from tests.unit.agent.doors import FABRIC, KEY, Air, Place
 from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
 
-PATIENCE = 20.0
+PATIENCE = 240.0
 """Seconds after which a session hangs."""
 IDENTITY = Identity(FABRIC, SWITCH, "i1", "1.0")
 

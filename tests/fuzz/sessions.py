@@ -27,7 +27,7 @@ from heddle_controller.telemetry.metrics import Telemetry
 from tests.fuzz.target import Target, check
 from tests.fuzz.wires import disturbed, framed, messages_of, parts_of
 
-PATIENCE = 20.0
+PATIENCE = 240.0
 """Seconds after which a session hangs."""
 
 

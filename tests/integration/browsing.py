@@ -31,7 +31,7 @@ QUIET = (
     "--hide-scrollbars", "--force-color-profile=srgb", "--enable-logging=stderr",
 )  # fmt: skip
 DARK = "--blink-settings=preferredColorScheme=0"
-SECONDS = 100
+SECONDS = 300
 CONSOLE = re.compile(r":CONSOLE[:(].*")
 PROBE = """
 (() => {

@@ -18,7 +18,7 @@ from tests.integration.operating import Outcome, heddle, unlogged
 from tests.integration.serving import OPTIONS
 
 PROGRAM = Path(sys.executable).parent / "heddle-controller"
-START_SECONDS = 90.0
+START_SECONDS = 240.0
 """No measure of speed: a limit for machines that do much else."""
 READY = re.compile(r"listening on (\S+):(\d+), metrics on http://(\S+):(\d+)/metrics\n")
 
@@ -45,7 +45,9 @@ class Controller:
         """Run ``heddle`` against it."""
         return await asyncio.to_thread(heddle, "--server", self.address, *words)
 
-    async def ends(self, how: signal.Signals = signal.SIGTERM, seconds: float = 30.0) -> int:
+    async def ends(
+        self, how: signal.Signals = signal.SIGTERM, seconds: float = START_SECONDS
+    ) -> int:
         """Signal it and wait; its exit status."""
         self.process.send_signal(how)
         async with asyncio.timeout(seconds):

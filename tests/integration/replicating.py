@@ -30,7 +30,7 @@ from tests.integration.mortal import DIE
 from tests.redis_server import EVERY_SECOND, RedisServer
 
 NAME = "fabrics/replicated"
-SECONDS = 60.0
+SECONDS = 240.0
 """No measure of speed: a limit for machines that do much else."""
 
 

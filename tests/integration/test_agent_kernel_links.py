@@ -333,7 +333,7 @@ def refused(pair: Pair, *options: str, before: tuple[str, ...] = ()) -> str:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2, done.stderr

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from heddle.v1 import placement_pb2, plan_pb2
 from heddle_emulator.client import Client, ClientError
 
-SECONDS = 20.0
+SECONDS = 240.0
 LONG = 10 * SECONDS
 
 

@@ -11,14 +11,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from tests.needs import missing
 from tests.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "controller" / "REPLICAS.md"
 PORTS = ("6400", "7400", "7401", "7500", "7501")
-SECONDS = 220.0
+SECONDS = 600.0
 """No measure of speed: a limit for machines that do much else."""
 
 
@@ -38,7 +36,6 @@ def told(folder: Path) -> str:
     )
 
 
-@pytest.mark.timeout(240)
 def test_the_quick_start_does_what_it_says(tmp_path: Path) -> None:
     """It ends with a plan of a new leader that all switches with entries have acknowledged."""
     if shutil.which("redis-server") is None:

@@ -40,7 +40,7 @@ async def write(replica: Replica, hosts: tuple[str, ...]) -> aio.AioRpcError:
         request = placement_pb2.SubmitJobRequest(
             parent=NAME, job_id="refused", spec=job_to_pb(job("refused", hosts)), request_id="w1"
         )
-        return await refusal(PlacementServiceStub(channel).SubmitJob(request, timeout=20))
+        return await refusal(PlacementServiceStub(channel).SubmitJob(request, timeout=SECONDS))
 
 
 async def test_redis_away(tmp_path: Path) -> None:

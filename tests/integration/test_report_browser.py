@@ -181,7 +181,7 @@ def test_a_picture_is_read_as_it_was_drawn(tmp_path: Path) -> None:
     subprocess.run(
         [browser(), "--headless=new", "--no-sandbox", f"--screenshot={picture}",
          "--window-size=64,48", f"--user-data-dir={tmp_path / 'p'}", path.as_uri()],
-        capture_output=True, timeout=60, check=True,
+        capture_output=True, timeout=300, check=True,
     )  # fmt: skip
     pixels = read_png(picture.read_bytes())
     assert pixels.shape[1] == 64

@@ -262,7 +262,7 @@ def test_the_command_ends_with_the_reason(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2

@@ -86,7 +86,7 @@ def test_links_that_are_none_are_refused(bad: str) -> None:
 def heddle_agent(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
     return subprocess.run(
-        [AGENT, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [AGENT, *arguments], capture_output=True, text=True, timeout=300, check=False
     )
 
 

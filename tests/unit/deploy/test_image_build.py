@@ -108,7 +108,6 @@ async def controller(built: Path, folder: Path) -> AsyncIterator[str]:
         await process.communicate()
 
 
-@pytest.mark.timeout(600)  # it may download
 async def test_the_build_stage_makes_a_controller_that_serves(built: Path, tmp_path: Path) -> None:
     """Carried out step by step without an engine, it gives a controller that says SERVING.
 
@@ -124,7 +123,6 @@ async def test_the_build_stage_makes_a_controller_that_serves(built: Path, tmp_p
         assert (check.returncode, said) == (0, b"")
 
 
-@pytest.mark.timeout(600)
 def test_the_environment_holds_the_lock_and_nothing_else(built: Path) -> None:
     """Every package of the list in a version of the lock, the house's two, and no pip."""
     script = (
@@ -141,7 +139,6 @@ def test_the_environment_holds_the_lock_and_nothing_else(built: Path) -> None:
     assert not any(each.startswith(("pip==", "setuptools==", "pytest==", "uv==")) for each in here)
 
 
-@pytest.mark.timeout(600)
 def test_the_operators_command_comes_with_it(built: Path) -> None:
     """`heddle` is in the same image, and all that it imports."""
     done = subprocess.run([built / "bin" / "heddle", "--help"], capture_output=True, check=False)

@@ -7,7 +7,9 @@ import signal
 
 import click
 
+from heddle_controller.model.fabric import Fabric
 from heddle_emulator.client import ClientError
+from heddle_emulator.demo.scene import FABRICS
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.demo.story import play
 from heddle_emulator.fleet import ControllerError
@@ -21,7 +23,14 @@ TERMINATED = 128 + signal.SIGTERM
 @click.option(
     "--seed", type=click.IntRange(0), default=1, show_default=True, help="Draws hosts and hashes."
 )
-def demo(*, keep: bool, seed: int) -> int:
+@click.option(
+    "--fabric",
+    type=click.Choice([*FABRICS]),
+    default=next(iter(FABRICS)),
+    show_default=True,
+    help="dual-tor: every NIC has a link to each of two leaves.",
+)
+def demo(*, keep: bool, seed: int, fabric: str) -> int:
     """Place jobs on 512 NICs, measure hashing and Heddle, break a link, measure again.
 
     Starts a controller and an agent for every switch, all on loopback, and ends
@@ -29,7 +38,7 @@ def demo(*, keep: bool, seed: int) -> int:
     """
     screen = Screen()
     try:
-        held = asyncio.run(_played(screen, keep=keep, seed=seed))
+        held = asyncio.run(_played(screen, FABRICS[fabric](), keep=keep, seed=seed))
     except (ClientError, ControllerError) as error:
         screen.check(False, str(error))
         held = False
@@ -45,11 +54,11 @@ def demo(*, keep: bool, seed: int) -> int:
     return 0
 
 
-async def _played(screen: Screen, *, keep: bool, seed: int) -> bool:
+async def _played(screen: Screen, fabric: Fabric, *, keep: bool, seed: int) -> bool:
     """Play, and end in order when asked to terminate."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
-    return await play(screen, keep=keep, seed=seed)
+    return await play(screen, fabric, keep=keep, seed=seed)

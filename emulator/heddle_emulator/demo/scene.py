@@ -4,18 +4,20 @@ Two zones, each of 16 racks of two 8-GPU hosts, joined at a seventh of their wid
 Jobs whose collectives take turns get whole racks, as schedulers that know the fabric
 place them; the others share the racks that are left. Racks and hosts come in the
 order in which they happened to be free, so that nearly every flow has to climb to
-the spines. One job straddles the zones.
+the spines. One job straddles the zones. On the dual-ToR fabric, which has one zone, the
+two halves of its racks stand for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
-from heddle_emulator.topology import three_tier
+from heddle_emulator.topology import dual_tor, three_tier
 
 GPUS = 8
 MIB = 1 << 20
@@ -87,11 +89,20 @@ PARTS = (
 """Jobs of whole racks come first: they are placed while there are whole racks."""
 
 
-def scene_fabric() -> Fabric:
+def _three_tier() -> Fabric:
     """512 NICs on 32 leaves, 32 spines, 16 cores; 400 Gbit/s; 1:1 in a zone, 7:1 between."""
     return three_tier(
         zones=2, leaves=16, spines=16, nics_per_leaf=16, cores=16, taper=7.0, name="demo-512"
     )
+
+
+def _dual_tor() -> Fabric:
+    """512 NICs of two 200 Gbit/s links on 32 pairs of leaves, 8 spines; 1:1."""
+    return dual_tor(pairs=32, spines=8, nics_per_pair=16, name="demo-dual-tor-512")
+
+
+FABRICS: Mapping[str, Callable[[], Fabric]] = {"three-tier": _three_tier, "dual-tor": _dual_tor}
+"""What the scene can be played on, by name; the first is the usual one."""
 
 
 def scene_jobs(fabric: Fabric, seed: int) -> list[Job]:
@@ -113,14 +124,18 @@ def scene_jobs(fabric: Fabric, seed: int) -> list[Job]:
 
 
 def _racks(fabric: Fabric) -> list[list[list[str]]]:
-    """Hosts by zone and leaf."""
+    """Hosts by zone, or half of the only one, and by the first leaf of their first NIC."""
     structure = fabric.structure
     zones: list[dict[int, list[str]]] = [{} for _ in structure.zone_names]
     first, arcs = structure.out
     for host, nics in structure.nics_of_host.items():
         leaf = int(structure.head[arcs[first[nics[0]]]])
         zones[int(structure.nodes.zone[nics[0]])].setdefault(leaf, []).append(host)
-    return [list(zone.values()) for zone in zones]
+    racks = [list(zone.values()) for zone in zones]
+    if len(racks) == 1:
+        half = len(racks[0]) // 2
+        racks = [racks[0][:half], racks[0][half:]]
+    return racks
 
 
 def _flat(racks: list[list[str]]) -> list[str]:

@@ -24,7 +24,7 @@ from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.client import Client
 from heddle_emulator.demo import tables
 from heddle_emulator.demo.checks import CLOSE, crossing, gap, moved, needless
-from heddle_emulator.demo.scene import scene_fabric, scene_jobs
+from heddle_emulator.demo.scene import scene_jobs
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.demo.stage import FABRIC, PATIENCE, Stage, first_of, now, seconds_since
 from heddle_emulator.fault import LinkDown, draw_link
@@ -39,9 +39,8 @@ SHOWN = 12
 """Moved flows listed by name."""
 
 
-async def play(screen: Screen, *, seed: int, keep: bool) -> bool:
-    """Run the demo; True if everything it claims held."""
-    fabric = scene_fabric()
+async def play(screen: Screen, fabric: Fabric, *, seed: int, keep: bool) -> bool:
+    """Run the demo on one of the scene's fabrics; True if everything it claims held."""
     jobs = [replace(job, qps=QPS) for job in scene_jobs(fabric, seed)]
     flows = flows_of_jobs(jobs, fabric)
     screen.title("Fabric and jobs")

@@ -12,6 +12,7 @@ from heddle_controller.model.plan import Paths
 from heddle_emulator.client.routes import qp_arcs
 from heddle_emulator.demo.scene import PARTS
 from heddle_emulator.demo.screen import Row
+from heddle_emulator.hosts import of_several
 from heddle_emulator.walk import Measurement
 
 JOB_HEAD = ("job", "runs", "hosts", "GPUs", "flows", "Gbit/s")
@@ -24,10 +25,11 @@ def fabric_words(fabric: Fabric) -> str:
     """A fabric in one line."""
     counts = np.bincount(fabric.structure.nodes.kind, minlength=len(NodeKind)).tolist()
     nics, leaves, spines, cores, _ = counts
+    links = "two links of 200 Gbit/s each" if of_several(fabric) else "400 Gbit/s"
+    above = f", {cores} cores; {len(fabric.structure.zone_names)} zones, 1:1 inside, 7:1 between"
     return (
-        f"{nics} NICs at 400 Gbit/s in {len(fabric.structure.host_names)} hosts, {leaves} leaves,"
-        f" {spines} spines, {cores} cores; {len(fabric.structure.zone_names)} zones,"
-        f" 1:1 inside, 7:1 between; {fabric.link_count:,} links"
+        f"{nics} NICs at {links} in {len(fabric.structure.host_names)} hosts, {leaves} leaves,"
+        f" {spines} spines{above if cores else '; 1:1'}; {fabric.link_count:,} links"
     )
 
 

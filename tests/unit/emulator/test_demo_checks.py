@@ -18,7 +18,7 @@ from heddle_controller.model.plan import Paths
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.client import routed
 from heddle_emulator.demo.checks import crossing, disagreements, gap, moved, needless, strays
-from heddle_emulator.demo.scene import scene_fabric, scene_jobs
+from heddle_emulator.demo.scene import FABRICS, scene_jobs
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
@@ -181,10 +181,11 @@ def test_colours_where_somebody_does() -> None:
     assert "━" in shown
 
 
+@pytest.mark.parametrize("name", FABRICS)
 @pytest.mark.parametrize("seed", range(4))
-def test_the_scene(seed: int) -> None:
+def test_the_scene(seed: int, name: str) -> None:
     """At least 512 NICs, four jobs, Llama-65B on 128 GPUs; no host twice; racks are shared."""
-    fabric = scene_fabric()
+    fabric = FABRICS[name]()
     jobs = scene_jobs(fabric, seed)
     assert len(fabric.rows_of_kind(NodeKind.NIC)) >= 512
     assert len(jobs) >= 4

@@ -1,7 +1,8 @@
 """A second path for every path, used the moment the first breaks.
 
-A backup shares no link between switches with its path, and no switch but the two
-leaves, wherever candidates or (in graphs without tiers) any way at all allows it.
+A backup shares as few links between switches with its path as any way does, and no
+switch but the two leaves wherever candidates or (in graphs without tiers) any way at
+all allows it.
 
 *In a fabric of tiers* backups take another slot, so another spine, and between zones
 another core. Which other slot is an edge colouring (``spread``) of the arcs that paths
@@ -21,6 +22,7 @@ with no promise but that no failure counts on room that its own flows have fille
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +32,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.aftermath import Aftermath
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.detour import shortest_way
+from heddle_controller.solve.carry import inner_paths
 from heddle_controller.solve.export import joined, with_nics
 from heddle_controller.solve.layers import Layer
 from heddle_controller.solve.network import Network
@@ -59,19 +61,19 @@ def backups_of(
         aftermath = _so_far(network, flows, paths, backup, bare)
         idle = np.zeros(network.arc_count + 1)
         only: dict[tuple[int, int, bytes], Ints] = {}
+        ways = inner_paths(network, paths)
         for row in np.flatnonzero(bare).tolist():
-            taken = paths.of(row)
+            taken = ways.of(row)
             links = _risk(network, taken)
             ends = int(source[row]), int(destination[row])
-            choice = candidates.between(*ends)
-            if len(choice) == 1:  # no choice, however full links are: the same for every such path
-                key = *ends, links.tobytes()
+            if len(candidates.between(*ends)) == 1:  # the same for every such path
+                key = *ends, taken.tobytes()
                 if key not in only:
-                    only[key] = least_shared(network, choice, taken, idle)
+                    only[key] = least_shared(candidates, ends, taken, idle)
                 pieces[row] = only[key]
             else:
                 used = aftermath.utilization(links, row)
-                pieces[row] = least_shared(network, choice, taken, used)
+                pieces[row] = least_shared(candidates, ends, taken, used)
             lengths[row] = len(pieces[row])
             aftermath.note(links, row, pieces[row])
     flat = joined(pieces)
@@ -219,52 +221,94 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
         )
 
 
-def least_shared(network: Network, choice: Ints, taken: Ints, used: Floats) -> Ints:
-    """The candidate with the fewest links between switches in common with a path.
+def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, used: Floats) -> Ints:
+    """The way that shares least with a path, as ``Shared`` counts it.
 
-    Among equals one by the same first link of a NIC, since switches turn aside only what
-    comes to them; then that of the fewest links and switches in common, then the least
-    full; ``used`` is by arc and padding. Where every candidate has something in common a
-    way round, if there is one; none if all are the path.
+    Among equal candidates the least full; ``used`` is by arc and padding. Where every candidate
+    has a link in common (in graphs without tiers: or a switch), the best way over any apex, or any
+    way at all, if it has less. None where there is no other way than the path.
     """
+    network, choice = candidates.network, candidates.between(*ends)
     if not len(choice):
         return np.empty(0, dtype=np.int64)
-    heads = network.head_or_none[choice]
-    ends = (int(network.tail[choice[0, 0]]), int(heads[0][heads[0] != NONE][-1]))
-    risk = _risk(network, taken)
-    same = (choice[:, :, None] == np.append(taken, network.pad)).any(axis=2).all(axis=1)
-    switches = network.head[taken[:-1]]
-    other_link = np.zeros(len(choice), dtype=np.bool_)
-    if network.several[ends[0]]:
-        other_link, switches = choice[:, 0] != taken[0], switches[1:]
-    switches = switches[(switches != ends[0]) & (switches != ends[1])]
-    between, switches_shared = _shared(choice >> 1, risk), _shared(heads, switches)
-    links_shared = _shared(choice >> 1, taken >> 1)
+    shared = Shared(network, ends, taken)
+    cost = shared.of_ways(choice)
     worst = used[choice].max(axis=1, initial=0.0)
-    keys = (worst, switches_shared, links_shared, other_link, between, same)
-    best = int(np.lexsort(keys)[0])
-    if switches_shared[best] and not network.tiered:
-        apart = ~np.isin(network.tail, switches) & ~np.isin(network.head, switches)
-        if len(detour := _detour(network, ends, risk, apart)):
-            return detour
-    if between[best] and len(detour := _detour(network, ends, risk, network.usable)):
-        return detour
-    chosen: Ints = choice[best][choice[best] != network.pad]
-    return chosen[:0] if same[best] else chosen
+    best = int(np.lexsort((worst, cost))[0])
+    chosen, least = choice[best], int(cost[best])
+    grain = OF_LINK if network.tiered else OF_SWITCH
+    if least >= grain and network.tiered:
+        wider = candidates.over_every_apex(*ends)
+        cost = shared.of_ways(wider) // grain
+        if (cost < least // grain).any():
+            chosen, least = wider[cost.argmin()], int(cost.min()) * grain
+    for cost in shared.by_arc():
+        if least >= grain:
+            other = candidates.graph.cheapest(*ends, cost, least)
+            cheaper = int(shared.of_ways(other[None, :])[0]) if len(other) else least
+            if cheaper // grain < least // grain:
+                chosen, least = other, cheaper
+    way: Ints = chosen[chosen != network.pad]
+    return way if least < OF_ALL else way[:0]
 
 
-def _detour(network: Network, ends: tuple[int, int], risk: Ints, allowed: Bools) -> Ints:
-    """The shortest way between two terminals over arcs allowed, not over links at risk.
+OF_SWITCH, OF_LINK, OF_FIRST, OF_BETWEEN, OF_ALL = (1 << bits for bits in (12, 24, 36, 37, 50))
+"""What it costs a way to share a switch or a link with a path, not to share the first link of a
+NIC of several, to share a link between switches, all links. A way has fewer hops, of 1 each, than
+one switch costs, and shares fewer switches than one link costs, and so on."""
 
-    Empty where there is none.
+
+class Shared:
+    """What ways from terminal to terminal have in common with one path, as a number.
+
+    No switch can repair the loss of a NIC's own link: those between switches come first. Nor can
+    one turn aside what does not come to it: a way that does not begin with its path's link of a
+    NIC of several is worse than one that does.
     """
-    usable = network.usable & allowed
-    usable[2 * risk] = False
-    usable[2 * risk + 1] = False
-    return shortest_way(network, *ends, usable)
+
+    def __init__(self, network: Network, ends: tuple[int, int], taken: Ints) -> None:
+        """``taken`` are the arcs of the path."""
+        self._network, self._start, self._taken = network, ends[0], taken
+        several = int(network.several[ends[0]])
+        switches = network.head[taken[several:-1]]
+        self._first = taken[:several]
+        self._switches = switches[(switches != ends[0]) & (switches != ends[1])]
+        self._between, self._links = _risk(network, taken), taken[several:] >> 1
+
+    def of_ways(self, ways: Ints) -> Ints:
+        """Of rows of arcs, padded."""
+        network = self._network
+        heads, links = network.head_or_none[ways], ways >> 1
+        cost = OF_SWITCH * _counted(heads, self._switches) + OF_LINK * _counted(links, self._links)
+        cost += OF_BETWEEN * _counted(links, self._between)
+        if len(self._first):
+            cost[ways[:, 0] != self._first[0]] += OF_FIRST
+        known = np.append(self._taken, network.pad)
+        cost[(ways[:, :, None] == known).any(axis=2).all(axis=1)] = OF_ALL
+        return cost
+
+    def by_arc(self) -> Iterator[Ints]:
+        """What each arc adds to a way, its hop included, shape (arcs,).
+
+        And that for ways by other first links than that of the path alone, if there are any.
+        """
+        network = self._network
+        cost = np.ones(network.arc_count, dtype=np.int64)
+        first, arcs = network.fabric.structure.out
+        for switch in self._switches.tolist():
+            cost[arcs[first[switch] : first[switch + 1]] ^ 1] += OF_SWITCH
+        for links, each in ((self._links, OF_LINK), (self._between, OF_BETWEEN)):
+            cost[2 * links] += each
+            cost[2 * links + 1] += each
+        own = arcs[first[self._start] : first[self._start + 1]] if len(self._first) else self._first
+        cost[np.setdiff1d(own, self._first)] += OF_FIRST
+        yield cost
+        if len(own) > 1:
+            cost[self._first] = OF_ALL
+            yield cost
 
 
-def _shared(rows: Ints, taken: Ints) -> Ints:
-    """How many elements of each row are among those taken."""
-    count: Ints = (rows[:, :, None] == taken).any(axis=2).sum(axis=1)
+def _counted(rows: Ints, some: Ints) -> Ints:
+    """How many elements of each row are among some."""
+    count: Ints = (rows[:, :, None] == some).any(axis=2).sum(axis=1).astype(np.int64)
     return count

@@ -14,12 +14,14 @@ A set of candidates is a matrix of arcs, one row a path, padded on the right wit
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints, NodeKind
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.solve.cheapest import CheapestWays
+from heddle_controller.solve.detour import Graph
 from heddle_controller.solve.network import Network
 
 MOST_PAIRS = 400
@@ -43,6 +45,11 @@ class Candidates:
         self._found: dict[tuple[int, int], Ints] = {}
         self._segments: dict[tuple[int, int], tuple[Ints, Ints]] = {}
         self._distances: dict[int, dict[int, int]] = {}
+
+    @cached_property
+    def graph(self) -> Graph:
+        """All usable arcs, for ways that are no candidates."""
+        return Graph(self.network)
 
     def between(self, source: int, destination: int) -> Ints:
         """Paths from one terminal to another, shape (paths, hops); no rows if none."""

@@ -32,7 +32,7 @@ from heddle_controller.solve.phases import may_follow
 from heddle_controller.solve.planes import Planes, coloured_paths
 from heddle_controller.solve.search import Search, Target
 from heddle_controller.solve.spare_ways import MANY as MANY_BACKUPS
-from heddle_controller.solve.spare_ways import SpareWays, backups_for, bare_flows
+from heddle_controller.solve.spare_ways import SpareWays, backups_for, poor_backups
 from heddle_controller.solve.splice import spliced
 from heddle_controller.solve.ties import short_of_ports
 from heddle_controller.solve.unrouted import reason_unrouted
@@ -62,7 +62,9 @@ class Standing:
         self._routed = np.bincount(paths.flow, minlength=len(plan.flows)) > 0
         self._cuts = Cuts(network, plan.flows, self._routed)
         self._cuts.prepare()
-        self._spare_ways = SpareWays(network, plan.backups)
+        self._spare_ways = SpareWays(network, plan)
+        self._seeking = True
+        """Whether there may be better backups for those that are poor."""
         self._terminal = network.terminal
         """As it was when last looked at."""
         self._home = network.nic_arc
@@ -79,16 +81,21 @@ class Standing:
             and not short_of_ports(plan.flows).any()
         )
         self._worst_fixed = self._worst_by_tier(self._fixed)
+        self._reached = self._worst_by_tier(loads)
+        """Worst utilisation of each tier of the plan that stands, shape (tiers,)."""
 
     def rehearse(self, options: Options) -> None:
         """Mends what is whole, so that the first loss finds every index built and in memory.
 
-        The plan stays the one it was.
+        The plan stays the one it was. One with flows that links could carry and it does not, as
+        one made for other flows or states has, is not whole: to mend it would change it.
         """
-        plan = self.plan
-        if self._sound:
+        plan, poor = self.plan, dict(self._spare_ways.poor)
+        waiting = attached(self.network, plan.flows) & ~self._routed
+        if self._sound and not waiting.any():
             _ = plan.fabric.structure.out
             self.mend(plan.fabric, plan.flows, options)
+            self._seeking, self._spare_ways.poor = self._spare_ways.poor != poor, poor
             self.plan = plan
 
     def can_mend(self, fabric: Fabric, flows: Flows) -> bool:
@@ -130,8 +137,7 @@ class Standing:
         used = self._settle(candidates, bound, options, (homeless, self._chunks.of(bare)))
         moved = {*self._flows_of(assignment.touched), *gone, *came}
         moved |= self._spare_ways.flows_over(self.plan.backups, lost)
-        if len(regained):
-            moved |= bare_flows(self.plan)
+        self._seeking |= len(regained) > 0
         unrouted = self._unrouted(gone)
         return self._put_together((fabric, flows, candidates), moved, used, bound, unrouted)
 
@@ -145,15 +151,24 @@ class Standing:
     ) -> Plan:
         """The plan that stands, with the ways of some flows as they are now."""
         fabric, flows, candidates = world
-        changed = np.array(sorted(moved), dtype=np.int64)
+        poor = self._spare_ways.poor
+        doubtful = poor.keys() - moved if self._seeking else set()
+        changed = np.array(sorted({*moved, *doubtful}), dtype=np.int64)
         fresh = self._fresh_paths(changed)
         planes = self.planes if len(fresh) >= MANY_BACKUPS else None
-        fresh_backups = backups_for((self.network, candidates, planes), flows, fresh, used)
+        spare = backups_for((self.network, candidates, planes), flows, fresh, used)
+        found = poor_backups(self.network, flows, fresh, spare)
+        if stay := {row for row in doubtful if found.get(row, 0) >= poor[row]}:
+            changed = changed[~np.isin(changed, [*stay])]
+            rows = np.flatnonzero(~np.isin(fresh.flow, [*stay]))
+            fresh, spare = fresh.take(rows), spare.take(rows)
+            found = {row: cost for row, cost in found.items() if row not in stay}
         pair = self.plan.paths, self.plan.backups
-        paths, backups = spliced(*pair, changed, (fresh, fresh_backups))
-        self._spare_ways.note(fresh_backups)
-        worst = np.maximum(fabric.structure.worst_by_tier(used[:-1]), self._worst_fixed)
-        certificate = certify_worst(fabric, worst, bound)
+        paths, backups = spliced(*pair, changed, (fresh, spare))
+        self._spare_ways.note(changed, spare, found)
+        self._seeking = False
+        self._reached = np.maximum(fabric.structure.worst_by_tier(used[:-1]), self._worst_fixed)
+        certificate = certify_worst(fabric, self._reached, bound)
         self.plan = Plan(fabric, flows, paths, backups, certificate, unrouted)
         return self.plan
 
@@ -264,8 +279,7 @@ class Standing:
         return self.network.fabric.structure.worst_by_tier(used)
 
     def _target(self, bound: Bound) -> Target:
-        before = np.array([tier.max_utilization for tier in self.plan.certificate.tiers])
-        tiers = np.maximum(bound.tiers, before)
+        tiers = np.maximum(bound.tiers, self._reached)
         overall = max(bound.overall, float(tiers.max(initial=0.0)))
         return Target(np.maximum(tiers, min(overall, 1.0)), overall)
 

@@ -52,7 +52,7 @@ from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import Tokens
 from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import ENV_PREFIX, Settings, load_settings, split_address
-from heddle_controller.solve import Options, Repairer, prove, solve
+from heddle_controller.solve import Options, Repairer, anew, prove
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.store.redis import RedisStore, open_redis
 from heddle_controller.store.redis.address import Files
@@ -96,7 +96,7 @@ def planning_engine(solve_seconds: float | None) -> Engine:
     options = Options(time_limit_seconds=solve_seconds)
     return Engine(
         flows_of_job=flows_of_job,
-        solve=partial(solve, options=options),
+        solve=partial(anew, options=options),
         repairer=partial(Repairer, options=options),
         prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
         verify=verify_plan,

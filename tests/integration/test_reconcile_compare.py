@@ -121,9 +121,9 @@ async def test_what_wins_by_less_than_the_threshold_stays(house: Comparing) -> N
     house.worth_moving = 0.999
     solved: list[int] = []
 
-    def counted(fabric: Fabric, flows: Flows) -> Plan:
+    def counted(fabric: Fabric, flows: Flows, before: Plan | None = None) -> Plan:
         solved.append(len(flows))
-        return ENGINE.solve(fabric, flows)
+        return ENGINE.solve(fabric, flows, before)
 
     real = house.world
     house.world = lambda *ports: replace(  # type: ignore[method-assign]
@@ -170,7 +170,7 @@ async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: C
         assert house.change_count() == changes
         assert done.program is before.program
         assert done.plan.paths is before.plan.paths
-        true = ENGINE.solve(done.plan.fabric, done.plan.flows).certificate
+        true = ENGINE.solve(done.plan.fabric, done.plan.flows, done.plan).certificate
         assert done.plan.certificate.max_utilization == before.plan.certificate.max_utilization
         assert done.plan.certificate.lower_bound <= true.max_utilization
         bound = done.plan.certificate.lower_bound

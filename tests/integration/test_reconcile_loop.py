@@ -162,10 +162,10 @@ async def test_failed_planning_keeps_the_old_plan(house: House) -> None:
     """Every job is told why; the old plan stays in the switches; the next success mends all."""
     broken = True
 
-    def solve(fabric: Fabric, flows: Flows) -> Plan:
+    def solve(fabric: Fabric, flows: Flows, before: Plan | None = None) -> Plan:
         if broken and len(flows) > 4:
             raise RuntimeError("out of colours")
-        return ENGINE.solve(fabric, flows)
+        return ENGINE.solve(fabric, flows, before)
 
     class Repair:
         def __init__(self, plan: Plan) -> None:
@@ -202,10 +202,10 @@ async def test_the_first_planning_fails(house: House) -> None:
     """Without any plan to keep, the job is told all the same, and planned when it can be."""
     broken = True
 
-    def solve(fabric: Fabric, flows: Flows) -> Plan:
+    def solve(fabric: Fabric, flows: Flows, before: Plan | None = None) -> Plan:
         if broken:
             raise RuntimeError("out of colours")
-        return ENGINE.solve(fabric, flows)
+        return ENGINE.solve(fabric, flows, before)
 
     house.engine = replace(ENGINE, solve=solve)
     async with house.running():

@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_controller.traffic.jobs_file import load_jobs
+
+WORTH_MOVING = 0.1
+"""How much fuller than in a plan made anew the worst link may be, for few flows to move."""
 
 Tell = Callable[[str], None]
 """Hears which step begins."""
@@ -147,6 +150,9 @@ def _planned(
         plan = solve(present, flows, planner)
     else:
         plan = planner.repair(present, flows)
-        timing["repair_seconds"] = time.perf_counter() - start
+        timing["repair_seconds"] = took = time.perf_counter() - start
+        limit = planner.options.time_limit_seconds
+        left = None if limit is None else max(0.0, limit - took)
+        plan = planner.restored(WORTH_MOVING, replace(planner.options, time_limit_seconds=left))
     timing["solve_seconds"] = time.perf_counter() - start
     return plan

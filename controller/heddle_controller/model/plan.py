@@ -120,6 +120,26 @@ class Certificate:
         """``max_utilization / lower_bound - 1``; 0 where there is no load."""
         return self.max_utilization / self.lower_bound - 1 if self.lower_bound > 0 else 0.0
 
+    def within(self, share: float) -> bool:
+        """Whether no plan can be better by so much, as ``Plan.beats`` counts it."""
+        pairs = [(self.max_utilization, self.lower_bound)]
+        pairs += [(tier.max_utilization, max(tier.lower_bound, IDLE)) for tier in self.tiers]
+        return all(_gain(reached, least) < share for reached, least in pairs)
+
+    def worst_tiers(self) -> list[float]:
+        """Worst utilisation of each tier, worst first, as far as flows are slower for it."""
+        return sorted((max(tier.max_utilization, IDLE) for tier in self.tiers), reverse=True)
+
+
+IDLE = 1.0
+"""Worst utilisation below which no flow is slower for it."""
+_EQUAL = 1e-9
+
+
+def _gain(worst: float, other: float) -> float:
+    """By how much one worst utilisation is above another, relative to that."""
+    return worst / other - 1 if worst > 0 < other else 0.0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
@@ -137,3 +157,22 @@ class Plan:
     unrouted: dict[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What the plan gave up and why, for people."""
+
+    def beats(self, other: Plan, share: float) -> bool:
+        """Whether this is better than another plan of the same flows by so much.
+
+        It routes more flows; or as many, and the worst link of the other is fuller by that share;
+        or it is no fuller, and so is the worst tier in which they differ by that share, as far
+        as flows are slower for it.
+        """
+        if len(self.unrouted) != len(other.unrouted):
+            return len(self.unrouted) < len(other.unrouted)
+        mine, theirs = self.certificate, other.certificate
+        if _gain(theirs.max_utilization, mine.max_utilization) >= share:
+            return True
+        if _gain(mine.max_utilization, theirs.max_utilization) > _EQUAL:
+            return False
+        for one, two in zip(mine.worst_tiers(), theirs.worst_tiers(), strict=False):
+            if max(_gain(one, two), _gain(two, one)) >= share:
+                return one < two
+        return False

@@ -248,10 +248,10 @@ def _stretches(values: Ints, starts: Ints, lengths: Ints) -> Ints:
 
 
 def changed_flows(old: Plan, new: Plan) -> Ints:
-    """Rows of ``new``'s flows that both plans route, and of which any QP moved.
+    """Rows of ``new``'s flows that the old plan routes and of which any QP moved or lost its path.
 
-    Flows are matched by id, nodes and links by id and key: the fabrics may be
-    different readings of one file.
+    A flow that had no path moves nothing when it gets one. Flows are matched by id, nodes and
+    links by id and key: the fabrics may be different readings of one file.
     """
     if old.fabric.structure is new.fabric.structure and new.flows.same_as(old.flows):
         rows = differing(old.paths, new.paths, len(new.flows))
@@ -266,7 +266,7 @@ def changed_flows(old: Plan, new: Plan) -> Ints:
 
 
 def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
-    """Of so many flows those with paths on both sides that differ.
+    """Of so many flows those that had paths and have others, or none.
 
     ``old`` are paths, their arcs and their flows as the new ones have them.
     """
@@ -275,10 +275,9 @@ def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
     now = _runs(new, new.flow, way[len(old[0]) :])
     differs = np.zeros(flows, dtype=np.bool_)
     differs[_unequal(was, now)] = True
-    routed = np.zeros((2, flows), dtype=np.bool_)
-    routed[0, was[0]] = True
-    routed[1, now[0]] = True
-    return np.flatnonzero(differs & routed.all(axis=0))
+    routed = np.zeros(flows, dtype=np.bool_)
+    routed[was[0]] = True
+    return np.flatnonzero(differs & routed)
 
 
 def differing(old: Paths, new: Paths, flows: int) -> Bools:

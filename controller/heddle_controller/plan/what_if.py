@@ -64,7 +64,7 @@ def compare(before: Plan, after: Plan) -> Comparison:
     return Comparison(
         before=before.certificate,
         after=after.certificate,
-        moved=changed_flows(before, after),
+        moved=np.setdiff1d(changed_flows(before, after), lost),
         lost=np.array(sorted(lost), dtype=np.int64),
         regained=np.array(sorted(regained), dtype=np.int64),
         tiers=tuple(_tiers(before.certificate, after.certificate)),

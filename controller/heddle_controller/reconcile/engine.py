@@ -55,8 +55,8 @@ class Engine:
 
     flows_of_job: Callable[[Job, Fabric], Flows]
     """``traffic.jobs.flows_of_job``."""
-    solve: Callable[[Fabric, Flows], Plan]
-    """``solve.planner.solve``."""
+    solve: Callable[[Fabric, Flows, Plan | None], Plan]
+    """``solve.repair.anew``."""
     repairer: Callable[[Plan], Repair]
     """``solve.repair.Repairer``."""
     prove: Callable[[Plan], Certificate]

@@ -160,7 +160,7 @@ def _best(
     fabric, flows = wanted.fabric, wanted.flows
 
     def anew() -> Plan:
-        return _verified(engine.solve(fabric, flows), engine)
+        return _verified(engine.solve(fabric, flows, previous), engine)
 
     if previous is None or repair is None:
         return anew()
@@ -178,7 +178,7 @@ def _best(
         fresh = anew()
     except Exception:  # noqa: BLE001 - the repaired plan is sound
         return repaired
-    return fresh if _wins(fresh, repaired, WORTH_MOVING) else repaired
+    return fresh if fresh.beats(repaired, WORTH_MOVING) else repaired
 
 
 def _relieved(previous: Plan, repaired: Plan, repair: Repair) -> Plan | None:
@@ -197,10 +197,10 @@ def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | No
     Raises:
         Exception: whatever solving anew failed with.
     """
-    if plan.certificate.gap < worth_moving and not plan.unrouted:
+    if plan.certificate.within(worth_moving) and not plan.unrouted:
         return None
-    fresh = _verified(engine.solve(plan.fabric, plan.flows), engine)
-    if not _wins(fresh, plan, worth_moving):
+    fresh = _verified(engine.solve(plan.fabric, plan.flows, plan), engine)
+    if not fresh.beats(plan, worth_moving):
         return None
     return Planned(fresh, engine.entries_of(fresh), len(engine.changed_flows(plan, fresh)))
 
@@ -216,15 +216,6 @@ def afterthought(plan: Plan, engine: Engine, worth_moving: float) -> Planned | C
         return planned
     certificate = engine.prove(plan)
     return certificate if certificate != plan.certificate else None
-
-
-def _wins(fresh: Plan, plan: Plan, worth_moving: float) -> bool:
-    """Whether a plan routes more flows than another, or as many with a lower worst link."""
-    if len(fresh.unrouted) != len(plan.unrouted):
-        return len(fresh.unrouted) < len(plan.unrouted)
-    worst = plan.certificate.max_utilization
-    gain = 1 - fresh.certificate.max_utilization / worst if worst > 0 else 0.0
-    return gain >= worth_moving
 
 
 def _verified(plan: Plan, engine: Engine, known: Plan | None = None) -> Plan:

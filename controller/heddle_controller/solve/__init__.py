@@ -7,6 +7,6 @@ knows OR-Tools.
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve
 from heddle_controller.solve.proof import prove
-from heddle_controller.solve.repair import Repairer
+from heddle_controller.solve.repair import Repairer, anew
 
-__all__ = ["Options", "Repairer", "prove", "solve"]
+__all__ = ["Options", "Repairer", "anew", "prove", "solve"]

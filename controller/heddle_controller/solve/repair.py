@@ -12,10 +12,13 @@ work is in proportion to what was lost or came.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Plan, join_paths
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import Problem
@@ -26,6 +29,7 @@ from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.export import paths_of
 from heddle_controller.solve.fairness import even_out
 from heddle_controller.solve.greedy import place_greedily
+from heddle_controller.solve.needs import limited
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planes import Planes, coloured_paths
@@ -57,11 +61,29 @@ class Repairer:
         if mended is None:
             self._standing, self._known = None, (standing.network, standing.planes)
             tied = short_of_ports(flows).any()  # what is tied moves together, or not at all
-            mended = solve(fabric, flows, self.options) if tied else self._replanned(fabric, flows)
+            mended = (
+                self._replanned(fabric, flows)
+                if not tied
+                else anew(fabric, flows, self.plan, self.options)
+            )
         else:
             self._standing = standing
         self.plan = mended
         return mended
+
+    def restored(self, worth: float, options: Options) -> Plan:
+        """The newest plan, or one made anew if that is better by so much, as ``Plan.beats`` says.
+
+        Few flows are moved where that is enough. What it comes to is held from then on.
+        """
+        crowded = bool(self.plan.unrouted) and bool(limited(self.plan.fabric).any())
+        if not crowded and not self.plan.certificate.within(worth):
+            self.relieved()
+        if crowded or not self.plan.certificate.within(worth):
+            fresh = anew(self.plan.fabric, self.plan.flows, self.plan, options)
+            if fresh.beats(self.plan, worth):
+                self._standing, self.plan = None, fresh
+        return self.plan
 
     def relieved(self) -> Plan | None:
         """The newest plan brought to its bound by moving few, which is held from then on.
@@ -114,7 +136,7 @@ class Repairer:
         assignment.load_chunks(kept)
         for row, gbps in enumerate(staying.gbps(flows).tolist()):
             assignment.add(int(staying.flow[row]), gbps, staying.of(row))
-        target = no_worse(self.plan, fabric, problem.bound)
+        target = _no_worse(self.plan, fabric, problem.bound)
         search = Search(assignment, problem.candidates, target, problem.deadline)
         problem.exclude(place_greedily(search, flow, first_qp, last_qp))
         search.run_sparing(movable)
@@ -123,17 +145,49 @@ class Repairer:
         return finished_plan(problem, paths.take(np.argsort(paths.flow, kind="stable")))
 
 
+def anew(
+    fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
+) -> Plan:
+    """A plan from nothing, but that flows which only drained links could carry stay on them.
+
+    That is, where they are in the plan before.
+    """
+    plan = solve(fabric, flows, options)
+    if before is None or not plan.unrouted:
+        return plan
+    options = options or Options()
+    network = Network(fabric)
+    candidates = Candidates(network, options.candidate_limit)
+    every = carried(before, network, flows)
+    bare = np.intersect1d(every.flow, np.array([*plan.unrouted], dtype=np.int64))
+    stranded = stranded_flows(candidates, flows, bare)
+    staying = stay_put(every, network, flows, stranded)
+    if not len(staying):
+        return plan
+    routed = np.bincount(plan.paths.flow, minlength=len(flows)) > 0
+    tiers = np.array([tier.lower_bound for tier in plan.certificate.tiers])
+    bound = Bound(tiers, plan.certificate.lower_bound, plan.certificate.proof)
+    planes = Planes(network) if network.tiered else None
+    deadline = options.deadline()
+    problem = Problem(network, candidates, planes, flows, routed, bound, deadline)
+    problem.notes = plan.notes
+    paths = join_paths([plan.paths, staying])
+    whole = finished_plan(problem, paths.take(np.argsort(paths.flow, kind="stable")))
+    unrouted = {row: plan.unrouted.get(row, why) for row, why in whole.unrouted.items()}
+    return replace(whole, unrouted=unrouted)
+
+
 def _alike(one: Fabric, other: Fabric) -> bool:
     """Whether two fabrics are the same, and every link and switch stands the same."""
     states = ((one.link_state, other.link_state), (one.node_state, other.node_state))
     return one.structure is other.structure and all(np.array_equal(a, b) for a, b in states)
 
 
-def no_worse(plan: Plan, fabric: Fabric, bound: Bound) -> Target:
+def _no_worse(plan: Plan, fabric: Fabric, bound: Bound) -> Target:
     """Aims at the bound, or at what each tier had before: what is no worse may stay."""
-    tiers = bound.tiers
-    if fabric.structure.tiers == plan.fabric.structure.tiers:
-        before = np.array([tier.max_utilization for tier in plan.certificate.tiers])
-        tiers = np.maximum(tiers, before) if len(before) == len(tiers) else tiers
+    tiers, structure = bound.tiers, plan.fabric.structure
+    if fabric.structure.tiers == structure.tiers:
+        loads = arc_loads(len(structure.tail), plan.flows, plan.paths)
+        tiers = np.maximum(tiers, structure.worst_by_tier(utilization(plan.fabric, loads)))
     overall = max(bound.overall, float(tiers.max(initial=0.0)))
     return Target(np.maximum(tiers, min(overall, 1.0)), overall)

@@ -55,7 +55,7 @@ class Plan(_message.Message):
     unrouted_count: _builtins.int
     """Flows without."""
     changed_count: _builtins.int
-    """Flows whose path differs from that in the plan before."""
+    """Flows that had a path in the plan before and have another one, or none."""
     solve_seconds: _builtins.float
     """Time the solver took, in seconds."""
     programmed_switch_count: _builtins.int

@@ -100,6 +100,26 @@ def test_golden_plan_comes_back(tmp_path: Path) -> None:
     assert gzip.decompress((tmp_path / "p.json.gz").read_bytes()).startswith(b'{"certificate":')
 
 
+def test_a_plan_is_read_on_the_fabric_it_was_made_for() -> None:
+    """Links and nodes stand as the plan says; as the fabric does where it says nothing."""
+    whole, as_is = fabric(), fabric()
+    whole = replace(
+        whole,
+        link_state=np.zeros_like(whole.link_state),
+        node_state=np.zeros_like(whole.node_state),
+    )
+    then = parse_plan(document(), whole, flows(), "p").fabric
+    assert then.structure is whole.structure
+    assert np.array_equal(then.link_state, as_is.link_state)
+    assert np.array_equal(then.node_state, as_is.node_state)
+    told = document()
+    del told["states"]
+    assert parse_plan(told, whole, flows(), "p").fabric is whole
+    told["states"] = [{"node": "gone", "state": "down"}]
+    told["states"] += [{"source": "leaf1", "target": "gone", "key": 0, "state": "down"}]
+    assert not parse_plan(told, as_is, flows(), "p").fabric.link_state.any()
+
+
 def test_plan_of_nothing(tmp_path: Path) -> None:
     """A plan without flows is written and read like any other."""
     none = flows().take(np.empty(0, dtype=np.int64))
@@ -185,6 +205,11 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda d: d["routes"][0]["backups"][0].update(nodes=["h1n0", "h2n0"], keys=[0]),
         "route 'f1': link h1n0-h2n0 with key 0 is not in the fabric",
     ),
+    "states": (lambda d: d.update(states={}), "states: give a list of nodes and links"),
+    "state": (
+        lambda d: d["states"].append({"node": "leaf1"}),
+        "states[2]: needs a state: up, down",
+    ),
     "unrouted": (lambda d: d.update(unrouted=[{"flow": "f2"}]), "unrouted: give a list of objects"),
     "certificate": (lambda d: d.update(certificate=3), "certificate: is no object"),
     "figure": (
@@ -246,4 +271,4 @@ def test_document_is_one_object(tmp_path: Path) -> None:
     """The two halves that are written one after the other are one JSON object."""
     save_plan(golden_plan(), tmp_path / "p.json")
     fields = [*orjson.loads((tmp_path / "p.json").read_bytes())]
-    assert fields == ["certificate", "timing", "changed", "routes", "unrouted"]
+    assert fields == ["certificate", "timing", "changed", "states", "routes", "unrouted"]

@@ -162,12 +162,12 @@ class Scripted:
         """The engine."""
         return replace(ENGINE, solve=self.solve)
 
-    def solve(self, fabric: Fabric, flows: Flows) -> Plan:
+    def solve(self, fabric: Fabric, flows: Flows, before: Plan | None = None) -> Plan:
         """A plan made anew."""
         self.asked.append("solve")
         if self.fresh is None:
             raise RuntimeError("cannot solve")
-        plan = ENGINE.solve(fabric, flows)
+        plan = ENGINE.solve(fabric, flows, before)
         lost = dict.fromkeys(range(self.fresh_unrouted), "lost")
         certificate = Certificate(self.fresh, 1.0, "cut")
         return replace(plan, certificate=certificate, unrouted=lost, notes=("fresh",))
@@ -177,7 +177,7 @@ class Scripted:
         self.asked.append("repair")
         if self.repaired is None:
             raise RuntimeError("cannot repair")
-        plan = ENGINE.solve(fabric, flows)
+        plan = ENGINE.solve(fabric, flows, None)
         certificate = Certificate(self.repaired, 1.0, "cut")
         return replace(plan, certificate=certificate, notes=("repaired",))
 
@@ -186,7 +186,7 @@ class Scripted:
         self.asked.append("relieve")
         if self.better is None:
             return None
-        plan = ENGINE.solve(FABRIC, wanted(FABRIC, J1).flows)
+        plan = ENGINE.solve(FABRIC, wanted(FABRIC, J1).flows, None)
         return replace(plan, certificate=Certificate(self.better, 1.0, "cut"), notes=("relieved",))
 
     def is_ready_for(self, plan: Plan) -> bool:  # noqa: ARG002 - a port
@@ -241,7 +241,7 @@ def test_after_a_return_a_plan_relieved_to_its_bound_is_enough(
 ) -> None:
     """Nothing is solved anew where a few flows that move back do; else it is, as before."""
     lossy = down(FABRIC, "l0.0", "s0.0")
-    before = ENGINE.solve(lossy, plan.flows)
+    before = ENGINE.solve(lossy, plan.flows, None)
     script = Scripted(repaired=2.0, fresh=1.0, better=better)
     assert choose(before, wanted(FABRIC, J1), script) == (taken, asked)
 

@@ -26,9 +26,8 @@ from heddle_controller.reconcile.records import Committed, JobRecord, JobState
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import World
-from heddle_controller.solve.planner import solve
 from heddle_controller.solve.proof import prove
-from heddle_controller.solve.repair import Repairer
+from heddle_controller.solve.repair import Repairer, anew
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.unit.reconcile.gateway import MemoryGateway, all_switches
@@ -37,7 +36,7 @@ from tests.waiting import PATIENCE
 
 ENGINE = Engine(
     flows_of_job=flows_of_job,
-    solve=solve,
+    solve=anew,
     repairer=Repairer,
     prove=prove,
     verify=verify_plan,

@@ -14,6 +14,7 @@ from heddle_controller.model.files.plan_parse import parse_plan
 from heddle_controller.model.files.plan_records import (
     certificate_record,
     route_records,
+    state_records,
     unrouted_records,
 )
 from heddle_controller.model.flows import Flows
@@ -41,6 +42,7 @@ def save_plan(
         "certificate": certificate_record(plan.certificate),
         "timing": dict(timing or {}) | {"write_seconds": time.perf_counter() - start},
         "changed": changed,
+        "states": state_records(plan.fabric),
     }
     # The two objects become one: "{a}" and "{b}" to "{a,b}".
     write_content(path, orjson.dumps(head)[:-1], b",", memoryview(bulk)[1:], b"\n")

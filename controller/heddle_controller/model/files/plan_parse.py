@@ -3,7 +3,8 @@
 A plan outlives the flows it was made for. Routes of flows that are gone are
 dropped; a flow that is new, or that has other ends or QPs than its route, has no
 path yet and says so. The fabric is another matter: a route over a link that does
-not exist means that plan and fabric do not belong together, and is refused.
+not exist means that plan and fabric do not belong together, and is refused. Links and
+nodes stand as they did for the plan, as far as it says.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ from typing import Any
 import numpy as np
 
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, Structure
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State, Structure
 from heddle_controller.model.files.plan_records import Record
 from heddle_controller.model.files.records import LARGEST, short
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate
 
 NEW = "the previous plan has no route for it"
+_STATES = {state.name.lower(): state for state in State}
 CHANGED = "its ends or its QPs are not those of its route in the previous plan"
 
 
 def parse_plan(document: object, fabric: Fabric, flows: Flows, origin: str) -> Plan:
     """The plan in a document, for ``flows`` on ``fabric``.
+
+    Its links and nodes are in the states that the document tells; where it tells none, as
+    plans of earlier releases do, in those of ``fabric``.
 
     Raises:
         InputError: with ``origin`` as its source: not a plan, a flow routed twice, or
@@ -51,7 +56,7 @@ def parse_plan(document: object, fabric: Fabric, flows: Flows, origin: str) -> P
         for row in np.flatnonzero(~fits).tolist()
     }
     return Plan(
-        fabric=fabric,
+        fabric=_as_it_was(fabric, document.get("states"), origin),
         flows=flows,
         paths=paths.take(kept),
         backups=backups.take(kept),
@@ -204,6 +209,29 @@ def _fits(structure: Structure, flows: Flows, paths: Paths) -> Bools:
     last[:-1] = ~same
     fits[paths.flow[last & (paths.last_qp != flows.qps[paths.flow] - 1)]] = False
     return fits
+
+
+def _as_it_was(fabric: Fabric, records: object, origin: str) -> Fabric:
+    """The fabric in the states that a plan was made for; what is gone by now has none."""
+    if records is None:
+        return fabric
+    if not isinstance(records, list):
+        raise refuse(origin, "states", "give a list of nodes and links that are not up")
+    structure = fabric.structure
+    whole = Fabric(structure, np.zeros_like(fabric.link_state), np.zeros_like(fabric.node_state))
+    nodes: dict[int, State] = {}
+    links: dict[int, State] = {}
+    for at, record in enumerate(records):
+        told = record if isinstance(record, dict) else {}
+        state = _STATES.get(str(told.get("state")))
+        if state is None:
+            raise refuse(origin, f"states[{at}]", "needs a state: up, down or drained")
+        if (node := told.get("node")) is not None:
+            nodes |= {structure.index[str(node)]: state} if str(node) in structure.index else {}
+            continue
+        ends = [str(told.get(name)) for name in ("source", "target", "key")]
+        links |= dict.fromkeys(whole.find_links(*ends), state)
+    return whole.with_links(links).with_nodes(nodes)
 
 
 def _reasons(records: object, origin: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.fabric import Fabric, Ints, State
 from heddle_controller.model.plan import Certificate, Paths, Plan
 
 Record = dict[str, Any]
@@ -27,6 +27,29 @@ def certificate_record(certificate: Certificate) -> Record:
         "tiers": {tier.tier: tier.max_utilization for tier in certificate.tiers},
         "tier_bounds": {tier.tier: tier.lower_bound for tier in certificate.tiers},
     }
+
+
+def state_records(fabric: Fabric) -> list[Record]:
+    """Nodes and links that are not up, as fabric.json names them."""
+    structure = fabric.structure
+    ids, links = structure.nodes.ids, structure.links
+    nodes: list[Record] = [
+        {"node": ids[row], "state": _name(fabric.node_state[row])}
+        for row in np.flatnonzero(fabric.node_state != State.UP).tolist()
+    ]
+    return nodes + [
+        {
+            "source": ids[links.a[row]],
+            "target": ids[links.b[row]],
+            "key": links.key[row],
+            "state": _name(fabric.link_state[row]),
+        }
+        for row in np.flatnonzero(fabric.link_state != State.UP).tolist()
+    ]
+
+
+def _name(state: int) -> str:
+    return State(state).name.lower()
 
 
 def unrouted_records(plan: Plan) -> list[Record]:

@@ -126,7 +126,8 @@ class Candidates:
         return np.concatenate(found)
 
     def _loop_free(self, paths: Ints) -> Bools:
-        nodes = np.sort(self.network.tail[paths], axis=1)
+        ends = self.network.head[paths[:, -1:]]
+        nodes = np.sort(np.concatenate([self.network.tail[paths], ends], axis=1), axis=1)
         result: Bools = (np.diff(nodes, axis=1) != 0).all(axis=1)
         return result
 

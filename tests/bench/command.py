@@ -34,6 +34,7 @@ from tests.bench.hash_shapes import measure as hash_shapes
 from tests.bench.hashing import measure as hashing
 from tests.bench.health import measure as health
 from tests.bench.healthy import measure as healthy
+from tests.bench.hostile import measure as hostile
 from tests.bench.loading import measure as loading
 from tests.bench.many_jobs import measure as many_jobs
 from tests.bench.opensm import OpensmError
@@ -64,6 +65,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "push": push,
     "event": event,
     "submits": submits,
+    "hostile": hostile,
     "reads": reads,
     "fluid": fluid,
     "published": published,

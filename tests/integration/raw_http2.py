@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
+import asyncio
 import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -45,26 +44,26 @@ def call(path: bytes = PATH) -> bytes:
     return b"\x83\x86" + fields + field(b"content-type", b"application/grpc")
 
 
-@contextmanager
-def connection(port: int, ca: Path) -> Iterator[ssl.SSLSocket]:
-    """One over TLS whose answers are read and dropped; the preface is said."""
+@asynccontextmanager
+async def connection(port: int, ca: Path) -> AsyncIterator[asyncio.StreamWriter]:
+    """One over TLS whose answers are read and dropped; the preface is said.
+
+    Raises:
+        OSError: it was closed on us, be it before it was there.
+    """
     context = ssl.create_default_context(cafile=str(ca))
     context.set_alpn_protocols(["h2"])
-    with (
-        socket.create_connection(("localhost", port)) as plain,
-        context.wrap_socket(plain, server_hostname="localhost") as secure,
-    ):
-        reading = threading.Thread(target=_drop, args=(secure,), daemon=True)
-        reading.start()
-        with suppress(OSError):  # it may be closed on us at any time
-            secure.sendall(PREFACE + frame(SETTINGS, 0, 0))
-            yield secure
-        with suppress(OSError):
-            secure.shutdown(socket.SHUT_RDWR)
-        reading.join()
+    reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+    dropping = asyncio.create_task(_drop(reader))
+    try:
+        writer.write(PREFACE + frame(SETTINGS, 0, 0))
+        yield writer
+    finally:
+        writer.transport.abort()
+        await dropping
 
 
-def _drop(secure: ssl.SSLSocket) -> None:
-    with suppress(OSError, ValueError):
-        while secure.recv(1 << 16):
+async def _drop(reader: asyncio.StreamReader) -> None:
+    with suppress(OSError):
+        while await reader.read(1 << 16):
             pass

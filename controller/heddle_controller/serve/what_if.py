@@ -38,6 +38,8 @@ from heddle_controller.serve.codec import plan as plan_codec
 
 MAX_TOLD = 1000
 """Flows named in an answer."""
+MAX_JOBS = 1000
+"""Jobs supposed at once."""
 SUPPOSED = "what-if"
 """Name of the demand set that holds supposed flows."""
 
@@ -55,6 +57,9 @@ def suppose(intent: Intent, request: pb.WhatIfRequest, flows_of_job: JobFlows) -
         InputError: a link, switch, job or flow that is unknown or malformed.
         FailedPrecondition: a supposed job has hosts that another one uses.
     """
+    if len(request.jobs) > MAX_JOBS:
+        reason = f"there are {len(request.jobs)}: suppose {MAX_JOBS} at most"
+        raise refuse("request", "jobs", reason)
     fabric = _fabric(intent.fabric, request)
     jobs = {record.job.name: record for record in intent.jobs}
     for i, name in enumerate(request.deleted_jobs):

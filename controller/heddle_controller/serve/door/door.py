@@ -27,14 +27,18 @@ log = structlog.stdlib.get_logger(__name__)
 
 CONNECTIONS, CONNECTIONS_OF_ONE = 1024, 64
 """At once, and of one address."""
+ARRIVALS, ARRIVALS_A_SECOND = 64.0, 20.0
+"""Connections that one address may begin at once, and as time goes by; more wait."""
 HANDSHAKE_SECONDS = 10.0
-UNANSWERED = 200
+UNANSWERED = 32
 """Calls of one address that nothing was answered to yet; its next ones are read later, those of
 each connection in turn. A stranger's are answered as soon as they are looked at."""
-RESET_SECONDS = 0.25
-"""For which a call that was taken back still counts: it has cost as much as any other."""
+SLOW_SECONDS = 2.0
+"""After which a call counts no more: its answer comes when it has done what it is for."""
 CHUNK = 64 << 10
 BACKLOG = 128
+ACCEPT_AGAIN = 0.1
+"""Seconds after which to accept again where it failed."""
 _SITE = 64
 """Bits of an IPv6 address that whoever has one has all the rest of."""
 
@@ -53,13 +57,13 @@ class Door:
         self._number = itertools.count()
         self._origins: dict[str, str] = {}
         self._there: Counter[str] = Counter()
+        self._arrivals: dict[str, tuple[float, float]] = {}
         self._room: dict[str, asyncio.Semaphore] = {}
         self._context = server_context(tls)
         self._stamp = tls.stamp()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="door", daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
 
     @property
     def port(self) -> int:
@@ -84,26 +88,45 @@ class Door:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        start = asyncio.start_server(self._begin, sock=self._listening, limit=CHUNK)
-        self._server = self._loop.run_until_complete(start)
+        self._listening.setblocking(False)
+        accepting = self._loop.create_task(self._accept())
         self._loop.run_forever()
-        self._server.close()
-        for task in self._tasks:
+        ending = [accepting, *self._tasks]
+        for task in ending:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.gather(*ending, return_exceptions=True))
         self._loop.close()
 
-    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host = str(writer.get_extra_info("peername", ("",))[0])
+    async def _accept(self) -> None:
+        while True:
+            try:
+                accepted, address = await self._loop.sock_accept(self._listening)
+            except OSError as error:  # files have run out, or whoever came has gone
+                log.warning("connection not accepted", why=str(error))
+                await asyncio.sleep(ACCEPT_AGAIN)
+            else:
+                self._begin(accepted, str(address[0]))
+
+    def _begin(self, accepted: socket.socket, host: str) -> None:
         site = _site(host)
         if self._there[site] >= CONNECTIONS_OF_ONE or self._there.total() >= CONNECTIONS:
-            writer.transport.abort()
+            accepted.close()
             return
         self._there[site] += 1
         room = self._room.setdefault(site, asyncio.Semaphore(UNANSWERED))
-        task = self._loop.create_task(self._serve(host, room, reader, writer))
+        task = self._loop.create_task(self._serve(accepted, host, self._arrive(site), room))
         self._tasks.add(task)
         task.add_done_callback(lambda _: self._gone(site, task))
+
+    def _arrive(self, site: str) -> float:
+        """Seconds that the newest connection of an address has to wait."""
+        now = self._loop.time()
+        begun, at = self._arrivals.pop(site, (0.0, now))
+        begun = max(0.0, begun - ARRIVALS_A_SECOND * (now - at)) + 1.0
+        self._arrivals[site] = begun, now
+        if len(self._arrivals) > CONNECTIONS:  # forget who was not here for longest
+            del self._arrivals[next(iter(self._arrivals))]
+        return max(0.0, begun - ARRIVALS) / ARRIVALS_A_SECOND
 
     def _gone(self, site: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -112,17 +135,15 @@ class Door:
             del self._there[site], self._room[site]
 
     async def _serve(
-        self,
-        host: str,
-        room: asyncio.Semaphore,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, accepted: socket.socket, host: str, wait: float, room: asyncio.Semaphore
     ) -> None:
         calls = Unanswered(room)
+        writer: asyncio.StreamWriter | None = None
         inner: asyncio.StreamWriter | None = None
         name = f"{self._inner}.{self.port}.{next(self._number)}"
         try:
-            await writer.start_tls(self._newest(), ssl_handshake_timeout=HANDSHAKE_SECONDS)
+            await asyncio.sleep(wait)
+            reader, writer = await self._secure(accepted)
             self._origins[name] = host
             answers, inner = await self._dial(name)
             async with asyncio.TaskGroup() as both:
@@ -138,8 +159,27 @@ class Door:
                 if end is not None:
                     with suppress(OSError, RuntimeError):
                         end.transport.abort()
+            if writer is None:
+                accepted.close()
             self._origins.pop(name, None)
             calls.close()
+
+    async def _secure(
+        self, accepted: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """What is said and answered, once the handshake is through.
+
+        Not ``StreamWriter.start_tls``: it loses what was read before.
+        """
+        reader = asyncio.StreamReader(CHUNK, self._loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+        transport, _ = await self._loop.connect_accepted_socket(
+            lambda: protocol,
+            accepted,
+            ssl=self._newest(),
+            ssl_handshake_timeout=HANDSHAKE_SECONDS,
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
     async def _dial(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """To gRPC, from a socket of that name."""
@@ -166,29 +206,27 @@ class Unanswered:
     def __init__(self, room: asyncio.Semaphore) -> None:
         """``room`` is that of all connections of the same address."""
         self._room = room
-        self._calls: set[int] = set()
+        self._calls: dict[int, asyncio.TimerHandle] = {}
 
     async def begin(self, call: int) -> None:
         """Wait until there may be one more."""
         await self._room.acquire()
-        self._calls.add(call)
+        loop = asyncio.get_running_loop()
+        self._calls[call] = loop.call_later(SLOW_SECONDS, self.end, call)
 
-    def end(self, call: int) -> None:
-        """Something was answered."""
-        if call in self._calls:
-            self._calls.discard(call)
-            self._room.release()
-
-    def reset(self, call: int) -> None:
-        """It was taken back."""
-        if call in self._calls:
-            self._calls.discard(call)
-            asyncio.get_running_loop().call_later(RESET_SECONDS, self._room.release)
+    def end(self, call: int) -> bool:
+        """Something was answered, or it was taken back; whether nothing was before."""
+        timer = self._calls.pop(call, None)
+        if timer is None:
+            return False
+        timer.cancel()
+        self._room.release()
+        return True
 
     def close(self) -> None:
-        """The connection is gone, and what was asked is taken back with it."""
+        """The connection is gone."""
         for call in list(self._calls):
-            self.reset(call)
+            self.end(call)
 
 
 async def _check(
@@ -201,11 +239,11 @@ async def _check(
             if part.began:
                 await calls.begin(part.began)
             inner.write(part.data)
-            if part.reset:
-                calls.reset(part.reset)
-        await inner.drain()
-        if (rest := frames.rest()) > 0:
-            await asyncio.sleep(rest)
+            if part.reset and calls.end(part.reset):
+                frames.took_back()
+            await inner.drain()
+            if (rest := frames.rest()) > 0:
+                await asyncio.sleep(rest)
 
 
 async def _copy(

@@ -16,6 +16,9 @@ MOST_BLOCK = 16 << 10
 FRAMES, FRAMES_A_SECOND = 4000.0, 2000.0
 """Frames that carry no data, of one connection: at once, and as time goes by; more are read later.
 They take time however short they are: pings, settings, windows."""
+TAKEN_BACK = 1000.0
+"""Frames that a call counts for which is taken back before it was answered: it has cost as much as
+one that was not, and who does so does not wait for answers."""
 _DATA, _HEADERS, _RESET, _CONTINUATION = 0, 1, 3, 9
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 
@@ -63,6 +66,10 @@ class Frames:
         while self._step(out, parts):
             pass
         return [*parts, Part(out)] if out else parts
+
+    def took_back(self) -> None:
+        """A call was taken back unanswered."""
+        self._used += TAKEN_BACK
 
     def rest(self) -> float:
         """Seconds until more is to be read."""

@@ -38,6 +38,7 @@ LARGE: Mapping[str, int | None] = {
     "/heddle.v1.FabricService/PutFabric": None,
     "/heddle.v1.DemandService/PutDemands": None,
     "/heddle.v1.DemandService/ReportRates": None,
+    "/heddle.v1.PlanService/WhatIf": 16 * MEBIBYTE,
     "/heddle.v1.AgentService/Session": 8 * MEBIBYTE,
 }
 """Bytes that a message of others may have; None is as many as any message."""

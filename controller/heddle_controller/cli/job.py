@@ -127,7 +127,7 @@ def show(client: Client, name: str) -> None:
                 if getattr(degrees, degree)
             ),
             "collectives": "; ".join(
-                f"{c.operation} over {c.group}, {c.bytes} bytes"
+                f"{c.operation} over {c.group}, {c.bytes} bytes{', overlapping' * c.overlap}"
                 for c in codec.job_from_pb(name, one.spec).collectives
             ),
             "flows": one.flow_count,

@@ -24,6 +24,7 @@ from tests.bench.arrival import measure as arrival
 from tests.bench.campaign import measure as campaign
 from tests.bench.collectives import measure as collectives
 from tests.bench.dataplane import measure as dataplane
+from tests.bench.dual_tor import measure as dual_tor
 from tests.bench.event import measure as event
 from tests.bench.fluid import measure as fluid
 from tests.bench.full_plan import measure as full_plan
@@ -51,6 +52,7 @@ from tests.bench.submits import measure as submits
 FAILED, INTERRUPTED = 1, 130
 MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "healthy": healthy,
+    "dual-tor": dual_tor,
     "gaps": gaps,
     "hashing": hashing,
     "hash-seeds": hash_seeds,

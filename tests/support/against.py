@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
+from random import Random
 
 import numpy as np
 
@@ -16,15 +17,25 @@ from heddle_controller.model.fabric import Floats
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import PlanInvalid, verify_plan
 from heddle_controller.solve import solve
+from heddle_emulator.fluid.rates import flow_ratios
+from heddle_emulator.strategy import ecmp
 from tests.support.drawn import Case, drawn
 from tests.support.exact import CLOSE, Exact
+from tests.support.fairest import Fairest
 from tests.unit.solve.solve_checks import plain_loads
+
+HASHES = 8
+"""Hashes that no plan's slowest flow may be behind."""
+WORTH = 1e-3
+"""Relative gain of the slowest flow that a plan may leave."""
 
 
 def faults(case: Case, plan: Plan) -> Iterator[str]:
     """What must not be, each with what should be."""
     yield from soundness(case, plan)
     yield from distance(case, plan)
+    yield from unfairness(case, plan, looks=40)
+    yield from hashed_better(case, plan)
 
 
 def soundness(case: Case, plan: Plan) -> Iterator[str]:
@@ -68,6 +79,42 @@ def distance(case: Case, plan: Plan) -> Iterator[str]:
         least = exact.least(inner, overall * (1 + CLOSE))
         if least.exact and worst > max(1.0, least.high) * (1 + CLOSE):
             yield f"load between switches: {worst:.6g}, optimum {least.high:.6g}"
+
+
+def unfairness(case: Case, plan: Plan, looks: int = 0) -> Iterator[str]:
+    """The least value of a flow could be raised with no link fuller than the fullest is.
+
+    Where places are too many to try all, in so many looks; cases with flows cut off do not count.
+    """
+    exact, used = Exact(case.fabric, case.flows), utilization_of(plan)
+    if not exact.routed:
+        return
+    fairest = Fairest(exact, np.full(len(used), max(1.0, float(used.max()))))
+    held = float(fairest.least([fairest.place_of(plan)])[0])
+    best = fairest.best(plan, Random(case.seed), looks)
+    if best.value > held * (1 + WORTH):
+        yield f"fairness: least value {held:.6g}, could be {best.value:.6g}"
+
+
+def hashed_better(case: Case, plan: Plan) -> Iterator[str]:
+    """A hash at equal QPs serves its slowest flow better, though it fills no link more.
+
+    It may not use links in maintenance, nor lose packets; flows are of one priority.
+    """
+    fabric, flows = case.fabric, case.flows
+    if plan.unrouted or (flows.weight != flows.weight[:1]).any():
+        return
+    capacity = fabric.structure.capacity
+    slowest = float(flow_ratios(capacity, flows, plan.paths).min())
+    most = max(1.0, float(utilization_of(plan).max()))
+    for seed in range(HASHES):
+        hashed = ecmp(fabric, flows, seed)
+        whole = int(hashed.paths.qp_count.sum()) == int(flows.qps.sum())
+        alike = whole and bool(fabric.plannable[hashed.paths.arcs].all())
+        fuller = float((hashed.loads / capacity).max()) > most * (1 + CLOSE)
+        if alike and not fuller and hashed.slowest > slowest * (1 + WORTH):
+            yield f"hashing: slowest flow {slowest:.6g}, hash {seed} has {hashed.slowest:.6g}"
+            return
 
 
 def utilization_of(plan: Plan) -> Floats:

@@ -2,9 +2,10 @@
 
 The value of a flow is its max-min fair rate (by the emulator's filling, QPs added up) over
 its demand and its priority. Places are numbers of QPs on paths, any loop-free paths that
-the rules of a plan allow (``exact``). Where there are few, all are tried, and the best is
-the optimum; where there are many, a search takes what the slowest flows have in their way
-apart, from the plan and from places drawn at random, and what it finds is what could be.
+the rules of a plan allow (``exact``); in a fabric of tiers those that climb and then fall,
+since turning up again is the last resort, and those that the plan has. Where there are
+few, all are tried, and the best is the optimum; where there are many, a search moves QPs at
+random from where the plan has them, and what it finds is what could be.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from heddle_controller.model.plan import Paths, Plan, join_paths, starts
 from heddle_emulator.fluid.rates import flow_ratios
 from tests.support.exact import CLOSE, Exact
 
-MOST_PATHS = 400
-"""Paths of one flow that are told apart."""
+MOST_PATHS = 100
+"""Paths of one flow that are told apart: the shortest."""
+MOST_PARTS = 2_000
+"""Beginnings of paths that are looked at for them."""
 MOST_PLACES = 30_000
 """Ways to place all QPs that are tried one by one."""
 AT_ONCE = 2_000
@@ -50,6 +53,10 @@ class Fairest:
         self._exact, self._flows = exact, exact.flows
         self._room = (limit + CLOSE) * exact.fabric.structure.capacity
         self._rows = exact.routed
+        kind = exact.fabric.structure.nodes.kind
+        self._tiered = bool((kind != NodeKind.SWITCH).all())
+        self._cut = False
+        """Whether some flow has more paths than are told apart."""
 
     @cached_property
     def paths(self) -> list[list[list[int]]]:
@@ -68,17 +75,26 @@ class Fairest:
         for node, path, seen in todo:  # grows meanwhile: shorter ones come first
             if node == destination:
                 found.append(path)
-                if len(found) == MOST_PATHS:
-                    break
+                continue
+            if len(todo) > MOST_PARTS or len(found) > MOST_PATHS:
+                self._cut = True
                 continue
             for arc in arcs[first[node] : first[node + 1]].tolist():
                 head = int(structure.head[arc])
                 nic = structure.nodes.kind[head] == NodeKind.NIC and head != destination
                 if nic or head in seen or head not in hops or not exact.fabric.plannable[arc]:
                     continue
+                if path and self._tiered and self._turns_up(path[-1], arc):
+                    continue
                 if not latency or hops[head] == hops[node] - 1:
                     todo.append((head, [*path, arc], seen | {head}))
         return found
+
+    def _turns_up(self, before: int, arc: int) -> bool:
+        """Whether a packet that came down goes up again."""
+        structure = self._exact.fabric.structure
+        kind, tail, head = structure.nodes.kind, structure.tail, structure.head
+        return bool(kind[head[before]] < kind[tail[before]] and kind[head[arc]] > kind[tail[arc]])
 
     def best(self, plan: Plan, random: Random, looks: int = 200) -> Best:
         """The best there is, or that is found in so many looks, beginning at a plan's places."""
@@ -87,7 +103,7 @@ class Fairest:
             return Best(float(held), exact=True)
         sizes = [len(paths) for paths in self.paths]
         qps = self._flows.qps[self._rows].tolist()
-        if prod(map(_ways, qps, sizes)) <= MOST_PLACES and max(sizes) < MOST_PATHS:
+        if not self._cut and prod(map(_ways, qps, sizes)) <= MOST_PLACES:
             whole = [*product(*map(_spreads, qps, sizes))]
             least = (self.least(whole[at : at + AT_ONCE]) for at in range(0, len(whole), AT_ONCE))
             return Best(max(float(values.max()) for values in least), exact=True)

@@ -16,16 +16,20 @@ the certificate says how full links are.
 
 Exchanges are of two flows. Where several have to change places at once, small
 neighbourhoods of the slowest are placed anew (``slowest``), in plans from nothing only.
-
 An arc of few QPs may rise as far as its tier's target, if that slows nobody below the
-flow that is helped. Nothing is done where no link is overloaded, nor where it cannot
-matter: single QPs of equal priority.
+flow that is helped.
+
+Both reckon with the rates that arcs give now. In small cases, in plans from nothing, places
+are then also tried as they would be served (``climb``). There an arc may be as full as the
+fullest is, where that helps the slowest: a link that slows nobody costs nothing. Nothing is
+done where no link that could be avoided is overloaded.
 """
 
 from __future__ import annotations
 
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.climb import climb
 from heddle_controller.solve.deals import Exchange
 from heddle_controller.solve.export import merged_chunks
 from heddle_controller.solve.options import Deadline
@@ -45,7 +49,7 @@ def even(
     assignment: Assignment, candidates: Candidates, target: Target, deadline: Deadline
 ) -> Assignment | None:
     """The assignment made fairer; None where there is nothing to gain. Numbers QPs anew."""
-    if not _matters(assignment):
+    if not _overloaded(assignment):
         return None
     everything = list(range(len(assignment.flow)))
     compact = Assignment(assignment.network, assignment.flows)
@@ -61,11 +65,20 @@ def even_out(search: Search, movable: frozenset[int] | None = None) -> bool:
     a repair leaves alone stays. Returns whether anything was moved.
     """
     assignment = search.assignment
-    if (movable is not None and not _ranked(assignment)) or not _matters(assignment):
+    if (movable is not None and not _ranked(assignment)) or not _overloaded(assignment):
         return False
-    looks = LOOKS
-    shares = Shares(assignment)
     assignment.journal.clear()
+    if _unlike(assignment):
+        _exchange(search, movable)
+    if movable is None:
+        climb(search)
+    return bool(assignment.journal)
+
+
+def _exchange(search: Search, movable: frozenset[int] | None) -> None:
+    """Exchanges of two flows, then of several, under levels that are found anew now and then."""
+    assignment, looks = search.assignment, LOOKS
+    shares = Shares(assignment)
     for _ in range(ROUNDS):
         begin = len(assignment.journal)
         exchange = Exchange(search, shares, movable, looks)
@@ -80,17 +93,18 @@ def even_out(search: Search, movable: frozenset[int] | None = None) -> bool:
         shares = after
     if movable is None and not len(phased_jobs(assignment.flows)):
         raise_slowest(search, shares)
-    return bool(assignment.journal)
 
 
-def _matters(assignment: Assignment) -> bool:
-    """Whether a link that is a choice is overloaded, by flows among which it could matter who."""
-    flows, chosen = assignment.flows, assignment.network.chosen
-    if not len(flows) or not len(chosen):
-        return False
-    if int(flows.qps.max()) == 1 and not _ranked(assignment):
-        return False
-    return bool(assignment.utilization()[chosen].max() > 1 + TOLERANCE)
+def _overloaded(assignment: Assignment) -> bool:
+    """Whether a link that is a choice is overloaded."""
+    chosen = assignment.network.chosen
+    return bool(assignment.utilization()[chosen].max(initial=0.0) > 1 + TOLERANCE)
+
+
+def _unlike(assignment: Assignment) -> bool:
+    """Whether it could matter whose QPs are where, loads being equal."""
+    flows = assignment.flows
+    return bool(flows.qps.max() > 1) or _ranked(assignment)
 
 
 def _ranked(assignment: Assignment) -> bool:

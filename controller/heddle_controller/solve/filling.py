@@ -1,0 +1,130 @@
+"""Max-min fair rates of many placements of the same QPs at once.
+
+A placement says how many QPs are on each of some paths. All QPs rise together; one stops
+at its part of its flow's demand, or where an arc on its way is full. Of a job's phases the
+greatest counts on an arc. Each round stops whatever an arc holds back that nothing else on
+its way holds back more; placements share the rounds, so that a hundred cost little more
+than one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from heddle_controller.model.fabric import Bools, Floats, Ints
+
+TOLERANCE = 1e-9
+"""Relative; levels this close are equal."""
+
+
+class Filling:
+    """Some paths and their arcs; the answer for any number of QPs on each.
+
+    A slot is what one phase of one job sends over one arc, a share what one job sends over
+    one arc. Slots stand in order of arc and job.
+    """
+
+    def __init__(
+        self, arcs: list[Ints], unit: Floats, job: Ints, phase: Ints, capacity: Floats
+    ) -> None:
+        """``arcs``, ``unit`` (Gbit/s of a QP), ``job`` and ``phase`` are by path.
+
+        Jobs and phases below 0 are of paths whose loads simply add up; ``capacity`` is by arc.
+        """
+        lengths = np.array([len(path) for path in arcs], dtype=np.int64)
+        self._path = np.repeat(np.arange(len(arcs), dtype=np.int64), lengths)
+        self._path_start = np.cumsum(lengths) - lengths
+        used = np.concatenate(arcs)
+        self.arcs: Ints
+        """The arcs that any of the paths crosses, ascending."""
+        self.arcs, self._arc = np.unique(used, return_inverse=True)
+        self._unit, self._capacity = unit, capacity[self.arcs]
+        keys = np.stack([self._arc, job[self._path], phase[self._path]])
+        slots, self._slot = np.unique(keys, axis=1, return_inverse=True)
+        self._arc_of_slot = slots[0]
+        self._share_start = _starts(slots[:2])
+        self._arc_start = _starts(slots[:1, self._share_start])
+        shares = np.diff(np.append(self._share_start, slots.shape[1]))
+        self._share_of_slot = np.repeat(np.arange(len(shares)), shares)
+        uses = np.arange(len(used))
+        ones = np.ones(len(used))
+        self._to_slots = csr_array(
+            (ones, (self._slot, self._path)), shape=(slots.shape[1], len(arcs))
+        )
+        self._to_arcs = csr_array((ones, (self._arc, uses)), shape=(len(self.arcs), len(used)))
+
+    def loads(self, counts: Floats) -> Floats:
+        """Gbit/s on each of the arcs when all QPs send at full rate, shape (placements, arcs).
+
+        ``counts`` are QPs on each path, shape (placements, paths).
+        """
+        return self._total(self._in_slots(counts * self._unit))
+
+    def rates(self, counts: Floats) -> Floats:
+        """Fair rate of a QP on each path, Gbit/s, shape (placements, paths); 0 where none is.
+
+        ``counts`` are QPs on each path, shape (placements, paths).
+        """
+        rising = counts > 0
+        rate = np.zeros(counts.shape)
+        while rising.any():
+            fixed = self._in_slots(np.where(rising, 0.0, counts * rate))
+            level, leads = self._levels(fixed, self._in_slots(np.where(rising, counts, 0.0)))
+            on_use = level[:, self._arc]
+            lowest = np.minimum.reduceat(on_use, self._path_start, axis=1)
+            reached = np.minimum(lowest, self._unit)
+            binding = leads[:, self._slot] & rising[:, self._path] & np.isfinite(on_use)
+            elsewhere = binding & (reached[:, self._path] < on_use * (1 - TOLERANCE))
+            final = (self._to_arcs @ elsewhere.T.astype(np.float64)).T == 0
+            held = binding & final[:, self._arc] & (on_use <= lowest[:, self._path] * (1 + 1e-9))
+            stops = rising & (
+                (self._unit <= lowest) | np.logical_or.reduceat(held, self._path_start, axis=1)
+            )
+            # Rounding must not keep a placement from coming to an end.
+            stuck = rising.any(axis=1) & ~stops.any(axis=1)
+            stops[stuck] = rising[stuck]
+            rate[stops] = reached[stops]
+            rising &= ~stops
+        return rate
+
+    def _in_slots(self, by_path: Floats) -> Floats:
+        return np.asarray((self._to_slots @ by_path.T).T)
+
+    def _greatest(self, by_slot: Floats) -> Floats:
+        """Of each share."""
+        most: Floats = np.maximum.reduceat(by_slot, self._share_start, axis=1)
+        return most
+
+    def _total(self, by_slot: Floats) -> Floats:
+        """The greatest phase of each job, added up by arc."""
+        total: Floats = np.add.reduceat(self._greatest(by_slot), self._arc_start, axis=1)
+        return total
+
+    def _levels(self, fixed: Floats, rising: Floats) -> tuple[Floats, Bools]:
+        """The rate at which each arc is full, infinite where it never is; and who leads then.
+
+        A slot leads that is the greatest of its share.
+        """
+        level = np.full((len(fixed), len(self.arcs)), float(self._unit.max()))
+        never: Bools | None = None
+        while True:
+            load = fixed + rising * level[:, self._arc_of_slot]
+            leads = load >= self._greatest(load)[:, self._share_of_slot] * (1 - TOLERANCE)
+            total = self._total(load)
+            slope = self._total(np.where(leads, rising, 0.0))
+            over = (total > self._capacity * (1 + TOLERANCE)) & (slope > 0)
+            if never is None:
+                never = ~over
+            if not over.any():
+                return np.where(never, np.inf, level), leads
+            # The load is convex in the level: from the right this never undershoots.
+            excess = (total - self._capacity) / np.where(over, slope, 1.0)
+            level = np.where(over, np.maximum(level - excess, 0.0), level)
+
+
+def _starts(keys: Ints) -> Ints:
+    """Where runs of equal columns begin."""
+    new = np.ones(keys.shape[1], dtype=np.bool_)
+    new[1:] = (np.diff(keys, axis=1) != 0).any(axis=0)
+    return np.flatnonzero(new)

@@ -5,6 +5,7 @@ Those of hypothesis can be run again; of a program that was given up, what it ha
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -37,6 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = random.randrange(2**32)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than processors: some tests wait, for leases, keepalives or BGP."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_report_header(config: pytest.Config) -> str:

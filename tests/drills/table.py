@@ -23,6 +23,11 @@ Each file is one: what breaks, when, and what must hold. Play some, or all of a 
 make drills        # both worlds; that of real kernels as root
 ```
 
+A limit on time in the lab is of a machine that does nothing else. It is held at the pace that the
+machine had in the same runs, which is measured beside them: what is told something waits `late` for
+its turn, four times until a fault is repaired, and work lasts `stretch` times as long. The verdict
+says both limits. Nothing but time is excused.
+
 The table is written by `tests/drills/table.py`, and a test holds it against the files.
 """
 WORLDS = {

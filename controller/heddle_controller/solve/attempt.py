@@ -93,7 +93,7 @@ def by_colours(problem: Problem, planes: Planes) -> Assignment:
     assignment = _loaded(problem, whole)
     if len(np.unique(whole.flow)) == np.count_nonzero(problem.routed):
         for parts in _ladder(flows):
-            if is_met(problem, assignment):
+            if is_met(problem, assignment) or problem.deadline.passed():
                 return assignment
             rows = np.repeat(np.arange(len(flows), dtype=np.int64), parts)
             pieces = coloured_paths(planes, flows, rows)

@@ -20,8 +20,11 @@ def place_greedily(search: Search, flow: Ints, first_qp: Ints, last_qp: Ints) ->
     columns = (flow[order].tolist(), first_qp[order].tolist(), last_qp[order].tolist())
     stuck = []
     for row, first, last in zip(*columns, strict=True):
-        if len(search.chains.paths(row)):
-            search.settle(assignment.place(row, first, last))
-        else:
+        paths = search.chains.paths(row)
+        if not len(paths):
             stuck.append(row)
+        elif search.chains.deadline.passed():  # any path is better than none
+            assignment.move(assignment.place(row, first, last), search.chains.trimmed(paths[0]))
+        else:
+            search.settle(assignment.place(row, first, last))
     return stuck

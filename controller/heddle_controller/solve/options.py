@@ -13,7 +13,7 @@ class Options:
 
     seed: int = 0
     time_limit_seconds: float | None = None
-    """Improvement stops at this limit; what was reached by then is returned."""
+    """The plan is there by then, from the start of solving: improvement stops early enough."""
     clock: Callable[[], float] = time.monotonic
     """Seconds; only differences count."""
     candidate_limit: int = 128
@@ -33,6 +33,11 @@ class Deadline:
 
     clock: Callable[[], float]
     at: float | None
+
+    def part(self, share: float) -> Deadline:
+        """The moment at which so much of what is left from now on is over."""
+        left = self.remaining()
+        return self if left is None else Deadline(self.clock, self.clock() + share * left)
 
     def passed(self) -> bool:
         """Whether it is over."""

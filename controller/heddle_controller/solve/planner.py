@@ -43,7 +43,7 @@ from heddle_controller.solve.fairness import even
 from heddle_controller.solve.lp import two_to
 from heddle_controller.solve.needs import pairs_of
 from heddle_controller.solve.network import Network, attached
-from heddle_controller.solve.options import Options
+from heddle_controller.solve.options import Deadline, Options
 from heddle_controller.solve.planes import Planes
 from heddle_controller.solve.tables import fit_tables, too_parted
 from heddle_controller.solve.ties import Ties, kept_together, short_of_ports, tie
@@ -54,6 +54,9 @@ MOST_ROUNDS = 8
 
 TIES = 2.0**16, 2.0**40
 """Bytes of flows, 64 KiB to 1 TiB, between which more bytes decide ties."""
+
+IMPROVING = 0.6
+"""Part of a time limit for improvement; backups and tables need some after it."""
 
 MOST_LOAD = 2.0**20
 """Least worst utilisation beyond which sums of loads are too coarse to compare."""
@@ -66,24 +69,29 @@ def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
     or not by far, are planned in a unit of their own.
     """
     options = options or Options()
+    deadline = options.deadline().part(IMPROVING)
     network = Network(fabric)
     routed = attached(network, flows) & Reasons(network).joined(flows)
     bound = cut_bound(network, flows, routed)
     size = two_to(bound.overall)
     unit = min(size, 1.0) * max(size / MOST_LOAD, 1.0)
     if unit == 1:
-        return _solved(network, flows, routed, options, bound)
-    plan = _solved(network, replace(flows, gbps=flows.gbps / unit), routed, options)
+        return _solved(network, flows, routed, (options, deadline), bound)
+    plan = _solved(network, replace(flows, gbps=flows.gbps / unit), routed, (options, deadline))
     return replace(plan, flows=flows, certificate=scaled(plan.certificate, unit))
 
 
 def _solved(
-    network: Network, flows: Flows, routed: Bools, options: Options, known: Bound | None = None
+    network: Network,
+    flows: Flows,
+    routed: Bools,
+    effort: tuple[Options, Deadline],
+    known: Bound | None = None,
 ) -> Plan:
     """The plan; ``known`` is the bound of the flows as they are."""
+    options, deadline = effort
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
-    deadline = options.deadline()
 
     def planned(ties: Ties) -> tuple[Problem, Paths]:
         few, usable = ties.flows, routed[ties.leader]

@@ -54,12 +54,12 @@ def place_residue(search: Search, limit: Floats) -> bool:
     assignment = search.assignment
     tight = _too_full(assignment, limit)
     for _ in range(MOST_RINGS):
-        if not len(tight):
+        if not len(tight) or search.chains.deadline.passed():
             return False
         groups = _groups(search, _chunks_on(assignment, tight))
         if sum(len(group.paths) for group in groups) > MOST_CHOICES:
             return False
-        counts = _solve(assignment, groups, limit)
+        counts = _solve(assignment, groups, limit, search.chains.deadline.remaining())
         if counts is not None:
             for group, count in zip(groups, counts, strict=True):
                 put_in_numbers(search, group, count)
@@ -106,7 +106,9 @@ def _in_the_way(assignment: Assignment, groups: list[Group], limit: Floats) -> I
     return full
 
 
-def _solve(assignment: Assignment, groups: list[Group], limit: Floats) -> list[Ints] | None:
+def _solve(
+    assignment: Assignment, groups: list[Group], limit: Floats, seconds: float | None
+) -> list[Ints] | None:
     """QPs of each group on each of its paths, if some are found within all limits."""
     model = cp_model.CpModel()
     pad, per_gbps = assignment.network.pad, assignment.network.per_gbps
@@ -132,6 +134,8 @@ def _solve(assignment: Assignment, groups: list[Group], limit: Floats) -> list[I
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = EFFORT_SECONDS
+    if seconds is not None:
+        solver.parameters.max_time_in_seconds = seconds
     if solver.solve(model) not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         return None
     return [

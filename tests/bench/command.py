@@ -26,6 +26,7 @@ from tests.bench.collectives import measure as collectives
 from tests.bench.dataplane import measure as dataplane
 from tests.bench.dual_tor import measure as dual_tor
 from tests.bench.event import measure as event
+from tests.bench.flat_graphs import measure as flat_graphs
 from tests.bench.fluid import measure as fluid
 from tests.bench.full_plan import measure as full_plan
 from tests.bench.gaps import measure as gaps
@@ -54,6 +55,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "healthy": healthy,
     "dual-tor": dual_tor,
     "gaps": gaps,
+    "flat-graphs": flat_graphs,
     "hashing": hashing,
     "hash-seeds": hash_seeds,
     "hash-shapes": hash_shapes,

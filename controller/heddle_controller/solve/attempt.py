@@ -233,7 +233,10 @@ def _mended(problem: Problem, assignment: Assignment) -> Assignment:
     search = Search(assignment, problem.candidates, target, problem.deadline)
     tiers = np.append(target.bounds, np.inf)[problem.network.tier]
     whole = np.maximum(tiers, target.overall)
-    for limit in (tiers, whole, worth_having(problem, assignment)):
+    limits = [tiers, worth_having(problem, assignment)]
+    if not np.array_equal(tiers, whole):
+        limits.insert(1, whole)
+    for limit in limits:
         if place_residue(search, limit):
             search.cap = limit + TOLERANCE
             search.run()

@@ -12,7 +12,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, starts
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
-from heddle_controller.solve.cuts import cut_bound
+from heddle_controller.solve.cuts import Cuts
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.planes import Planes
 from heddle_controller.solve.splice import spliced
@@ -39,7 +39,7 @@ def check(plan: Plan) -> None:
     if not plan.fabric.plannable[plan.paths.arcs].all():
         return
     routed = np.bincount(plan.paths.flow, minlength=len(plan.flows)) > 0
-    proven = cut_bound(Network(plan.fabric), plan.flows, routed).tiers
+    proven = Cuts(Network(plan.fabric), plan.flows, routed).bound().tiers
     for tier, least in zip(plan.certificate.tiers, proven, strict=True):
         assert tier.lower_bound >= min(least, tier.max_utilization) - 1e-9
 

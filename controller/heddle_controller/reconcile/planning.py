@@ -34,7 +34,7 @@ from heddle_controller.reconcile.engine import Engine, Repair
 from heddle_controller.reconcile.records import Intent
 
 WORTH_MOVING = 0.02
-"""How much lower the worst link has to be, relatively, for flows to move that need not.
+"""How much fuller than in another plan the worst link is, for flows to move that need not.
 
 Of changes that are no losses; what is compared in the background has a setting.
 """

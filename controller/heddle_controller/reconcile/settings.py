@@ -25,5 +25,5 @@ class ReconcileSettings:
     compare_after: float = 5.0
     """Of quiet, until a plan off its bound is compared with one made anew."""
     worth_moving: float = 0.02
-    """How much lower the worst link has to be, relatively, for flows to move that need not."""
+    """How much fuller than in another plan the worst link is, for flows to move that need not."""
     rollout: RolloutSettings = field(default_factory=RolloutSettings)

@@ -12,8 +12,12 @@ from random import Random
 import numpy as np
 import pytest
 
+from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import solve
+from heddle_controller.solve.filling import Filling
+from heddle_controller.solve.phases import phased_jobs
+from heddle_emulator.fluid.rates import path_rates
 from heddle_emulator.topology import clos
 from tests.support.against import hashed_better, soundness, unfairness
 from tests.support.depth import DEEP, fresh_seeds
@@ -87,3 +91,21 @@ def digests(seeds: list[str], hashing: str) -> list[str]:
         check=True,
     )
     return done.stdout.splitlines()
+
+
+@pytest.mark.deep
+def test_rates_of_many_placements_are_those_of_the_emulator() -> None:
+    """Fair rates that the planner finds side by side, phases and all, are another code's."""
+    for seed in fresh_seeds(2 * len(KINDS)):
+        case = drawn(seed)
+        flows, paths = case.flows, solve(case.fabric, case.flows).paths
+        if not len(paths):
+            continue
+        capacity = case.fabric.structure.capacity
+        turns = np.isin(flows.job, phased_jobs(flows)) & (flows.phase != ANY_PHASE)
+        job, phase = (np.where(turns, of, -1)[paths.flow] for of in (flows.job, flows.phase))
+        ways = [paths.of(path) for path in range(len(paths))]
+        filling = Filling(ways, (flows.gbps / flows.qps)[paths.flow], job, phase, capacity)
+        counts = np.stack([paths.qp_count, np.zeros(len(paths)), 2.0 * paths.qp_count])
+        found = (filling.rates(counts) * counts)[0]
+        assert np.allclose(found, path_rates(capacity, flows, paths), rtol=1e-6), case

@@ -246,5 +246,6 @@ class _Programme:
         high = inf if result.x is None else float(result.fun)
         if result.success:
             return Least(high, high)
-        assert result.status == 1, result.message
+        # 2 is infeasible, 3 unbounded; scipy has no name for a limit on branches (4).
+        assert result.status in {1, 4}, result.message
         return Least(float(result.mip_dual_bound or 0.0), high)

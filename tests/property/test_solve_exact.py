@@ -19,9 +19,10 @@ from heddle_controller.solve.filling import Filling
 from heddle_controller.solve.phases import phased_jobs
 from heddle_emulator.fluid.rates import path_rates
 from heddle_emulator.topology import clos
-from tests.support.against import hashed_better, soundness, unfairness
+from tests.support.against import hashed_better, soundness, unfairness, utilization_of
 from tests.support.depth import DEEP, fresh_seeds
 from tests.support.drawn import KINDS, drawn
+from tests.support.exact import CLOSE, Exact
 from tests.unit.solve.solve_flows import permutations
 
 QUICK = (5, 17, 23, 33, 51, 89)
@@ -51,6 +52,25 @@ def test_no_other_placement_serves_the_slowest_flow_better() -> None:
         case = drawn(seed)
         plan = solve(case.fabric, case.flows)
         assert not [*unfairness(case, plan), *hashed_better(case, plan)], case
+
+
+@pytest.mark.deep
+def test_the_worst_link_is_at_the_exact_optimum() -> None:
+    """Never more than one QP above it, and hardly ever above it at all.
+
+    What is left are ways that pass a leaf half way, which plans avoid: in one case of fifty.
+    """
+    seeds, above = [*fresh_seeds(2 * len(KINDS))], []
+    for seed in seeds:
+        case = drawn(seed)
+        best = Exact(case.fabric, case.flows).least()
+        used = utilization_of(solve(case.fabric, case.flows))
+        if best.exact and used.max(initial=0.0) > best.high * (1 + CLOSE):
+            above.append(seed)
+            qp = float((case.flows.gbps / case.flows.qps).max())
+            one = qp / float(case.fabric.structure.capacity[used.argmax()])
+            assert used.max() <= best.high + one * (1 + CLOSE), case
+    assert len(above) <= 2 + len(seeds) / 50, above
 
 
 @pytest.mark.deep

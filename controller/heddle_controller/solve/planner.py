@@ -45,6 +45,7 @@ from heddle_controller.solve.needs import pairs_of
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Deadline, Options
 from heddle_controller.solve.planes import Planes
+from heddle_controller.solve.small import settle
 from heddle_controller.solve.tables import fit_tables, too_parted
 from heddle_controller.solve.ties import Ties, kept_together, short_of_ports, tie
 from heddle_controller.solve.unrouted import Reasons
@@ -160,7 +161,9 @@ def _assign(problem: Problem, options: Options) -> Assignment:
     ):
         return coloured
     relaxed = by_relaxation(problem)
-    return relaxed if coloured is None else better(problem, coloured, relaxed)
+    assignment = relaxed if coloured is None else better(problem, coloured, relaxed)
+    settle(problem, assignment)
+    return assignment
 
 
 def finished_plan(problem: Problem, paths: Paths) -> Plan:

@@ -1,0 +1,200 @@
+"""Small problems as an integer programme: whole QPs on candidate paths, the worst link least.
+
+First the worst utilisation of all is made least; then, at that, what each tier's worst
+exceeds its target by. Loads add up as in ``model.load``: a job of several phases puts
+the worst of them on an arc. Flows between the same terminals, of one rate a QP, one job
+and phase where that matters, are one group; how many of its QPs take each path is an
+integer variable.
+
+CP-SAT (OR-Tools) solves it within a budget of deterministic time, starting from the
+assignment there is, so that equal input gives equal output and no plan gets worse.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from fractions import Fraction
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from heddle_controller.model.fabric import Ints
+from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.attempt import Problem, tier_worst
+from heddle_controller.solve.chains import TOLERANCE
+from heddle_controller.solve.commodities import LINEAR
+from heddle_controller.solve.phases import phased_jobs
+from heddle_controller.solve.residue import Group, put_in_numbers, rows_of
+from heddle_controller.solve.search import Search
+
+MOST_CHOICES = 3000
+"""Pairs of a group and a path beyond which a problem is not small."""
+EFFORT_SECONDS = 0.5
+"""Of CP-SAT's deterministic time, for each of the two objectives."""
+WORTH = 1e-6
+"""Relative gain that is one."""
+FINE = 1 << 22
+"""Steps in which the largest rate of a QP is counted: CP-SAT reckons in integers."""
+FINE_RATIO = 1000
+"""Largest denominator of the ratio of two capacities; a finer one is rounded to such."""
+
+Turn = tuple[int, int]
+"""A job of several phases and one of these; ``LINEAR`` and ``ANY_PHASE`` for the rest."""
+
+
+def settle(problem: Problem, assignment: Assignment) -> None:
+    """Lowers the worst utilisation of a small assignment, where that can be; in place.
+
+    One whose fullest arc is at its proven bound stays: what else is fuller than it need be
+    is weighed against the slowest flow by ``fairness``.
+    """
+    before = _worst(problem, assignment)
+    if before <= problem.target().overall * (1 + WORTH) or problem.deadline.passed():
+        return
+    search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
+    groups, turns = _groups(search)
+    if not groups or sum(len(group.paths) for group in groups) > MOST_CHOICES:
+        return
+    counts = _Programme(problem, search, groups, turns).solve()
+    if counts is None:
+        return
+    assignment.journal.clear()
+    for group, count in zip(groups, counts, strict=True):
+        put_in_numbers(search, group, count)
+    if _worst(problem, assignment) >= before * (1 - WORTH):
+        assignment.roll_back(0)
+
+
+def _worst(problem: Problem, assignment: Assignment) -> float:
+    return float(tier_worst(problem.network, assignment).max(initial=0.0))
+
+
+def _groups(search: Search) -> tuple[list[Group], list[Turn]]:
+    """Chunks by what makes their QPs alike, and the turn of each group."""
+    assignment, terminal = search.assignment, search.assignment.network.terminal
+    flows = assignment.flows
+    several = set(phased_jobs(flows).tolist())
+    found: dict[tuple[int, int, int, float, Turn], Group] = {}
+    for chunk, flow in enumerate(assignment.flow):
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        if ends[0] == ends[1]:
+            continue
+        unit, turn = assignment.unit_of(chunk), (LINEAR, ANY_PHASE)
+        if int(flows.job[flow]) in several and flows.phase[flow] != ANY_PHASE:
+            turn = int(flows.job[flow]), int(flows.phase[flow])
+        key = (*ends, int(flows.traffic_class[flow]), unit, turn)
+        if key not in found:
+            found[key] = Group([], search.chains.paths(flow), unit)
+        found[key].chunks.append(chunk)
+    return [*found.values()], [key[-1] for key in found]
+
+
+class _Programme:
+    """The model. Loads are counted in steps of a rate, utilisation in steps on the fastest arc."""
+
+    def __init__(
+        self, problem: Problem, search: Search, groups: list[Group], turns: list[Turn]
+    ) -> None:
+        self._model = cp_model.CpModel()
+        self._problem, self._search, self._groups = problem, search, groups
+        network = problem.network
+        self._step = max(group.unit for group in groups) / FINE
+        self._rates = [max(1, round(group.unit / self._step)) for group in groups]
+        sizes = [sum(map(search.assignment.qps, group.chunks)) for group in groups]
+        self._most = sum(rate * size for rate, size in zip(self._rates, sizes, strict=True))
+        self._columns = [self._column(*one) for one in zip(groups, sizes, strict=True)]
+        loads = self._loads(turns)
+        self._per_step = self._step * float(network.per_gbps[[*loads]].min())
+        """Utilisation that one step amounts to on the fastest arc."""
+        self._tiers: dict[int, cp_model.IntVar] = {}
+        for arc, load in loads.items():
+            slower = float(network.per_gbps[arc]) * self._step / self._per_step
+            ratio = Fraction(slower).limit_denominator(FINE_RATIO)
+            tier = int(network.tier[arc])
+            self._model.add(load * ratio.numerator <= self._worst_of(tier) * ratio.denominator)
+
+    def _column(self, group: Group, size: int) -> list[cp_model.IntVar]:
+        """QPs of a group on each of its paths, those there are as a first guess."""
+        column = [self._model.new_int_var(0, size, "") for _ in range(len(group.paths))]
+        self._model.add(sum(column) == size)
+        assignment, row_of = self._search.assignment, rows_of(self._search, group)
+        now: Ints = np.zeros(len(column), dtype=np.int64)
+        for chunk in group.chunks:
+            row = row_of.get(assignment.path[chunk].tobytes())
+            if row is not None:
+                now[row] += assignment.qps(chunk)
+        for variable, number in zip(column, now.tolist(), strict=True):
+            self._model.add_hint(variable, number)
+        return column
+
+    def _loads(self, turns: list[Turn]) -> dict[int, cp_model.LinearExprT]:
+        """The load of each arc that any path uses."""
+        pad = self._problem.network.pad
+        uses: dict[tuple[int, Turn], list[cp_model.LinearExprT]] = defaultdict(list)
+        for group, column, rate, turn in zip(
+            self._groups, self._columns, self._rates, turns, strict=True
+        ):
+            for variable, path in zip(column, group.paths.tolist(), strict=True):
+                for arc in path:
+                    if arc != pad:
+                        uses[arc, turn].append(variable * rate)
+        loads: dict[int, list[cp_model.LinearExprT]] = defaultdict(list)
+        heaviest: dict[tuple[int, int], cp_model.IntVar] = {}
+        for (arc, (job, _)), terms in uses.items():
+            if job == LINEAR:
+                loads[arc].append(sum(terms))
+                continue
+            if (arc, job) not in heaviest:
+                heaviest[arc, job] = self._model.new_int_var(0, self._most, "")
+                loads[arc].append(heaviest[arc, job])
+            self._model.add(heaviest[arc, job] >= sum(terms))
+        return {arc: sum(terms) for arc, terms in loads.items()}
+
+    def _worst_of(self, tier: int) -> cp_model.IntVar:
+        """The worst utilisation of a tier, from its target upwards: less is worth nothing."""
+        if tier not in self._tiers:
+            least = self._steps(float(self._problem.target().bounds[tier]))
+            most = max(least, FINE_RATIO * self._most)
+            self._tiers[tier] = self._model.new_int_var(least, most, "")
+        return self._tiers[tier]
+
+    def _steps(self, utilization: float) -> int:
+        """A utilisation in steps; rounding may not make it more than the QPs it is made of."""
+        return max(0, int(utilization * (1 - TOLERANCE) / self._per_step))
+
+    def solve(self) -> list[Ints] | None:
+        """QPs of each group on each of its paths; None where none are found in time."""
+        model, tiers = self._model, [*self._tiers.values()]
+        least = self._steps(self._problem.target().overall)
+        worst = model.new_int_var(least, max(least, FINE_RATIO * self._most), "")
+        for tier in tiers:
+            model.add(tier <= worst)
+        model.minimize(worst)
+        found = self._solved()
+        if found is None:
+            return None
+        top = max(round(float(found.value(worst))), least)
+        model.add(worst <= top)
+        bounds = self._problem.target().bounds
+        weights = [top // max(1, self._steps(float(bounds[tier]))) + 1 for tier in self._tiers]
+        model.minimize(sum(w * tier for w, tier in zip(weights, tiers, strict=True)))
+        self._hint(found)
+        found = self._solved() or found
+        return [np.array([found.value(x) for x in column], np.int64) for column in self._columns]
+
+    def _hint(self, found: cp_model.CpSolver) -> None:
+        self._model.clear_hints()  # type: ignore[no-untyped-call] # OR-Tools gives it no type
+        for column in self._columns:
+            for variable in column:
+                self._model.add_hint(variable, found.value(variable))
+
+    def _solved(self) -> cp_model.CpSolver | None:
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = EFFORT_SECONDS
+        remaining = self._problem.deadline.remaining()
+        if remaining is not None:
+            solver.parameters.max_time_in_seconds = remaining
+        ended = solver.solve(self._model)
+        return solver if ended in {cp_model.OPTIMAL, cp_model.FEASIBLE} else None

@@ -220,11 +220,3 @@ def test_job_round_trip() -> None:
     assert parse_job(job_json(wanted)) == wanted
     overlaps = replace(wanted, collectives=(replace(wanted.collectives[0], overlap=True),))
     assert parse_job(job_json(overlaps)) == overlaps
-
-
-def test_a_job_of_the_release_before_does_not_overlap() -> None:
-    """What it does not say is what it was: operations of a group take turns."""
-    fields_ = orjson.loads(job_json(job()))
-    for one in fields_["collectives"]:
-        del one["overlap"]
-    assert parse_job(orjson.dumps(fields_)) == job()

@@ -48,7 +48,7 @@ def _job(fields: dict[str, Any]) -> Job:
                 group=Group(c["group"]),
                 bytes=c["bytes"],
                 algorithm=Algorithm(c["algorithm"]),
-                overlap=bool(c.get("overlap", False)),  # the release before does not know it
+                overlap=c["overlap"],
             )
             for c in fields["collectives"]
         ),

@@ -12,8 +12,6 @@ is the first with every position moved on by one, round the end.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from heddle_controller.model.fabric import Ints
@@ -22,7 +20,6 @@ ROOT = 0
 """Stands above both trees; as a parent in ``_in_order`` it means "none"."""
 
 
-@lru_cache(maxsize=64)
 def double_tree(members: int) -> tuple[Ints, Ints]:
     """Parent and child of each edge of both trees over ``members`` members.
 
@@ -31,23 +28,22 @@ def double_tree(members: int) -> tuple[Ints, Ints]:
     """
     inner = members - 1
     child = np.arange(1, members, dtype=np.int64)
-    parent = np.array([_in_order(place, inner) for place in child.tolist()], dtype=np.int64)
+    parent = _in_order(child, inner)
     parents = np.concatenate([parent, _moved_on(parent, inner)])
-    children = np.concatenate([child, _moved_on(child, inner)])
-    for shared in (parents, children):  # cached, so nobody may write to them
-        shared.flags.writeable = False
-    return parents, children
+    return parents, np.concatenate([child, _moved_on(child, inner)])
 
 
-def _in_order(place: int, inner: int) -> int:
-    """Parent of a position in the in-order tree on 1 to ``inner``; ROOT for its top."""
-    while True:
-        low = place & -place
-        place = (place ^ low) | low << 1
-        if low > inner:
-            return ROOT
-        if place <= inner:
-            return place
+def _in_order(places: Ints, inner: int) -> Ints:
+    """Parents of positions in the in-order tree on 1 to ``inner``; ROOT for its top."""
+    parent = places
+    low = parent & -parent
+    outside = np.ones(len(places), dtype=np.bool_)
+    while outside.any():
+        parent = np.where(outside, (parent ^ low) | low << 1, parent)
+        parent = np.where(outside & (low > inner), ROOT, parent)
+        low = parent & -parent
+        outside = parent > inner
+    return parent
 
 
 def _moved_on(places: Ints, inner: int) -> Ints:

@@ -44,7 +44,7 @@ def changed(plan: Plan, random: np.random.Generator, share: float) -> Plan:
 
 @given(SEEDS)
 def test_loads_follow_from_those_before(seed: int) -> None:
-    """Bit for bit, plan after plan, whether little or much has changed, or plans were forgotten."""
+    """Bit for bit, plan after plan: little or much has changed, since whichever was before."""
     random = np.random.default_rng(seed)
     plans = [PLAN]
     loads_after(PLAN, None)
@@ -53,6 +53,7 @@ def test_loads_follow_from_those_before(seed: int) -> None:
         plan = changed(before, random, float(random.choice([0, 0.001, 0.02, 0.5])))
         expected = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
         assert np.array_equal(loads_after(plan, before), expected)
+        assert loads_after(before, plan) is before.loads
         plans.append(plan)
 
 

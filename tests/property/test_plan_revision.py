@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import gc
+import weakref
+from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -12,31 +15,32 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Paths, Plan, join_paths
-from heddle_controller.model.program import Entries
+from heddle_controller.model.program import COLUMNS, Entries
 from heddle_controller.plan import revision
 from heddle_controller.plan.diff import changed_flows, difference, differing, partners
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.revision import entries_after
+from heddle_controller.plan.splicing import edit_between
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, permutations
 from tests.unit.plan.chance import random_fabric, random_plan, with_failures
 
+ALL = (*COLUMNS, "risk_first", "risk_links")
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def assert_same(found: Entries, due: Entries, told: object) -> None:
     """Every column is the same."""
-    for column in fields(Entries):
-        one, other = getattr(found, column.name), getattr(due, column.name)
-        np.testing.assert_array_equal(one, other, err_msg=f"{told}: {column.name}")
+    for name in ALL:
+        one, other = getattr(found, name), getattr(due, name)
+        np.testing.assert_array_equal(one, other, err_msg=f"{told}: {name}")
 
 
 def assert_same_difference(old: Entries, new: Entries, told: object) -> None:
     """What is known of how entries were made says the same as a comparison of copies."""
     copies = [
-        Entries(**{one.name: getattr(entries, one.name).copy() for one in fields(Entries)})
-        for entries in (old, new)
+        Entries(**{name: getattr(entries, name).copy() for name in ALL}) for entries in (old, new)
     ]
     known, compared = (partners(*pair) for pair in ((old, new), copies))
     assert known.tolist() == compared.tolist(), told
@@ -116,3 +120,36 @@ def test_entries_after_repairs(seed: int) -> None:
 def _toggled(fabric: Fabric, link: int) -> Fabric:
     up = fabric.link_state[link] == State.UP
     return fabric.with_links({link: State.DOWN if up else State.UP})
+
+
+def test_entries_know_what_they_were_made_of_and_hold_none_of_it() -> None:
+    """However many plans ago; of copies with another column nothing is believed but of stages."""
+    fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=4, cores=2, nics_per_host=2)
+    plan = solve(fabric, permutations(fabric, 1, sets=4, qps=2))
+    repairer, made = Repairer(plan), [entries_of(plan)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(revision, "WORTH", 0)
+        for link in np.flatnonzero(between_switches(fabric)).tolist()[:5]:
+            after = repairer.repair(fabric.with_links({link: State.DOWN}), plan.flows)
+            made.append(entries_after(after, (plan, made[-1])))
+            plan = after
+    _each_tells(made)
+    gone = [weakref.ref(entries.switch) for entries in made[:-1]]
+    last = made[-1]
+    del made
+    gc.collect()
+    assert len(last)
+    assert [column() for column in gone] == [None] * 5
+
+
+def _each_tells(made: list[Entries]) -> None:
+    """How it was made of the one before it, which is another."""
+    for old, new in pairwise(made):
+        edit, turned = edit_between(old, new), replace(new, stage=new.stage + 1)
+        assert edit is not None
+        assert len(edit.gone) + len(edit.came) > 0
+        assert edit_between(old, new, stages=True) is edit
+        assert edit_between(replace(old, stage=old.stage + 1), turned) is edit
+        assert edit_between(old, turned, stages=True) is None
+        assert edit_between(old, replace(new, primary=new.primary.copy())) is None
+        assert edit_between(replace(old, primary=old.primary.copy()), new) is None

@@ -26,6 +26,8 @@ from heddle_controller.model.names import natural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from heddle_controller.model.reach import Reach
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -221,6 +223,16 @@ class Structure:
         port: Floats = np.zeros(len(self.nodes.ids))
         np.maximum.at(port, tail, capacity)
         return port
+
+    @property
+    def reaches(self) -> Mapping[bytes, Reach]:
+        """Hop counts kept for sets of arcs that carry, by packed mask; the newest last."""
+        kept: Mapping[bytes, Reach] = self.__dict__.get("_reaches", {})
+        return kept
+
+    def keep_reaches(self, reaches: Mapping[bytes, Reach]) -> None:
+        """Keep these in place of those kept; threads may read either, so none is changed after."""
+        self.__dict__["_reaches"] = reaches
 
     @property
     def _nic_arcs(self) -> tuple[Ints, Floats]:

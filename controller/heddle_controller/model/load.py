@@ -7,12 +7,16 @@ load of the arc is the sum over the jobs.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.order import stable_order
-from heddle_controller.model.plan import Paths
+
+if TYPE_CHECKING:
+    from heddle_controller.model.plan import Paths
 
 
 def arc_loads(arc_count: int, flows: Flows, paths: Paths) -> Floats:

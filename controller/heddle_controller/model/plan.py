@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +143,7 @@ def _gain(worst: float, other: float) -> float:
     return worst / other - 1 if worst > 0 < other else 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """Every flow's paths and backups on one fabric, with a certificate.
 
@@ -157,6 +159,11 @@ class Plan:
     unrouted: dict[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What the plan gave up and why, for people."""
+
+    @cached_property
+    def loads(self) -> Floats:
+        """Load of each arc in Gbit/s, shape (arcs,)."""
+        return arc_loads(len(self.fabric.structure.tail), self.flows, self.paths)
 
     def beats(self, other: Plan, share: float) -> bool:
         """Whether this is better than another plan of the same flows by so much.

@@ -7,13 +7,27 @@ backup arc; if that is down too, the underlay takes them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Ints
 
 ANY_PORT = 0
+
+COLUMNS = (
+    "switch",
+    "source",
+    "destination",
+    "source_port",
+    "destination_port",
+    "primary",
+    "backup",
+    "stage",
+)
+"""Columns of ``Entries`` with a number for each row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +56,8 @@ class Entries:
     risk_links: Ints
     """Link rows further down the path whose loss makes the primary useless, ascending;
     then, as ``~row``, those whose loss makes the backup useless, likewise."""
+    made: Made | None = field(default=None, repr=False, compare=False)
+    """How they were made of others, where that is known; no part of what they are."""
 
     def __len__(self) -> int:
         return len(self.switch)
@@ -85,6 +101,72 @@ class Entries:
         return self.take(np.arange(low, high, dtype=np.int64))
 
 
+class Edit(NamedTuple):
+    """What makes one set of entries into another; all that stays keeps its order."""
+
+    gone: Ints
+    """Rows of the old ones that are not among the new ones, ascending."""
+    came: Ints
+    """Rows of the new ones that were not among the old ones, ascending."""
+
+    def then(self, other: Edit, old: int, between: int) -> Edit:
+        """This one and then another, as one; so many rows there are before, and in between."""
+        stood, kept = _others(self.gone, old), _others(self.came, between)
+        back = np.full(between, NONE, dtype=np.int64)
+        back[kept] = stood
+        gone = back[other.gone]
+        rows = _others(other.gone, between)
+        count = len(rows) + len(other.came)
+        onward = np.full(between, NONE, dtype=np.int64)
+        onward[rows] = _others(other.came, count)
+        came = onward[self.came]
+        return Edit(
+            np.sort(np.concatenate([self.gone, gone[gone != NONE]])),
+            np.sort(np.concatenate([other.came, came[came != NONE]])),
+        )
+
+
+def _others(rows: Ints, count: int) -> Ints:
+    """All rows of so many but these."""
+    rest = np.ones(count, dtype=np.bool_)
+    rest[rows] = False
+    return np.flatnonzero(rest)
+
+
+class Mark(NamedTuple):
+    """Which entries are meant, by their very columns: copies share those that do not change.
+
+    It keeps no column alive: entries that know what they were made of do not hold all before them.
+    """
+
+    columns: tuple[ref[Ints], ...]
+    stage: ref[Ints]
+
+    @classmethod
+    def on(cls, entries: Entries) -> Mark:
+        """The mark of some entries."""
+        return cls(tuple(ref(column) for column in _but_stage(entries)), ref(entries.stage))
+
+    def is_of(self, entries: Entries, *, stages: bool) -> bool:
+        """Whether it is theirs, or, unless ``stages`` matter, that of a copy with others."""
+        pairs = zip(self.columns, _but_stage(entries), strict=True)
+        same = all(marked() is column for marked, column in pairs)
+        return same and (not stages or self.stage() is entries.stage)
+
+
+def _but_stage(entries: Entries) -> list[Ints]:
+    names = (*(name for name in COLUMNS if name != "stage"), "risk_first", "risk_links")
+    return [getattr(entries, name) for name in names]
+
+
+class Made(NamedTuple):
+    """How entries were made of others. Both are marked: a copy with other columns is not meant."""
+
+    of: Mark
+    to: Mark
+    edit: Edit
+
+
 def no_entries() -> Entries:
     """An empty set of entries."""
     empty = np.empty(0, dtype=np.int64)
@@ -102,4 +184,14 @@ class Program:
     entries: Entries
 
 
-__all__ = ["ANY_PORT", "NONE", "Entries", "Program", "no_entries"]
+__all__ = [
+    "ANY_PORT",
+    "COLUMNS",
+    "NONE",
+    "Edit",
+    "Entries",
+    "Made",
+    "Mark",
+    "Program",
+    "no_entries",
+]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -91,23 +90,18 @@ class Underlay:
         return own[self.forwards(own, np.full(len(own), destination, dtype=np.int64))]
 
 
-# Holds no structure in its values, else nothing here would ever be let go.
-_cache: WeakKeyDictionary[Structure, dict[bytes, Reach]] = WeakKeyDictionary()
-
-
 def underlay(structure: Structure, carries: Bools | None = None) -> Underlay:
     """The underlay over the arcs that carry; over all of them by default.
 
-    What was found for the latest few masks of each structure is remembered.
+    The structure keeps what was found for the latest few masks.
     """
     mask = np.ones(len(structure.tail), dtype=np.bool_) if carries is None else carries
-    known = _cache.setdefault(structure, {})
     key = np.packbits(mask).tobytes()
-    found = known.pop(key, None) or from_known(structure, mask, known, _spread)
+    known = structure.reaches
+    found = known.get(key) or from_known(structure, mask, known, _spread)
     found = found or _search(structure, mask)
-    known[key] = found
-    for oldest in [*known][:-_KEPT]:
-        known.pop(oldest, None)
+    others = [(one, reach) for one, reach in structure.reaches.items() if one != key]
+    structure.keep_reaches(dict([*others[1 - _KEPT :], (key, found)]))
     return Underlay(structure, mask, found)
 
 

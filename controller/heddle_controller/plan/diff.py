@@ -17,9 +17,9 @@ import numpy as np
 from heddle_controller.model.fabric import NONE, Bools, Ints, Structure
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.model.program import ANY_PORT, Entries
+from heddle_controller.model.program import ANY_PORT, Edit, Entries
 from heddle_controller.plan.columns import numbered
-from heddle_controller.plan.splicing import Edit, edit_between
+from heddle_controller.plan.splicing import edit_between
 
 MATCH = ("switch", "source", "destination", "source_port", "destination_port")
 MOST_CODES = np.iinfo(np.int64).max

@@ -3,47 +3,44 @@
 What an arc carries follows from the paths over it and from nothing else. So where two plans are of
 the same flows in the same rows, only arcs are added up anew that a changed row has left or joined;
 they are added up whole, in the order of rows, so that the figures are those of ``arc_loads``, bit
-for bit. What was found for the newest few plans is remembered.
+for bit. A plan keeps its own.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_controller.model.load import arc_loads, phased_loads
+from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Plan
 
 WORTH = 8
 """Where more than one use of an arc in so many differs, everything is added up."""
 
-_known: deque[tuple[Plan, Floats]] = deque(maxlen=2)
-
 
 def loads_after(plan: Plan, known: Plan | None) -> Floats:
     """Load of each arc in Gbit/s, shape (arcs,); ``known`` is a plan that this was asked of."""
-    loads = _from_known(plan, known) if known is not None else None
-    if loads is None:
-        loads = arc_loads(len(plan.fabric.structure.tail), plan.flows, plan.paths)
-    _known.append((plan, loads))
-    return loads
+    loads = None
+    if known is not None and "loads" not in plan.__dict__:
+        loads = _from_known(plan, known)
+    if loads is not None:
+        # As if it had been asked for: the place where a cached property keeps its answer.
+        plan.__dict__["loads"] = loads
+    return plan.loads
 
 
 def _from_known(plan: Plan, known: Plan) -> Floats | None:
     """None where that is not known, or too much else."""
-    before = next((loads for one, loads in [*_known] if one is known), None)
-    if before is None or not _abreast(plan, known):
+    if "loads" not in known.__dict__ or not _abreast(plan, known):
         return None
     now, was = plan.paths.arcs, known.paths.arcs
     places = np.flatnonzero(now != was)
     if len(places) * WORTH > len(now):
         return None
-    touched = np.zeros(len(before), dtype=np.bool_)
+    touched = np.zeros(len(known.loads), dtype=np.bool_)
     touched[now[places]] = touched[was[places]] = True
     fresh = _loads_of_uses(plan, np.flatnonzero(touched[now]))
-    return np.where(touched, fresh, before)
+    return np.where(touched, fresh, known.loads)
 
 
 def _abreast(plan: Plan, known: Plan) -> bool:

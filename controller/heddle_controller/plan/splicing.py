@@ -1,68 +1,21 @@
 """Entries with a few of them taken out and others put in.
 
 Between two places where something changes the old rows stand as they stood, so columns are put
-together of long stretches, which is as fast as memory is. What was done lately is remembered, so
-that nobody has to compare what came out with what went in.
+together of long stretches, which is as fast as memory is. What comes out says how it was made, so
+that nobody has to compare it with what went in.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Ints
+from heddle_controller.model.fabric import Ints
 from heddle_controller.model.plan import starts
-from heddle_controller.model.program import Entries
-
-_COLUMNS = (
-    "switch",
-    "source",
-    "destination",
-    "source_port",
-    "destination_port",
-    "primary",
-    "backup",
-    "stage",
-)
-
-
-class Edit(NamedTuple):
-    """What makes one set of entries into another; all that stays keeps its order."""
-
-    gone: Ints
-    """Rows of the old ones that are not among the new ones, ascending."""
-    came: Ints
-    """Rows of the new ones that were not among the old ones, ascending."""
-
-    def then(self, other: Edit, old: int, between: int) -> Edit:
-        """This one and then another, as one; so many rows there are before, and in between."""
-        stood, kept = _others(self.gone, old), _others(self.came, between)
-        back = np.full(between, NONE, dtype=np.int64)
-        back[kept] = stood
-        gone = back[other.gone]
-        rows = _others(other.gone, between)
-        count = len(rows) + len(other.came)
-        onward = np.full(between, NONE, dtype=np.int64)
-        onward[rows] = _others(other.came, count)
-        came = onward[self.came]
-        return Edit(
-            np.sort(np.concatenate([self.gone, gone[gone != NONE]])),
-            np.sort(np.concatenate([other.came, came[came != NONE]])),
-        )
-
-
-def _others(rows: Ints, count: int) -> Ints:
-    """All rows of so many but these."""
-    rest = np.ones(count, dtype=np.bool_)
-    rest[rows] = False
-    return np.flatnonzero(rest)
-
-
-_lately: deque[tuple[Entries, Entries, Edit]] = deque(maxlen=2)
-"""What went in, what came out, and how."""
+from heddle_controller.model.program import COLUMNS, Edit, Entries, Made, Mark
 
 
 def edit_between(old: Entries, new: Entries, *, stages: bool = False) -> Edit | None:
@@ -70,19 +23,13 @@ def edit_between(old: Entries, new: Entries, *, stages: bool = False) -> Edit | 
 
     Unless ``stages`` matter, either may be a copy with others.
     """
-    if _alike(old, new, stages=stages):
+    if Mark.on(old).is_of(new, stages=stages):
         none = np.empty(0, dtype=np.int64)
         return Edit(none, none)
-    for before, after, edit in [*_lately]:
-        if _alike(after, new, stages=stages) and _alike(before, old, stages=stages):
-            return edit
-    return None
-
-
-def _alike(one: Entries, other: Entries, *, stages: bool) -> bool:
-    """Whether two sets share every column: not equal ones, the very same."""
-    names = (*_COLUMNS[: None if stages else -1], "risk_first", "risk_links")
-    return all(getattr(one, name) is getattr(other, name) for name in names)
+    made = new.made
+    if made is None or not made.to.is_of(new, stages=stages):
+        return None
+    return made.edit if made.of.is_of(old, stages=stages) else None
 
 
 class _Stretch(NamedTuple):
@@ -103,11 +50,11 @@ def spliced(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
         fresh: What is put in.
     """
     stretches = [*_stretches(len(old), gone, places)]
-    columns = {
+    columns: dict[str, Any] = {
         name: np.concatenate(
             [getattr(fresh if s.fresh else old, name)[s.begin : s.end] for s in stretches]
         )
-        for name in _COLUMNS
+        for name in COLUMNS
     }
     lengths, links = [], []
     for of_fresh, begin, end in stretches:
@@ -119,8 +66,7 @@ def spliced(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
         **columns, risk_first=starts(np.concatenate(lengths)), risk_links=np.concatenate(links)
     )
     came = places + np.arange(len(fresh)) - np.searchsorted(gone, places)
-    _lately.append((old, new, Edit(gone, came)))
-    return new
+    return replace(new, made=Made(Mark.on(old), Mark.on(new), Edit(gone, came)))
 
 
 def _stretches(count: int, gone: Ints, places: Ints) -> Iterator[_Stretch]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model.program import Entries, no_entries
+from heddle_controller.model.program import COLUMNS, Entries, no_entries
 from heddle_controller.reconcile.rollout.columns import appended
 
 RISKS = st.lists(st.lists(st.integers(-5, 5), max_size=3), max_size=6)
@@ -59,7 +58,8 @@ def test_appended_entries_are_those_of_each_set(sets: list[list[list[int]]]) -> 
     whole = appended([_entries(risks) for risks in sets])
     assert _links(whole) == [links for risks in sets for links in risks]
     assert whole.primary.tolist() == [10 * r + 5 for risks in sets for r in range(len(risks))]
-    kinds = {getattr(whole, field.name).dtype for field in fields(whole)}
+    columns = (*COLUMNS, "risk_first", "risk_links")
+    kinds = {getattr(whole, name).dtype for name in columns}
     assert kinds == {np.dtype(np.int64)}
 
 

@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 
-from heddle_controller.model.fabric import State
+from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.underlay import underlay
 from tests.unit.plan.building import clos, joined
 
@@ -71,3 +71,19 @@ def test_search_is_done_once_and_let_go() -> None:
     del structure
     gc.collect()
     assert gone() is None
+
+
+def test_what_one_thread_reads_no_other_changes() -> None:
+    """A structure keeps what was found last and few besides, as a whole that is never changed."""
+    fabric = clos(leaves=3, spines=3)
+    structure = fabric.structure
+    whole = underlay(structure).reach
+    before = structure.reaches
+    told = dict(before)
+    for link in np.flatnonzero(structure.nodes.kind[structure.links.a] != NodeKind.NIC).tolist():
+        sick = fabric.with_links({link: State.DOWN})
+        underlay(structure, sick.carries)
+        assert underlay(structure).reach is whole
+        assert len(structure.reaches) <= 4
+    assert structure.reaches is not before
+    assert dict(before) == told

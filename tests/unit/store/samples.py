@@ -142,7 +142,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.tolist())
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        parts = [field.name for field in fields(value) if field.compare]
+        return {name: plain(getattr(value, name)) for name in parts}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State
-from heddle_controller.model.program import Entries, no_entries
+from heddle_controller.model.program import COLUMNS, Entries, no_entries
 from heddle_controller.plan.columns import distinct
-from heddle_controller.plan.diff import MATCH, match_codes, partners
+from heddle_controller.plan.diff import match_codes, partners
 
 __all__ = ["Groups", "appended", "cut", "dead", "distinct", "joined", "partners", "with_stage"]
 
-_COLUMNS = (*MATCH, "primary", "backup", "stage")
 _NONE = no_entries()
 
 
@@ -24,7 +24,9 @@ def appended(parts: Sequence[Entries]) -> Entries:
     parts = [part for part in parts if len(part)]
     if len(parts) < 2:  # noqa: PLR2004 - one is whole already, and most pushes have none
         return parts[0] if parts else no_entries()
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS
+    }
     lengths = np.concatenate([np.diff(part.risk_first) for part in parts])
     return Entries(
         **columns,
@@ -51,7 +53,7 @@ def cut(entries: Entries, lengths: Ints) -> list[Entries]:
             parts.append(_NONE)
             continue
         risks = entries.risk_first[begin : end + 1]
-        columns = {name: getattr(entries, name)[begin:end] for name in _COLUMNS}
+        columns = {name: getattr(entries, name)[begin:end] for name in COLUMNS}
         links = entries.risk_links[risks[0] : risks[-1]]
         parts.append(Entries(**columns, risk_first=risks - risks[0], risk_links=links))
     return parts

@@ -18,9 +18,9 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Fabric, Ints
 from heddle_controller.model.plan import Paths, Plan, starts
-from heddle_controller.model.program import Entries, Program
+from heddle_controller.model.program import Edit, Entries, Program
 from heddle_controller.plan.diff import difference, differing, partners
-from heddle_controller.plan.splicing import Edit, edit_between
+from heddle_controller.plan.splicing import edit_between
 from heddle_controller.store.codec.container import DamagedError, pack, unpack
 from heddle_controller.store.codec.plans import ENTRIES, PATHS, certificate_of, meta_of
 
@@ -182,7 +182,7 @@ def _applied(meta: dict[str, Any], columns: Mapping[str, Any], base: Whole) -> W
         notes=tuple(meta["notes"]),
     )
     epoch, generation, intent_version = meta["program"]
-    rows = _edited(columns, "entries", _ENTRIES, was.entries)
+    rows: dict[str, Any] = _edited(columns, "entries", _ENTRIES, was.entries)
     return plan, Program(epoch, generation, intent_version, Entries(**rows))
 
 

@@ -186,6 +186,24 @@ async def test_programmed_only_grows(led: Store) -> None:
     assert third.programmed_time() == 8.0
 
 
+async def test_what_a_plan_was_kept_for_only_grows(led: Store) -> None:
+    """The version stays over commits; an older one, or one of a leader before, changes nothing."""
+    first = await commit(led, 1, 1)
+    assert (first.kept_for, first.answered_version) == (0, first.program.intent_version)
+    await led.record_kept("f1", epoch=1, version=70)
+    await led.record_kept("f1", epoch=1, version=60)
+    kept = await led.committed("f1")
+    assert kept is not None
+    assert (kept.kept_for, kept.answered_version) == (70, 70)
+    second = await commit(led, 1, 2)
+    assert second.kept_for == 70
+    with pytest.raises(StaleEpoch):
+        await led.record_kept("f1", epoch=0, version=80)
+    last = await led.committed("f1")
+    assert last is not None
+    assert (last.kept_for, (await led.versions("f1")).intent) == (70, 2)
+
+
 async def test_facts_are_true_of_one_specification(led: Store) -> None:
     """Facts found for a specification that has been replaced are dropped."""
     old = await led.get_job("f1", "j1")

@@ -187,6 +187,10 @@ STEPS = st.one_of(
         st.integers(1, 4), st.lists(switches, max_size=2),
     ),
     step(
+        lambda v: lambda t: t.store.record_kept("f", epoch=t.epoch, version=v),
+        st.integers(1, 9),
+    ),
+    step(
         lambda g: lambda t: t.store.certify(
             "f", epoch=t.epoch, generation=g, certificate=Certificate(1.0, 1.0, "lp", ())
         ),

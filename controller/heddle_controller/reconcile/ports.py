@@ -282,6 +282,16 @@ class PlanStore(Protocol):
         """
         ...
 
+    async def record_kept(self, fabric: str, *, epoch: int, version: int) -> None:
+        """Note that the newest plan answers to this version of the intent as it stands.
+
+        An older version than the one noted changes nothing.
+
+        Raises:
+            StaleEpoch: the epoch is not the newest.
+        """
+        ...
+
     async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
         """Note how far jobs have come, by job name.
 

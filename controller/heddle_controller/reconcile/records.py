@@ -17,7 +17,7 @@ from enum import IntEnum
 import numpy as np
 
 from heddle_controller.model.demand import Demands
-from heddle_controller.model.fabric import Fabric, Floats, Ints, LinkKey, State
+from heddle_controller.model.fabric import Fabric, Floats, Ints, LinkKey, NodeKind, State
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
@@ -272,6 +272,13 @@ class Committed:
     facts: PlanFacts
     programmed: Mapping[str, Programmed]
     """By switch; switches that never acknowledged anything are absent."""
+    kept_for: int = 0
+    """Newest version of the intent for which this plan, or one before it, was kept as it was."""
+
+    @property
+    def answered_version(self) -> int:
+        """Newest version of the intent that the plan is known to answer to, if it is the newest."""
+        return max(self.program.intent_version, self.kept_for)
 
     @property
     def generation(self) -> int:
@@ -285,6 +292,21 @@ class Committed:
         first = np.flatnonzero(np.diff(switch, prepend=-1))
         return tuple(ids[row] for row in switch[first].tolist())
 
+    def settled(self) -> tuple[int, tuple[str, ...]]:
+        """The newest generation that all switches of the fabric have come to.
+
+        And those that have come no further, in order of their rows; none where all hold this plan.
+        """
+        nodes = self.plan.fabric.structure.nodes
+        known = {
+            nodes.ids[row]: self._reached(nodes.ids[row])
+            for row in np.flatnonzero(nodes.kind != NodeKind.NIC).tolist()
+        }
+        least = min(known.values(), default=self.generation)
+        if least >= self.generation:
+            return self.generation, ()
+        return least, tuple(switch for switch, reached in known.items() if reached == least)
+
     def programmed_switches(self) -> tuple[str, ...]:
         """Those of ``switches`` that hold all of this plan."""
         return tuple(s for s in self.switches() if self._holds(s))
@@ -297,5 +319,8 @@ class Committed:
         return max((self.programmed[s].time for s in wanted), default=self.facts.commit_time)
 
     def _holds(self, switch: str) -> bool:
+        return self._reached(switch) >= self.generation
+
+    def _reached(self, switch: str) -> int:
         fact = self.programmed.get(switch)
-        return fact is not None and fact.generation >= self.generation
+        return fact.generation if fact is not None else 0

@@ -174,7 +174,7 @@ class Worker:
             return
         seconds = world.clock.monotonic() - start
         if planned is None:
-            self._keep(intent, wanted)
+            await self._keep(intent, wanted)
         else:
             world.metrics.observe(Metric.SOLVE_SECONDS, fabric, seconds)
             await self._commit(intent, wanted, planned, seconds)
@@ -200,12 +200,16 @@ class Worker:
             make_plan, wanted, previous, self._repair, engine, self._made
         )
 
-    def _keep(self, intent: Intent, wanted: Wanted) -> None:
+    async def _keep(self, intent: Intent, wanted: Wanted) -> None:
         """The plan that stands answers to this intent too."""
         assert self._committed is not None
         self._account = _account(self._committed.generation, intent, wanted)
         self._version = intent.version
         self._rollout.aim(Target(self._committed, self._account))
+        if intent.version > self._committed.answered_version:
+            await self._world.store.record_kept(
+                self._fabric, epoch=self._epoch, version=intent.version
+            )
         if self._comparison is None:  # it is of an earlier leader, who may not have come to it
             self._compare_later(intent, wanted)
 

@@ -27,7 +27,7 @@ from heddle_controller.serve.errors import exhausted
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.paging import Page, page
 from heddle_controller.serve.rates import RateBook, Rates
-from heddle_controller.serve.request import request_of
+from heddle_controller.serve.request import request_of, version_without
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -108,7 +108,8 @@ class DemandService(DemandServiceServicer):
         fabric, name = names.parse_demands(request.name, "name")
         asked = request_of(request.request_id)
         await self._store.delete_demands(fabric, name, request=asked)
-        return pb.DeleteDemandsResponse()
+        version = await version_without(self._store, fabric)
+        return pb.DeleteDemandsResponse(intent_version=version)
 
     @override
     async def ReportRates(

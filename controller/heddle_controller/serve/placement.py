@@ -18,7 +18,7 @@ from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.paging import page
-from heddle_controller.serve.request import request_of
+from heddle_controller.serve.request import request_of, version_without
 from heddle_controller.serve.watch import Changes
 
 Context = aio.ServicerContext[Any, Any]
@@ -76,7 +76,8 @@ class PlacementService(PlacementServiceServicer):
         fabric, name = names.parse_job(request.name, "name")
         asked = request_of(request.request_id)
         await self._store.delete_job(fabric, name, etag=request.etag, request=asked)
-        return pb.DeleteJobResponse()
+        version = await version_without(self._store, fabric)
+        return pb.DeleteJobResponse(intent_version=version)
 
     @override
     async def WatchJobs(

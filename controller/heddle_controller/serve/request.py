@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from heddle_controller.reconcile.admission import check_request
+from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.records import Request
 from heddle_controller.serve.interceptors.trace import current_request
 from heddle_controller.serve.security.caller import current_caller
@@ -16,3 +18,15 @@ def request_of(request_id: str) -> Request:
     """
     request = Request(request_id, actor=str(current_caller()), call=current_request())
     return check_request(request)
+
+
+async def version_without(store: Store, fabric: str) -> int:
+    """A version of the intent in which something is gone that the call under way took away.
+
+    0 where the store cannot be asked: what this replica knew last may be from before.
+    """
+    try:
+        version = (await store.versions(fabric)).intent
+    except Unavailable:
+        return 0
+    return version if store.stale_for() == 0 else 0

@@ -44,4 +44,5 @@ def _same(one: Committed, other: Committed) -> bool:
         and one.program is other.program
         and one.facts == other.facts
         and one.programmed == other.programmed
+        and one.kept_for == other.kept_for
     )

@@ -282,12 +282,17 @@ Global___DeleteDemandsRequest: _TypeAlias = DeleteDemandsRequest  # noqa: Y015
 class DeleteDemandsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    INTENT_VERSION_FIELD_NUMBER: _builtins.int
+    intent_version: _builtins.int
+    """A version of the intent in which the set is gone; see DeleteJobResponse."""
     def __init__(
         self,
+        *,
+        intent_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent_version", b"intent_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -490,12 +490,21 @@ Global___DeleteJobRequest: _TypeAlias = DeleteJobRequest  # noqa: Y015
 class DeleteJobResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    INTENT_VERSION_FIELD_NUMBER: _builtins.int
+    intent_version: _builtins.int
+    """A version of the intent in which the job is gone. No switch holds an entry of
+    it any more once a plan with an answered_version of at least this was told of,
+    and then one with a settled_generation of at least that plan's generation.
+    0: the store could not be asked; call again with the same request_id.
+    """
     def __init__(
         self,
+        *,
+        intent_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent_version", b"intent_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -102,7 +102,8 @@ class PlacementServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """Ends a job and takes its routes away.
+        """Ends a job and takes its routes away. The answer comes when that is durably
+        stored; its routes go later, see DeleteJobResponse.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,9 @@ class PlacementServiceStub:
     written: the job is answered as it stands.
     """
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_placement_pb2.DeleteJobRequest, _placement_pb2.DeleteJobResponse]
-    """Ends a job and takes its routes away."""
+    """Ends a job and takes its routes away. The answer comes when that is durably
+    stored; its routes go later, see DeleteJobResponse.
+    """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_placement_pb2.WatchJobsRequest, _placement_pb2.JobEvent]
     """Streams jobs, the present ones first, then each that changed. What is sent is
     how a job stands, not each state it went through: where one state follows
@@ -72,7 +74,9 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     written: the job is answered as it stands.
     """
     DeleteJob: _aio.UnaryUnaryMultiCallable[_placement_pb2.DeleteJobRequest, _placement_pb2.DeleteJobResponse]  # type: ignore[assignment]
-    """Ends a job and takes its routes away."""
+    """Ends a job and takes its routes away. The answer comes when that is durably
+    stored; its routes go later, see DeleteJobResponse.
+    """
     WatchJobs: _aio.UnaryStreamMultiCallable[_placement_pb2.WatchJobsRequest, _placement_pb2.JobEvent]  # type: ignore[assignment]
     """Streams jobs, the present ones first, then each that changed. What is sent is
     how a job stands, not each state it went through: where one state follows
@@ -125,7 +129,9 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _placement_pb2.DeleteJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_placement_pb2.DeleteJobResponse, _abc.Awaitable[_placement_pb2.DeleteJobResponse]]:
-        """Ends a job and takes its routes away."""
+        """Ends a job and takes its routes away. The answer comes when that is durably
+        stored; its routes go later, see DeleteJobResponse.
+        """
 
     @_abc_1.abstractmethod
     def WatchJobs(

@@ -42,6 +42,9 @@ class Plan(_message.Message):
     SWITCH_COUNT_FIELD_NUMBER: _builtins.int
     ENTRY_COUNT_FIELD_NUMBER: _builtins.int
     PROGRAMMED_TIME_FIELD_NUMBER: _builtins.int
+    ANSWERED_VERSION_FIELD_NUMBER: _builtins.int
+    SETTLED_GENERATION_FIELD_NUMBER: _builtins.int
+    UNSETTLED_SWITCHES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"fabrics/f1/plan"."""
     generation: _builtins.int
@@ -64,6 +67,15 @@ class Plan(_message.Message):
     """Switches that this plan wants entries in."""
     entry_count: _builtins.int
     """Exact-match entries over all switches."""
+    answered_version: _builtins.int
+    """Newest version of the intent that it is known to answer to: that it was made
+    from, or a later one that asks for nothing else.
+    """
+    settled_generation: _builtins.int
+    """Newest generation that every switch of the fabric, with or without entries,
+    has acknowledged to hold whole, itself or by a newer one: none holds an entry
+    that only older plans want. 0 while any switch has acknowledged none.
+    """
     @_builtins.property
     def certificate(self) -> _common_pb2.Certificate: ...
     @_builtins.property
@@ -71,6 +83,12 @@ class Plan(_message.Message):
     @_builtins.property
     def programmed_time(self) -> _timestamp_pb2.Timestamp:
         """When the last FIB ack came; unset while any is missing."""
+
+    @_builtins.property
+    def unsettled_switches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Switches for which settled_generation is no greater, by id, at most 20; empty
+        where all hold this plan.
+        """
 
     def __init__(
         self,
@@ -89,10 +107,13 @@ class Plan(_message.Message):
         switch_count: _builtins.int = ...,
         entry_count: _builtins.int = ...,
         programmed_time: _timestamp_pb2.Timestamp | None = ...,
+        answered_version: _builtins.int = ...,
+        settled_generation: _builtins.int = ...,
+        unsettled_switches: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "commit_time", b"commit_time", "programmed_time", b"programmed_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "changed_count", b"changed_count", "commit_time", b"commit_time", "entry_count", b"entry_count", "epoch", b"epoch", "generation", b"generation", "intent_version", b"intent_version", "name", b"name", "programmed_switch_count", b"programmed_switch_count", "programmed_time", b"programmed_time", "routed_count", b"routed_count", "solve_seconds", b"solve_seconds", "switch_count", b"switch_count", "unrouted_count", b"unrouted_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_version", b"answered_version", "certificate", b"certificate", "changed_count", b"changed_count", "commit_time", b"commit_time", "entry_count", b"entry_count", "epoch", b"epoch", "generation", b"generation", "intent_version", b"intent_version", "name", b"name", "programmed_switch_count", b"programmed_switch_count", "programmed_time", b"programmed_time", "routed_count", b"routed_count", "settled_generation", b"settled_generation", "solve_seconds", b"solve_seconds", "switch_count", b"switch_count", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,4 +38,34 @@ async def test_it_is_told_as_it_stands_and_made_once(tmp_path: Path) -> None:
     third = await summaries.of("f1")
     assert third is not None
     assert (third.generation, third.programmed_switch_count) == (2, 0)
+    await store.record_kept("f1", epoch=epoch, version=50)
+    fourth = await summaries.of("f1")
+    assert fourth is not None
+    assert (third.answered_version, fourth.answered_version) == (third.intent_version, 50)
+    await store.close()
+
+
+async def test_a_plan_is_settled_when_every_switch_has_come_to_it(tmp_path: Path) -> None:
+    """Those without entries too: they may hold entries of plans before."""
+    store = await open_embedded(tmp_path / "store.sqlite3")
+    summaries = Summaries(store)
+    await store.put_fabric("f1", clos())
+    epoch = await store.acquire_leadership("test")
+    await commit(store, epoch, 1)
+    told: list[tuple[int, int, list[str]]] = []
+    for generation, switches in (
+        (1, ["l0", "l1", "s0"]),
+        (1, ["s1"]),
+        (2, ["l0", "s1"]),
+        (2, ["l1", "s0"]),
+    ):
+        if generation == 2 and len(told) == 2:
+            await commit(store, epoch, 2)
+        await store.record_programmed(
+            "f1", epoch=epoch, generation=generation, switches=switches, time=1.0
+        )
+        plan = await summaries.of("f1")
+        assert plan is not None
+        told.append((plan.generation, plan.settled_generation, list(plan.unsettled_switches)))
+    assert told == [(1, 0, ["s1"]), (1, 1, []), (2, 1, ["l1", "s0"]), (2, 2, [])]
     await store.close()

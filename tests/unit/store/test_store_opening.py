@@ -71,7 +71,7 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (newer, "written by a newer Heddle .schema 4, this one knows 3.; run that one"),
+        (newer, "written by a newer Heddle .schema 5, this one knows 4.; run that one"),
         (foreign, "belongs to another program; give a file of its own"),
         (garbage, "cannot be read .* restore it from a backup"),
         (torn, "cannot be read .* restore it from a backup"),
@@ -184,6 +184,7 @@ async def test_a_file_of_the_first_schema(tmp_path: Path) -> None:
             "DROP TABLE audit; DROP TABLE audit_marks;"
             "ALTER TABLE plans DROP COLUMN base; DROP TABLE plan_bases;"
             "ALTER TABLE fabrics DROP COLUMN overlay_withdrawn;"
+            "ALTER TABLE fabrics DROP COLUMN kept_for;"
             "ALTER TABLE fabrics DROP COLUMN overlay_time; PRAGMA user_version = 1;"
         )
     store = await open_embedded(path)
@@ -217,7 +218,7 @@ async def test_a_plan_of_the_second_schema(tmp_path: Path) -> None:
                 connection.executescript(
                     "UPDATE plans SET body = (SELECT body FROM plan_bases);"
                     "ALTER TABLE plans DROP COLUMN base; DROP TABLE plan_bases;"
-                    "PRAGMA user_version = 2;"
+                    "ALTER TABLE fabrics DROP COLUMN kept_for; PRAGMA user_version = 2;"
                 )
             store = await open_embedded(path)
             assert await store.acquire_leadership("c2") == 2

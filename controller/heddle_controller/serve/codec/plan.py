@@ -13,6 +13,9 @@ from heddle_controller.plan.explain import Explanation
 from heddle_controller.reconcile.records import Committed
 from heddle_controller.serve.codec import common, names
 
+NAMED = 20
+"""Switches of a plan that are told by name."""
+
 
 def summary_to_pb(fabric: str, committed: Committed) -> pb.Plan:
     """A committed plan without routes."""
@@ -21,6 +24,9 @@ def summary_to_pb(fabric: str, committed: Committed) -> pb.Plan:
     message.generation = program.generation
     message.epoch = program.epoch
     message.intent_version = program.intent_version
+    message.answered_version = committed.answered_version
+    message.settled_generation, unsettled = committed.settled()
+    message.unsettled_switches.extend(sorted(unsettled)[:NAMED])
     message.changed_count = facts.changed_count
     message.solve_seconds = facts.solve_seconds
     message.commit_time.CopyFrom(common.time_to_pb(facts.commit_time))

@@ -21,7 +21,7 @@ from heddle_controller.store.embedded.rows import (
 
 
 class FactTables(Part):
-    """``intent``, ``versions``, ``record_programmed`` and ``record_jobs``."""
+    """``intent``, ``versions``, ``record_programmed``, ``record_kept`` and ``record_jobs``."""
 
     async def intent(self, fabric: str) -> Intent:
         """See ``PlanStore``."""
@@ -79,6 +79,20 @@ class FactTables(Part):
         fact = Programmed(epoch, generation, time)
         # A new leader asks every switch what it holds: older facts only make it ask for more.
         await self._write(fabric, work, facts=True, lasting=False, then=after)
+
+    async def record_kept(self, fabric: str, *, epoch: int, version: int) -> None:
+        """See ``PlanStore``."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            check_epoch(connection, epoch)
+            bump_facts(connection, fabric)
+            connection.execute(
+                "UPDATE fabrics SET kept_for = ? WHERE name = ? AND kept_for < ?",
+                (version, fabric, version),
+            )
+
+        # A new leader finds out by itself.
+        await self._write(fabric, work, facts=True, lasting=False)
 
     async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
         """See ``PlanStore``."""

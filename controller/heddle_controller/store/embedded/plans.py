@@ -26,6 +26,7 @@ from heddle_controller.store.embedded.part import Part
 from heddle_controller.store.embedded.rows import (
     bump_facts,
     drop_unused_structures,
+    kept_for,
     load_structure,
     newest_generation,
     revision_of,
@@ -68,6 +69,7 @@ class _Stored:
     structure: Structure
     facts: PlanFacts
     programmed: Mapping[str, Programmed]
+    kept_for: int
 
 
 class PlanTables(Part):
@@ -121,7 +123,8 @@ class PlanTables(Part):
         bump_facts(connection, commit.fabric)
         drop_unused_structures(connection, self._shared.structures)
         programmed = self._programmed(connection, commit.fabric)
-        return Committed(commit.plan, commit.program, facts, programmed), number
+        kept = kept_for(connection, commit.fabric)
+        return Committed(commit.plan, commit.program, facts, programmed, kept), number
 
     async def certify(
         self, fabric: str, *, epoch: int, generation: int, certificate: Certificate
@@ -179,7 +182,7 @@ class PlanTables(Part):
             return None
         if stored.body is None:
             assert known is not None  # its generation was what is stored
-            return Committed(*known, stored.facts, stored.programmed)
+            return Committed(*known, stored.facts, stored.programmed, stored.kept_for)
         found, base = await asyncio.to_thread(_unpacked, stored, base)
         now = self._shared.newest.get(fabric)
         # While this was unpacked it may have been certified, or another may have been committed.
@@ -187,7 +190,7 @@ class PlanTables(Part):
             self._shared.newest[fabric] = found
             if base is not None:
                 self._shared.bases[fabric] = base
-        return Committed(*found, stored.facts, stored.programmed)
+        return Committed(*found, stored.facts, stored.programmed, stored.kept_for)
 
     def _stored(
         self, connection: sqlite3.Connection, fabric: str, generation: int, has: tuple[int, int]
@@ -211,7 +214,8 @@ class PlanTables(Part):
                 base_body = connection.execute(select, (row[1],)).fetchone()[0]
         structure = load_structure(connection, row[0], self._shared.structures)
         facts, programmed = PlanFacts(*row[2:]), self._programmed(connection, fabric)
-        return _Stored(generation, body, row[1], base_body, structure, facts, programmed)
+        kept = kept_for(connection, fabric)
+        return _Stored(generation, body, row[1], base_body, structure, facts, programmed, kept)
 
     def _programmed(self, connection: sqlite3.Connection, fabric: str) -> Mapping[str, Programmed]:
         """What switches hold; read once, for every commit tells it and they may be thousands."""

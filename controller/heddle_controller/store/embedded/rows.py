@@ -148,6 +148,12 @@ def save_states(connection: sqlite3.Connection, fabric: str, states: States, now
     return bump_intent(connection, fabric, now)
 
 
+def kept_for(connection: sqlite3.Connection, fabric: str) -> int:
+    """See ``Committed``."""
+    row = connection.execute("SELECT kept_for FROM fabrics WHERE name = ?", (fabric,)).fetchone()
+    return int(row[0])
+
+
 def newest_generation(connection: sqlite3.Connection, fabric: str) -> int:
     """Of the newest plan; 0 for none."""
     row = connection.execute(

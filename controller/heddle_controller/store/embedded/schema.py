@@ -15,7 +15,7 @@ from heddle_controller.reconcile.errors import Unusable
 APPLICATION_ID = 0x4844_4C31
 """Tells a file of Heddle from any other SQLite file."""
 
-VERSION = 3
+VERSION = 4
 
 _TABLES = """
 CREATE TABLE leadership (
@@ -128,6 +128,9 @@ CREATE TABLE plan_bases (
     body BLOB NOT NULL
 ) STRICT;
 ALTER TABLE plans ADD COLUMN base INTEGER REFERENCES plan_bases (id);
+""",
+    4: """
+ALTER TABLE fabrics ADD COLUMN kept_for INTEGER NOT NULL DEFAULT 0;
 """,
 }
 """What brings a file to each number from the one before."""

@@ -15,12 +15,12 @@ from heddle_controller.store.redis.demands import DemandPart
 from heddle_controller.store.redis.fabric import JOB, known, meta_of, overlay_of, record_of
 from heddle_controller.store.redis.jobs import FACT, jobs_of
 from heddle_controller.store.redis.part import NO_ASK
-from heddle_controller.store.redis.plans import PROGRAMMED, programmed_bytes
+from heddle_controller.store.redis.plans import KEPT_FOR, PROGRAMMED, programmed_bytes
 from heddle_controller.store.redis.view import View
 
 
 class FactPart(DemandPart):
-    """``intent``, ``versions``, ``record_programmed`` and ``record_jobs``; ``audit``."""
+    """``intent``, ``versions``, ``record_...`` and ``audit``."""
 
     async def intent(self, fabric: str) -> Intent:
         """See ``PlanStore``."""
@@ -55,6 +55,11 @@ class FactPart(DemandPart):
         raw = programmed_bytes(Programmed(epoch, generation, time))
         ops = tuple(Op("above", f"{PROGRAMMED}/{s}", raw, str(generation)) for s in switches)
         await self._note(fabric, epoch, ops)
+
+    async def record_kept(self, fabric: str, *, epoch: int, version: int) -> None:
+        """See ``PlanStore``."""
+        op = Op("above", KEPT_FOR, str(version).encode(), str(version))
+        await self._note(fabric, epoch, (op,))
 
     async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
         """See ``PlanStore``."""

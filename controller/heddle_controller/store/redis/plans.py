@@ -29,6 +29,8 @@ from heddle_controller.store.redis.view import View
 KEPT = 4
 """Plans kept of each fabric: an agent that was away for a few still holds a table we know."""
 PLAN, PROGRAMMED, GENERATION = "plan", "programmed", "generation"
+KEPT_FOR = "kept_for"
+"""See ``Committed``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ class PlanPart(Part):
             body = await asyncio.to_thread(pack_plan, plan, program)
             done, blob = await self._commit(fabric, made, body, "")
             self._shared.bases[fabric] = Base(blob, (plan, program), len(body))
-        programmed = _programmed_of(self._shared.mirror.view(fabric))
-        return Committed(plan, program, done, programmed)
+        view = self._shared.mirror.view(fabric)
+        return Committed(plan, program, done, _programmed_of(view), view.number(KEPT_FOR))
 
     async def _commit_delta(self, fabric: str, made: Committed) -> PlanFacts | None:
         """Write a plan beside its base; None where it has to be written whole."""
@@ -186,7 +188,7 @@ class PlanPart(Part):
                 return None
             found = await self._read(fabric, row, newest=not generation)
             if found is not None:
-                return Committed(*found, row.facts(), _programmed_of(view))
+                return Committed(*found, row.facts(), _programmed_of(view), view.number(KEPT_FOR))
 
     async def _read(self, fabric: str, row: _Row, *, newest: bool) -> tuple[Plan, Program] | None:
         """A plan; None where it was dropped meanwhile."""

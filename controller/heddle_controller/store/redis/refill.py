@@ -18,7 +18,16 @@ from heddle_controller.store.redis.view import View
 
 REFILLED = "refilled"
 """Number of the newest write that a fabric, written again, has in it."""
-_FACTS = {"plan", "programmed", "generation", "fact", "version", "facts", "change_time"}
+_FACTS = {
+    "plan",
+    "programmed",
+    "kept_for",
+    "generation",
+    "fact",
+    "version",
+    "facts",
+    "change_time",
+}
 
 
 class RefillPart(DemandPart):

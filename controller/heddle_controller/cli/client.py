@@ -39,6 +39,7 @@ OPTIONS = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # else a ping under way has a minute
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_reconnect_backoff_ms", 1000),  # who waits for a restart sees its end
 ]
 
 

@@ -13,6 +13,7 @@ from heddle_controller.cli.client import Client, request_id
 from heddle_controller.cli.failure import House
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.serve.codec import common
@@ -106,15 +107,18 @@ def _all_demands(client: Client, name: str) -> Iterator[pb.FlowDemand]:
 
 @demand.command("delete")
 @click.argument("name")
+@waiting_options
 @with_client
-def delete(client: Client, name: str) -> None:
+def delete(client: Client, name: str, seconds: float | None, *, wait: bool) -> None:
     """Take a demand set away."""
     request = pb.DeleteDemandsRequest(
         name=f"{client.fabric}/demands/{name}", request_id=request_id()
     )
-    client.call(client.demands.DeleteDemands, request)
+    version = client.call(client.demands.DeleteDemands, request).intent_version
     if not client.json:
         echo(f"deleted {name}")
+    if wait:
+        wait_until_gone(client, version, seconds)
 
 
 @demand.command("rates")

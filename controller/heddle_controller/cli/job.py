@@ -13,6 +13,7 @@ from heddle_controller.cli.client import Client, request_id
 from heddle_controller.cli.failure import UNROUTED, Failure, House
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
 from heddle_controller.model.job import Job
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
@@ -147,14 +148,19 @@ def _some(hosts: list[str]) -> str:
 
 @job.command("delete")
 @click.argument("names", nargs=-1, required=True)
+@waiting_options
 @with_client
-def delete(client: Client, names: tuple[str, ...]) -> None:
+def delete(client: Client, names: tuple[str, ...], seconds: float | None, *, wait: bool) -> None:
     """End jobs and take their routes away."""
+    versions = []
     for name in names:
         request = pb.DeleteJobRequest(name=f"{client.fabric}/jobs/{name}", request_id=request_id())
-        client.call(client.jobs.DeleteJob, request)
+        versions.append(client.call(client.jobs.DeleteJob, request).intent_version)
     if not client.json:
         echo(f"deleted {', '.join(names)}")
+    if wait:
+        version = max(versions) if all(versions) else 0
+        wait_until_gone(client, version, seconds)
 
 
 @job.command("watch")

@@ -1,0 +1,178 @@
+"""``heddle job delete --wait``: a real controller and real agents, one of which is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from heddle_agent.table import Forwarding, Push, Turns
+from heddle_emulator.fleet import Fleet, Held
+from heddle_emulator.fleet.gate import Gate, GatedTurns
+from tests.integration.controlling import Controller, controlling
+from tests.integration.operating import Outcome
+from tests.integration.test_cli_controller import FABRIC, begun, generation
+from tests.waiting import PATIENCE
+
+HEDDLE = Path(sys.executable).parent / "heddle"
+LONE = """\
+- job: lone
+  hosts: [l0-h0]
+  gpus_per_host: 1
+  parallelism: {dp: 1}
+"""
+FLOWS = "flow,src,dst,gbps,job,phase\nout,l2-h0-n0,l3-h0-n0,10,,\n"
+
+
+class OneGate(Gate):
+    """Holds up the pushes to one switch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = -1
+
+    def stop(self, switch: int, push: Push) -> Held | None:
+        """Have a push to that switch wait."""
+        self.shut = switch == self.row
+        return super().stop(switch, push)
+
+    def open(self) -> None:
+        """Let through what waits, and all that comes."""
+        row, self.row = self.row, -1
+        for held in self.take({row}):
+            held.free.set()
+
+
+class SlowFleet(Fleet):
+    """One of its agents takes nothing in while that is wanted."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.gate = OneGate()
+        super().__init__(FABRIC, [controller.address], name="fabrics/pod")
+
+    def _turns(self, row: int, forwarding: Forwarding) -> Turns:
+        return GatedTurns(row, forwarding, self.gate)
+
+    def holders(self) -> list[int]:
+        """Switches, by row, whose tables have entries."""
+        return [row for row, fib in self.switches.fibs.items() if fib.read_back()]
+
+    def hold_one(self) -> str:
+        """Have a switch that has entries take nothing in; its name."""
+        self.gate.row = self.holders()[0]
+        return self.agents[self.gate.row].switch
+
+
+async def begin(controller: Controller, *words: str) -> Process:
+    """Start ``heddle`` against a controller, as a process of its own; it goes on meanwhile."""
+    return await asyncio.create_subprocess_exec(
+        HEDDLE, "--server", controller.address, *words, stdout=PIPE, stderr=PIPE
+    )
+
+
+def runs(process: Process) -> bool:
+    """Whether a command has not ended."""
+    return process.returncode is None
+
+
+async def end(process: Process) -> Outcome:
+    """Wait for a command."""
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return Outcome(process.returncode, out.decode(), err.decode())
+
+
+async def plan_such_that(controller: Controller, wanted: Callable[[Any], bool]) -> Any:
+    """The newest plan as a client sees it, once it is as wanted."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            plan = (await controller.does("show", "plan", "--json")).json
+            if wanted(plan):
+                return plan
+
+
+def leaves_out(switch: str, plan: Any) -> bool:
+    """Whether a plan has no flows any more, and a switch is waited for."""
+    return not plan.get("routed_count") and switch in plan.get("unsettled_switches", [])
+
+
+async def test_a_deleted_job_is_gone_when_the_last_switch_says_so(tmp_path: Path) -> None:
+    """Until then the command waits, and names the switch where its time is up."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        async with SlowFleet(controller) as fleet:
+            await fleet.connected(PATIENCE)
+            await generation(controller, 0)
+            slow = fleet.hold_one()
+            waiting = await begin(controller, "job", "delete", "red", "blue", "--wait")
+            await plan_such_that(controller, partial(leaves_out, slow))
+            put = ("demand", "put", "d", flows_file(tmp_path))
+            assert (await controller.does(*put)).code == 0
+            vain = await controller.does("demand", "delete", "d", "--wait", "--seconds", "0.5")
+            assert (vain.code, vain.out) == (2, "deleted d\n")
+            assert vain.err.startswith("error: deleted, but after 0.5 s ")
+            assert runs(waiting)
+            assert fleet.gate.row in fleet.holders()
+            fleet.gate.open()
+            assert await end(waiting) == Outcome(0, "deleted red, blue\n", "")
+            assert fleet.holders() == []
+        assert await controller.ends() == 0
+
+
+async def test_the_controller_may_restart_meanwhile(tmp_path: Path) -> None:
+    """The next one knows as little of the switch that does not answer, and says gone no sooner."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        async with SlowFleet(controller) as fleet:
+            await fleet.connected(PATIENCE)
+            await generation(controller, 0)
+            slow = fleet.hold_one()
+            waiting = await begin(controller, "job", "delete", "red", "blue", "--wait")
+            await plan_such_that(controller, partial(leaves_out, slow))
+            controller.process.kill()
+            await controller.process.wait()
+            async with controlling(tmp_path, "--listen", controller.address) as following:
+                await fleet.connected(PATIENCE)
+                await plan_such_that(following, partial(leaves_out, slow))
+                assert runs(waiting)
+                assert fleet.gate.row in fleet.holders()
+                fleet.gate.open()
+                done = await end(waiting)
+                assert (done.code, done.out) == (0, "deleted red, blue\n"), done.err
+                assert done.err.startswith("note: cannot reach the controller")
+                assert fleet.holders() == []
+                assert await following.ends() == 0
+
+
+async def test_what_never_had_entries_is_gone_at_once(tmp_path: Path) -> None:
+    """The plan stays as it is, and is known to answer to the intent without it, restart or not."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        file = tmp_path / "lone.yaml"
+        await asyncio.to_thread(file.write_text, LONE.replace("l0-h0", "l1-h0"))
+        async with SlowFleet(controller) as fleet:
+            await fleet.connected(PATIENCE)
+            before = await generation(controller, 0)
+            assert (await controller.does("job", "delete", "red", "--wait")).code == 0
+            settled = await plan_such_that(controller, lambda plan: "programmed_time" in plan)
+            assert (await controller.does("job", "submit", file)).code == 0
+            assert (await controller.does("job", "delete", "lone", "--wait")).code == 0
+            after = (await controller.does("show", "plan", "--json")).json
+            assert after["generation"] == settled["generation"] > str(before)
+            assert int(after["answered_version"]) > int(after["intent_version"])
+            assert (await controller.does("demand", "put", "d", flows_file(tmp_path))).code == 0
+            assert (await controller.does("demand", "delete", "d", "--wait")).code == 0
+            assert (await controller.does("job", "delete", "blue", "--wait")).code == 0
+            assert fleet.holders() == []
+        assert await controller.ends() == 0
+
+
+def flows_file(path: Path) -> Path:
+    """A demand set of one flow."""
+    file = path / "flows.csv"
+    file.write_text(FLOWS)
+    return file

@@ -1,0 +1,49 @@
+"""When a command may say that nothing of what was deleted is left."""
+
+from __future__ import annotations
+
+from heddle.v1 import plan_pb2 as pb
+from heddle_controller.cli.withdrawal import Withdrawal
+
+
+def plan(generation: int, answered: int, settled: int, *unsettled: str) -> pb.Plan:
+    """What a controller tells of one."""
+    return pb.Plan(
+        generation=generation,
+        answered_version=answered,
+        settled_generation=settled,
+        unsettled_switches=unsettled,
+    )
+
+
+def test_a_plan_from_before_counts_for_nothing() -> None:
+    """However many switches hold it: the next one may still have what was deleted."""
+    withdrawal = Withdrawal(9)
+    assert not withdrawal.done(plan(4, 8, 4))
+    assert withdrawal.why_not().startswith("no plan without it is known")
+    assert not withdrawal.done(plan(5, 9, 4, "l0", "l1"))
+    assert withdrawal.why_not().endswith("its entries are gone: l0, l1")
+    assert withdrawal.done(plan(5, 9, 5))
+
+
+def test_a_plan_that_was_kept_answers_too() -> None:
+    """Nothing is to be taken away where no switch held anything."""
+    withdrawal = Withdrawal(9)
+    assert not withdrawal.done(plan(4, 8, 4))
+    assert withdrawal.done(plan(4, 9, 4))
+
+
+def test_it_is_done_though_there_are_newer_plans_all_the_time() -> None:
+    """A switch that has come to any plan since holds nothing of those before."""
+    withdrawal = Withdrawal(9)
+    assert not withdrawal.done(plan(5, 9, 3, "l0"))
+    assert not withdrawal.done(plan(6, 10, 4, "l0"))
+    assert withdrawal.done(plan(7, 11, 5, "l0"))
+
+
+def test_plans_that_are_counted_anew_are_waited_for_anew() -> None:
+    """A store that lost its plans begins with generation 1; what was said of 5 means nothing."""
+    withdrawal = Withdrawal(9)
+    assert not withdrawal.done(plan(5, 9, 4, "l0"))
+    assert not withdrawal.done(plan(1, 12, 0, "l0", "l1"))
+    assert withdrawal.done(plan(1, 12, 1))

@@ -16,6 +16,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import concatenate
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.solve import Repairer, solve
+from heddle_controller.solve.lp import ACCURACY
 from heddle_emulator.topology import clos, rail_optimised, random_regular, three_tier
 from tests.bench import opensm, opensm_files
 from tests.bench.gap_cases import FAMILIES, draw
@@ -97,11 +98,14 @@ def test_references_by_hand() -> None:
 
 
 def test_all_paths_are_never_worse_than_some() -> None:
-    """On a random graph the programme over candidates is at or above that over everything."""
+    """On a random graph the programme over candidates is at or above that over everything.
+
+    The first is what its prices prove, as near to its optimum as the planner asks for.
+    """
     for seed in (0, 3):
         found = run(Case("random regular", 4, seed))
         assert found.everything is not None
-        assert found.candidates >= found.everything - 1e-4
+        assert found.candidates >= found.everything * (1 - ACCURACY) - 1e-6
         assert found.reached >= found.limit - 1e-4
         assert found.priced <= (found.exact or found.limit) + 1e-6
 

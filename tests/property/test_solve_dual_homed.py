@@ -7,8 +7,16 @@ from random import Random
 import numpy as np
 import pytest
 
+from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.solve import solve
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.carry import inner_paths
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.sharing import Shares
+from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.topology import dual_tor
+from tests.bench.workloads import between_switches
 from tests.support.against import soundness, utilization_of
 from tests.support.depth import fresh_seeds
 from tests.support.drawn import KINDS, drawn
@@ -52,6 +60,54 @@ def test_plans_are_within_a_qp_of_the_optimum() -> None:
         step /= case.fabric.structure.capacity.min()
         worst = float(utilization_of(plan).max(initial=0.0))
         assert worst <= max(best.high, 1.0) + step + CLOSE, case
+
+
+@pytest.mark.deep
+def test_a_dead_leaf_slows_only_who_loses_a_link() -> None:
+    """One plane, full load: flows of NICs with both links get all, those at the dead leaf half.
+
+    The links of NICs that lost one cannot be below twice their rate: that does not excuse
+    others to put whole flows on one of two links.
+    """
+    for seed in fresh_seeds(2):
+        random = Random(seed)
+        pairs, nics = random.randint(14, 18), 2 * random.randint(14, 18)
+        fabric = dual_tor(pairs=pairs, spines=nics // 2, nics_per_pair=nics, nics_per_host=2)
+        flows = permutations(fabric, random, 1, random.choice([2, 4, 8]))
+        dead = random.choice(fabric.rows_of_kind(NodeKind.LEAF).tolist())
+        plan = solve(fabric.with_nodes({dead: State.DOWN}), flows)
+        uplinks = Network(plan.fabric).uplinks
+        fewest = np.minimum(uplinks[flows.source], uplinks[flows.destination])
+        served = flow_ratios(fabric.structure.capacity, flows, plan.paths)
+        assert served == pytest.approx(fewest / 2), seed
+
+
+@pytest.mark.deep
+def test_the_ceiling_of_a_flow_is_the_best_link_of_its_nics() -> None:
+    """No path of a flow gives a QP more, and a flow of a NIC with one full link left gets it.
+
+    Links of NICs are down at random, and traffic is at line rate.
+    """
+    held = 0
+    for seed in fresh_seeds(4):
+        random = Random(seed)
+        fabric = dual_tor(pairs=3, spines=2, nics_per_pair=4, nics_per_host=2)
+        flows = permutations(fabric, random, random.randint(1, 2), random.choice([2, 4]))
+        lost = random.sample(np.flatnonzero(~between_switches(fabric)).tolist(), 3)
+        network = Network(fabric.with_links(dict.fromkeys(lost, State.DOWN)))
+        assignment = Assignment(network, flows)
+        assignment.load_chunks(inner_paths(network, solve(network.fabric, flows).paths))
+        shares, candidates = Shares(assignment), Candidates(network, 64)
+        for flow in np.unique(shares.flow).tolist():
+            source, destination = int(flows.source[flow]), int(flows.destination[flow])
+            paths = candidates.between(source, destination)
+            best = shares.level[paths].min(axis=1).max()
+            assert min(best, assignment.unit[flow]) <= shares.ceiling[flow] * (1 + CLOSE), seed
+            for arcs in (network.out(source), network.out(destination) ^ 1):
+                if len(arcs) == 1 and shares.level[arcs[0]] < assignment.unit[flow]:
+                    assert shares.ceiling[flow] <= shares.level[arcs[0]], seed
+                    held += 1
+    assert held
 
 
 def test_both_links_of_a_nic_are_used() -> None:

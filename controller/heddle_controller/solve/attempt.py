@@ -86,20 +86,22 @@ def by_colours(problem: Problem, planes: Planes) -> Assignment:
 
     Where no colour is a hole, all flows are taken apart alike, as far as it takes to
     be at the bounds: into ever more parts, since colours of equal parts are as even as
-    parts can be. Otherwise those that overfill an arc are, into QPs.
+    parts can be. Otherwise those that overfill an arc are, into QPs. Each arc has a bound
+    of its own: a NIC with one of two links left does not excuse flows that are whole on
+    one link of a NIC with two.
     """
     flows = problem.flows
     whole = coloured_paths(planes, flows, np.arange(len(flows), dtype=np.int64))
     assignment = _loaded(problem, whole)
     if len(np.unique(whole.flow)) == np.count_nonzero(problem.routed):
         for parts in _ladder(flows):
-            if is_met(problem, assignment) or problem.deadline.passed():
+            if _is_met_everywhere(problem, assignment) or problem.deadline.passed():
                 return assignment
             rows = np.repeat(np.arange(len(flows), dtype=np.int64), parts)
             pieces = coloured_paths(planes, flows, rows)
             if len(np.unique(pieces.flow)) < len(np.unique(whole.flow)):
                 break  # some part of a flow met a hole, where the whole did not
-            assignment = _loaded(problem, pieces)
+            assignment = better(problem, assignment, _loaded(problem, pieces))
         if is_met(problem, assignment):
             return assignment
         assignment = _loaded(problem, whole)
@@ -279,6 +281,14 @@ def is_met(problem: Problem, assignment: Assignment) -> bool:
     """Whether every tier is at its bound."""
     reached = tier_worst(problem.network, assignment)
     return bool((reached <= problem.target().bounds + 1e-6).all())
+
+
+def _is_met_everywhere(problem: Problem, assignment: Assignment) -> bool:
+    """Whether every tier is at its bound, and every arc at its own where more is known."""
+    arcs, chosen = problem.target().arcs, problem.network.chosen
+    if not is_met(problem, assignment) or arcs is None:
+        return is_met(problem, assignment)
+    return bool((assignment.utilization()[chosen] <= arcs[chosen] + 1e-6).all())
 
 
 def tier_worst(network: Network, assignment: Assignment) -> Floats:

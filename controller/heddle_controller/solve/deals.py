@@ -15,7 +15,7 @@ from math import inf
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.solve.search import Search
 from heddle_controller.solve.sharing import Shares
 
@@ -84,7 +84,8 @@ class Exchange:
         """Utilisation that exchanges may raise each arc to."""
         self._ways: dict[tuple[int, int, int], list[_Way]] = {}
         """Candidate paths by what makes flows have the same: terminals and class."""
-        self._ceilings: dict[int, float] = {}
+        self._ceiling: list[float] = shares.ceiling.tolist()
+        """The rate that a QP of each flow cannot exceed on any path."""
         self._chunks: dict[int, list[int]] = {}
         for chunk, flow in enumerate(search.assignment.flow):
             self._chunks.setdefault(flow, []).append(chunk)
@@ -133,10 +134,12 @@ class Exchange:
     def _places(self, hot: int, chunk: int) -> list[_Place]:
         """Better paths of a chunk: most gain first, among equals those of who can best give."""
         flow, rate = self._assignment.flow[chunk], self._rate[chunk]
+        if self._ceiling[flow] <= rate * (1 + TOLERANCE):
+            return []
         own = self._assignment.path[chunk].tolist()
         places: list[tuple[float, float, _Place]] = []
         for way in self._ways_of(flow):
-            gain = (min(way.level, self._ceiling(flow)) - rate) * self._per_rate[flow]
+            gain = (min(way.level, self._ceiling[flow]) - rate) * self._per_rate[flow]
             if way.level <= rate * (1 + TOLERANCE) or gain <= 0:
                 break
             for full in self._filled(flow, way.arcs.difference(own)):
@@ -187,18 +190,6 @@ class Exchange:
             ]
         return found
 
-    def _ceiling(self, flow: int) -> float:
-        """The rate that a QP of a flow cannot exceed on any path."""
-        known = self._ceilings.get(flow)
-        if known is None:
-            flows, network = self._assignment.flows, self._assignment.network
-            out = int(network.nic_arc[flows.source[flow]])
-            into = int(network.nic_arc[flows.destination[flow]])
-            arcs = ([out] if out != NONE else []) + ([into ^ 1] if into != NONE else [])
-            levels = [float(self._level[arc]) for arc in arcs]
-            known = self._ceilings[flow] = min([float(self._assignment.unit[flow]), *levels])
-        return known
-
     def _take(self, place: _Place) -> tuple[int, ...]:
         """Moves a chunk, or some of its QPs, to a place, against others where it is full."""
         flow = self._assignment.flow[place.chunk]
@@ -246,7 +237,7 @@ class Exchange:
         )
         if way is None:
             return None
-        rate = min(way.level, self._ceiling(other))
+        rate = min(way.level, self._ceiling[other])
         loss = (self._rate[chunk] - rate) * self._per_rate[other]
         low, high = self._value[flow], self._value[other]
         balance = (high - low) / (place.gain + loss) if place.gain + loss > 0 else inf
@@ -336,7 +327,7 @@ class Exchange:
                 value = slowed.get(other, self._value[other])
                 slowed[other] = value - loss * self._per_rate[other]
         slowed.pop(flow, None)
-        rate = min(place.way.level, self._ceiling(flow), unit / max(1.0, *used.tolist()))
+        rate = min(place.way.level, self._ceiling[flow], unit / max(1.0, *used.tolist()))
         return (rate - self._rate[place.chunk]) * self._per_rate[flow], slowed
 
     def _fill(self, arcs: Ints) -> None:

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import phased_loads
 from heddle_controller.solve.assignment import Assignment
@@ -45,6 +45,21 @@ class Shares:
         total = np.bincount(self.flow, weights=self.rate * self._qps, minlength=len(flows))
         self.ratio: Floats = total / flows.gbps
         """Rate over demand of each flow, 0 to 1; shape (flows,)."""
+
+    @cached_property
+    def ceiling(self) -> Floats:
+        """What the usable links of its NICs leave a QP of each flow on any path; shape (flows,).
+
+        That is the level of the best link of either NIC.
+        """
+        network, flows = self._assignment.network, self._assignment.flows
+        up = np.flatnonzero(network.usable & (network.level[network.tail] == NodeKind.NIC))
+        most: Floats = self._assignment.unit.copy()
+        for ends, arcs in ((flows.source, up), (flows.destination, up ^ 1)):
+            best = np.zeros(network.fabric.node_count)
+            np.maximum.at(best, network.tail[up], self.level[arcs])
+            np.minimum(most, best[ends], out=most)
+        return most
 
     @cached_property
     def value(self) -> Floats:

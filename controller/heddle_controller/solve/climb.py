@@ -60,9 +60,14 @@ class _Paths:
     """QPs on each."""
 
 
+def is_small(assignment: Assignment) -> bool:
+    """Whether placements may be few enough to be tried: each chunk uses an arc at least."""
+    return len(assignment.flow) <= MOST_USES
+
+
 def climb(search: Search) -> bool:
     """Moves QPs while the sorted values of all flows rise; False where nothing was moved."""
-    if len(search.assignment.flow) > MOST_USES:
+    if not is_small(search.assignment):
         return False
     paths = _paths_of(search)
     if not paths.flow or sum(map(len, paths.arcs)) > MOST_USES:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.climb import climb
+from heddle_controller.solve.climb import climb, is_small
 from heddle_controller.solve.deals import Exchange
 from heddle_controller.solve.export import merged_chunks
 from heddle_controller.solve.options import Deadline
@@ -49,7 +49,7 @@ def even(
     assignment: Assignment, candidates: Candidates, target: Target, deadline: Deadline
 ) -> Assignment | None:
     """The assignment made fairer; None where there is nothing to gain. Numbers QPs anew."""
-    if not _overloaded(assignment):
+    if not _overloaded(assignment) or not (_unlike(assignment) or is_small(assignment)):
         return None
     everything = list(range(len(assignment.flow)))
     compact = Assignment(assignment.network, assignment.flows)

@@ -32,7 +32,7 @@ probes:
   - {probe: one, from: l0-h0-n0, to: l1-h0-n0, rate: 500}
 timeline:
   - {at: 100ms, cut: hop 3 of one}
-settle: 800ms
+settle: 2s
 expect:
   - {stranded: one, most: 0}
   - {lost: one, most: 0}
@@ -63,7 +63,8 @@ def test_a_drill_is_played_judged_and_reported(
     (story,) = document["stories"]
     assert story["events"][0]["text"].startswith("cut l")
     assert {event["mark"] for event in story["events"]} == {"fault", "recovered"}
-    assert min(value for value in story["charts"][0]["lines"][0]["values"]) < 1
+    values = story["charts"][0]["lines"][0]["values"]  # None where no packet was sent
+    assert min(value for value in values if value is not None) < 1
     assert "Packets of a cut flow are counted" in (report / "smallest.html").read_text()
     suite = ET.parse(report / "junit.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "1", "0")
@@ -87,7 +88,7 @@ def test_an_interrupted_drill_leaves_nothing(tmp_path: Path) -> None:
     """Ctrl-C while packets flow: the lab is gone when the command has ended; a report says so."""
     require_lab()
     path = tmp_path / "smallest.yaml"
-    path.write_text(DRILL.replace("settle: 800ms", "settle: 60s"))
+    path.write_text(DRILL.replace("settle: 2s", "settle: 60s"))
     program = str(Path(sys.executable).with_name("heddle-emulator"))
     playing = subprocess.Popen(
         [program, "drill", str(path), "--report", str(tmp_path)],

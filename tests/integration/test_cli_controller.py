@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -106,6 +107,17 @@ async def test_agents_follow_a_controller_that_was_killed(tmp_path: Path) -> Non
                 assert await following.ends() == 0
 
 
+async def told(controller: Controller, *lines: str) -> None:
+    """Wait until the metrics have lines of all these patterns: they follow what they are about."""
+    url = f"http://127.0.0.1:{controller.metrics_port}/metrics"
+    end = time.monotonic() + PATIENCE
+    missing = list(lines)
+    while missing:
+        text = await asyncio.to_thread(lambda: urlopen(url).read().decode())
+        missing = [line for line in lines if not re.search(line, text)]
+        assert time.monotonic() < end, f"metrics never told {missing}:\n{text}"
+
+
 async def test_metrics_tell_what_the_controller_did(tmp_path: Path) -> None:
     """Plans, certificates, agents, pushes and calls, as Prometheus reads them."""
     async with controlling(tmp_path) as controller:
@@ -113,19 +125,17 @@ async def test_metrics_tell_what_the_controller_did(tmp_path: Path) -> None:
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
             await fleet.connected(PATIENCE)
             await generation(controller, 0)
-            url = f"http://127.0.0.1:{controller.metrics_port}/metrics"
-            text = await asyncio.to_thread(lambda: urlopen(url).read().decode())
-        for line in (
-            'heddle_connected_agents{fabric="pod"} 8.0',
-            'heddle_tier_max_utilization_ratio{fabric="pod",tier="leaf-spine"} 1.0',
-            'heddle_tier_gap_ratio{fabric="pod",tier="leaf-spine"} 0.0',
-            'heddle_rollout_pending_switches{fabric="pod"} 0.0',
-            'heddle_plan_unrouted_flows{fabric="pod"} 0.0',
-        ):
-            assert line in text
-        assert re.search(r'heddle_solve_seconds_count{fabric="pod"} [1-9]', text)
-        assert re.search(r'heddle_rollout_pushes_total{fabric="pod"} [1-9]', text)
-        assert re.search(r'heddle_rpcs_total{code="OK",method="PutFabric"[^}]*} 1.0', text)
+            await told(
+                controller,
+                r'heddle_connected_agents{fabric="pod"} 8\.0',
+                r'heddle_tier_max_utilization_ratio{fabric="pod",tier="leaf-spine"} 1\.0',
+                r'heddle_tier_gap_ratio{fabric="pod",tier="leaf-spine"} 0\.0',
+                r'heddle_rollout_pending_switches{fabric="pod"} 0\.0',
+                r'heddle_plan_unrouted_flows{fabric="pod"} 0\.0',
+                r'heddle_solve_seconds_count{fabric="pod"} [1-9]',
+                r'heddle_rollout_pushes_total{fabric="pod"} [1-9]',
+                r'heddle_rpcs_total{code="OK",method="PutFabric"[^}]*} 1\.0',
+            )
         assert await controller.ends() == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from tests.integration.controlling import Controller, controlling
 from tests.redis_server import RedisServer
 from tests.unit.agent.worlds import ROCE, SPINES, SWITCH
 from tests.unit.store.samples import clos
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 FLOWS = "".join(f"f{n},n0.{n},n1.{n},400,j,\n" for n in range(2))
 QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.1))
@@ -157,8 +158,10 @@ async def test_the_switch_survives_the_controller(tmp_path: Path) -> None:
         assert (await overlay(controller))["state"] == "OVERLAY_STATE_WITHDRAWN"
         async with fleet["l0"].agent(controller.address):
             await until(lambda: fleet["l0"].fib.withdrawn)
-        text = await asyncio.to_thread(_metrics, controller.metrics_port)
-        assert 'heddle_overlay_withdrawn{fabric="f1"} 1.0' in text
+        port, line = controller.metrics_port, 'heddle_overlay_withdrawn{fabric="f1"} 1.0'
+        end = time.monotonic() + PATIENCE
+        while line not in (text := await asyncio.to_thread(_metrics, port)):
+            assert time.monotonic() < end, f"metrics never told {line}:\n{text}"
 
 
 def _metrics(port: int) -> str:

@@ -32,6 +32,8 @@ EXTRA_HOPS = 2
 """How much longer than the shortest a path may be in a graph without tiers."""
 MOST_JOINED = 4096
 """Ways over apexes of one tier that are looked at when more candidates are wanted."""
+MOST_WAYS, MOST_LOOKED = 16, 1000
+"""Ways of any length that are told at most, and beginnings of such that are looked at."""
 LONGEST = 2 * (NodeKind.CORE - NodeKind.NIC)
 """Hops of the longest way up and down again."""
 
@@ -206,6 +208,25 @@ class Candidates:
                 following = int(network.head[arc])
                 if following not in seen and distance.get(following, hops + 1) <= left:
                     stack.append((following, [*path, arc], seen | {following}))
+
+    def any_length(self, source: int, destination: int) -> list[Ints]:
+        """Loop-free ways in a graph without tiers, the shortest first, as far as they are few."""
+        network, found = self.network, list[Ints]()
+        todo: deque[tuple[int, list[int], frozenset[int]]] = deque()
+        todo.append((source, [], frozenset([source])))
+        reach = self._distance_to(destination)
+        for _ in range(MOST_LOOKED):
+            if not todo or len(found) == MOST_WAYS:
+                break
+            node, path, seen = todo.popleft()
+            if node == destination:
+                found.append(np.array(path, dtype=np.int64))
+                continue
+            for arc in network.out(node).tolist():
+                following = int(network.head[arc])
+                if following not in seen and following in reach:
+                    todo.append((following, [*path, arc], seen | {following}))
+        return found
 
     def _distance_to(self, destination: int) -> dict[int, int]:
         """Hops to a terminal from every switch that reaches it."""

@@ -178,6 +178,12 @@ class Chains:
         ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
         return self.candidates.of_class(*ends, int(flows.traffic_class[flow]))
 
+    def longer(self, flow: int) -> list[Ints]:
+        """Ways of a flow of any length, those that are candidates among them."""
+        terminal, flows = self.assignment.network.terminal, self.assignment.flows
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        return self.candidates.any_length(*ends)
+
     def trimmed(self, path: Ints) -> Ints:
         """A path without its padding."""
         kept: Ints = path[path != self.assignment.network.pad]

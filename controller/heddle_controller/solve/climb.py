@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
-from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.model.flows import ANY_PHASE, TrafficClass
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.filling import Filling
 from heddle_controller.solve.phases import phased_jobs
@@ -37,7 +37,9 @@ WALKERS = 64
 STEPS = 120
 """Times that each does."""
 GATHER = 20
-"""Steps after which all go on from the best, or end where it is no better than before."""
+"""Steps after which half go on from the best and the others begin anew."""
+VAIN = 2
+"""Times in a row that this may find nothing better."""
 HEAT = 0.1
 """Relative loss of the slowest flow that a placement accepts at first, more or less."""
 WORTH = 1e-4
@@ -69,15 +71,21 @@ def climb(search: Search) -> bool:
     """Moves QPs while the sorted values of all flows rise; False where nothing was moved."""
     if not is_small(search.assignment):
         return False
-    paths = _paths_of(search)
-    if not paths.flow or sum(map(len, paths.arcs)) > MOST_USES:
-        return False
-    climber = _Climber(search, paths)
-    climber.run()
-    return climber.put_in_place()
+    moved = False
+    # Longer ways are worth a try where there are few ways, and only where those do not do.
+    for longer in (False, True)[: 1 if search.assignment.network.tiered else 2]:
+        paths = _paths_of(search, longer=longer)
+        if not paths.flow or sum(map(len, paths.arcs)) > MOST_USES:
+            break
+        climber = _Climber(search, paths)
+        climber.run()
+        moved |= climber.put_in_place()
+        if not climber.could_gain():
+            break
+    return moved
 
 
-def _paths_of(search: Search) -> _Paths:
+def _paths_of(search: Search, *, longer: bool) -> _Paths:
     assignment, network = search.assignment, search.assignment.network
     flows, found = assignment.flows, _Paths()
     chunks: dict[int, list[int]] = {}
@@ -89,6 +97,10 @@ def _paths_of(search: Search) -> _Paths:
         before = np.array([out] * (out != NONE), dtype=np.int64)
         after = np.array([into ^ 1] * (into != NONE), dtype=np.int64)
         ways = [search.chains.trimmed(path) for path in search.chains.paths(flow)]
+        if longer and flows.traffic_class[flow] != TrafficClass.LATENCY:
+            known = {way.tobytes() for way in ways}
+            others = search.chains.longer(flow)
+            ways += [way for way in others if way.tobytes() not in known]
         if not ways:
             continue
         rows = {way.tobytes(): row for row, way in enumerate(ways)}
@@ -147,11 +159,11 @@ class _Climber:
         while self._effort > 0 and not self._search.chains.deadline.passed():
             if not self._step(self._single()):
                 break
-        if self._could_gain() and self._wander():
+        if self.could_gain() and self._wander():
             while self._effort > 0 and self._step(self._single()):
                 pass
 
-    def _could_gain(self) -> bool:
+    def could_gain(self) -> bool:
         """Whether nothing is known that keeps the least value from being more.
 
         Flows that all have to cross an arc share it at best by what they are worth.
@@ -276,7 +288,7 @@ class _Climber:
     def _wander(self) -> bool:
         """Lets many placements change at random, each keeping what serves it well enough.
 
-        Half begin where QPs are, half as hashing would place them. Returns whether the best
+        Half begin where QPs are, the others as hashing would place them. Returns whether the best
         that was met is better than where QPs are.
         """
         random = np.random.default_rng(0)
@@ -285,16 +297,20 @@ class _Climber:
         )
         ranked, fits = self._ranked(counts)
         counts[~fits], ranked[~fits] = self._counts, ranked[0]
-        held = best = ranked[0].copy()
+        held, vain = (best := ranked[0].copy()), 0
         place, gathered = self._counts, held.tolist()
         steps, step = min(STEPS, self._effort // (WALKERS * self._cost)), 0
         for step in range(steps):
             if self._search.chains.deadline.passed():
                 break
             if step and step % GATHER == 0:
-                if best.tolist() <= gathered:
+                vain = vain + 1 if best.tolist() <= gathered else 0
+                if vain == VAIN:
                     break
                 counts[:], ranked[:] = place, best
+                counts[WALKERS // 2 :] = self._hashed(random)
+                ranked, fits = self._ranked(counts)
+                counts[~fits], ranked[~fits] = place, best
                 gathered = best.tolist()
             trial = self._changed(counts, random)
             found, fits = self._ranked(trial)
@@ -320,14 +336,16 @@ class _Climber:
         return self._sorted(values), fits
 
     def _hashed(self, random: np.random.Generator) -> Ints:
-        """Each QP on any of its flow's paths of fewest arcs."""
+        """Each QP on any of its flow's paths of fewest arcs, or in every other place on any."""
         counts = np.zeros((WALKERS - WALKERS // 2, len(self._flow)), dtype=np.int64)
         length = np.array([len(path) for path in self._paths.arcs], dtype=np.int64)
         for low, high in zip(self._first.tolist(), self._last.tolist(), strict=True):
+            qps, every = int(self._counts[low:high].sum()), np.arange(low, high)
             short = low + np.flatnonzero(length[low:high] == length[low:high].min())
-            qps = int(self._counts[low:high].sum())
-            even = np.full(len(short), 1 / len(short))
-            counts[:, short] = random.multinomial(qps, even, len(counts))
+            for begin, paths in enumerate((short, every)):
+                even = np.full(len(paths), 1 / len(paths))
+                rows = counts[begin::2]
+                rows[:, paths] = random.multinomial(qps, even, len(rows))
         return counts
 
     def _changed(self, counts: Ints, random: np.random.Generator) -> Ints:

@@ -21,8 +21,10 @@ flow that is helped.
 
 Both reckon with the rates that arcs give now. In small cases, in plans from nothing, places
 are then also tried as they would be served (``climb``). There an arc may be as full as the
-fullest is, where that helps the slowest: a link that slows nobody costs nothing. Nothing is
-done where no link that could be avoided is overloaded.
+fullest is, where that helps the slowest: a link that slows nobody costs nothing. It may also
+hold back a flow that would leave the slowest less of a NIC's link, so this is tried where
+only such links are overloaded, too. Nothing else is done there: exchanges look
+at links that could be avoided.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def even(
     assignment: Assignment, candidates: Candidates, target: Target, deadline: Deadline
 ) -> Assignment | None:
     """The assignment made fairer; None where there is nothing to gain. Numbers QPs anew."""
-    if not _overloaded(assignment) or not (_unlike(assignment) or is_small(assignment)):
+    if not (_overloaded(assignment) and _unlike(assignment)) and not is_small(assignment):
         return None
     everything = list(range(len(assignment.flow)))
     compact = Assignment(assignment.network, assignment.flows)
@@ -65,10 +67,10 @@ def even_out(search: Search, movable: frozenset[int] | None = None) -> bool:
     a repair leaves alone stays. Returns whether anything was moved.
     """
     assignment = search.assignment
-    if (movable is not None and not _ranked(assignment)) or not _overloaded(assignment):
+    if movable is not None and not _ranked(assignment):
         return False
     assignment.journal.clear()
-    if _unlike(assignment):
+    if _overloaded(assignment) and _unlike(assignment):
         _exchange(search, movable)
     if movable is None:
         climb(search)

@@ -24,7 +24,7 @@ from typing import Any, Never
 import click
 import structlog
 
-from heddle.text import clean
+from heddle.text import clean, split_address
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
@@ -51,7 +51,7 @@ from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import Tokens
 from heddle_controller.serve.server import ServerTerms
-from heddle_controller.settings import ENV_PREFIX, Settings, load_settings, split_address
+from heddle_controller.settings import ENV_PREFIX, Settings, load_settings
 from heddle_controller.solve import Options, Repairer, anew, prove
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.store.redis import RedisStore, open_redis

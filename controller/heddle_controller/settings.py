@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from heddle.text import split_address
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.store.redis.address import SCHEMES, parse_address
 
@@ -176,20 +177,6 @@ class Settings(BaseSettings):
             msg = "token_listen needs tokens, and tls_cert and tls_key to hide them: give them too"
             raise ValueError(msg)
         return self
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[v6]:port``.
-
-    Raises:
-        ValueError: in words, when the address has another form.
-    """
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):  # noqa: PLR2004 - ports
-        msg = f"{address!r} is not an address: use host:port, such as 127.0.0.1:7400"
-        raise ValueError(msg)
-    return host, int(port)
 
 
 def load_settings(**given: object) -> Settings:

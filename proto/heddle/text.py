@@ -43,6 +43,20 @@ def number(text: str) -> float:
     return float(plain)
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[v6]:port``.
+
+    Raises:
+        ValueError: in words, when the address has another form.
+    """
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):  # noqa: PLR2004 - ports
+        msg = f"{address!r} is not an address: use host:port, such as 127.0.0.1:7400"
+        raise ValueError(msg)
+    return host, int(port)
+
+
 def clean(text: str) -> str:
     r"""One line that a terminal prints as it stands: what has no sign of its own is spelled out.
 
@@ -100,13 +114,18 @@ def plain_numbers(
     command: Any,  # noqa: ANN401 - a click command; click is not ours to need
     refuse: Callable[[str], Exception],
 ) -> None:
-    """Have all numbers of a click command, and of those below it, be plain ones.
+    """Have all numbers of a click command, and of those below it, be plain ones; once is enough.
 
     ``refuse`` makes the error of a program of one line.
     """
     for param in command.params:
         kind = type(param.type)
-        if kind.__name__ in {"IntParamType", "FloatParamType", "IntRange", "FloatRange"}:
+        if not isinstance(param.type, _PlainNumber) and kind.__name__ in {
+            "IntParamType",
+            "FloatParamType",
+            "IntRange",
+            "FloatRange",
+        }:
             members = {"refuse": staticmethod(refuse)}
             plain: Any = type(kind.__name__, (_PlainNumber, kind), members)
             known, param.type = param.type, plain.__new__(plain)

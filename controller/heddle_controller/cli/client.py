@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
+from heddle.text import split_address
 from heddle.v1 import fabric_pb2
 from heddle.v1.audit_pb2_grpc import AuditServiceStub
 from heddle.v1.demand_pb2_grpc import DemandServiceStub
@@ -24,7 +25,6 @@ from heddle_controller.cli.reach import check_files, check_token, unreachable
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.interceptors.freshness import AGE, STALE
-from heddle_controller.settings import split_address
 
 Answer = TypeVar("Answer")
 

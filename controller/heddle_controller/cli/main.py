@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import click
 
 from heddle.text import plain_numbers
-from heddle_controller.cli.audit import audit
 from heddle_controller.cli.client import Client, Files
-from heddle_controller.cli.demand import demand
-from heddle_controller.cli.fabric import fabric
 from heddle_controller.cli.failure import EXIT_CODES, Failure, House
-from heddle_controller.cli.job import job
-from heddle_controller.cli.overlay import overlay
-from heddle_controller.cli.plan import plan
-from heddle_controller.cli.show import show
-from heddle_controller.cli.token import token
 
 PEM = click.Path(path_type=Path, dir_okay=False)
+COMMANDS = ("audit", "demand", "fabric", "job", "overlay", "plan", "show", "token")
+"""Each of the module of its name, which is imported once the command is asked for."""
 
 
-@click.group(cls=House, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(House):
+    """The commands; none of them waits for what another one imports."""
+
+    def list_commands(self, _: click.Context, /) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, _: click.Context, name: str, /) -> click.Command | None:
+        """One of them; None where there is none of that name."""
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"heddle_controller.cli.{name}"), name)
+        plain_numbers(command, Failure)
+        return command
+
+
+@click.group(
+    cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--server",
     envvar="HEDDLE_SERVER",
@@ -67,14 +80,5 @@ def main(
     files = Files(tls_ca, tls_cert, tls_key, token_file)
     ctx.obj = Client(server, timeout, as_json, None, files)
 
-
-main.add_command(fabric)
-main.add_command(job)
-main.add_command(demand)
-main.add_command(show)
-main.add_command(plan)
-main.add_command(overlay)
-main.add_command(audit)
-main.add_command(token)
 
 plain_numbers(main, Failure)

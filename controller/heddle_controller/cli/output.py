@@ -9,9 +9,6 @@ import click
 import orjson
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from heddle.text import clean, clean_json
 
@@ -54,6 +51,10 @@ def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - so that no pipe waits for it
+    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.upper(), overflow="fold")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from heddle_controller.cli.client import Client
 from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, Failure
@@ -70,10 +69,12 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
 @contextmanager
 def _progress() -> Iterator[Tell]:
     """Shows the step under way on a terminal, and nothing elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield lambda _: None
         return
+    from rich.console import Console  # noqa: PLC0415 - so that no pipe waits for it
+
+    console = Console(stderr=True)
     with console.status("") as status:
         yield lambda step: status.update(f"{step} …")
 

@@ -1,7 +1,8 @@
 """One run of ``heddle plan``: load, plan or repair, check, write.
 
 Apart from the command, so that what is done and how it is asked for and shown can
-each be read by itself. Clocks are read here and nowhere below.
+each be read by itself. Clocks are read here and nowhere below. The planner is imported by
+what plans: no other command waits for its libraries.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heddle_controller.cli.plan_down import Losses, losses_of
 from heddle_controller.model.demand import resolve
@@ -26,9 +27,11 @@ from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_controller.traffic.jobs_file import load_jobs
+
+if TYPE_CHECKING:
+    from heddle_controller.solve import Options, Repairer
 
 WORTH_MOVING = 0.1
 """How much fuller than in a plan made anew the worst link may be, for few flows to move."""
@@ -98,6 +101,8 @@ def _no_collection() -> Iterator[None]:
 
 
 def _run(order: Order, tell: Tell) -> Outcome:
+    from heddle_controller.solve import Options, Repairer  # noqa: PLC0415 - see above
+
     tell("loading")
     start = time.perf_counter()
     fabric = load_fabric_file(order.fabric)
@@ -144,6 +149,8 @@ def _planned(
     timing: dict[str, float],
 ) -> Plan:
     """The plan; the clock runs from the losses known to the plan in memory."""
+    from heddle_controller.solve import Options, solve  # noqa: PLC0415 - see above
+
     start = time.perf_counter()
     present = losses.applied(fabric)
     if isinstance(planner, Options):

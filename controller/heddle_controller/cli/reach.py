@@ -12,8 +12,8 @@ import ipaddress
 import ssl
 from pathlib import Path
 
+from heddle.text import split_address
 from heddle_controller.model.errors import refuse
-from heddle_controller.settings import split_address
 
 START = "start it with 'heddle-controller serve', or name another with --server"
 NOT_TRUSTED = (

@@ -8,45 +8,55 @@ fault of ours and may show where.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import click
 
 from heddle.text import plain_numbers
 from heddle_controller.model.errors import InputError
-from heddle_emulator.cli.campaign import campaign
-from heddle_emulator.cli.compare import compare
-from heddle_emulator.cli.demo import demo
-from heddle_emulator.cli.drill import drill
-from heddle_emulator.cli.iterate import iterate_command
-from heddle_emulator.cli.lab import lab
-from heddle_emulator.cli.nccl import nccl
 from heddle_emulator.cli.output import echo
-from heddle_emulator.cli.report import report
-from heddle_emulator.cli.topology import topology
-from heddle_emulator.cli.traffic import traffic
 from heddle_emulator.netns.errors import LabError
 
 FAILED = 1
 REFUSED = 2
 INTERRUPTED = 130
+COMMANDS = (
+    "campaign",
+    "compare",
+    "demo",
+    "drill",
+    "iterate",
+    "lab",
+    "nccl",
+    "report",
+    "topology",
+    "traffic",
+)
+"""Each of the module of its name, which is imported once the command is asked for."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands; none of them waits for what another one imports."""
+
+    def list_commands(self, _: click.Context, /) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, _: click.Context, name: str, /) -> click.Command | None:
+        """One of them; None where there is none of that name."""
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"heddle_emulator.cli.{name}"), name)
+        plain_numbers(command, click.ClickException)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="heddle-emulator")
 def cli() -> None:
     """Fabrics, agents and traffic on one machine, and a verdict of its own."""
 
 
-cli.add_command(campaign)
-cli.add_command(compare)
-cli.add_command(demo)
-cli.add_command(drill)
-cli.add_command(lab)
-cli.add_command(iterate_command)
-cli.add_command(nccl)
-cli.add_command(report)
-cli.add_command(topology)
-cli.add_command(traffic)
 plain_numbers(cli, click.ClickException)
 
 

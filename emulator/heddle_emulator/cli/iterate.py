@@ -20,7 +20,8 @@ from heddle_emulator.cli.output import Screen, echo
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.timeline import Timeline
-from heddle_emulator.play.iteration import Iteration, Placed, iterate, script_of
+from heddle_emulator.play.iteration import Iteration, Placed, script_of
+from heddle_emulator.play.iteration import iterate as iterated
 from heddle_emulator.play.over_time import OverTime, drawn, over_time
 from heddle_emulator.play.play import Setting
 from heddle_emulator.strategy.carried import Carried
@@ -91,7 +92,7 @@ _KNOWN = "\b\n" + "\n".join(
 @down
 @setting
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
-def iterate_command(
+def iterate(
     *,
     jobs: tuple[str, ...],
     matrix: Path | None,
@@ -161,7 +162,7 @@ def _played(
     step: float | None,
 ) -> _Found:
     timeline = Timeline(step) if step else None
-    told = iterate(fabric, placed, carried, script, settings, timeline=timeline)
+    told = iterated(fabric, placed, carried, script, settings, timeline=timeline)
     return _Found(told, over_time(fabric, timeline) if timeline else None)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from heddle_controller.settings import Settings, load_settings, split_address
+from heddle.text import split_address
+from heddle_controller.settings import Settings, load_settings
 from tests.unit.deploy.containerfile import read
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"

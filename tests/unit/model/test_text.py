@@ -79,8 +79,12 @@ def test_clean_json_means_the_same() -> None:
 
 def _parameters(command: click.Command) -> Iterator[click.Parameter]:
     yield from command.params
-    for below in getattr(command, "commands", {}).values():
-        yield from _parameters(below)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None, name
+            yield from _parameters(below)
 
 
 @pytest.mark.parametrize("program", [heddle, emulator], ids=["heddle", "heddle-emulator"])

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from heddle.text import split_address
 from heddle_controller.model.errors import InputError
-from heddle_controller.settings import load_settings, split_address
+from heddle_controller.settings import load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,41 @@
+"""What a command loads before it does anything: an operator waits for that each time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"networkx", "ortools", "pandas", "pydantic", "redis", "rich", "scipy"}
+"""What plans, what keeps, and what draws: none of it is needed to ask a controller."""
+LOADED = """
+import sys
+from heddle_controller.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("command", ["audit", "demand", "job", "overlay", "show"])
+def test_a_command_loads_nothing_that_only_others_need(command: str) -> None:
+    """What speaks to a controller starts without the planner, a database or tables in colour."""
+    run = [sys.executable, "-c", LOADED, "--server", "127.0.0.1:1", command, "--help"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert "Usage:" in done.stdout
+    assert set(done.stderr.split()) & HEAVY == set()
+
+
+def test_help_names_every_command_without_the_planner() -> None:
+    """One line each, and none of them has loaded the solver for it."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, "--help"], capture_output=True, text=True, check=True
+    )
+    said = done.stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+    told = [
+        line.split()[0] for line in said.splitlines() if line.startswith("  ") and line[2] != " "
+    ]
+    assert told == ["audit", "demand", "fabric", "job", "overlay", "plan", "show", "token"]
+    assert set(done.stderr.split()) & {"networkx", "ortools", "pandas", "scipy"} == set()

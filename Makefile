@@ -10,6 +10,9 @@ DRILL_ARGS ?=
 SOAK_ARGS ?=
 FUZZ_ARGS ?=
 
+# Tests start hundreds of Python processes: what these import is compiled once, not by each of them.
+test deep: export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test deep lint format shape proto lock bench fuzz drills soak
 

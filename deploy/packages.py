@@ -22,6 +22,7 @@ LISTS = {
     "controller": "heddle-controller",
     "emulator": "heddle-emulator",
     "build": "hatchling",  # makes the wheels of the house
+    "uv": "uv",  # installs all others
 }
 LINUX = {
     "os_name": "posix",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Print the part of requirements.lock that one distribution needs: `subset.py LOCK NAMES`.
 
-pip can check hashes of a whole file only, and the lock holds everything the house uses; a switch
+uv and pip check hashes of a whole file only, and the lock holds everything the house uses; a switch
 must not get a solver because of that. So the names a distribution needs stand in a list of their
-own (deploy/packages, written by packages.py), and versions and hashes come from the one lock. pip
-itself then proves the list complete: with hashes on, it refuses any package that is not listed.
+own (deploy/packages, written by packages.py), and versions and hashes come from the one lock. They
+then prove the list complete: with hashes on, they refuse any package that is not listed.
 Standard library only, since it runs where nothing is installed yet.
 """
 

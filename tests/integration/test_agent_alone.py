@@ -37,7 +37,7 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder / "venv")
     binaries = folder / "venv" / "bin"
     run(
-        *(sys.executable, ROOT / ".ci" / "uv.py", "pip", "install", "--quiet"),
+        *(sys.executable, ROOT / "deploy" / "uv.py", "pip", "install", "--quiet"),
         *("--python", binaries / "python", "--constraint", constraints(folder)),
         *(ROOT / "proto", ROOT / "agents"),
     )

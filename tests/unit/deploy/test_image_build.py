@@ -23,7 +23,8 @@ KEPT = ("HOME", "LANG", "PATH", "PIP_", "SSL_", "HTTP_", "HTTPS_", "http_", "htt
 def environment() -> dict[str, str]:
     """Variables for a build, as little as a builder gives it."""
     kept = {key: value for key, value in os.environ.items() if key.startswith(KEPT)}
-    return kept | {"PIP_NO_COMPILE": "1"}  # it runs twice here, and then goes
+    # It runs twice here, and then goes; pip's variable says whether to compile, despite its name.
+    return kept | {"PIP_NO_COMPILE": "0", "UV_COMPILE_BYTECODE": "0"}
 
 
 def carry_out(stage: Stage, root: Path) -> None:

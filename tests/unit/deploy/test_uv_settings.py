@@ -1,4 +1,4 @@
-"""What pip has been told of indexes and certificates, uv is told for the set-up."""
+"""What pip has been told of indexes and certificates, uv is told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-spec = importlib.util.spec_from_file_location("ci_uv", ROOT / ".ci" / "uv.py")
+spec = importlib.util.spec_from_file_location("deploy_uv", ROOT / "deploy" / "uv.py")
 assert spec is not None
 assert spec.loader is not None
 uv = importlib.util.module_from_spec(spec)

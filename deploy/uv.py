@@ -1,4 +1,5 @@
-"""Run uv with what pip has been told: `python .ci/uv.py pip install ...`, here or `--python THERE`.
+#!/usr/bin/env python3
+"""Run uv with what pip has been told: `deploy/uv.py pip install ...`, here or `--python THERE`.
 
 uv installs the lock in a tenth of pip's time, and reads none of pip's settings. A machine that
 reaches packages through an index, a folder or a certificate of its own has told pip so.
@@ -52,13 +53,14 @@ def variables(listed: Iterable[str]) -> dict[str, str]:
 def main() -> int:
     """Run uv; what uv itself was told comes first."""
     pip = [sys.executable, "-m", "pip", "config", "list"]
-    listed = subprocess.run(pip, check=True, capture_output=True, text=True).stdout.splitlines()
+    said = subprocess.run(pip, check=True, capture_output=True, text=True)  # noqa: S603 - ours
+    listed = said.stdout.splitlines()
     env = {**os.environ, **variables(listed)}
     env |= {key: value for key, value in os.environ.items() if key.startswith("UV_")}
     uv = Path(sys.executable).with_name("uv")
     to = () if "--python" in sys.argv else ("--python", sys.executable)
     command = [os.fspath(uv), *sys.argv[1:], "--no-config", *to]
-    return subprocess.run(command, env=env, check=False).returncode
+    return subprocess.run(command, env=env, check=False).returncode  # noqa: S603 - as told
 
 
 if __name__ == "__main__":

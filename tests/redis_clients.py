@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from heddle_controller.reconcile.errors import Unavailable
-from heddle_controller.reconcile.records import Request
+from heddle_controller.state.errors import Unavailable
+from heddle_controller.state.records import Request
 from heddle_controller.store.redis import RedisStore, open_redis
 from tests.unit.store.samples import job
 from tests.waiting import PATIENCE

@@ -30,7 +30,6 @@ from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.reconcile.engine import Engine
-from heddle_controller.reconcile.errors import PortError
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.ports import Store
@@ -53,6 +52,7 @@ from heddle_controller.serve.security.tokens import Tokens
 from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import ENV_PREFIX, Settings, load_settings
 from heddle_controller.solve import Options, Repairer, anew, prove
+from heddle_controller.state.errors import PortError
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.store.redis import RedisStore, open_redis
 from heddle_controller.store.redis.address import Files

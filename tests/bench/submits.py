@@ -17,7 +17,7 @@ from pathlib import Path
 
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import Request
+from heddle_controller.state.records import Request
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.redis import open_redis
 from heddle_controller.traffic.jobs import flows_of_job

@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.audit import GENESIS, AuditBroken, Mark, verify
-from heddle_controller.reconcile.errors import AlreadyExists, NotFound, RequestReused
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import (
+from heddle_controller.state.audit import GENESIS, AuditBroken, Mark, verify
+from heddle_controller.state.errors import AlreadyExists, NotFound, RequestReused
+from heddle_controller.state.records import (
     LinkName,
     LinkObservation,
     LinkReport,

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
+from heddle_controller.state.errors import NotFound, Unavailable
+from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
 from tests.unit.store.samples import clos, demands, job
 from tests.waiting import PATIENCE
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from heddle_controller.reconcile.admission import left_out
-from heddle_controller.reconcile.errors import (
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.state.errors import (
     AlreadyExists,
     Conflict,
     FailedPrecondition,
     NotFound,
     StaleIntent,
 )
-from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import (
+from heddle_controller.state.records import (
     DemandRecord,
     JobFacts,
     JobRecord,

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
+from heddle_controller.state.errors import NotFound
+from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
 from tests.contract.store_worlds import StoreWorld
 from tests.unit.store.samples import clos
 

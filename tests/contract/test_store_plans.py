@@ -7,9 +7,9 @@ import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate, TierCertificate
-from heddle_controller.reconcile.errors import StaleEpoch, StaleGeneration
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import Committed, JobFacts, JobState, PlanFacts
+from heddle_controller.state.errors import StaleEpoch, StaleGeneration
+from heddle_controller.state.records import Committed, JobFacts, JobState, PlanFacts
 from tests.contract.store_worlds import StoreWorld
 from tests.unit.store.samples import clos, job, plain, plan_of, program_of
 from tests.waiting import PATIENCE

@@ -29,10 +29,7 @@ from heddle.v1 import (
 )
 from heddle_controller.app import planning_engine
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
-from heddle_controller.reconcile.audit import verify
-from heddle_controller.reconcile.errors import PortError
 from heddle_controller.reconcile.intake import Intake
-from heddle_controller.reconcile.records import PlanFacts
 from heddle_controller.serve.agents.link_book import LinkBook
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.set_aside import SetAside
@@ -48,6 +45,9 @@ from heddle_controller.serve.placement import PlacementService
 from heddle_controller.serve.plan import PlanService
 from heddle_controller.serve.rates import RateBook
 from heddle_controller.serve.watch import Changes
+from heddle_controller.state.audit import verify
+from heddle_controller.state.errors import PortError
+from heddle_controller.state.records import PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job

@@ -24,11 +24,11 @@ from heddle_controller.model.files.fabric_file import (
 )
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.model.files.plan_file import load_plan, save_plan
-from heddle_controller.reconcile.audit import AuditBroken, AuditEntry, AuditRecord, Mark, verify
 from heddle_controller.serve.codec import audit as audit_codec
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Mapper, Rule, read_rules
 from heddle_controller.serve.security.tokens import Tokens, new_token, read_grants
+from heddle_controller.state.audit import AuditBroken, AuditEntry, AuditRecord, Mark, verify
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_controller.traffic.trace import load_trace
 from heddle_emulator.campaign.load import load_campaign

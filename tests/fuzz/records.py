@@ -20,9 +20,9 @@ import orjson
 from heddle_agent.fib.linux import netlink
 from heddle_agent.watch import rtnetlink
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
-from heddle_controller.store.codec import container, demands, jobs, plans, structure
-from heddle_controller.store.codec.container import MAGIC, DamagedError
+from heddle_controller.state.codec import container, demands, jobs, plans, structure
+from heddle_controller.state.codec.container import MAGIC, DamagedError
+from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from heddle_controller.store.common.reporters import Seen, parse_links
 from heddle_controller.store.common.states import States, unpack_states
 from tests.fuzz.mutate import spoilt

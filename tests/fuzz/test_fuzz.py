@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from heddle_controller.reconcile.audit import parse_mark
+from heddle_controller.state.audit import parse_mark
 from tests.fuzz.guide import Guide
 from tests.fuzz.run import inputs, opened, run_target
 from tests.fuzz.tally import Tally, strike

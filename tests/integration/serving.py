@@ -23,12 +23,12 @@ from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.app import planning_engine
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.reconcile.intake import Intake
-from heddle_controller.reconcile.records import Committed, PlanFacts
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.server import ServerTerms
+from heddle_controller.state.records import Committed, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job

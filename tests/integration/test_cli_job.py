@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from heddle_controller.reconcile.records import JobFacts, JobState
+from heddle_controller.state.records import JobFacts, JobState
 from tests.integration.operating import Operator, operating, printed
 from tests.waiting import until
 

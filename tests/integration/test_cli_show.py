@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.records import LinkName
+from heddle_controller.state.records import LinkName
 from tests.integration.operating import Operator, operating, printed
 from tests.integration.test_cli_job import jobs_file
 from tests.unit.store.samples import job

@@ -15,9 +15,9 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Store
-from heddle_controller.reconcile.records import LinkName
 from heddle_controller.reconcile.worker import World
 from heddle_controller.solve.repair import Repairer
+from heddle_controller.state.records import LinkName
 from tests.unit.reconcile.world import ENGINE, SETTINGS, House, ring, three_tiers
 from tests.waiting import PATIENCE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.records import LinkName
+from heddle_controller.state.records import LinkName
 from tests.unit.reconcile.mortal import Death
 from tests.unit.reconcile.world import House, ring, three_tiers
 from tests.waiting import PATIENCE

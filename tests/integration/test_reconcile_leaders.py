@@ -11,10 +11,10 @@ import pytest
 
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.errors import StaleGeneration, Unavailable
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.state.errors import StaleGeneration, Unavailable
 from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
 from tests.waiting import PATIENCE
 

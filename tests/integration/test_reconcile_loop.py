@@ -11,9 +11,9 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
-from heddle_controller.reconcile.errors import FailedPrecondition
 from heddle_controller.reconcile.metrics import Metric
-from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
+from heddle_controller.state.errors import FailedPrecondition
+from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
 from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")

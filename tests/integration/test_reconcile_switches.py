@@ -11,8 +11,8 @@ from heddle_agent.fib import NextHop
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
-from heddle_controller.reconcile.records import JobState, LinkName
 from heddle_controller.reconcile.southbound import FailureReason, PushMode
+from heddle_controller.state.records import JobState, LinkName
 from tests.unit.reconcile.switches import match_of
 from tests.unit.reconcile.world import SETTINGS, House, ring, three_tiers
 from tests.waiting import PATIENCE

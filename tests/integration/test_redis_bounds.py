@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from heddle_controller.reconcile.audit import verify
-from heddle_controller.reconcile.errors import StaleEpoch
-from heddle_controller.reconcile.records import PlanFacts, Request
+from heddle_controller.state.audit import verify
+from heddle_controller.state.errors import StaleEpoch
+from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.redis import RedisStore
 from heddle_controller.store.redis.lane import Bounds
 from heddle_controller.store.redis.scripts import Keys

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle_controller.reconcile.errors import StaleEpoch
-from heddle_controller.reconcile.records import JobFacts, JobState, PlanFacts, Request
+from heddle_controller.state.errors import StaleEpoch
+from heddle_controller.state.records import JobFacts, JobState, PlanFacts, Request
 from heddle_controller.store.redis.lane import Durability
 from heddle_controller.store.redis.relay import open_relay
 from tests.redis_clients import (

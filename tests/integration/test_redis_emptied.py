@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from heddle_controller.reconcile.audit import verify
-from heddle_controller.reconcile.errors import PortError, Unavailable
-from heddle_controller.reconcile.records import Request
+from heddle_controller.state.audit import verify
+from heddle_controller.state.errors import PortError, Unavailable
+from heddle_controller.state.records import Request
 from heddle_controller.store.redis import RedisStore
 from tests.redis_clients import opened
 from tests.redis_server import NEVER, RedisServer

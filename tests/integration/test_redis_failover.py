@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle_controller.reconcile.errors import PortError, StaleEpoch
-from heddle_controller.reconcile.records import JobFacts, JobState, Request
+from heddle_controller.state.errors import PortError, StaleEpoch
+from heddle_controller.state.records import JobFacts, JobState, Request
 from heddle_controller.store.redis import RedisStore
 from heddle_controller.store.redis.lane import Durability
 from tests.redis_clients import (

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.audit import verify
-from heddle_controller.reconcile.errors import StaleEpoch, Unavailable
-from heddle_controller.reconcile.records import (
+from heddle_controller.state.audit import verify
+from heddle_controller.state.errors import StaleEpoch, Unavailable
+from heddle_controller.state.records import (
     LinkName,
     LinkObservation,
     LinkReport,

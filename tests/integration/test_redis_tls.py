@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle_controller.reconcile.errors import Unavailable, Unusable
+from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.redis import open_redis
 from heddle_controller.store.redis.address import Files
 from tests.needs import missing

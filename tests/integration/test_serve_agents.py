@@ -16,10 +16,10 @@ from heddle_agent.fib import Link
 from heddle_agent.session.decode import decode_push
 from heddle_controller.model.fabric import State
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.errors import SessionLost
-from heddle_controller.reconcile.records import FabricRecord
 from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
 from heddle_controller.serve.codec import common
+from heddle_controller.state.errors import SessionLost
+from heddle_controller.state.records import FabricRecord
 from tests.integration.serving import Serving, reason, refusal, serving, violations
 from tests.waiting import PATIENCE, until
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from heddle.v1 import common_pb2, fabric_pb2
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
 from heddle_controller.serve.codec import fabric as codec
+from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
 from heddle_emulator.topology import published
 from tests.integration.serving import reason, refusal, serving, violations, wire
 from tests.unit.store.samples import clos, job, plain

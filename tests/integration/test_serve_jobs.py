@@ -7,8 +7,8 @@ from google.rpc import error_details_pb2
 
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.model.job import Job
-from heddle_controller.reconcile.records import JobFacts, JobState
 from heddle_controller.serve.codec import job as codec
+from heddle_controller.state.records import JobFacts, JobState
 from tests.integration.serving import Serving, detail, reason, refusal, serving, violations
 from tests.unit.store.samples import job
 from tests.waiting import PATIENCE

@@ -7,8 +7,8 @@ import pytest
 from heddle.v1 import common_pb2, demand_pb2, placement_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.records import LinkName
 from heddle_controller.serve.codec import job as codec
+from heddle_controller.state.records import LinkName
 from tests.integration.serving import reason, refusal, serving, violations
 from tests.unit.store.samples import clos, job
 

@@ -14,11 +14,11 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.reconcile.records import Committed, PlanFacts
 from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.answers import acknowledged, found_whole
 from heddle_controller.reconcile.rollout.steps import Switches, next_steps
 from heddle_controller.solve import Repairer, solve
+from heddle_controller.state.records import Committed, PlanFacts
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, flows_of, shuffled
 from tests.property.test_reconcile_detours import Knowing

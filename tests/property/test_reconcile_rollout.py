@@ -14,7 +14,6 @@ from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.reconcile.records import Committed, PlanFacts
 from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.answers import acknowledged, unanswered
 from heddle_controller.reconcile.rollout.sessions import Told, introduced
@@ -25,6 +24,7 @@ from heddle_controller.reconcile.southbound import (
     OperationFailure,
     Push,
 )
+from heddle_controller.state.records import Committed, PlanFacts
 from tests.support.depth import examples
 from tests.unit.reconcile.network import QPS, Network, plan_on, random_fabric, random_path
 from tests.unit.reconcile.switches import SwitchTable

@@ -17,7 +17,6 @@ from heddle_agent.session.decode import decode_push
 from heddle_agent.session.vocabulary import Vocabulary
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.errors import SessionLost, StaleEpoch
 from heddle_controller.reconcile.southbound import (
     AgentSession,
     Push,
@@ -28,6 +27,7 @@ from heddle_controller.reconcile.southbound import (
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.codec.entries import push_to_pb
+from heddle_controller.state.errors import SessionLost, StaleEpoch
 from tests.support.depth import examples
 from tests.unit.store.samples import clos, plan_of, program_of
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from heddle.v1 import agent_pb2, demand_pb2, fabric_pb2, placement_pb2, plan_pb2
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.errors import FailedPrecondition
-from heddle_controller.reconcile.records import Intent
 from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.codec import agent as agent_codec
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.serve.what_if import suppose
+from heddle_controller.state.errors import FailedPrecondition
+from heddle_controller.state.records import Intent
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.unit.store.samples import clos
 

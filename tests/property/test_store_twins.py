@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate
-from heddle_controller.reconcile.errors import PortError
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import (
+from heddle_controller.state.errors import PortError
+from heddle_controller.state.records import (
     JobFacts,
     JobState,
     LinkName,

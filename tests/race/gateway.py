@@ -15,7 +15,6 @@ from heddle_agent.agent import Agent
 from heddle_agent.session.decode import decode_push
 from heddle_agent.session.encode import table_state
 from heddle_agent.table import Status
-from heddle_controller.reconcile.errors import SessionLost
 from heddle_controller.reconcile.southbound import (
     AgentSession,
     FailureReason,
@@ -28,6 +27,7 @@ from heddle_controller.reconcile.southbound import (
 )
 from heddle_controller.serve.codec.agent import table_from_pb
 from heddle_controller.serve.codec.entries import push_to_pb
+from heddle_controller.state.errors import SessionLost
 from tests.race.delays import Delays
 from tests.unit.reconcile.sessions import Sessions
 

@@ -30,9 +30,9 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import World
+from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.switches import Switches

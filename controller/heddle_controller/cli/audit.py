@@ -21,9 +21,9 @@ from heddle_controller.cli.failure import FAULT, Failure, House
 from heddle_controller.cli.options import INPUT_FILE, OUTPUT_FILE, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_raw_json, echo_table
 from heddle_controller.model.errors import InputError
-from heddle_controller.reconcile.audit import AuditBroken, AuditRecord, Mark, parse_mark, verify
 from heddle_controller.serve.codec import audit as codec
 from heddle_controller.serve.codec import common
+from heddle_controller.state.audit import AuditBroken, AuditRecord, Mark, parse_mark, verify
 
 PAGE = 1000
 _WIDTH = 60

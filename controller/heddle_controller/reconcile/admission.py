@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.job import Job, job_of_flow
-from heddle_controller.reconcile.errors import FailedPrecondition
-from heddle_controller.reconcile.records import DemandRecord, Intent, JobRecord, Request
+from heddle_controller.model.job import Job
+from heddle_controller.state.errors import FailedPrecondition
+from heddle_controller.state.ids import check_ids
+from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Request
 
 JobFlows = Callable[[Job, Fabric], Flows]
 """``traffic.jobs.flows_of_job``: the flows of a job, or ``InputError``."""
@@ -90,56 +91,6 @@ def _host_problems(job: Job, fabric: Fabric) -> list[Problem]:
             problems.append(Problem(f"hosts[{row}]", f"{host!r} is named twice"))
         seen.add(host)
     return problems
-
-
-def id_problems(
-    demands: Demands, others: Iterable[tuple[str, Demands]], jobs: Container[str]
-) -> list[Problem]:
-    """The flows of a demand set whose ids others have: sets, by name, or jobs.
-
-    A flow is known by its id in plans and in questions about them, so no two may have the same:
-    the one that comes second would never be carried. A store asks this in the step that writes.
-    """
-    asked, problems = frozenset(demands.ids), []
-    for name, other in others:
-        if not asked.isdisjoint(other.ids):
-            problems += [
-                Problem(f"flow {flow!r}", f"demands {name!r} have one of this id; rename it")
-                for flow in sorted(asked.intersection(other.ids))[:MAX_PROBLEMS]
-            ]
-    problems += [
-        Problem(f"flow {flow!r}", f"this id is one of job {job!r}; rename it")
-        for flow in demands.ids
-        if (job := job_of_flow(flow)) and job in jobs
-    ][:MAX_PROBLEMS]
-    return problems[:MAX_PROBLEMS]
-
-
-def check_ids(
-    name: str, demands: Demands, others: Iterable[tuple[str, Demands]], jobs: Container[str]
-) -> None:
-    """Nothing, where a demand set's ids are its own; see ``id_problems``.
-
-    Raises:
-        FailedPrecondition: names flows whose ids others have.
-    """
-    if problems := id_problems(demands, others, jobs):
-        raise FailedPrecondition(f"demands {name!r}", *problems)
-
-
-def check_job_ids(job: str, sets: Iterable[tuple[str, Container[str]]]) -> None:
-    """Nothing, where no demand set has ids of a new job's flows.
-
-    Args:
-        job: Its name.
-        sets: By name, the jobs whose flows' ids a set has.
-
-    Raises:
-        FailedPrecondition: names the sets.
-    """
-    text = "has flows with ids of this job; give the job another name, or rename them"
-    if problems := [Problem(f"demands {name!r}", text) for name, jobs in sets if job in jobs]:
-        raise FailedPrecondition(f"job {job!r}", *problems[:MAX_PROBLEMS])
 
 
 def left_out(intent: Intent) -> dict[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.admission import left_out
-from heddle_controller.reconcile.records import Intent, JobState
+from heddle_controller.state.records import Intent, JobState
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
 from heddle_controller.reconcile.rollout.progress import NO_FLOWS, JobProgress
 from heddle_controller.reconcile.rollout.target import Account
+from heddle_controller.state.records import JobFacts, JobRecord, JobState
 
 
 def job_facts(

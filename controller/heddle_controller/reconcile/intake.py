@@ -27,9 +27,9 @@ from heddle_controller.reconcile.admission import (
     check_name,
     check_request,
 )
-from heddle_controller.reconcile.errors import FailedPrecondition, NotFound, StaleIntent
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import DemandRecord, FabricRecord, JobRecord, Request
+from heddle_controller.state.errors import FailedPrecondition, NotFound, StaleIntent
+from heddle_controller.state.records import DemandRecord, FabricRecord, JobRecord, Request
 
 TRIES = 5
 """A fabric that is put again between check and write five times in a row is a client's loop."""

@@ -14,10 +14,10 @@ from collections import deque
 
 import structlog
 
-from heddle_controller.reconcile.errors import PortError, StaleEpoch, Unavailable
 from heddle_controller.reconcile.rollout.pushes import Outrun
 from heddle_controller.reconcile.waiting import end_if_asked
 from heddle_controller.reconcile.worker import Worker, World
+from heddle_controller.state.errors import PortError, StaleEpoch, Unavailable
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -31,7 +31,7 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.admission import left_out
 from heddle_controller.reconcile.engine import Engine, Repair
-from heddle_controller.reconcile.records import Intent
+from heddle_controller.state.records import Intent
 
 WORTH_MOVING = 0.02
 """How much fuller than in another plan the worst link is, for flows to move that need not.

@@ -32,9 +32,11 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
-from heddle_controller.reconcile.audit import AuditStore
 from heddle_controller.reconcile.metrics import Metric
-from heddle_controller.reconcile.records import (
+from heddle_controller.reconcile.replicas import Freshness, Succession
+from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport, SessionEvent
+from heddle_controller.state.audit import AuditPage
+from heddle_controller.state.records import (
     Committed,
     DemandRecord,
     FabricRecord,
@@ -50,8 +52,6 @@ from heddle_controller.reconcile.records import (
     SwitchRecord,
     Versions,
 )
-from heddle_controller.reconcile.replicas import Freshness, Succession
-from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport, SessionEvent
 
 
 class FabricStore(Protocol):
@@ -210,7 +210,7 @@ class WorkStore(Protocol):
         Raises:
             NotFound: there is no such fabric.
             FailedPrecondition: flows of another set have its ids, or a job's may; see
-                ``admission.id_problems``.
+                ``ids.id_problems``.
             StaleIntent: the fabric was put again since.
         """
         ...
@@ -301,6 +301,19 @@ class PlanStore(Protocol):
         Raises:
             StaleEpoch: the epoch is not the newest.
         """
+        ...
+
+
+class AuditStore(Protocol):
+    """Who changed what.
+
+    Every method that takes a ``Request`` and changes something adds one record, in the
+    transaction of the change; a replay, a refusal and a request for what is there
+    already add none. One chain for the whole store.
+    """
+
+    async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
+        """Records numbered above ``after`` that are still kept, at most ``limit`` (0: all)."""
         ...
 
 

@@ -14,7 +14,6 @@ import structlog
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.reconcile.engine import Engine, Repair
-from heddle_controller.reconcile.errors import PortError, StaleEpoch
 from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.planning import (
@@ -27,11 +26,12 @@ from heddle_controller.reconcile.planning import (
     wanted_of,
 )
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
-from heddle_controller.reconcile.records import Committed, Intent, PlanFacts
 from heddle_controller.reconcile.rollout.driver import Rollout
 from heddle_controller.reconcile.rollout.target import Account, Target
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.waiting import pause
+from heddle_controller.state.errors import PortError, StaleEpoch
+from heddle_controller.state.records import Committed, Intent, PlanFacts
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -17,9 +17,10 @@ from typing_extensions import override
 from heddle.v1 import audit_pb2 as pb
 from heddle.v1.audit_pb2_grpc import AuditServiceServicer
 from heddle_controller.model.errors import refuse
-from heddle_controller.reconcile.audit import AuditStore, Mark
-from heddle_controller.reconcile.errors import PortError
+from heddle_controller.reconcile.ports import AuditStore
 from heddle_controller.serve.codec import audit as codec
+from heddle_controller.state.audit import Mark
+from heddle_controller.state.errors import PortError
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -19,7 +19,6 @@ from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.reconcile.demand_facts import demand_facts
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import Intent
 from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
@@ -28,6 +27,7 @@ from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.paging import Page, page
 from heddle_controller.serve.rates import RateBook, Rates
 from heddle_controller.serve.request import request_of, version_without
+from heddle_controller.state.records import Intent
 
 Context = aio.ServicerContext[Any, Any]
 

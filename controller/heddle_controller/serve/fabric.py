@@ -18,10 +18,8 @@ from heddle.v1 import fabric_pb2 as pb
 from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Ints, NodeKind, State
-from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import FabricRecord, LinkName
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import common, names
@@ -29,6 +27,8 @@ from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.request import request_of
 from heddle_controller.serve.watch import Changes
+from heddle_controller.state.errors import NotFound
+from heddle_controller.state.records import FabricRecord, LinkName
 
 Context = aio.ServicerContext[Any, Any]
 

@@ -16,9 +16,9 @@ from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.ground import Ground, ground_of
-from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import Committed
+from heddle_controller.state.errors import NotFound, Unavailable
+from heddle_controller.state.records import Committed
 
 PORTS = 65536
 LATELY_SECONDS = 0.5

@@ -11,10 +11,10 @@ from heddle.v1 import overlay_pb2 as pb
 from heddle.v1.overlay_pb2_grpc import OverlayServiceServicer
 from heddle_controller.model.errors import refuse
 from heddle_controller.reconcile.ports import FabricStore
-from heddle_controller.reconcile.records import FabricSummary
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.request import request_of
+from heddle_controller.state.records import FabricSummary
 
 Context = aio.ServicerContext[Any, Any]
 

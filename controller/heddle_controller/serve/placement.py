@@ -13,13 +13,13 @@ from heddle.v1 import placement_pb2 as pb
 from heddle.v1.placement_pb2_grpc import PlacementServiceServicer
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import JobRecord
 from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.request import request_of, version_without
 from heddle_controller.serve.watch import Changes
+from heddle_controller.state.records import JobRecord
 
 Context = aio.ServicerContext[Any, Any]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from heddle_controller.reconcile.admission import check_request
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import Request
 from heddle_controller.serve.interceptors.trace import current_request
 from heddle_controller.serve.security.caller import current_caller
+from heddle_controller.state.errors import Unavailable
+from heddle_controller.state.records import Request
 
 
 def request_of(request_id: str) -> Request:

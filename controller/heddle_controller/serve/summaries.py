@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import Committed
 from heddle_controller.serve.codec import plan as codec
+from heddle_controller.state.records import Committed
 
 
 class Summaries:

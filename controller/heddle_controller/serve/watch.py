@@ -13,9 +13,9 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.errors import Refusal, unavailable
+from heddle_controller.state.errors import Unavailable
 
 PACE = 0.02
 """Least time between two reads of one stream, in seconds."""

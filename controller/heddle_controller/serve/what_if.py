@@ -21,9 +21,13 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.plan.what_if import compare
 from heddle_controller.reconcile.admission import JobFlows, admit_job
 from heddle_controller.reconcile.engine import Engine
-from heddle_controller.reconcile.errors import FailedPrecondition
 from heddle_controller.reconcile.planning import make_plan, wanted_of
-from heddle_controller.reconcile.records import (
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import demand as demand_codec
+from heddle_controller.serve.codec import job as job_codec
+from heddle_controller.serve.codec import plan as plan_codec
+from heddle_controller.state.errors import FailedPrecondition
+from heddle_controller.state.records import (
     Committed,
     DemandRecord,
     Intent,
@@ -31,10 +35,6 @@ from heddle_controller.reconcile.records import (
     JobRecord,
     JobState,
 )
-from heddle_controller.serve.codec import common, names
-from heddle_controller.serve.codec import demand as demand_codec
-from heddle_controller.serve.codec import job as job_codec
-from heddle_controller.serve.codec import plan as plan_codec
 
 MAX_TOLD = 1000
 """Flows named in an answer."""

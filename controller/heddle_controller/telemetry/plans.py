@@ -10,8 +10,8 @@ import asyncio
 
 import structlog
 
-from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.ports import Store
+from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.telemetry.metrics import Telemetry
 
 _log = structlog.get_logger()

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from heddle_controller.app import SystemClock, main
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
 from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.embedded import EmbeddedStore
 from heddle_controller.store.redis import RedisStore
 from heddle_emulator.fleet.orders import DIE, SKEW, STORE_DOWN

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_controller.reconcile.errors import SessionLost
 from heddle_controller.reconcile.southbound import (
     AgentSession,
     FailureReason,
@@ -18,6 +17,7 @@ from heddle_controller.reconcile.southbound import (
     StageResult,
     TableState,
 )
+from heddle_controller.state.errors import SessionLost
 from tests.unit.reconcile.sessions import Sessions
 from tests.unit.reconcile.switches import Match, SwitchTable, match_of
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from heddle_controller.reconcile.facts import job_facts
-from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
 from heddle_controller.reconcile.rollout.progress import JobProgress
 from heddle_controller.reconcile.rollout.target import Account
+from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from tests.unit.store.samples import job
 
 

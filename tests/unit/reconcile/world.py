@@ -22,12 +22,12 @@ from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Store
-from heddle_controller.reconcile.records import Committed, JobRecord, JobState
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import World
 from heddle_controller.solve.proof import prove
 from heddle_controller.solve.repair import Repairer, anew
+from heddle_controller.state.records import Committed, JobRecord, JobState
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.unit.reconcile.gateway import MemoryGateway, all_switches

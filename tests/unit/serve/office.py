@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.state.errors import Unavailable
 
 
 class Office:

@@ -9,13 +9,13 @@ import pytest
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import InputError
-from heddle_controller.reconcile.records import PlanFacts
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook, Rates
+from heddle_controller.state.records import PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.unit.store.samples import clos, plan_of, program_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from heddle_controller.reconcile.records import PlanFacts
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
+from heddle_controller.state.records import PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from tests.unit.store.samples import clos, plan_of, program_of
 from tests.waiting import PATIENCE

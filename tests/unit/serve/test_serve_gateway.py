@@ -9,7 +9,6 @@ import pytest
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.errors import SessionLost
 from heddle_controller.reconcile.southbound import (
     UNKNOWN_DIGEST,
     AgentSession,
@@ -21,6 +20,7 @@ from heddle_controller.reconcile.southbound import (
 )
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.errors import Refusal
+from heddle_controller.state.errors import SessionLost
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.unit.store.samples import clos, plan_of, program_of
 

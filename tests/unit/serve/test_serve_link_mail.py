@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.errors import NotFound, Unavailable
-from heddle_controller.reconcile.records import LinkName, LinkObservation, LinkReport
 from heddle_controller.serve.agents.link_mail import LinkMail, merged
+from heddle_controller.state.errors import NotFound, Unavailable
+from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
 from tests.waiting import PATIENCE, until
 
 

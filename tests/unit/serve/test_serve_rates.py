@@ -10,10 +10,10 @@ from heddle_controller.model.fabric import Ints
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, Flows
 from heddle_controller.model.plan import Plan, no_paths
 from heddle_controller.model.program import Program, no_entries
-from heddle_controller.reconcile.records import Committed, PlanFacts
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.flow_index import FlowIndex
 from heddle_controller.serve.rates import QUEUE, RateBook, Rates
+from heddle_controller.state.records import Committed, PlanFacts
 from tests.unit.store.samples import clos
 
 FABRIC = clos()

@@ -12,12 +12,12 @@ import pytest
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.errors import SessionLost, StaleEpoch
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushMode, PushStatus
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.replicas.exchange import Exchange
+from heddle_controller.state.errors import SessionLost, StaleEpoch
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.unit.serve.office import Office
 from tests.unit.store.samples import clos, plan_of, program_of

@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from heddle_controller.model.errors import InputError, Problem
-from heddle_controller.reconcile import errors as ports
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.errors import status_of
+from heddle_controller.state import errors as ports
 
 M = TypeVar("M", bound=Message)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.serve.summaries import Summaries
+from heddle_controller.state.errors import NotFound
 from heddle_controller.store.embedded import open_embedded
 from tests.unit.serve.test_serve_flow_index import commit
 from tests.unit.store.samples import clos

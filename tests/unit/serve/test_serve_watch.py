@@ -10,11 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from heddle_controller.model.plan import Certificate
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import Committed, PlanFacts
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.watch import Changes
+from heddle_controller.state.errors import Unavailable
+from heddle_controller.state.records import Committed, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.telemetry.plans import follow_plans

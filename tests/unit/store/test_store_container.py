@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
-from heddle_controller.store.codec.container import LEVEL, MAGIC, DamagedError, pack, unpack
-from heddle_controller.store.codec.demands import pack_demands, unpack_demands
-from heddle_controller.store.codec.jobs import (
+from heddle_controller.state.codec.container import LEVEL, MAGIC, DamagedError, pack, unpack
+from heddle_controller.state.codec.demands import pack_demands, unpack_demands
+from heddle_controller.state.codec.jobs import (
     job_json,
     parse_facts,
     parse_job,
     parse_record,
     record_json,
 )
-from heddle_controller.store.codec.pieces import unpack_pieces
-from heddle_controller.store.codec.plans import pack_plan, unpack_plan
-from heddle_controller.store.codec.structure import pack_structure, unpack_structure
+from heddle_controller.state.codec.pieces import unpack_pieces
+from heddle_controller.state.codec.plans import pack_plan, unpack_plan
+from heddle_controller.state.codec.structure import pack_structure, unpack_structure
+from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
 
 columns = st.dictionaries(
@@ -135,8 +135,8 @@ def test_a_plan_of_the_release_before_knows_no_bytes() -> None:
 def test_a_plan_in_many_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut anywhere, and with pieces remembered of a plan before, every column comes back."""
     random = np.random.default_rng(seed)
-    monkeypatch.setattr("heddle_controller.store.codec.plans.FLOWS_A_PIECE", 1 + seed)
-    monkeypatch.setattr("heddle_controller.store.codec.plans.NODES_A_PIECE", 1 + seed)
+    monkeypatch.setattr("heddle_controller.state.codec.plans.FLOWS_A_PIECE", 1 + seed)
+    monkeypatch.setattr("heddle_controller.state.codec.plans.NODES_A_PIECE", 1 + seed)
     plan = plan_of(clos(4, 3, 4))
     program, packed = program_of(plan, 3, 7, 9), b""
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_plan_in_many_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
         program = replace(program, entries=replace(program.entries, primary=primary))
     packed = pack_plan(plan, program)
     for memory, empty in (("_tables", deque()), ("_known", OrderedDict())):
-        monkeypatch.setattr(f"heddle_controller.store.codec.pieces.{memory}", empty)
+        monkeypatch.setattr(f"heddle_controller.state.codec.pieces.{memory}", empty)
         assert pack_plan(plan, program) == packed, "it hangs on what came before"
     for cut in (5, 9, len(packed) // 2, len(packed) - 1):
         with pytest.raises(DamagedError):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from heddle_controller.reconcile.records import PlanFacts, Request
+from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.embedded import open_embedded
 from tests.unit.store.samples import clos, job, plan_of, program_of
 async def main():

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from heddle_controller.reconcile.audit import verify
-from heddle_controller.reconcile.errors import Unavailable, Unusable
-from heddle_controller.reconcile.records import PlanFacts
+from heddle_controller.state.audit import verify
+from heddle_controller.state.errors import Unavailable, Unusable
+from heddle_controller.state.records import PlanFacts
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.embedded.schema import VERSION
 from tests.unit.store.samples import clos, job, plain, plan_of, program_of

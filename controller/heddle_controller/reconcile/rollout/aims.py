@@ -9,11 +9,11 @@ import numpy as np
 
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.records import Committed
 from heddle_controller.reconcile.rollout.answers import found_unknown, found_whole, unanswered
 from heddle_controller.reconcile.rollout.ledger import Ledger, begin, nothing_known
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.rollout.translate import translated
+from heddle_controller.state.records import Committed
 
 
 def first_ledger(committed: Committed, before: Sequence[Committed] = ()) -> Ledger:

@@ -18,10 +18,8 @@ from functools import partial
 import structlog
 
 from heddle_controller.model.fabric import Structure
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
-from heddle_controller.reconcile.records import Committed
 from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold, next_ledger
 from heddle_controller.reconcile.rollout.answers import Answer
 from heddle_controller.reconcile.rollout.ledger import Ledger
@@ -48,6 +46,8 @@ from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.rollout.target import RolloutSettings, Target
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
 from heddle_controller.reconcile.waiting import pause
+from heddle_controller.state.errors import Unavailable
+from heddle_controller.state.records import Committed
 
 log = structlog.stdlib.get_logger(__name__)
 

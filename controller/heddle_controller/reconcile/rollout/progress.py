@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints
-from heddle_controller.reconcile.records import JobState
 from heddle_controller.reconcile.rollout.columns import Groups
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.order import pair_codes
 from heddle_controller.reconcile.rollout.steps import Agenda
+from heddle_controller.state.records import JobState
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from heddle_controller.model.program import no_entries
-from heddle_controller.reconcile.errors import PortError, SessionLost
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.sessions import Told
 from heddle_controller.reconcile.rollout.steps import Step
@@ -20,6 +19,7 @@ from heddle_controller.reconcile.southbound import (
     PushReport,
     PushStatus,
 )
+from heddle_controller.state.errors import PortError, SessionLost
 
 EPOCH_LEAP = 1 << 24
 """How far above a leader's epoch an agent's may be: as many leaders as there are in centuries.

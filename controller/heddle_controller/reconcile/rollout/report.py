@@ -10,10 +10,10 @@ from heddle_controller.model.fabric import Bools
 from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import Clock, Metrics, Store
-from heddle_controller.reconcile.records import JobFacts
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.progress import JobProgress
 from heddle_controller.reconcile.rollout.target import Target
+from heddle_controller.state.records import JobFacts
 
 
 class Reporter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heddle_controller.reconcile.records import Committed, JobRecord
+from heddle_controller.state.records import Committed, JobRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints, Structure
-from heddle_controller.reconcile.errors import PortError
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.gateway import AgentMeter
 from heddle_controller.serve.codec.agent import Counters
 from heddle_controller.serve.flow_index import PORTS, FlowIndex, FlowIndexes
 from heddle_controller.serve.rates import RateBook, Rates
+from heddle_controller.state.errors import PortError
 
 BITS_PER_GIGABIT = 1e9
 TOGETHER = 64

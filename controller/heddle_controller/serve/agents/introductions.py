@@ -28,9 +28,9 @@ import structlog
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind, Structure
-from heddle_controller.reconcile.errors import NotFound, PortError
 from heddle_controller.reconcile.ports import FabricStore
 from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.state.errors import NotFound, PortError
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import structlog
 
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.ports import FabricStore
-from heddle_controller.reconcile.records import LinkReport
+from heddle_controller.state.errors import Unavailable
+from heddle_controller.state.records import LinkReport
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -20,10 +20,10 @@ from typing import Protocol
 import structlog
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.reconcile.errors import NotFound, PortError, Unavailable
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.reconcile.records import Overlay
 from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.state.errors import NotFound, PortError, Unavailable
+from heddle_controller.state.records import Overlay
 
 LOOK_SECONDS = 2.0
 """How often the flag is read where no notice of a change came."""

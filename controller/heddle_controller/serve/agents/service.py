@@ -24,9 +24,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle.v1.agent_pb2_grpc import AgentServiceServicer
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import NodeKind
-from heddle_controller.reconcile.errors import NotFound
 from heddle_controller.reconcile.ports import FabricStore
-from heddle_controller.reconcile.records import FabricRecord
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
@@ -39,6 +37,8 @@ from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.errors import Refusal, failed_precondition, not_found
 from heddle_controller.serve.security.caller import current_caller
+from heddle_controller.state.errors import NotFound
+from heddle_controller.state.records import FabricRecord
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -21,7 +21,6 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.reconcile.errors import SessionLost, StaleEpoch
 from heddle_controller.reconcile.southbound import (
     UNKNOWN_DIGEST,
     AgentSession,
@@ -36,6 +35,7 @@ from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.codec.columns import BYTES
 from heddle_controller.serve.codec.entries import Encoded
 from heddle_controller.serve.codec.told import Told
+from heddle_controller.state.errors import SessionLost, StaleEpoch
 
 
 def lost(switch: str) -> asyncio.Future[PushReport]:

@@ -11,7 +11,6 @@ import numpy as np
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Ints, State
-from heddle_controller.reconcile.records import LinkObservation, LinkReport
 from heddle_controller.reconcile.southbound import (
     AgentSession,
     Capability,
@@ -26,6 +25,7 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec.columns import BYTES
 from heddle_controller.serve.codec.fabric import link_name_from_pb
 from heddle_controller.serve.codec.listing import entries_from_pb
+from heddle_controller.state.records import LinkObservation, LinkReport
 
 SOURCE = "agent"
 LARGEST = 2**63 - 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from heddle.v1 import audit_pb2 as pb
 from heddle_controller.model.errors import refuse
-from heddle_controller.reconcile.audit import AuditEntry, AuditRecord, Mark
 from heddle_controller.serve.codec import common
+from heddle_controller.state.audit import AuditEntry, AuditRecord, Mark
 
 HASH_BYTES = 32
 

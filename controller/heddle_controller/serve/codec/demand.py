@@ -13,8 +13,8 @@ from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.flows import SOURCE_PORT_COUNT
 from heddle_controller.reconcile.demand_facts import DemandFacts
-from heddle_controller.reconcile.records import DemandRecord
 from heddle_controller.serve.codec import common, names
+from heddle_controller.state.records import DemandRecord
 
 ACCEPTED = DemandFacts()
 

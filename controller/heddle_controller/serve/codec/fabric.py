@@ -13,13 +13,13 @@ from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.model.fabric import NONE, NUMBERS, Fabric, LinkKey, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
-from heddle_controller.reconcile.records import (
+from heddle_controller.serve.codec import common, names
+from heddle_controller.state.records import (
     FabricRecord,
     FabricSummary,
     LinkName,
     LinkRecord,
 )
-from heddle_controller.serve.codec import common, names
 
 LONGEST_NUMBER = 18
 """Digits of a link key that is taken for a number."""

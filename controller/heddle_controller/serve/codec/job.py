@@ -19,8 +19,8 @@ from heddle_controller.model.job import (
     Operation,
     Parallelism,
 )
-from heddle_controller.reconcile.records import JobRecord
 from heddle_controller.serve.codec import common, names
+from heddle_controller.state.records import JobRecord
 
 E = TypeVar("E", bound=StrEnum)
 

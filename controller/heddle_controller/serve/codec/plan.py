@@ -10,8 +10,8 @@ from heddle_controller.model.fabric import Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.explain import Explanation
-from heddle_controller.reconcile.records import Committed
 from heddle_controller.serve.codec import common, names
+from heddle_controller.state.records import Committed
 
 NAMED = 20
 """Switches of a plan that are told by name."""

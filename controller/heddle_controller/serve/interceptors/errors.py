@@ -18,10 +18,10 @@ from google.rpc import status_pb2
 from grpc import aio
 
 from heddle_controller.model.errors import InputError, Problem
-from heddle_controller.reconcile import errors as ports
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
 from heddle_controller.serve.interceptors.trace import current_request
+from heddle_controller.state import errors as ports
 
 log = structlog.stdlib.get_logger(__name__)
 

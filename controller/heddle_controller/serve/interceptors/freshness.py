@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.serve.interceptors.around import Around, Context, Method
+from heddle_controller.state.errors import Unavailable
 
 STALE = "heddle-stale"
 """Trailing metadata: ``true`` where the answer is from what this replica knew last."""

@@ -14,8 +14,8 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from heddle.v1 import relay_pb2 as pb
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.replicas import Relay
+from heddle_controller.state.errors import Unavailable
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.reconcile.records import FabricRecord
-from heddle_controller.store.codec.container import pack, unpack
-from heddle_controller.store.codec.structure import PackedStructure
+from heddle_controller.state.codec.container import pack, unpack
+from heddle_controller.state.codec.structure import PackedStructure
+from heddle_controller.state.records import FabricRecord
 from heddle_controller.store.common.requests import fingerprint
 
 

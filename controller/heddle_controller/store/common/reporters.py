@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 
 from heddle_controller.model.fabric import Fabric, Ints, State, Structure
-from heddle_controller.reconcile.records import LinkName, LinkReport
-from heddle_controller.store.codec.container import DamagedError
+from heddle_controller.state.codec.container import DamagedError
+from heddle_controller.state.records import LinkName, LinkReport
 
 LinkEnds = tuple[str, str, str]
 """Lesser node id, greater node id, key as a string."""

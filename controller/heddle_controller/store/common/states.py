@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints, Structure
-from heddle_controller.store.codec.container import DamagedError, pack, unpack
+from heddle_controller.state.codec.container import DamagedError, pack, unpack
 
 
 @dataclass(frozen=True, slots=True, eq=False)

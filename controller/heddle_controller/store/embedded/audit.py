@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from heddle_controller.reconcile.audit import AuditEntry, AuditPage, AuditRecord
+from heddle_controller.state.audit import AuditEntry, AuditPage, AuditRecord
 from heddle_controller.store.embedded.audit_rows import COLUMNS, mark_of
 from heddle_controller.store.embedded.part import Part
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from heddle_controller.reconcile.audit import Mark
-from heddle_controller.reconcile.records import Request
-from heddle_controller.store.codec.audit import Change
+from heddle_controller.state.audit import Mark
+from heddle_controller.state.audit_texts import Change
+from heddle_controller.state.records import Request
 
 KEPT = 100_000
 """Records kept unless the operator says otherwise."""

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from heddle_controller.reconcile.errors import Unavailable, Unusable
-from heddle_controller.store.codec.container import DamagedError
+from heddle_controller.state.codec.container import DamagedError
+from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded.file import StoreFile
 from heddle_controller.store.embedded.schema import create_database, open_database
 

@@ -8,12 +8,11 @@ import sqlite3
 import orjson
 
 from heddle_controller.model.demand import Demands
-from heddle_controller.reconcile.admission import check_ids
-from heddle_controller.reconcile.errors import NotFound
-from heddle_controller.reconcile.records import DemandRecord, Request
-from heddle_controller.store.codec.audit import Change, demands_text
-from heddle_controller.store.codec.demands import pack_demands, unpack_demands
-from heddle_controller.store.common.flow_ids import jobs_meant
+from heddle_controller.state.audit_texts import Change, demands_text
+from heddle_controller.state.codec.demands import pack_demands, unpack_demands
+from heddle_controller.state.errors import NotFound
+from heddle_controller.state.ids import check_ids, jobs_meant
+from heddle_controller.state.records import DemandRecord, Request
 from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.embedded.part import NOBODY, KeptSet, Part, new_etag
 from heddle_controller.store.embedded.requests import nothing, once

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from heddle_controller.reconcile.records import Intent, JobFacts, Programmed, Versions
+from heddle_controller.state.records import Intent, JobFacts, Programmed, Versions
 from heddle_controller.store.embedded.demands import sets_of
 from heddle_controller.store.embedded.jobs import jobs_of
 from heddle_controller.store.embedded.leadership import check_epoch

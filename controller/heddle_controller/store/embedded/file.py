@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from heddle_controller.reconcile.errors import Unusable
+from heddle_controller.state.errors import Unusable
 
 
 class StoreFile:

@@ -11,21 +11,21 @@ from collections.abc import Callable, Sequence
 
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.job import Job
-from heddle_controller.reconcile.admission import check_job_ids
-from heddle_controller.reconcile.errors import (
+from heddle_controller.state.audit_texts import Change, job_text
+from heddle_controller.state.codec.jobs import job_json, parse_job, parse_record, record_json
+from heddle_controller.state.errors import (
     AlreadyExists,
     Conflict,
     FailedPrecondition,
     NotFound,
 )
-from heddle_controller.reconcile.records import (
+from heddle_controller.state.ids import check_job_ids
+from heddle_controller.state.records import (
     JobFacts,
     JobRecord,
     JobState,
     Request,
 )
-from heddle_controller.store.codec.audit import Change, job_text
-from heddle_controller.store.codec.jobs import job_json, parse_job, parse_record, record_json
 from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.embedded.demands import sets_of
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag

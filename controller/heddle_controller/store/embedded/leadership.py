@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from heddle_controller.reconcile.errors import StaleEpoch, Unavailable
 from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.state.errors import StaleEpoch, Unavailable
 from heddle_controller.store.embedded.part import Part
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.reconcile.records import LinkReport
+from heddle_controller.state.records import LinkReport
 from heddle_controller.store.common.reporters import (
     LinkEnds,
     Reporter,

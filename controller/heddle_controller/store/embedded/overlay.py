@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from heddle_controller.reconcile.records import FabricSummary, Request
-from heddle_controller.store.codec.answers import parse_summary, summary_json
-from heddle_controller.store.codec.audit import Change, overlay_text
+from heddle_controller.state.audit_texts import Change, overlay_text
+from heddle_controller.state.codec.answers import parse_summary, summary_json
+from heddle_controller.state.records import FabricSummary, Request
 from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.embedded.part import NOBODY, Part, new_etag
 from heddle_controller.store.embedded.requests import once

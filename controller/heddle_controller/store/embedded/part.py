@@ -12,11 +12,11 @@ from typing import TypeVar
 from heddle_controller.model.fabric import Structure
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
-from heddle_controller.reconcile.errors import Unavailable
-from heddle_controller.reconcile.records import DemandRecord, Programmed, Request
+from heddle_controller.state.audit_texts import Change
+from heddle_controller.state.codec.deltas import Base
+from heddle_controller.state.errors import Unavailable
+from heddle_controller.state.records import DemandRecord, Programmed, Request
 from heddle_controller.store.changes import Changes
-from heddle_controller.store.codec.audit import Change
-from heddle_controller.store.codec.deltas import Base
 from heddle_controller.store.embedded.audit_rows import KEPT, note
 from heddle_controller.store.embedded.database import Database, Work
 from heddle_controller.store.embedded.reporters import Observations

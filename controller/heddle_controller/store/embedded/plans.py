@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from heddle_controller.model.fabric import Structure
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
-from heddle_controller.reconcile.errors import StaleGeneration
-from heddle_controller.reconcile.records import Committed, PlanFacts, Programmed
-from heddle_controller.store.codec.deltas import Base, unpack_delta
-from heddle_controller.store.codec.plans import pack_plan, unpack_plan
-from heddle_controller.store.codec.structure import PackedStructure, pack_structure
+from heddle_controller.state.codec.deltas import Base, unpack_delta
+from heddle_controller.state.codec.plans import pack_plan, unpack_plan
+from heddle_controller.state.codec.structure import PackedStructure, pack_structure
+from heddle_controller.state.errors import StaleGeneration
+from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from heddle_controller.store.embedded.leadership import check_epoch
 from heddle_controller.store.embedded.part import Part
 from heddle_controller.store.embedded.rows import (

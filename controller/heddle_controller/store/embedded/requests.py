@@ -10,8 +10,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
 
-from heddle_controller.reconcile.errors import RequestReused
-from heddle_controller.reconcile.records import Request
+from heddle_controller.state.errors import RequestReused
+from heddle_controller.state.records import Request
 
 Answer = TypeVar("Answer")
 

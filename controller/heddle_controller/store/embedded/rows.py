@@ -6,9 +6,9 @@ import sqlite3
 from dataclasses import dataclass
 
 from heddle_controller.model.fabric import Fabric, Structure
-from heddle_controller.reconcile.errors import NotFound, StaleIntent
-from heddle_controller.reconcile.records import FabricRecord, Overlay
-from heddle_controller.store.codec.structure import unpack_structure
+from heddle_controller.state.codec.structure import unpack_structure
+from heddle_controller.state.errors import NotFound, StaleIntent
+from heddle_controller.state.records import FabricRecord, Overlay
 from heddle_controller.store.common.states import States, unpack_states
 
 Structures = dict[str, Structure]

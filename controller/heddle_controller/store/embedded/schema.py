@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from heddle_controller.reconcile.errors import Unusable
+from heddle_controller.state.errors import Unusable
 
 APPLICATION_ID = 0x4844_4C31
 """Tells a file of Heddle from any other SQLite file."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from heddle_controller.reconcile.errors import Unusable
+from heddle_controller.state.errors import Unusable
 from heddle_controller.store.redis.change import Blob
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.scripts import Keys

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from heddle_controller.reconcile.audit import AuditEntry
-from heddle_controller.reconcile.records import Request
+from heddle_controller.state.audit import AuditEntry
+from heddle_controller.state.records import Request
 
 Raw = str | bytes | int | float
 

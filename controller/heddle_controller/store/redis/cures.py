@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from redis.exceptions import AuthenticationError
 
-from heddle_controller.reconcile.errors import Unusable
+from heddle_controller.state.errors import Unusable
 from heddle_controller.store.redis.address import Files
 
 START = "Start it, or name another with --store"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import orjson
 
 from heddle_controller.model.fabric import Fabric, Structure
-from heddle_controller.reconcile.errors import NotFound, StaleIntent
-from heddle_controller.reconcile.records import FabricRecord, Overlay
+from heddle_controller.state.errors import NotFound, StaleIntent
+from heddle_controller.state.records import FabricRecord, Overlay
 from heddle_controller.store.common.states import States, unpack_states
 from heddle_controller.store.redis.change import Op, new_token, put
 from heddle_controller.store.redis.view import View

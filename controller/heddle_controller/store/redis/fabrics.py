@@ -10,11 +10,11 @@ import numpy as np
 import orjson
 
 from heddle_controller.model.fabric import Fabric, Structure
-from heddle_controller.reconcile.errors import Conflict, StaleIntent
-from heddle_controller.reconcile.records import FabricRecord, FabricSummary, Overlay, Request
-from heddle_controller.store.codec.answers import parse_summary, summary_json
-from heddle_controller.store.codec.audit import fabric_text, overlay_text
-from heddle_controller.store.codec.structure import pack_structure
+from heddle_controller.state.audit_texts import fabric_text, overlay_text
+from heddle_controller.state.codec.answers import parse_summary, summary_json
+from heddle_controller.state.codec.structure import pack_structure
+from heddle_controller.state.errors import Conflict, StaleIntent
+from heddle_controller.state.records import FabricRecord, FabricSummary, Overlay, Request
 from heddle_controller.store.common.fabrics import FabricPut
 from heddle_controller.store.common.reporters import observed_states
 from heddle_controller.store.common.requests import fingerprint

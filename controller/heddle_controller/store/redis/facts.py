@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 from redis.asyncio import Redis
 
-from heddle_controller.reconcile.audit import AuditEntry, AuditPage, AuditRecord, Mark
-from heddle_controller.reconcile.records import Intent, JobFacts, Programmed, Versions
+from heddle_controller.state.audit import AuditEntry, AuditPage, AuditRecord, Mark
+from heddle_controller.state.records import Intent, JobFacts, Programmed, Versions
 from heddle_controller.store.redis.change import FACTS, Change, Op
 from heddle_controller.store.redis.demands import DemandPart
 from heddle_controller.store.redis.fabric import JOB, known, meta_of, overlay_of, record_of

@@ -12,8 +12,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.waiting import end
+from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.changes import Changes
 from heddle_controller.store.redis.change import FACTS, INTENT
 from heddle_controller.store.redis.link import BLOCK_SECONDS

@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.job import Job
-from heddle_controller.reconcile.admission import check_job_ids
-from heddle_controller.reconcile.errors import (
+from heddle_controller.state.audit_texts import job_text
+from heddle_controller.state.codec.jobs import job_json, parse_facts, parse_record, record_json
+from heddle_controller.state.errors import (
     AlreadyExists,
     Conflict,
     FailedPrecondition,
     NotFound,
 )
-from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState, Request
-from heddle_controller.store.codec.audit import job_text
-from heddle_controller.store.codec.jobs import job_json, parse_facts, parse_record, record_json
+from heddle_controller.state.ids import check_job_ids
+from heddle_controller.state.records import JobFacts, JobRecord, JobState, Request
 from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.redis.change import (
     ABSENT,

@@ -18,8 +18,8 @@ import orjson
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.waiting import end
+from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.redis.blobs import Blobs
 from heddle_controller.store.redis.change import Ask, Change, Outcome, Raw, flat, new_token
 from heddle_controller.store.redis.link import AWAY

@@ -16,9 +16,9 @@ from contextlib import suppress
 
 import structlog
 
-from heddle_controller.reconcile.errors import PortError, Unavailable
 from heddle_controller.reconcile.replicas import Leader
 from heddle_controller.reconcile.waiting import end
+from heddle_controller.state.errors import PortError, Unavailable
 from heddle_controller.store.redis.change import new_token
 from heddle_controller.store.redis.part import Part, Term
 from heddle_controller.store.redis.scripts import LEAD, RENEW, RESIGN

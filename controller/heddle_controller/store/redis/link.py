@@ -29,8 +29,8 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.waiting import asked_to_end, end
+from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.redis.address import Address, Files, connect, find
 
 log = structlog.stdlib.get_logger(__name__)

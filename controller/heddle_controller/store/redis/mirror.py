@@ -18,8 +18,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from heddle_controller.reconcile.errors import NotFound, Unavailable
 from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.store.redis.change import FACTS, INTENT, Change, Op
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.scripts import NEWS, POSITION, Keys

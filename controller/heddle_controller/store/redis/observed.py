@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import orjson
 
-from heddle_controller.reconcile.records import LinkReport
+from heddle_controller.state.records import LinkReport
 from heddle_controller.store.common.reporters import (
     Reporter,
     known_links,

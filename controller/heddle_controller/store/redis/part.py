@@ -19,19 +19,19 @@ from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Structure
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
-from heddle_controller.reconcile.audit import AuditEntry
-from heddle_controller.reconcile.errors import (
+from heddle_controller.state.audit import AuditEntry
+from heddle_controller.state.codec.container import DamagedError
+from heddle_controller.state.codec.deltas import Base
+from heddle_controller.state.codec.structure import unpack_structure
+from heddle_controller.state.errors import (
     PortError,
     RequestReused,
     StaleEpoch,
     Unavailable,
     Unusable,
 )
-from heddle_controller.reconcile.records import Request, Versions
+from heddle_controller.state.records import Request, Versions
 from heddle_controller.store.changes import Changes
-from heddle_controller.store.codec.container import DamagedError
-from heddle_controller.store.codec.deltas import Base
-from heddle_controller.store.codec.structure import unpack_structure
 from heddle_controller.store.common.reporters import Reporter
 from heddle_controller.store.redis.blobs import Blobs
 from heddle_controller.store.redis.change import Ask, Change

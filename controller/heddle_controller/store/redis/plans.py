@@ -16,11 +16,11 @@ import orjson
 from heddle_controller.model.fabric import Structure
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
-from heddle_controller.reconcile.errors import StaleEpoch, StaleGeneration
-from heddle_controller.reconcile.records import Committed, PlanFacts, Programmed
-from heddle_controller.store.codec.deltas import Base, unpack_delta
-from heddle_controller.store.codec.plans import pack_plan, unpack_plan
-from heddle_controller.store.codec.structure import pack_structure
+from heddle_controller.state.codec.deltas import Base, unpack_delta
+from heddle_controller.state.codec.plans import pack_plan, unpack_plan
+from heddle_controller.state.codec.structure import pack_structure
+from heddle_controller.state.errors import StaleEpoch, StaleGeneration
+from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from heddle_controller.store.redis.change import FACTS, Blob, Change, drop, new_token, put
 from heddle_controller.store.redis.fabric import known, meta_of
 from heddle_controller.store.redis.part import NO_ASK, Part

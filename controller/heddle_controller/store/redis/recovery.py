@@ -24,7 +24,7 @@ from typing import Any
 
 import structlog
 
-from heddle_controller.reconcile.errors import Unavailable
+from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.common.reporters import Reporter
 from heddle_controller.store.redis.change import Outcome, new_token
 from heddle_controller.store.redis.fabric import meta_of

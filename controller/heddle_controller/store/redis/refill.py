@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from heddle_controller.store.codec.demands import pack_demands
-from heddle_controller.store.codec.structure import pack_structure
+from heddle_controller.state.codec.demands import pack_demands
+from heddle_controller.state.codec.structure import pack_structure
 from heddle_controller.store.redis.change import ABSENT, INTENT, Blob, Change, put
 from heddle_controller.store.redis.demands import DEMANDS, DemandPart, set_of
 from heddle_controller.store.redis.fabric import GROUND, meta_of

@@ -17,8 +17,8 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from heddle_controller.reconcile.errors import Unavailable
 from heddle_controller.reconcile.waiting import end_if_asked
+from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.redis.address import Files, connect, find, parse_address
 from heddle_controller.store.redis.link import Link
 

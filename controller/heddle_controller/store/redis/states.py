@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heddle_controller.model.fabric import NodeKind, State
-from heddle_controller.reconcile.errors import NotFound
-from heddle_controller.reconcile.records import LinkName, LinkRecord, Request, SwitchRecord
-from heddle_controller.store.codec.answers import link_json, parse_link
-from heddle_controller.store.codec.audit import state_text
+from heddle_controller.state.audit_texts import state_text
+from heddle_controller.state.codec.answers import link_json, parse_link
+from heddle_controller.state.errors import NotFound
+from heddle_controller.state.records import LinkName, LinkRecord, Request, SwitchRecord
 from heddle_controller.store.common.requests import fingerprint
 from heddle_controller.store.common.states import States, changed
 from heddle_controller.store.redis.change import INTENT, NEITHER, Ask, Change, new_token, put

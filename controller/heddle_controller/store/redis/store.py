@@ -17,7 +17,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from heddle_controller.reconcile.errors import Unavailable, Unusable
+from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.changes import Changes, Watcher
 from heddle_controller.store.redis.address import Files, parse_address
 from heddle_controller.store.redis.blobs import Blobs

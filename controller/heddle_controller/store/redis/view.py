@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from heddle_controller.reconcile.records import Versions
-from heddle_controller.store.codec.container import DamagedError
+from heddle_controller.state.codec.container import DamagedError
+from heddle_controller.state.records import Versions
 
 Value = TypeVar("Value")
 

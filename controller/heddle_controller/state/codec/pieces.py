@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle_controller.model.fabric import Bools, Ints
-from heddle_controller.store.codec.container import DamagedError, narrowed, pack_raw, raw, unpack
+from heddle_controller.state.codec.container import DamagedError, narrowed, pack_raw, raw, unpack
 
 MAGIC = b"HDL2"
 KEPT = 4096

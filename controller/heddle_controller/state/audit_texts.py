@@ -18,9 +18,9 @@ import orjson
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
-from heddle_controller.reconcile.audit import AuditEntry
-from heddle_controller.reconcile.records import Request
-from heddle_controller.store.codec.jobs import job_json
+from heddle_controller.state.audit import AuditEntry
+from heddle_controller.state.codec.jobs import job_json
+from heddle_controller.state.records import Request
 
 MOST = 4096
 """Bytes of one side."""

@@ -11,8 +11,8 @@ from heddle_controller.model.fabric import Fabric, Ints, Structure
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate, starts
 from heddle_controller.model.program import Entries, Program
-from heddle_controller.store.codec.container import DamagedError, pack, unpack
-from heddle_controller.store.codec.pieces import MAGIC, Table, pack_pieces, table, unpack_pieces
+from heddle_controller.state.codec.container import DamagedError, pack, unpack
+from heddle_controller.state.codec.pieces import MAGIC, Table, pack_pieces, table, unpack_pieces
 
 _FLOWS = ("source", "destination", "gbps", "job", "phase", "qps", "traffic_class", "weight")
 PATHS = ("flow", "first_qp", "last_qp")

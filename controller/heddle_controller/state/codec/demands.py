@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from heddle_controller.model.demand import Demands
-from heddle_controller.store.codec.container import DamagedError, pack, unpack
+from heddle_controller.state.codec.container import DamagedError, pack, unpack
 
 _NAMED = ("source", "destination", "job", "phase")
 _NUMBERS = ("gbps", "qps", "traffic_class")

@@ -17,7 +17,7 @@ import orjson
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, State, Structure
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
-from heddle_controller.store.codec.container import DamagedError
+from heddle_controller.state.codec.container import DamagedError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

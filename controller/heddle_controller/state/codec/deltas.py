@@ -21,8 +21,8 @@ from heddle_controller.model.plan import Paths, Plan, starts
 from heddle_controller.model.program import Edit, Entries, Program
 from heddle_controller.plan.diff import difference, differing, partners
 from heddle_controller.plan.splicing import edit_between
-from heddle_controller.store.codec.container import DamagedError, pack, unpack
-from heddle_controller.store.codec.plans import ENTRIES, PATHS, certificate_of, meta_of
+from heddle_controller.state.codec.container import DamagedError, pack, unpack
+from heddle_controller.state.codec.plans import ENTRIES, PATHS, certificate_of, meta_of
 
 MOST = 1 / 8
 """Of the rows of a table, or of the bytes of the base, beyond which a plan is packed whole."""

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from heddle_controller.model.fabric import State
-from heddle_controller.reconcile.records import FabricSummary, LinkName, LinkRecord, Overlay
+from heddle_controller.state.records import FabricSummary, LinkName, LinkRecord, Overlay
 
 
 def link_json(record: LinkRecord) -> bytes:

@@ -16,8 +16,8 @@ from heddle_controller.model.job import (
     Operation,
     Parallelism,
 )
-from heddle_controller.reconcile.records import JobFacts, JobRecord, JobState
-from heddle_controller.store.codec.container import DamagedError
+from heddle_controller.state.codec.container import DamagedError
+from heddle_controller.state.records import JobFacts, JobRecord, JobState
 
 _SIZES = tuple(field.name for field in dataclasses.fields(Parallelism))
 _FACTS = tuple(field.name for field in dataclasses.fields(JobFacts))

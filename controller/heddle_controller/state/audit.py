@@ -26,7 +26,6 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 GENESIS = bytes(32)
 """The hash before the first record."""
@@ -113,19 +112,6 @@ class AuditPage:
     """Of the newest record."""
     records: tuple[AuditRecord, ...]
     """By number."""
-
-
-class AuditStore(Protocol):
-    """Who changed what.
-
-    Every method that takes a ``Request`` and changes something adds one record, in the
-    transaction of the change; a replay, a refusal and a request for what is there
-    already add none. One chain for the whole store.
-    """
-
-    async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
-        """Records numbered above ``after`` that are still kept, at most ``limit`` (0: all)."""
-        ...
 
 
 class AuditBroken(Exception):  # noqa: N818 - a finding, not a fault of the program

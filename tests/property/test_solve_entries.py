@@ -21,10 +21,11 @@ from heddle_controller.solve.export import with_nics
 from heddle_controller.solve.needs import needs_of, pairs_of
 from heddle_controller.solve.network import Network
 from heddle_emulator.topology import clos
+from tests.support.depth import examples
 from tests.unit.plan.chance import random_fabric, random_plan, with_failures
 from tests.unit.solve.solve_checks import check_certificate, check_paths
 from tests.unit.solve.solve_chunks import inner_paths
-from tests.unit.solve.solve_fabrics import KINDS, damaged, frayed
+from tests.unit.solve.solve_fabrics import EACH, KINDS, damaged, frayed
 from tests.unit.solve.solve_flows import Row, crowded_flows, flows_of
 from tests.unit.solve.solve_reference import is_joined
 
@@ -52,7 +53,7 @@ def counted(plan: Plan) -> Ints:
     return needs.by_switch(plan.fabric.node_count)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(SEEDS)
 def test_entries_are_counted_as_written_on_any_paths(seed: int) -> None:
     """On paths drawn at random, shortest or not, each switch's count is that of its program."""
@@ -64,7 +65,7 @@ def test_entries_are_counted_as_written_on_any_paths(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=5)
+@settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_entries_are_counted_as_written_in_plans(kind: str, seed: int) -> None:
     """Of plans of every kind of fabric, whole and damaged, the counts are those of programs."""
@@ -124,7 +125,7 @@ def with_pair(plan: Plan, rows: Ints) -> Iterator[Plan]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=3)
+@settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_tables_are_kept_to_and_filled(kind: str, seed: int) -> None:
     """No table is exceeded, and no pair given up that any of its paths had room for.
@@ -142,7 +143,7 @@ def test_tables_are_kept_to_and_filled(kind: str, seed: int) -> None:
         check(repairer.repair(fabric, flows))
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(4))
 @given(SEEDS, st.integers(0, 8))
 def test_the_most_important_flows_keep_their_entries(seed: int, size: int) -> None:
     """Where each flow needs one entry of one table, it is filled in order of priority."""

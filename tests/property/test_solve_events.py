@@ -16,8 +16,9 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from tests.property.test_solve_entries import any_tables
 from tests.property.test_solve_repairs import other_states, some_of, stays
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import check_backups, check_certificate, check_paths
-from tests.unit.solve.solve_fabrics import KINDS, damaged
+from tests.unit.solve.solve_fabrics import EACH, KINDS, damaged
 from tests.unit.solve.solve_flows import crowded_flows
 from tests.unit.solve.solve_reference import is_joined
 
@@ -46,7 +47,7 @@ def next_state(rng: Random, fabric: Fabric, flows: Flows, every: Flows) -> tuple
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=4)
+@settings(max_examples=examples(2, EACH))
 @given(SEEDS, st.booleans())
 def test_plans_stay_sound_whatever_happens(kind: str, seed: int, tables: bool) -> None:  # noqa: FBT001
     """One repairer follows events one by one, and each of its plans is sound."""

@@ -12,8 +12,9 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve import solve
 from heddle_emulator.topology import clos
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import routed_rows
-from tests.unit.solve.solve_fabrics import KINDS, damaged, frayed
+from tests.unit.solve.solve_fabrics import EACH, KINDS, damaged, frayed
 from tests.unit.solve.solve_flows import any_flows
 from tests.unit.solve.solve_reference import (
     arcs_of_tier,
@@ -33,7 +34,7 @@ def grain(fabric: Fabric, flows: Flows) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=10)
+@settings(max_examples=examples(2, EACH))
 @given(SEEDS, st.sampled_from([0.0, 0.1]))
 def test_bounds_hold_over_all_paths(kind: str, seed: int, share: float) -> None:
     """No bound, of the whole or of a tier, is above what water could reach that may go anywhere."""
@@ -52,7 +53,7 @@ def test_bounds_hold_over_all_paths(kind: str, seed: int, share: float) -> None:
         assert tier.lower_bound <= least + slack
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(SEEDS)
 def test_whole_qps_cannot_beat_a_bound(seed: int) -> None:
     """In small fabrics, over all simple paths: the integer optimum is between bound and plan."""

@@ -14,6 +14,7 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import three_tier
 from tests.property.test_solve_repairs import other_states
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import check_backups, check_certificate, check_paths
 from tests.unit.solve.solve_fabrics import KINDS, damaged, inner_links
 from tests.unit.solve.solve_flows import any_flows, permutations
@@ -24,7 +25,7 @@ FULL = 1.0
 TOLERANCE = 1e-6
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(10))
 @given(SEEDS)
 @example(1)
 def test_a_relieved_plan_is_sound_and_no_worse_than_one_made_anew(seed: int) -> None:
@@ -55,7 +56,7 @@ def test_a_relieved_plan_is_sound_and_no_worse_than_one_made_anew(seed: int) -> 
                 assert mine.max_utilization <= worth + TOLERANCE, (seed, mine, other)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(10))
 @given(SEEDS)
 def test_a_link_that_comes_back_to_a_full_zone_takes_its_flows_back(seed: int) -> None:
     """At 1:1 a lost link overfills others. When it is back few flows move, and all have a line."""

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
@@ -108,7 +109,10 @@ SINGLE_HOMED: Mapping[str, Build] = {
     "regular": regular,
     "dragonfly": dragonflies,
 }
+SEEDS = st.integers(0, 2**32 - 1)
 KINDS: Mapping[str, Build] = {**SINGLE_HOMED, "homed-twice": homed_twice}
+EACH = 2000 // len(KINDS)
+"""Cases of each kind in `make deep`."""
 
 
 def of_records(

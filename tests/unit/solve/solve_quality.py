@@ -108,10 +108,15 @@ CASES: Mapping[str, Draw] = {
 }
 
 
+def planned(case: str, seed: int, qps: int) -> Plan:
+    """The plan of a case."""
+    return solve(*CASES[case](Random(f"{case} {seed} {qps}"), qps))
+
+
 def measure(case: str, seed: int, qps: int) -> Measured:
     """Plans a case and solves its relaxation over the planner's candidate paths."""
-    fabric, flows = CASES[case](Random(f"{case} {seed} {qps}"), qps)
-    plan = solve(fabric, flows)
+    plan = planned(case, seed, qps)
+    fabric, flows = plan.fabric, plan.flows
     inner = between_switches(fabric)
     used = utilization(fabric, arc_loads(2 * fabric.link_count, flows, plan.paths))
     ways = candidate_ways(fabric, flows)

@@ -110,39 +110,6 @@ def test_a_lost_link_falls_evenly_on_the_rest(spines: int) -> None:
         assert extra.max() <= -(-len(lost) // (spines - 1))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["two-tiers", "planes", "mesh", "rails", "mixed-speeds", "regular", "dragonfly"],
-)
-def test_whole_fabrics_are_backed_up_wherever_possible(kind: str) -> None:
-    """Where a way exists that shares no link with the path, the backup is such a way."""
-    for seed in range(12):
-        rng = Random(seed)
-        fabric = KINDS[kind](rng)
-        plan = solve(fabric, any_flows(rng, fabric))
-        check_backups(plan)
-        check_backups_apart(plan)
-
-
-@pytest.mark.parametrize("kind", ["two-tiers", "planes", "rails", "mixed-speeds"])
-def test_damaged_fabrics_are_backed_up_wherever_possible(kind: str) -> None:
-    """Likewise with links and switches down and drained, in fabrics of tiers."""
-    for seed in range(24):
-        rng = Random(seed)
-        fabric = damaged(rng, KINDS[kind](rng))
-        plan = solve(fabric, any_flows(rng, fabric))
-        check_backups(plan)
-        check_backups_apart(plan)
-
-
-def test_nics_on_two_leaves_are_backed_up() -> None:
-    """A backup leads from NIC to NIC where the NICs choose their leaf, too."""
-    for seed in range(12):
-        rng = Random(seed)
-        fabric = KINDS["homed-twice"](rng)
-        check_backups(solve(fabric, any_flows(rng, fabric)))
-
-
 def test_a_detour_through_a_third_leaf_is_backed_up() -> None:
     """A path of six links between switches has a backup that ends where it ends."""
     rng = Random(41)

@@ -7,38 +7,33 @@ from itertools import count
 from random import Random
 
 import pytest
+from hypothesis import given, settings
 
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import check_certificate, check_paths, routed_rows, same_plan
-from tests.unit.solve.solve_fabrics import KINDS, SINGLE_HOMED, damaged, frayed
+from tests.unit.solve.solve_fabrics import EACH, KINDS, SEEDS, SINGLE_HOMED, damaged, frayed
 from tests.unit.solve.solve_flows import any_flows
-from tests.unit.solve.solve_quality import CASES
 from tests.unit.solve.solve_reference import least_over_all_paths
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equal_input_gives_equal_plans(kind: str) -> None:
-    """To the last bit, for a fabric and flows made a second time, and for a repair of them."""
-    for seed in range(6):
-        plans = []
-        for _ in range(2):
-            rng = Random(seed)
-            fabric = damaged(rng, KINDS[kind](rng))
-            flows = any_flows(rng, fabric, 14)
-            plan = solve(fabric, flows, Options(seed=seed))
-            plans.append(
-                (plan, Repairer(plan, Options(seed=seed)).repair(frayed(rng, fabric), flows))
-            )
-        assert same_plan(plans[0][0], plans[1][0])
-        assert same_plan(plans[0][1], plans[1][1])
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_equal_cases_give_equal_plans(case: str) -> None:
-    """Likewise where the relaxation and a long search have their say."""
-    first, second = (solve(*CASES[case](Random(1), 4)) for _ in range(2))
-    assert same_plan(first, second)
+@settings(max_examples=examples(2, EACH))
+@given(SEEDS)
+def test_equal_input_gives_equal_plans(kind: str, seed: int) -> None:
+    """To the last bit, for a fabric and flows made a second time, and for repairs of them."""
+    plans = []
+    for _ in range(2):
+        rng = Random(seed)
+        whole = KINDS[kind](rng)
+        fabric = damaged(rng, whole)
+        flows = any_flows(rng, fabric, 14)
+        plan = solve(fabric, flows, Options(seed=seed))
+        repairer = Repairer(plan, Options(seed=seed))
+        changed = (frayed(rng, fabric), damaged(rng, whole))
+        plans.append([plan, *(repairer.repair(now, flows) for now in changed)])
+    assert all(same_plan(*pair) for pair in zip(*plans, strict=True))
 
 
 @pytest.mark.parametrize("kind", SINGLE_HOMED)
@@ -52,11 +47,12 @@ def test_the_clock_has_no_say_without_a_limit(kind: str) -> None:
     assert same_plan(wild, solve(fabric, flows))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("limit", [0.0, 3.0, 30.0])
 @pytest.mark.parametrize("kind", SINGLE_HOMED)
 def test_too_little_time_gives_a_plan_all_the_same(kind: str, limit: float) -> None:
     """The limit passes after so many looks at the clock: whole plans, and bounds that hold."""
-    for seed in range(4):
+    for seed in range(examples(2, EACH)):
         rng = Random(seed)
         fabric = KINDS[kind](rng)
         flows = any_flows(rng, fabric, 14)

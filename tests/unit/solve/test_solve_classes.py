@@ -6,14 +6,17 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import random_regular
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import check_paths, ways_of
-from tests.unit.solve.solve_fabrics import KINDS, damaged, frayed
+from tests.unit.solve.solve_fabrics import EACH, KINDS, SEEDS, damaged, frayed
 from tests.unit.solve.solve_flows import any_flows, plain_flows
 from tests.unit.solve.solve_reference import steps
 
@@ -47,16 +50,16 @@ def of_both_classes(rng: Random, flows: Flows) -> Flows:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_latency_flows_take_shortest_paths(kind: str) -> None:
+@settings(max_examples=examples(3, EACH))
+@given(SEEDS, st.sampled_from([0.0, 0.15]))
+def test_latency_flows_take_shortest_paths(kind: str, seed: int, share: float) -> None:
     """In plans and repairs of whole and damaged fabrics."""
-    for seed in range(12):
-        rng = Random(seed)
-        fabric = KINDS[kind](rng)
-        fabric = damaged(rng, fabric) if seed % 2 else fabric
-        flows = of_both_classes(rng, any_flows(rng, fabric, 12))
-        plan = solve(fabric, flows)
-        check_latency(plan)
-        check_latency(Repairer(plan).repair(frayed(rng, fabric), flows))
+    rng = Random(seed)
+    fabric = damaged(rng, KINDS[kind](rng), share)
+    flows = of_both_classes(rng, any_flows(rng, fabric, 12))
+    plan = solve(fabric, flows)
+    check_latency(plan)
+    check_latency(Repairer(plan).repair(frayed(rng, fabric), flows))
 
 
 def test_bandwidth_flows_go_round_where_latency_flows_do_not() -> None:

@@ -13,6 +13,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import clos, three_tier
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import check_certificate, check_paths, ways_of
 from tests.unit.solve.solve_fabrics import inner_links
 from tests.unit.solve.solve_flows import Row, flows_of, permutations
@@ -42,6 +43,7 @@ def zone() -> Fabric:
     return clos(leaves=8, spines=8, nics_per_leaf=8)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("qps", [1, 4])
 @pytest.mark.parametrize("state", [State.DOWN, State.DRAINED])
 def test_after_one_link_few_others_move(qps: int, state: State) -> None:
@@ -49,7 +51,7 @@ def test_after_one_link_few_others_move(qps: int, state: State) -> None:
     fabric = zone()
     flows = permutations(fabric, Random(qps), 2, qps)
     plan = solve(fabric, flows)
-    links = np.flatnonzero(inner_links(fabric)).tolist()
+    links = np.flatnonzero(inner_links(fabric)).tolist()[:: examples(5, 1)]
     others = 0
     for link in links:
         after = Repairer(plan).repair(fabric.with_links({link: state}), flows)

@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
@@ -18,9 +19,10 @@ from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.search import Search, Target
 from heddle_emulator.topology import clos
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import between_switches
 from tests.unit.solve.solve_chunks import chunks_of
-from tests.unit.solve.solve_fabrics import KINDS, frayed
+from tests.unit.solve.solve_fabrics import EACH, KINDS, SEEDS, frayed
 from tests.unit.solve.solve_flows import any_flows, flows_of, permutations
 from tests.unit.solve.solve_reference import least_over_paths
 
@@ -84,7 +86,8 @@ class Trial:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(4))
+@settings(max_examples=examples(2, EACH))
+@given(SEEDS)
 def test_the_worst_is_never_raised(kind: str, seed: int) -> None:
     """Whatever it starts from, no arc ends up fuller than the fullest was; flows stay whole."""
     rng = Random(seed)
@@ -113,22 +116,23 @@ def test_a_search_cut_short_is_no_worse_either(kind: str, effort: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_proven_bounds_as_targets_raise_nothing_above_the_worst(kind: str) -> None:
+@settings(max_examples=examples(3, EACH))
+@given(SEEDS)
+def test_proven_bounds_as_targets_raise_nothing_above_the_worst(kind: str, seed: int) -> None:
     """Aiming at bounds that differ from tier to tier, the fullest arc does not get fuller."""
-    for seed in range(8):
-        rng = Random(seed)
-        fabric = frayed(rng, KINDS[kind](rng))
-        flows = any_flows(rng, fabric, 14)
-        trial = Trial(fabric, flows, rng)
-        routed = np.array([bool(trial.ways(row)) for row in range(len(flows))], dtype=np.bool_)
-        bound = cut_bound(trial.network, flows, routed)
-        target = Target(bound.tiers, bound.overall)
-        search = Search(trial.assignment, trial.candidates, target, Options().deadline())
-        before = trial.by_tier()
-        search.run()
-        after = trial.by_tier()
-        assert not after or after[0] <= before[0] + 1e-9
-        trial.check_whole()
+    rng = Random(seed)
+    fabric = frayed(rng, KINDS[kind](rng))
+    flows = any_flows(rng, fabric, 14)
+    trial = Trial(fabric, flows, rng)
+    routed = np.array([bool(trial.ways(row)) for row in range(len(flows))], dtype=np.bool_)
+    bound = cut_bound(trial.network, flows, routed)
+    target = Target(bound.tiers, bound.overall)
+    search = Search(trial.assignment, trial.candidates, target, Options().deadline())
+    before = trial.by_tier()
+    search.run()
+    after = trial.by_tier()
+    assert not after or after[0] <= before[0] + 1e-9
+    trial.check_whole()
 
 
 def test_what_is_at_its_target_is_left_alone() -> None:
@@ -163,7 +167,8 @@ def test_one_flow_is_split_where_that_pays() -> None:
     assert trial.worst() == 0.5
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(examples(2, 100)))
 def test_random_starts_come_near_the_relaxation(seed: int) -> None:
     """From random paths on a damaged zone the search gets to within two QPs of the limit."""
     rng = Random(seed)

@@ -23,6 +23,7 @@ from heddle_emulator.strategy.many import hashed_slowest
 from heddle_emulator.topology import three_tier
 from tests.bench.drawn_shapes import drawn
 from tests.bench.workloads import between_switches, permutations
+from tests.support.depth import examples
 from tests.unit.solve.solve_fabrics import KINDS, frayed
 from tests.unit.solve.solve_flows import any_flows, plain_flows
 
@@ -60,6 +61,7 @@ def raised(rng: Random, fabric: Fabric, flows: Flows) -> tuple[list[list[float]]
     return [shares.sorted_values, after.sorted_values], [*used, assignment.utilization()]
 
 
+@pytest.mark.deep
 def test_several_flows_change_places_at_once() -> None:
     """Of six NICs on five uplinks every flow has five sixths, in a fabric that is full elsewhere.
 
@@ -68,7 +70,7 @@ def test_several_flows_change_places_at_once() -> None:
     whole = three_tier(zones=2, leaves=3, spines=6, nics_per_leaf=6, cores=6, taper=2.0)
     link = int(np.flatnonzero(between_switches(whole))[7])
     fabric = whole.with_links({link: State.DOWN})
-    for seed in range(3):
+    for seed in range(examples(1, 20)):
         flows = permutations(fabric, seed, 1, 32)
         plan = solve(fabric, flows)
         slowest = float(flow_ratios(fabric.structure.capacity, flows, plan.paths).min())
@@ -104,7 +106,8 @@ def test_equal_input_equal_output() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(examples(2, 100)))
 def test_no_hash_of_any_shape_serves_its_slowest_flow_better(seed: int) -> None:
     """Fabrics, damage and traffic drawn at random, hashed a hundred times with as many QPs."""
     case = drawn(seed)

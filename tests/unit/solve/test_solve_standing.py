@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State
 from heddle_controller.model.flows import Flows
@@ -17,13 +18,14 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.planes import Planes
 from heddle_controller.solve.splice import spliced
 from heddle_emulator.topology import clos, three_tier
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import (
     check_backups,
     check_certificate,
     check_paths,
     ways_of,
 )
-from tests.unit.solve.solve_fabrics import KINDS, inner_links
+from tests.unit.solve.solve_fabrics import EACH, KINDS, SEEDS, inner_links
 from tests.unit.solve.solve_flows import any_flows, flows_of, permutations
 
 
@@ -76,20 +78,21 @@ def test_a_nic_is_cut_off_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_links_switches_and_flows_come_and_go(kind: str) -> None:
+@settings(max_examples=examples(2, EACH))
+@given(SEEDS)
+def test_links_switches_and_flows_come_and_go(kind: str, seed: int) -> None:
     """Any links and switches change state while more flows arrive, one repairer for all."""
-    for seed in range(4):
-        rng = Random(seed)
-        fabric = KINDS[kind](rng)
-        flows = any_flows(rng, fabric, 24)
-        count = len(flows) // 3
-        repairer = Repairer(solve(fabric, first_of(flows, count)))
-        for _ in range(6):
-            if rng.random() < 0.5:
-                count = min(len(flows), count + rng.randint(0, 6))
-            state = rng.choice([State.UP, State.UP, State.DOWN, State.DRAINED])
-            fabric = fabric.with_links({rng.randrange(fabric.link_count): state})
-            check(repairer.repair(fabric, first_of(flows, count)))
+    rng = Random(seed)
+    fabric = KINDS[kind](rng)
+    flows = any_flows(rng, fabric, 24)
+    count = len(flows) // 3
+    repairer = Repairer(solve(fabric, first_of(flows, count)))
+    for _ in range(6):
+        if rng.random() < 0.5:
+            count = min(len(flows), count + rng.randint(0, 6))
+        state = rng.choice([State.UP, State.UP, State.DOWN, State.DRAINED])
+        fabric = fabric.with_links({rng.randrange(fabric.link_count): state})
+        check(repairer.repair(fabric, first_of(flows, count)))
 
 
 def test_a_spine_is_lost_and_comes_back() -> None:

@@ -9,16 +9,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import NONE, Fabric, NodeKind
+from heddle_controller.model.fabric import NONE, Fabric
 from heddle_controller.model.job import Collective, Group, Job, Operation
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.solve import Options, Repairer, solve
+from heddle_controller.solve import Options, solve
 from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
 from heddle_emulator.topology import clos
 from tests.unit.solve.solve_checks import check_certificate, check_paths
-from tests.unit.solve.solve_fabrics import KINDS, damaged, frayed
+from tests.unit.solve.solve_fabrics import KINDS
 from tests.unit.solve.solve_flows import Row, any_flows, flows_of
 from tests.unit.solve.solve_reference import is_joined
 
@@ -165,20 +165,3 @@ def test_a_choice_on_the_way_down_needs_entries_too(kind: str) -> None:
         tables = replace(nodes, table_size=np.where(top, 0, NONE))
         fabric = replace(fabric, structure=replace(fabric.structure, nodes=tables))
         check(solve(fabric, any_flows(rng, fabric, 12), patient(1_000_000)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_tables_of_any_size_are_kept_to(kind: str) -> None:
-    """Random tables on random fabrics, in plans and in what repair makes of them."""
-    for seed in range(15):
-        rng = Random(seed)
-        fabric = damaged(rng, KINDS[kind](rng), 0.05)
-        nodes = fabric.structure.nodes
-        sizes = [rng.choice([NONE, 0, 1, 2, 4, 16]) for _ in range(fabric.node_count)]
-        size = np.where(nodes.kind == NodeKind.NIC, NONE, sizes)
-        structure = replace(fabric.structure, nodes=replace(nodes, table_size=size))
-        fabric = replace(fabric, structure=structure)
-        flows = any_flows(rng, fabric, 12)
-        plan = solve(fabric, flows, patient(1_000_000))
-        check(plan)
-        check(Repairer(plan).repair(frayed(rng, fabric), flows))

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Generator, Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.depth import DEEP, examples
@@ -36,11 +37,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
     It is a fresh one in `make deep`, else always the same.
 
+    Logs of what runs in this process have plain tracebacks: a drawn one takes a second to draw.
+
     Ctrl-C is heard also in the background of a shell, which would have all programs ignore it
     that tests start and interrupt.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = random.randrange(2**32) if DEEP else SEED
 

@@ -16,6 +16,7 @@ import struct
 import subprocess
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ PROBE = """
 Pixels = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Look:
     """A page as the browser had it."""
 
@@ -72,8 +73,13 @@ class Look:
     """What the page or the browser logged: errors, refusals, warnings."""
     found: dict[str, Any]
     """Boxes by selector, each as left, top, width, height; and ``tips``, ``wide``, ``shown``."""
-    pixels: Pixels
-    """Shape (height, width, 3)."""
+    picture: bytes
+    """A PNG of the window."""
+
+    @cached_property
+    def pixels(self) -> Pixels:
+        """Shape (height, width, 3)."""
+        return read_png(self.picture)
 
     def part(self, box: list[int]) -> Pixels:
         """The pixels of a box."""
@@ -104,7 +110,7 @@ def look(
         dom=ran.stdout,
         console=CONSOLE.findall(ran.stderr),
         found=json.loads(unescape(told[1])),
-        pixels=read_png(picture.read_bytes()),
+        picture=picture.read_bytes(),
     )
 
 

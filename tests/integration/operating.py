@@ -65,11 +65,12 @@ class Operator:
 @contextmanager
 def unlogged() -> Iterator[None]:
     """Log lines of this process, agents' too, do not get among what commands print."""
+    before = structlog.get_config()
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     try:
         yield
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**before)
 
 
 @asynccontextmanager

@@ -54,6 +54,7 @@ async def generation(controller: Controller, above: int) -> int:
             plan = shown.json if shown.code == 0 else {"generation": 0}
             if int(plan["generation"]) > above and "programmed_time" in plan:
                 return int(plan["generation"])
+            await asyncio.sleep(0.05)
 
 
 async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path) -> None:

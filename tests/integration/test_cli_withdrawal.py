@@ -93,6 +93,7 @@ async def plan_such_that(controller: Controller, wanted: Callable[[Any], bool]) 
             shown = await controller.does("show", "plan", "--json")
             if shown.code == 0 and wanted(shown.json):
                 return shown.json
+            await asyncio.sleep(0.05)
 
 
 def has_entries(plan: Any) -> bool:

@@ -16,7 +16,7 @@ SEED = 3
 async def test_a_moment_of_the_soak(tmp_path: Path, store: str) -> None:
     """All that was acknowledged is there in the end, and a fresh controller has nothing to do."""
     seen: list[Sample] = []
-    done = await soak(tmp_path, 4.0, SEED, seen.append, store)
+    done = await soak(tmp_path, 1.0, SEED, seen.append, store)
     assert done.events.count, f"seed {SEED}"
     assert seen
     assert all(getattr(seen[0], column) > 0 for column in COLUMNS)

@@ -4,11 +4,9 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
 from heddle_controller.serve.security.keys import Tls
 from tests.integration.certifying import Authority
-from tests.integration.operating import heddle
+from tests.integration.operating import heddle, unlogged
 from tests.integration.serving import LOOPBACK, serving
 
 
@@ -16,23 +14,22 @@ async def test_an_operator_shows_a_certificate(tmp_path: Path) -> None:
     """With --tls-ca, --tls-cert and --tls-key the command gets in; without a certificate not."""
     authority = Authority(tmp_path / "pki")
     server, ann = authority.server(), authority.role("operator/ann")
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    terms = replace(LOOPBACK, tls=Tls(server.cert, server.key, server.ca))
-    async with serving(tmp_path, terms) as s:
-        words = ("--server", f"localhost:{s.api.port}")
-        known = await asyncio.to_thread(heddle, *words, *ann.options(), "fabric", "list")
-        stranger = await asyncio.to_thread(
-            heddle, *words, "--tls-ca", authority.ca, "fabric", "list"
-        )
-        plain = await asyncio.to_thread(heddle, *words, "fabric", "list")
-        other = Authority(tmp_path / "other").role("operator/ann")
-        doubted = await asyncio.to_thread(
-            heddle, *words, "--tls-ca", other.ca, *ann.options()[2:], "fabric", "list"
-        )
-        unknown = await asyncio.to_thread(
-            heddle, *words, "--tls-ca", authority.ca, *other.options()[2:], "fabric", "list"
-        )
-    structlog.reset_defaults()
+    with unlogged():
+        terms = replace(LOOPBACK, tls=Tls(server.cert, server.key, server.ca))
+        async with serving(tmp_path, terms) as s:
+            words = ("--server", f"localhost:{s.api.port}")
+            known = await asyncio.to_thread(heddle, *words, *ann.options(), "fabric", "list")
+            stranger = await asyncio.to_thread(
+                heddle, *words, "--tls-ca", authority.ca, "fabric", "list"
+            )
+            plain = await asyncio.to_thread(heddle, *words, "fabric", "list")
+            other = Authority(tmp_path / "other").role("operator/ann")
+            doubted = await asyncio.to_thread(
+                heddle, *words, "--tls-ca", other.ca, *ann.options()[2:], "fabric", "list"
+            )
+            unknown = await asyncio.to_thread(
+                heddle, *words, "--tls-ca", authority.ca, *other.options()[2:], "fabric", "list"
+            )
     assert known.code == 0, known.err
     for refused, cure in (
         (stranger, "give --tls-cert and --tls-key"),
@@ -50,11 +47,10 @@ async def test_an_operator_shows_a_certificate(tmp_path: Path) -> None:
 async def test_a_port_without_tls(tmp_path: Path) -> None:
     """Who speaks TLS to one is told that it has none."""
     ann = Authority(tmp_path / "pki").role("operator/ann")
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    async with serving(tmp_path) as s:
-        words = ("--server", f"localhost:{s.api.port}", *ann.options(), "fabric", "list")
-        refused = await asyncio.to_thread(heddle, *words)
-    structlog.reset_defaults()
+    with unlogged():
+        async with serving(tmp_path) as s:
+            words = ("--server", f"localhost:{s.api.port}", *ann.options(), "fabric", "list")
+            refused = await asyncio.to_thread(heddle, *words)
     assert refused.code == 2
     assert "it speaks no TLS there" in refused.err
 

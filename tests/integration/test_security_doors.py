@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import structlog
 from google.protobuf import empty_pb2
 from google.rpc import error_details_pb2
 from grpc import aio
@@ -28,7 +27,7 @@ from heddle_controller.serve.security.permissions import PERMISSIONS
 from heddle_controller.serve.security.tokens import Tokens, new_token
 from tests.integration.certifying import Authority, Pair
 from tests.integration.controlling import controlling
-from tests.integration.operating import heddle
+from tests.integration.operating import heddle, unlogged
 from tests.integration.serving import LOOPBACK, OPTIONS, detail, reason, refusal, serving
 from tests.waiting import PATIENCE
 
@@ -183,9 +182,8 @@ async def test_a_token_beside_certificates(tmp_path: Path) -> None:
         file = tmp_path / "token"
         file.write_text(f"{token}\n")
         words = ("--server", f"localhost:{s.api.token_port}", "--tls-ca", authority.ca)
-        structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-        done = await asyncio.to_thread(heddle, *words, "--token-file", file, "fabric", "list")
-        structlog.reset_defaults()
+        with unlogged():
+            done = await asyncio.to_thread(heddle, *words, "--token-file", file, "fabric", "list")
         assert done.code == 0, done.err
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 import pytest
-import structlog
 from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -24,7 +23,7 @@ from heddle_controller.cli.main import main as heddle_main
 from heddle_controller.serve.security.certificates import read_rules
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.revoked import Revoked
-from tests.integration.operating import heddle
+from tests.integration.operating import heddle, unlogged
 from tests.integration.serving import LOOPBACK, serving
 from tests.needs import missing
 
@@ -57,20 +56,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_certificates_by_the_guide(made: Path, tmp_path: Path) -> None:
     """The operator gets in and may change, the scheduler may not, the switch's may neither."""
     tls = Tls(made / "controller.crt", made / "controller.key", made / "ca.crt")
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    async with serving(tmp_path, replace(LOOPBACK, tls=tls)) as s:
-        await s.put_fabric()
-        words = ("--server", f"localhost:{s.api.port}", "--tls-ca", made / "ca.crt")
+    with unlogged():
+        async with serving(tmp_path, replace(LOOPBACK, tls=tls)) as s:
+            await s.put_fabric()
+            words = ("--server", f"localhost:{s.api.port}", "--tls-ca", made / "ca.crt")
 
-        async def does(name: str, *command: str) -> int:
-            files = ("--tls-cert", made / f"{name}.crt", "--tls-key", made / f"{name}.key")
-            return (await asyncio.to_thread(heddle, *words, *files, *command)).code
+            async def does(name: str, *command: str) -> int:
+                files = ("--tls-cert", made / f"{name}.crt", "--tls-key", made / f"{name}.key")
+                return (await asyncio.to_thread(heddle, *words, *files, *command)).code
 
-        down = ("fabric", "link", "l0,s0", "down")
-        assert [await does(name, *down) for name in ("ann", "slurm", "leaf0")] == [0, 2, 2]
-        assert [await does(name, "fabric", "list") for name in ("slurm", "leaf0")] == [0, 2]
-        assert await does("ann", "audit", "verify") == 0
-    structlog.reset_defaults()
+            down = ("fabric", "link", "l0,s0", "down")
+            assert [await does(name, *down) for name in ("ann", "slurm", "leaf0")] == [0, 2, 2]
+            assert [await does(name, "fabric", "list") for name in ("slurm", "leaf0")] == [0, 2]
+            assert await does("ann", "audit", "verify") == 0
 
 
 def test_keys_are_their_owners_alone(made: Path) -> None:

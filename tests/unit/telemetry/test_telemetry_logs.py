@@ -16,8 +16,9 @@ from heddle_controller.telemetry.logs import configure_logs
 def _restored() -> Iterator[None]:
     handlers, level = logging.root.handlers, logging.root.level
     grpc, asyncio = logging.getLogger("grpc").level, logging.getLogger("asyncio").level
+    before = structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**before)
     logging.root.handlers = handlers
     logging.root.setLevel(level)
     logging.getLogger("grpc").setLevel(grpc)

@@ -52,11 +52,11 @@ class Soak:
     trouble: str = ""
     """What the last look found wrong."""
 
-    async def run(self, seconds: float, report: Callable[[Sample], None]) -> None:
-        """Events by chance, for so long."""
+    async def run(self, seconds: float, report: Callable[[Sample], None], least: int) -> None:
+        """Events by chance, for so long and so many at the least."""
         begin = time.monotonic()
         due = 0.0
-        while (now := time.monotonic() - begin) < seconds:
+        while (now := time.monotonic() - begin) < seconds or self.events.count.total() < least:
             if now >= due:
                 self.samples.append(await self.measure(now))
                 report(self.samples[-1])
@@ -174,9 +174,15 @@ HEAD = (
 
 
 async def soak(
-    folder: Path, seconds: float, seed: int, report: Callable[[Sample], None], store: str = "redis"
+    folder: Path,
+    seconds: float,
+    seed: int,
+    report: Callable[[Sample], None],
+    store: str = "redis",
+    *,
+    least: int = 0,
 ) -> Soak:
-    """Run it, and settle.
+    """Run it for some seconds and some events at the least, and settle.
 
     Raises:
         AssertionError: what was acknowledged is not there in the end, or a controller had a fault.
@@ -184,7 +190,7 @@ async def soak(
     async with housed(folder, store) as house:
         events = Events(house, random.Random(seed), house.replicas[0], house.replicas[-1])
         running = Soak(house, events)
-        await running.run(seconds, report)
+        await running.run(seconds, report, least)
         await running.settle()
         found = await asyncio.to_thread(lambda: faults(folder.glob("r*/controller.log")))
         assert not found, f"controllers had faults: {dict(found)}"

@@ -28,12 +28,12 @@ from heddle_controller.reconcile.engine import Repair
 from heddle_controller.reconcile.planning import Planned, Wanted, afterthought, make_plan
 from heddle_controller.solve import Repairer, anew, solve
 from tests.support.depth import examples, fresh_seeds
-from tests.support.drawn import drawn
+from tests.support.drawn import KINDS, drawn
 from tests.support.exact import CLOSE, Exact
 from tests.unit.solve.solve_checks import check_backups, check_certificate, check_paths
 
 STEPS = examples(4, 20)
-MOST_FLOWS = 12
+MOST_FLOWS = examples(8, 12)
 SETTLED = 0.02
 """What the controller promises of a plan that had its quiet: the default of its setting."""
 
@@ -146,7 +146,7 @@ def _ways(plan: Plan) -> dict[int, list[tuple[int, ...]]]:
 def test_what_the_controller_plans_stays_sound_and_near_a_plan_made_anew() -> None:
     """After each event it plans as the controller does, and after some it has its quiet."""
     engine = planning_engine(None)
-    for seed in fresh_seeds(3):
+    for seed in fresh_seeds(len(KINDS)):
         random, case = Random(seed), drawn(seed, MOST_FLOWS)
         plan = solve(case.fabric, case.flows)
         repair: Repair = Repairer(plan)
@@ -220,7 +220,7 @@ def moved_in_files(before: dict[str, Any], after: dict[str, Any]) -> int:
 def test_a_plan_file_follows_events_and_stays_near_a_plan_made_anew(tmp_path: Path) -> None:
     """``heddle plan --previous`` again and again; now and then from a file that tells no states."""
     flows, fabric_file = tmp_path / "flows.csv", tmp_path / "fabric.json"
-    for seed in fresh_seeds(3):
+    for seed in fresh_seeds(len(KINDS)):
         random, case = Random(seed), drawn(seed, MOST_FLOWS)
         write_flows(case.fabric, case.flows, flows)
         save_fabric_file(case.fabric, fabric_file)

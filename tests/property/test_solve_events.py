@@ -54,7 +54,7 @@ def test_plans_stay_sound_whatever_happens(kind: str, seed: int, tables: bool) -
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), 0.05)
     fabric = any_tables(rng, fabric) if tables else fabric
-    every = crowded_flows(rng, fabric)
+    every = crowded_flows(rng, fabric, 10)
     flows = some_of(rng, every)
     repairer = Repairer(solve(fabric, flows))
     assert tables or (fabric.structure.nodes.table_size == NONE).all()

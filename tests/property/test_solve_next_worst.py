@@ -12,6 +12,7 @@ from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.solve import solve
 from heddle_emulator.topology import clos
 from tests.bench.workloads import between_switches, permutations
+from tests.support.depth import examples
 
 SPINES = 8
 
@@ -46,7 +47,7 @@ def elsewhere(fabric: Fabric, flows: Flows, bad: int) -> Floats:
     return worst
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(12))
 @given(
     leaves=st.integers(3, 12),
     nics=st.integers(2, SPINES - 1),

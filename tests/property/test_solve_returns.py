@@ -25,7 +25,7 @@ FULL = 1.0
 TOLERANCE = 1e-6
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(6))
 @given(SEEDS)
 @example(1)
 def test_a_relieved_plan_is_sound_and_no_worse_than_one_made_anew(seed: int) -> None:

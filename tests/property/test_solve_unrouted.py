@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.solve import solve
-from tests.unit.solve.solve_fabrics import KINDS, damaged
+from tests.support.depth import examples
+from tests.unit.solve.solve_fabrics import EACH, KINDS, damaged
 from tests.unit.solve.solve_flows import any_flows
 from tests.unit.solve.solve_reference import is_joined
 
@@ -25,7 +26,7 @@ def healthy(fabric: Fabric) -> Fabric:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=6)
+@settings(max_examples=examples(4, EACH))
 @given(SEEDS)
 def test_the_links_named_are_all_that_is_in_the_way(kind: str, seed: int) -> None:
     """No way between the ends avoids all links named, were every other link up; each is not up."""

@@ -17,8 +17,9 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.prices import price_bounds, unrestricted_bounds
 from heddle_emulator.topology import clos, three_tier
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import between_switches
-from tests.unit.solve.solve_fabrics import KINDS, SINGLE_HOMED, damaged, of_records
+from tests.unit.solve.solve_fabrics import EACH, KINDS, SINGLE_HOMED, damaged, of_records
 from tests.unit.solve.solve_flows import any_flows, flows_of
 from tests.unit.solve.solve_quality import candidate_ways
 from tests.unit.solve.solve_reference import (
@@ -133,30 +134,33 @@ def test_tiers_are_bound_each_for_itself() -> None:
     assert overall == pytest.approx(2.0, abs=2e-3)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ONE_TIER)
 def test_the_bound_is_the_optimum_of_another_solver(kind: str) -> None:
     """In one tier of choice, prices prove HiGHS' optimum to a thousandth, and never more."""
-    for seed in range(12):
+    for seed in range(examples(4, EACH)):
         priced = drawn(kind, seed)
         exact, found = priced.exact(), priced.overall()
         assert found <= exact + 1e-6
         assert found >= exact * (1 - 1e-3)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["planes", "mesh", "homed-twice"])
 def test_no_tier_is_bound_above_its_optimum(kind: str) -> None:
     """With several tiers to choose in, each tier's bound is at most what it can have alone."""
-    for seed in range(12):
+    for seed in range(examples(4, EACH)):
         priced = drawn(kind, seed)
         tiers, _ = priced.bounds()
         for name, bound in zip(priced.fabric.structure.tiers, tiers.tolist(), strict=True):
             assert bound <= priced.exact(name) + 1e-6
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", SINGLE_HOMED)
 def test_the_bound_over_all_paths_holds_for_all_paths(kind: str) -> None:
     """It is never above the optimum of a flow of water that may go anywhere."""
-    for seed in range(8):
+    for seed in range(examples(4, EACH)):
         priced = drawn(kind, seed)
         arcs = between_switches(priced.fabric)
         exact = least_over_all_paths(priced.fabric, priced.flows, priced.rows, arcs)

@@ -28,7 +28,7 @@ def test_equal_input_gives_equal_plans(kind: str, seed: int) -> None:
         rng = Random(seed)
         whole = KINDS[kind](rng)
         fabric = damaged(rng, whole)
-        flows = any_flows(rng, fabric, 14)
+        flows = any_flows(rng, fabric, 10)
         plan = solve(fabric, flows, Options(seed=seed))
         repairer = Repairer(plan, Options(seed=seed))
         changed = (frayed(rng, fabric), damaged(rng, whole))
@@ -41,7 +41,7 @@ def test_the_clock_has_no_say_without_a_limit(kind: str) -> None:
     """A clock that runs wild changes nothing."""
     rng = Random(3)
     fabric = damaged(rng, KINDS[kind](rng))
-    flows = any_flows(rng, fabric, 14)
+    flows = any_flows(rng, fabric, 10)
     ticks = count(0.0, 1e6)
     wild = solve(fabric, flows, Options(clock=partial(next, ticks)))
     assert same_plan(wild, solve(fabric, flows))
@@ -55,7 +55,7 @@ def test_too_little_time_gives_a_plan_all_the_same(kind: str, limit: float) -> N
     for seed in range(examples(2, EACH)):
         rng = Random(seed)
         fabric = KINDS[kind](rng)
-        flows = any_flows(rng, fabric, 14)
+        flows = any_flows(rng, fabric, 10)
         ticks = count(0.0, 1.0)
         options = Options(time_limit_seconds=limit, clock=partial(next, ticks))
         plan = solve(fabric, flows, options)

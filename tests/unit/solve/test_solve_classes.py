@@ -50,7 +50,7 @@ def of_both_classes(rng: Random, flows: Flows) -> Flows:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=examples(3, EACH))
+@settings(max_examples=examples(2, EACH))
 @given(SEEDS, st.sampled_from([0.0, 0.15]))
 def test_latency_flows_take_shortest_paths(kind: str, seed: int, share: float) -> None:
     """In plans and repairs of whole and damaged fabrics."""

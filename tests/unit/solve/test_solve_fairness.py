@@ -82,31 +82,26 @@ def damaged_leaf(lost: int = HURT) -> Fabric:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
-def test_shares_are_those_of_the_emulator(kind: str, seed: int) -> None:
-    """Rates by the planner's own filling are those that another code finds, flow by flow."""
-    rng = Random(seed)
-    fabric = frayed(rng, KINDS[kind](rng))
-    flows = any_flows(rng, fabric, 16)
-    flows = replace(flows, phase=np.full(len(flows), ANY_PHASE))
-    plan = solve(fabric, flows)
-    routed = np.isin(np.arange(len(flows)), plan.paths.flow)
-    found = Shares(assigned(plan)).ratio
-    assert np.allclose(found[routed], ratios(plan)[routed], rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=examples(2, EACH))
-@given(SEEDS)
 def test_exchanges_leave_whole_plans_that_are_no_fuller(kind: str, seed: int) -> None:
-    """Whatever the fabric: valid, certified, no flow above its demand, and told by its values."""
+    """Whatever the fabric: valid, certified, no flow above its demand, and told by its values.
+
+    Where no phases take turns, rates by the planner's own filling are those that another code
+    finds, flow by flow.
+    """
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
     flows = any_flows(rng, fabric, 16)
     flows.weight[:] = [rng.choice([1.0, 1.0, 5.0]) for _ in range(len(flows))]
+    if turnless := rng.random() < 0.5:
+        flows = replace(flows, phase=np.full(len(flows), ANY_PHASE))
     plan = solve(fabric, flows)
     check_paths(plan)
     check_certificate(plan)
     verify_plan(plan)
+    if turnless:
+        routed = np.isin(np.arange(len(flows)), plan.paths.flow)
+        found = Shares(assigned(plan)).ratio
+        assert np.allclose(found[routed], ratios(plan)[routed], rtol=1e-9, atol=0)
 
 
 def test_a_flow_does_not_pay_alone_for_a_link_too_few() -> None:
@@ -163,7 +158,7 @@ def test_fairness_never_costs_a_table(size: int) -> None:
     nodes = fabric.structure.nodes
     tables = np.where(nodes.kind == NodeKind.LEAF, size, nodes.table_size)
     structure = replace(fabric.structure, nodes=replace(nodes, table_size=tables))
-    plan = solve(replace(fabric, structure=structure), two_jobs(fabric, 32, (1.0, 1.0)))
+    plan = solve(replace(fabric, structure=structure), two_jobs(fabric, 8, (1.0, 1.0)))
     verify_plan(plan)
     assert not plan.unrouted
 

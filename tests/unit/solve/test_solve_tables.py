@@ -17,8 +17,9 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, solve
 from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
 from heddle_emulator.topology import clos
+from tests.support.depth import examples
 from tests.unit.solve.solve_checks import check_certificate, check_paths
-from tests.unit.solve.solve_fabrics import KINDS
+from tests.unit.solve.solve_fabrics import EACH, KINDS
 from tests.unit.solve.solve_flows import Row, any_flows, flows_of
 from tests.unit.solve.solve_reference import is_joined
 
@@ -154,10 +155,11 @@ def test_flows_of_one_pair_share_an_entry() -> None:
     assert not plan.unrouted
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["mesh", "homed-twice"])
 def test_a_choice_on_the_way_down_needs_entries_too(kind: str) -> None:
     """Cores that meet every spine, spines that meet both leaves of a NIC: size 0 bars them."""
-    for seed in range(4):
+    for seed in range(examples(2, EACH)):
         rng = Random(seed)
         fabric = KINDS[kind](rng)
         nodes = fabric.structure.nodes

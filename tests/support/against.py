@@ -14,6 +14,7 @@ from random import Random
 import numpy as np
 
 from heddle_controller.model.fabric import Floats
+from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import PlanInvalid, verify_plan
 from heddle_controller.solve import solve
@@ -91,10 +92,12 @@ def unfairness(case: Case, plan: Plan, looks: int = 0) -> Iterator[str]:
 def hashed_better(case: Case, plan: Plan) -> Iterator[str]:
     """A hash at equal QPs serves its slowest flow better, though it fills no link more.
 
-    It may not use links in maintenance, nor lose packets; flows are of one priority.
+    It may not use links in maintenance, nor lose packets; flows are of one priority, and
+    none has to take a shortest path, which hashing does not heed.
     """
     fabric, flows = case.fabric, case.flows
-    if plan.unrouted or (flows.weight != flows.weight[:1]).any():
+    bound = flows.traffic_class == TrafficClass.LATENCY
+    if plan.unrouted or bound.any() or (flows.weight != flows.weight[:1]).any():
         return
     capacity = fabric.structure.capacity
     slowest = float(flow_ratios(capacity, flows, plan.paths).min())

@@ -103,17 +103,26 @@ class Candidates:
 
     def add(self, source: int, destination: int, paths: Ints) -> bool:
         """Takes more paths on, rows of arcs; False if all of them were known."""
-        known, pad = self.between(source, destination), self.network.pad
-        width = max(known.shape[1], paths.shape[1])
-        rows = [
-            np.pad(m, ((0, 0), (0, width - m.shape[1])), constant_values=pad)
-            for m in (known, paths)
-        ]
-        seen = {row.tobytes() for row in rows[0]}
-        new = [row for row in rows[1] if row.tobytes() not in seen]
-        if new:
-            self._found[source, destination] = np.concatenate([rows[0], np.stack(new)])
-        return bool(new)
+        known = self.between(source, destination)
+        both = _united(known, paths, self.network.pad)
+        self._found[source, destination] = both
+        return len(both) > len(known)
+
+    def further(self, source: int, destination: int) -> Ints:
+        """The candidates and longer ways besides, as far as those are few."""
+        if not self.network.tiered:
+            return self.turning(source, destination)
+        known = self.between(source, destination)
+        if source == destination or not len(known):
+            return known
+        return _united(known, self.over_every_apex(source, destination), self.network.pad)
+
+    def turning(self, source: int, destination: int) -> Ints:
+        """The candidates and loop-free ways of any kind besides, as far as those are few."""
+        known = self.between(source, destination)
+        if source == destination or not len(known):
+            return known
+        return _united(known, self._any_length(source, destination), self.network.pad)
 
     def over_every_apex(self, source: int, destination: int) -> Ints:
         """Loop-free ways up and down again over apexes of any tier, in a fabric of tiers."""
@@ -187,7 +196,10 @@ class Candidates:
         least = 1 + min(reached)
         for hops in range(least, least + EXTRA_HOPS + 1):
             self._walk(source, destination, hops, paths)
-        width = max(len(path) for path in paths)
+        return self._matrix(paths)
+
+    def _matrix(self, paths: list[list[int]]) -> Ints:
+        width = max(map(len, paths), default=0)
         matrix = np.full((len(paths), width), self.network.pad, dtype=np.int64)
         for row, path in enumerate(paths):
             matrix[row, : len(path)] = path
@@ -209,9 +221,9 @@ class Candidates:
                 if following not in seen and distance.get(following, hops + 1) <= left:
                     stack.append((following, [*path, arc], seen | {following}))
 
-    def any_length(self, source: int, destination: int) -> list[Ints]:
-        """Loop-free ways in a graph without tiers, the shortest first, as far as they are few."""
-        network, found = self.network, list[Ints]()
+    def _any_length(self, source: int, destination: int) -> Ints:
+        """Loop-free ways, the shortest first."""
+        network, found = self.network, list[list[int]]()
         todo: deque[tuple[int, list[int], frozenset[int]]] = deque()
         todo.append((source, [], frozenset([source])))
         reach = self._distance_to(destination)
@@ -220,13 +232,13 @@ class Candidates:
                 break
             node, path, seen = todo.popleft()
             if node == destination:
-                found.append(np.array(path, dtype=np.int64))
+                found.append(path)
                 continue
             for arc in network.out(node).tolist():
                 following = int(network.head[arc])
                 if following not in seen and following in reach:
                     todo.append((following, [*path, arc], seen | {following}))
-        return found
+        return self._matrix(found)
 
     def _distance_to(self, destination: int) -> dict[int, int]:
         """Hops to a terminal from every switch that reaches it."""
@@ -234,6 +246,17 @@ class Candidates:
         if found is None:
             found = self._distances[destination] = _breadth_first(self.network, destination)
         return found
+
+
+def _united(first: Ints, second: Ints, pad: int) -> Ints:
+    """The rows of one matrix of paths, and those of another that are not among them."""
+    width = max(first.shape[1], second.shape[1])
+    wide = [
+        np.pad(m, ((0, 0), (0, width - m.shape[1])), constant_values=pad) for m in (first, second)
+    ]
+    seen = {row.tobytes() for row in wide[0]}
+    new = [row for row in wide[1] if row.tobytes() not in seen]
+    return np.concatenate([wide[0], np.stack(new)]) if new else first
 
 
 def _breadth_first(network: Network, start: int) -> dict[int, int]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.flows import TrafficClass
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.options import Deadline
@@ -178,11 +179,21 @@ class Chains:
         ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
         return self.candidates.of_class(*ends, int(flows.traffic_class[flow]))
 
-    def longer(self, flow: int) -> list[Ints]:
-        """Ways of a flow of any length, those that are candidates among them."""
+    def further(self, flow: int) -> Ints:
+        """Candidate paths of a flow, and longer ones unless it has to take the shortest."""
         terminal, flows = self.assignment.network.terminal, self.assignment.flows
+        if flows.traffic_class[flow] == TrafficClass.LATENCY:
+            return self.paths(flow)
         ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
-        return self.candidates.any_length(*ends)
+        return self.candidates.further(*ends)
+
+    def turning(self, flow: int) -> Ints:
+        """The same with ways that come down and go up again in a fabric of tiers."""
+        terminal, flows = self.assignment.network.terminal, self.assignment.flows
+        if flows.traffic_class[flow] == TrafficClass.LATENCY:
+            return self.paths(flow)
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        return self.candidates.turning(*ends)
 
     def trimmed(self, path: Ints) -> Ints:
         """A path without its padding."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
-from heddle_controller.model.flows import ANY_PHASE, TrafficClass
+from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.filling import Filling
 from heddle_controller.solve.phases import phased_jobs
@@ -72,8 +72,7 @@ def climb(search: Search) -> bool:
     if not is_small(search.assignment):
         return False
     moved = False
-    # Longer ways are worth a try where there are few ways, and only where those do not do.
-    for longer in (False, True)[: 1 if search.assignment.network.tiered else 2]:
+    for longer in (False, True):  # longer ways only where the others do not do
         paths = _paths_of(search, longer=longer)
         if not paths.flow or sum(map(len, paths.arcs)) > MOST_USES:
             break
@@ -96,11 +95,8 @@ def _paths_of(search: Search, *, longer: bool) -> _Paths:
         out, into = network.nic_arc[[flows.source[flow], flows.destination[flow]]].tolist()
         before = np.array([out] * (out != NONE), dtype=np.int64)
         after = np.array([into ^ 1] * (into != NONE), dtype=np.int64)
-        ways = [search.chains.trimmed(path) for path in search.chains.paths(flow)]
-        if longer and flows.traffic_class[flow] != TrafficClass.LATENCY:
-            known = {way.tobytes() for way in ways}
-            others = search.chains.longer(flow)
-            ways += [way for way in others if way.tobytes() not in known]
+        found_ways = (search.chains.further if longer else search.chains.paths)(flow)
+        ways = [search.chains.trimmed(path) for path in found_ways]
         if not ways:
             continue
         rows = {way.tobytes(): row for row, way in enumerate(ways)}

@@ -1,10 +1,13 @@
-"""Small problems as an integer programme: whole QPs on candidate paths, the worst link least.
+"""Small problems as an integer programme: whole QPs on paths, the worst link least.
 
 First the worst utilisation of all is made least; then, at that, what each tier's worst
-exceeds its target by. Loads add up as in ``model.load``: a job of several phases puts
-the worst of them on an arc. Flows between the same terminals, of one rate a QP, one job
-and phase where that matters, are one group; how many of its QPs take each path is an
-integer variable.
+exceeds its bound by. Longer ways than the candidates are tried too: a relaxation says
+nothing of what whole QPs may gain by them. Ways that turn up again at some leaf are the
+last resort, where a link is overloaded still.
+
+Loads add up as in ``model.load``: a job of several phases puts the worst of them on an
+arc. Flows between the same terminals, of one rate a QP, one job and phase where that
+matters, are one group; how many of its QPs take each path is an integer variable.
 
 CP-SAT (OR-Tools) solves it within a budget of deterministic time, starting from the
 assignment there is, so that equal input gives equal output and no plan gets worse.
@@ -13,6 +16,8 @@ assignment there is, so that equal input gives equal output and no plan gets wor
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -30,7 +35,7 @@ from heddle_controller.solve.search import Search
 
 MOST_CHOICES = 3000
 """Pairs of a group and a path beyond which a problem is not small."""
-EFFORT_SECONDS = 0.5
+EFFORT_SECONDS = 0.3
 """Of CP-SAT's deterministic time, for each of the two objectives."""
 WORTH = 1e-6
 """Relative gain that is one."""
@@ -41,6 +46,8 @@ FINE_RATIO = 1000
 
 Turn = tuple[int, int]
 """A job of several phases and one of these; ``LINEAR`` and ``ANY_PHASE`` for the rest."""
+Key = tuple[int, int, int, float, Turn]
+"""Terminals, class, Gbit/s of one QP and turn: what makes QPs alike."""
 
 
 def settle(problem: Problem, assignment: Assignment) -> None:
@@ -49,18 +56,35 @@ def settle(problem: Problem, assignment: Assignment) -> None:
     One whose fullest arc is at its proven bound stays: what else is fuller than it need be
     is weighed against the slowest flow by ``fairness``.
     """
-    before = _worst(problem, assignment)
-    if before <= problem.target().overall * (1 + WORTH) or problem.deadline.passed():
-        return
+    # What the paths there are can reach is no bound here: longer ones may reach more.
+    problem = replace(problem, lp_tiers=None)
     search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
-    groups, turns = _groups(search)
-    if not groups or sum(len(group.paths) for group in groups) > MOST_CHOICES:
+    if not _above_bound(problem, assignment):
         return
-    counts = _Programme(problem, search, groups, turns).solve()
+    groups = _groups(search, search.chains.further) or _groups(search, search.chains.paths)
+    if groups:
+        _lower(problem, search, groups)
+    if problem.network.tiered and _worst(problem, assignment) > 1 + WORTH:
+        groups = _groups(search, search.chains.turning)
+        if groups and _above_bound(problem, assignment):
+            _lower(problem, search, groups)
+
+
+def _above_bound(problem: Problem, assignment: Assignment) -> bool:
+    """Whether something may be gained, and there is time for it."""
+    bound = problem.target().overall * (1 + WORTH)
+    return _worst(problem, assignment) > bound and not problem.deadline.passed()
+
+
+def _lower(problem: Problem, search: Search, groups: dict[Key, Group]) -> None:
+    """Moves QPs to where the programme has them, where that is better."""
+    assignment = search.assignment
+    before = _worst(problem, assignment)
+    counts = _Programme(problem, search, groups).solve()
     if counts is None:
         return
     assignment.journal.clear()
-    for group, count in zip(groups, counts, strict=True):
+    for group, count in zip(groups.values(), counts, strict=True):
         put_in_numbers(search, group, count)
     if _worst(problem, assignment) >= before * (1 - WORTH):
         assignment.roll_back(0)
@@ -70,12 +94,12 @@ def _worst(problem: Problem, assignment: Assignment) -> float:
     return float(tier_worst(problem.network, assignment).max(initial=0.0))
 
 
-def _groups(search: Search) -> tuple[list[Group], list[Turn]]:
-    """Chunks by what makes their QPs alike, and the turn of each group."""
+def _groups(search: Search, ways: Callable[[int], Ints]) -> dict[Key, Group]:
+    """Chunks by what makes their QPs alike; none where there are too many paths in all."""
     assignment, terminal = search.assignment, search.assignment.network.terminal
-    flows = assignment.flows
+    flows, count = assignment.flows, 0
     several = set(phased_jobs(flows).tolist())
-    found: dict[tuple[int, int, int, float, Turn], Group] = {}
+    found: dict[Key, Group] = {}
     for chunk, flow in enumerate(assignment.flow):
         ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
         if ends[0] == ends[1]:
@@ -85,18 +109,20 @@ def _groups(search: Search) -> tuple[list[Group], list[Turn]]:
             turn = int(flows.job[flow]), int(flows.phase[flow])
         key = (*ends, int(flows.traffic_class[flow]), unit, turn)
         if key not in found:
-            found[key] = Group([], search.chains.paths(flow), unit)
+            found[key] = Group([], ways(flow), unit)
+            count += len(found[key].paths)
+            if count > MOST_CHOICES:
+                return {}
         found[key].chunks.append(chunk)
-    return [*found.values()], [key[-1] for key in found]
+    return found
 
 
 class _Programme:
     """The model. Loads are counted in steps of a rate, utilisation in steps on the fastest arc."""
 
-    def __init__(
-        self, problem: Problem, search: Search, groups: list[Group], turns: list[Turn]
-    ) -> None:
+    def __init__(self, problem: Problem, search: Search, of_key: dict[Key, Group]) -> None:
         self._model = cp_model.CpModel()
+        groups, turns = [*of_key.values()], [key[-1] for key in of_key]
         self._problem, self._search, self._groups = problem, search, groups
         network = problem.network
         self._step = max(group.unit for group in groups) / FINE
@@ -192,6 +218,8 @@ class _Programme:
     def _solved(self) -> cp_model.CpSolver | None:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
+        # Several ways of searching take turns, in an order that is always the same.
+        solver.parameters.interleave_search = True
         solver.parameters.max_deterministic_time = EFFORT_SECONDS
         remaining = self._problem.deadline.remaining()
         if remaining is not None:

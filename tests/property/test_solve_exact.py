@@ -45,21 +45,21 @@ def test_plans_are_valid_and_what_they_say_is_true() -> None:
 def test_no_other_placement_serves_the_slowest_flow_better() -> None:
     """Where all placements can be tried, none that fills no link more has a greater least value.
 
-    Nor does any of eight hashes. The planner's search for it is no proof, so that a fresh case
-    may be found that it does not solve: the quick run keeps to known ones.
+    Nor does any of eight hashes. The planner's search for it is no proof: of fresh cases one in
+    a hundred may be better served. The quick run keeps to known ones.
     """
-    for seed in fresh_seeds(0) if DEEP else QUICK:
+    seeds, worse = [*fresh_seeds(0)] if DEEP else [*QUICK], []
+    for seed in seeds:
         case = drawn(seed)
         plan = solve(case.fabric, case.flows)
-        assert not [*unfairness(case, plan), *hashed_better(case, plan)], case
+        worse += [f"{case}: {fault}" for fault in unfairness(case, plan, looks=40 if DEEP else 0)]
+        assert not [*hashed_better(case, plan)], case
+    assert len(worse) <= len(seeds) // 100, "\n".join(worse)
 
 
 @pytest.mark.deep
 def test_the_worst_link_is_at_the_exact_optimum() -> None:
-    """Never more than one QP above it, and hardly ever above it at all.
-
-    What is left are ways that pass a leaf half way, which plans avoid: in one case of fifty.
-    """
+    """Never more than one QP above it, and above it at all in at most one case of two hundred."""
     seeds, above = [*fresh_seeds(2 * len(KINDS))], []
     for seed in seeds:
         case = drawn(seed)
@@ -70,7 +70,7 @@ def test_the_worst_link_is_at_the_exact_optimum() -> None:
             qp = float((case.flows.gbps / case.flows.qps).max())
             one = qp / float(case.fabric.structure.capacity[used.argmax()])
             assert used.max() <= best.high + one * (1 + CLOSE), case
-    assert len(above) <= 2 + len(seeds) / 50, above
+    assert len(above) <= len(seeds) // 200, above
 
 
 @pytest.mark.deep

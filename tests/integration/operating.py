@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from heddle_controller.cli.main import main
 from tests.integration.serving import Serving, serving
+from tests.waiting import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ class Operator:
     async def does(self, *words: str | Path) -> Outcome:
         """Run a command against the server, in a thread beside it."""
         server = f"127.0.0.1:{self.s.api.port}"
-        return await asyncio.to_thread(heddle, "--server", server, "--timeout", "10", *words)
+        return await asyncio.to_thread(
+            heddle, "--server", server, "--timeout", f"{PATIENCE:g}", *words
+        )
 
 
 @contextmanager

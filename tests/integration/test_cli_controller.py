@@ -63,7 +63,9 @@ async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path)
         await begun(tmp_path, controller)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
             await fleet.connected(PATIENCE)
-            done = await controller.does("job", "watch", "--until", "programmed", "--seconds", "30")
+            done = await controller.does(
+                "job", "watch", "--until", "programmed", "--seconds", "240"
+            )
             assert done.code == 0, done.out + done.err
             first = await generation(controller, 0)
             shown = await controller.does("show", "plan")

@@ -90,7 +90,7 @@ async def test_a_watch_waits_until_all_are_programmed(tmp_path: Path) -> None:
         await o.s.put_fabric()
         await o.does("job", "submit", jobs_file(tmp_path))
         watching = asyncio.create_task(
-            o.does("job", "watch", "--until", "programmed", "--seconds", "60")
+            o.does("job", "watch", "--until", "programmed", "--seconds", "240")
         )
         await until(lambda: printed().count("ACCEPTED") == 2, "both")
         await tell(o, JobState.PLANNED, "red", "blue")
@@ -110,7 +110,7 @@ async def test_a_watch_of_a_degraded_job_exits_3(tmp_path: Path) -> None:
         await o.s.put_fabric()
         await o.does("job", "submit", jobs_file(tmp_path))
         await tell(o, JobState.DEGRADED, "red")
-        done = await o.does("job", "watch", "red", "--until", "planned", "--seconds", "20")
+        done = await o.does("job", "watch", "red", "--until", "planned", "--seconds", "240")
         assert done.code == 3
         assert "red DEGRADED" in done.out
         assert "blue" not in done.out

@@ -17,6 +17,7 @@ from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.topology import three_tier
 from heddle_emulator.walk import measure
 from tests.ports import free_port
+from tests.support.depth import examples
 from tests.waiting import PATIENCE
 
 NAME = "fabrics/killed"
@@ -60,7 +61,8 @@ async def agree(client: Client, fleet: Fleet, fabric: Fabric, flows: Flows) -> N
     assert not len(strays(found.paths, told))
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.01, 0.03])
+@pytest.mark.deep
+@pytest.mark.parametrize("pause", [0.01, 0.0, 0.03][: examples(1, 3)])
 async def test_agents_converge_after_a_kill_in_mid_push(tmp_path: Path, pause: float) -> None:
     """Every acknowledged job is there after the restart, and packets follow the newest plan."""
     fabric = fabric_of_two_zones()

@@ -15,6 +15,7 @@ from heddle_emulator.netns import tools, witness
 from heddle_emulator.netns.converge import expected, kernel_ways, wait_converged
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.handle import Probe, probe_flow
+from heddle_emulator.netns.probe.spec import ProbeFlow
 from tests.integration.labbing import small_lab
 from tests.waiting import PATIENCE, wait_until
 
@@ -58,12 +59,17 @@ def test_packets_spread_over_both_spines_and_each_flow_keeps_to_one(lab: Lab) ->
     """32 source ports between two NICs use both spines; packets of one port never part."""
     flows = [probe_flow(lab, (SOURCE, DESTINATION), (49152 + qp, UDP), 100.0) for qp in range(32)]
     before = witness.hear(lab)
+
+    def seen(flow: ProbeFlow) -> bool:
+        ways = witness.hear(lab).since(before).ways(flow)
+        return sum(count for (switch, _), count in ways.items() if switch == "l0") >= 20
+
     with Probe(lab, flows) as probe:
-        time.sleep(0.5)
+        wait_until(lambda: all(seen(flow) for flow in flows), "a packet of each flow")
         notes = probe.stop()
-    seen = witness.hear(lab).since(before)
+    found = witness.hear(lab).since(before)
     uplinks = [
-        {port for (switch, port), count in seen.ways(flow).items() if switch == "l0" and count}
+        {port for (switch, port), count in found.ways(flow).items() if switch == "l0" and count}
         for flow in flows
     ]
     assert all(len(ports) == 1 for ports in uplinks), uplinks
@@ -107,7 +113,9 @@ def test_packets_lost_to_a_remote_cut_are_counted(lab: Lab) -> None:
         fault = time.time_ns()
         lab.set_link(way[2], up=False)
         wait_until(lambda: len(kernel_ways(lab, "l0")[lab.layout.address(DESTINATION)]) == 1, "BGP")
-        time.sleep(0.3)
+        (spine,) = kernel_ways(lab, "l0")[lab.layout.address(DESTINATION)]
+        settled = witness.hear(lab)
+        wait_until(lambda: witness.hear(lab).since(settled).ways(flow)["l0", spine] > 400, "more")
         (notes,) = probe.stop()
     lab.set_link(way[2], up=True)
     notes = notes.within(0, int(notes.sent[-1]) - 50_000_000)

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -122,8 +123,7 @@ async def test_metrics_are_served_on_their_port() -> None:
         await stream.push(wire_push(("nic0", "far0", 0, 0, 1), epoch=5, generation=9))
         await stream.acked()
         (line,) = one.logged("metrics served")
-        text = await asyncio.to_thread(read, f"http://127.0.0.1:{line['port']}/metrics")
-        for wanted in (
+        wanted = {
             'heddle_agent_entries{state="programmed",switch="leaf0"} 1.0',
             'heddle_agent_epoch{switch="leaf0"} 5.0',
             'heddle_agent_generation{switch="leaf0"} 9.0',
@@ -132,8 +132,13 @@ async def test_metrics_are_served_on_their_port() -> None:
             'heddle_agent_pushes_total{status="applied",switch="leaf0"} 1.0',
             'heddle_agent_sessions_total{switch="leaf0"} 1.0',
             'heddle_agent_groups_moved_total{switch="leaf0"} 0.0',
-        ):
-            assert wanted in text
+        }
+        end = time.monotonic() + PATIENCE
+        missing = wanted
+        while missing:  # what is counted follows what is acknowledged
+            text = await asyncio.to_thread(read, f"http://127.0.0.1:{line['port']}/metrics")
+            missing = {one for one in wanted if one not in text}
+            assert time.monotonic() < end, f"{missing} not in:\n{text}"
 
 
 async def test_a_metrics_port_in_use_is_an_error_at_the_start() -> None:

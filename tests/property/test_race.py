@@ -13,11 +13,12 @@ from heddle_agent.table.program import pending
 from heddle_agent.table.state import Table
 from tests.race.race import raced
 from tests.race.wild import WILD
+from tests.support.depth import examples
 
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(max_examples=2)
+@settings(max_examples=examples(1, 100))
 @given(SEEDS)
 @example(44)  # down and up again inside a zone, at risk by the old way beyond the new
 @example(0)  # two zones: a packet meets entries at more than one switch
@@ -34,7 +35,7 @@ def test_no_race_leaves_a_flow_on_a_dead_path(seed: int) -> None:
     assert told.races == 8
 
 
-@settings(max_examples=1)
+@settings(max_examples=examples(1, 100))
 @given(SEEDS)
 @example(4)
 def test_no_wild_race_leaves_a_flow_on_a_dead_path(seed: int) -> None:

@@ -47,7 +47,7 @@ def elsewhere(fabric: Fabric, flows: Flows, bad: int) -> Floats:
     return worst
 
 
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(12, 60))
 @given(
     leaves=st.integers(3, 12),
     nics=st.integers(2, SPINES - 1),

@@ -165,7 +165,7 @@ def test_fairness_never_costs_a_table(size: int) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("qps", [8, 32, 64])
-@pytest.mark.parametrize("seed", range(examples(2, 100)))
+@pytest.mark.parametrize("seed", range(examples(2, 12)))
 def test_no_hash_serves_its_slowest_flow_better(qps: int, seed: int) -> None:
     """At equal QPs, however many uplinks are gone, on shapes drawn at random."""
     rng = Random(seed)

@@ -70,7 +70,7 @@ def test_several_flows_change_places_at_once() -> None:
     whole = three_tier(zones=2, leaves=3, spines=6, nics_per_leaf=6, cores=6, taper=2.0)
     link = int(np.flatnonzero(between_switches(whole))[7])
     fabric = whole.with_links({link: State.DOWN})
-    for seed in range(examples(1, 20)):
+    for seed in range(examples(1, 3)):
         flows = permutations(fabric, seed, 1, 32)
         plan = solve(fabric, flows)
         slowest = float(flow_ratios(fabric.structure.capacity, flows, plan.paths).min())
@@ -107,7 +107,7 @@ def test_equal_input_equal_output() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", range(examples(2, 100)))
+@pytest.mark.parametrize("seed", range(examples(2, 8)))
 def test_no_hash_of_any_shape_serves_its_slowest_flow_better(seed: int) -> None:
     """Fabrics, damage and traffic drawn at random, hashed a hundred times with as many QPs."""
     case = drawn(seed)

@@ -174,7 +174,6 @@ def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
             "line 2: nest",
         ),
         ("[" * 100_000, "nested more than 32 deep; is it the right file?"),
-        ("- a\n" * 1_100_000, "more than 1,000,000 records and values, aliases written out; is it"),
     ],
 )
 def test_what_is_no_list_of_jobs_is_refused(tmp_path: Path, text: str, told: str) -> None:
@@ -185,6 +184,15 @@ def test_what_is_no_list_of_jobs_is_refused(tmp_path: Path, text: str, told: str
     assert str(caught.value).startswith(f"{path}: ")
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_list_of_endless_length_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading stops at the limit, here at a lower one, and the line where it is passed is told."""
+    monkeypatch.setattr("heddle_controller.traffic.yaml_text.MAX_EVENTS", 10_000)
+    with pytest.raises(InputError, match="line 9999: more than 10,000 records and values"):
+        load_jobs(_written(tmp_path, "- a\n" * 11_000))
 
 
 def test_trace_and_collectives_are_one_too_many(tmp_path: Path) -> None:

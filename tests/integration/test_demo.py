@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.depth import examples
+
 PROGRAMS = Path(sys.executable).parent
 API = re.compile(r"controller on (127\.0\.0\.1):(\d+)")
 SECONDS = 300.0
@@ -111,13 +113,14 @@ def test_keep_leaves_it_running_until_ctrl_c(tmp_path: Path) -> None:
     _nothing_left(tmp_path, shown)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("number", "code", "moment"),
     [
         (signal.SIGINT, 130, "controller on"),
         (signal.SIGTERM, 143, "jobs submitted"),
         (signal.SIGHUP, 143, "agents connected"),
-    ],
+    ][: examples(2, 3)],
 )
 def test_every_way_out_ends_everything(
     tmp_path: Path, number: signal.Signals, code: int, moment: str

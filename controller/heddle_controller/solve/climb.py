@@ -11,7 +11,10 @@ places looked at, and what is drawn at random is drawn from a fixed seed.
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -27,6 +30,8 @@ MOST_USES = 2_000
 """Arcs on all paths together beyond which a case is not small."""
 EFFORT = 500_000
 """Uses of arcs looked at in all; a count, not a time, so that plans repeat."""
+FEW_USES = 200
+"""Arcs on all paths together up to which the empty paths are reckoned with as well."""
 AT_ONCE = 64
 SLOW = 3
 """Slow flows helped at a time."""
@@ -38,6 +43,8 @@ STEPS = 120
 """Times that each does."""
 GATHER = 20
 """Steps after which half go on from the best and the others begin anew."""
+MOST_PLACES, WHOLE = 20_000, 1024
+"""Placements in all that are few enough to be tried, and how many of them at once."""
 VAIN = 2
 """Times in a row that this may find nothing better."""
 HEAT = 0.1
@@ -71,11 +78,12 @@ def climb(search: Search) -> bool:
     """Moves QPs while the sorted values of all flows rise; False where nothing was moved."""
     if not is_small(search.assignment):
         return False
-    moved = False
+    moved, known = False, 0
     for longer in (False, True):  # longer ways only where the others do not do
         paths = _paths_of(search, longer=longer)
-        if not paths.flow or sum(map(len, paths.arcs)) > MOST_USES:
+        if len(paths.flow) <= known or sum(map(len, paths.arcs)) > MOST_USES:
             break
+        known = len(paths.flow)
         climber = _Climber(search, paths)
         climber.run()
         moved |= climber.put_in_place()
@@ -138,6 +146,7 @@ class _Climber:
         self._before = np.array(paths.count, dtype=np.int64)
         self._counts = self._before.copy()
         self._effort = EFFORT
+        self._uses = sum(map(len, paths.arcs))
         self._cost = sum(len(paths.arcs[path]) for path in np.flatnonzero(self._counts).tolist())
         """Uses of arcs that a placement has, more or less."""
         self._sets = [frozenset(path.tolist()) for path in paths.arcs]
@@ -155,7 +164,12 @@ class _Climber:
         while self._effort > 0 and not self._search.chains.deadline.passed():
             if not self._step(self._single()):
                 break
-        if self.could_gain() and self._wander():
+        if not self.could_gain():
+            return
+        spreads = self._spreads()
+        if spreads is not None:
+            self._try_all(spreads)
+        elif self._wander():
             while self._effort > 0 and self._step(self._single()):
                 pass
 
@@ -189,17 +203,27 @@ class _Climber:
     def _evaluate(self, counts: Ints) -> tuple[Floats, Floats, Ints]:
         """Value of each flow, and Gbit/s on each of the arcs told, in each of some places."""
         columns = np.flatnonzero((counts > 0).any(axis=0))
-        filling = Filling(
+        if self._uses <= FEW_USES:
+            columns = np.arange(len(self._flow))
+        filling = self._filling if len(columns) == len(self._flow) else self._filling_of(columns)
+        some = counts[:, columns].astype(np.float64)
+        gained = filling.rates(some) * some * self._per_rate[columns]
+        first = np.flatnonzero(np.diff(self._of_flow[columns], prepend=NONE))
+        return np.add.reduceat(gained, first, axis=1), filling.loads(some), filling.arcs
+
+    @cached_property
+    def _filling(self) -> Filling:
+        """Over all paths."""
+        return self._filling_of(np.arange(len(self._flow)))
+
+    def _filling_of(self, columns: Ints) -> Filling:
+        return Filling(
             [self._paths.arcs[column] for column in columns.tolist()],
             self._unit[columns],
             self._job[columns],
             self._phase[columns],
             self._capacity,
         )
-        some = counts[:, columns].astype(np.float64)
-        gained = filling.rates(some) * some * self._per_rate[columns]
-        first = np.flatnonzero(np.diff(self._of_flow[columns], prepend=NONE))
-        return np.add.reduceat(gained, first, axis=1), filling.loads(some), filling.arcs
 
     def _step(self, moves: list[list[Move]]) -> bool:
         """Makes the best of some moves; False where none is better."""
@@ -280,6 +304,30 @@ class _Climber:
             for other in self._elsewhere(path, arc)
             for qps in self._sizes(path)
         ]
+
+    def _spreads(self) -> list[Ints] | None:
+        """All ways to divide each flow's QPs among its paths; None where those are many."""
+        sizes = np.add.reduceat(self._counts, self._first).tolist()
+        widths = (self._last - self._first).tolist()
+        many = (math.comb(qps + n - 1, n - 1) for qps, n in zip(sizes, widths, strict=True))
+        if math.prod(many) > MOST_PLACES:
+            return None
+        return [_divided(qps, n) for qps, n in zip(sizes, widths, strict=True)]
+
+    def _try_all(self, spreads: list[Ints]) -> None:
+        """Takes the best of all placements."""
+        shape = [len(spread) for spread in spreads]
+        best = self._sorted(self._values).tolist()
+        for low in range(0, math.prod(shape), WHOLE):
+            high = min(low + WHOLE, math.prod(shape))
+            chosen = np.unravel_index(np.arange(low, high), shape)
+            counts = np.hstack([spread[at] for spread, at in zip(spreads, chosen, strict=True)])
+            ranked, fits = self._ranked(counts)
+            ranked[~fits] = -np.inf
+            top = int(np.lexsort(ranked.T[::-1])[-1])
+            if ranked[top].tolist() > best:
+                best, self._counts = ranked[top].tolist(), counts[top]
+        self._look()
 
     def _wander(self) -> bool:
         """Lets many placements change at random, each keeping what serves it well enough.
@@ -371,6 +419,13 @@ class _Climber:
             group = Group(chunks, _padded(assignment, inner), float(self._unit[low]))
             put_in_numbers(self._search, group, self._counts[low:high])
         return bool(changed)
+
+
+def _divided(qps: int, paths: int) -> Ints:
+    """All ways to divide QPs among some paths, shape (ways, paths)."""
+    bars = itertools.combinations(range(qps + paths - 1), paths - 1)
+    places = np.array([*bars], dtype=np.int64).reshape(math.comb(qps + paths - 1, qps), paths - 1)
+    return np.diff(places, axis=1, prepend=-1, append=qps + paths - 1) - 1
 
 
 def _padded(assignment: Assignment, paths: list[Ints]) -> Ints:

@@ -62,9 +62,9 @@ def settle(problem: Problem, assignment: Assignment) -> None:
     if not _above_bound(problem, assignment):
         return
     groups = _groups(search, search.chains.further) or _groups(search, search.chains.paths)
-    if groups:
-        _lower(problem, search, groups)
-    if problem.network.tiered and _worst(problem, assignment) > 1 + WORTH:
+    # What takes too long with fewer paths takes longer with more.
+    proven = bool(groups) and _lower(problem, search, groups)
+    if proven and problem.network.tiered and _worst(problem, assignment) > 1 + WORTH:
         groups = _groups(search, search.chains.turning)
         if groups and _above_bound(problem, assignment):
             _lower(problem, search, groups)
@@ -76,18 +76,23 @@ def _above_bound(problem: Problem, assignment: Assignment) -> bool:
     return _worst(problem, assignment) > bound and not problem.deadline.passed()
 
 
-def _lower(problem: Problem, search: Search, groups: dict[Key, Group]) -> None:
-    """Moves QPs to where the programme has them, where that is better."""
+def _lower(problem: Problem, search: Search, groups: dict[Key, Group]) -> bool:
+    """Moves QPs to where the programme has them, where that is better.
+
+    Returns whether it is proven that these paths allow no better.
+    """
     assignment = search.assignment
     before = _worst(problem, assignment)
-    counts = _Programme(problem, search, groups).solve()
+    programme = _Programme(problem, search, groups)
+    counts = programme.solve()
     if counts is None:
-        return
+        return False
     assignment.journal.clear()
     for group, count in zip(groups.values(), counts, strict=True):
         put_in_numbers(search, group, count)
     if _worst(problem, assignment) >= before * (1 - WORTH):
         assignment.roll_back(0)
+    return programme.proven
 
 
 def _worst(problem: Problem, assignment: Assignment) -> float:
@@ -125,6 +130,8 @@ class _Programme:
         groups, turns = [*of_key.values()], [key[-1] for key in of_key]
         self._problem, self._search, self._groups = problem, search, groups
         network = problem.network
+        self.proven = False
+        """Whether the worst utilisation found is the least there is."""
         self._step = max(group.unit for group in groups) / FINE
         self._rates = [max(1, round(group.unit / self._step)) for group in groups]
         sizes = [sum(map(search.assignment.qps, group.chunks)) for group in groups]
@@ -200,6 +207,7 @@ class _Programme:
         found = self._solved()
         if found is None:
             return None
+        self.proven = found.best_objective_bound >= found.objective_value
         top = max(round(float(found.value(worst))), least)
         model.add(worst <= top)
         bounds = self._problem.target().bounds

@@ -26,8 +26,9 @@ demo: setup  ## the main job end to end on this machine (DEMO_ARGS=--keep leaves
 	@.venv/bin/heddle-emulator demo $(DEMO_ARGS)
 
 test: setup  ## set up, lint, and run every test (PYTEST_ARGS='-k word' narrows)
-	@.ci/setup test & system=$$!; $(MAKE) --no-print-directory lint; linted=$$?; wait $$system && exit $$linted
-	@$(PY) -m pytest tests --ignore=tests/bench -n auto --dist worksteal $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory lint & lint=$$!; \
+	.ci/setup test && $(PY) -m pytest tests --ignore=tests/bench -n auto --dist worksteal $(PYTEST_ARGS); tested=$$?; \
+	wait $$lint || { echo "lint failed, as told above" >&2; exit 1; }; exit $$tested
 
 deep:  ## the tests that draw cases, with thousands of fresh ones each (PYTEST_ARGS='-k word' narrows)
 	@.ci/setup test

@@ -53,11 +53,12 @@ from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import ENV_PREFIX, Settings, load_settings
 from heddle_controller.solve import Options, Repairer, anew, prove
 from heddle_controller.state.errors import PortError
+from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.store.redis import RedisStore, open_redis
 from heddle_controller.store.redis.address import Files
-from heddle_controller.store.redis.lane import Bounds, Durability
 from heddle_controller.store.redis.relay import open_relay
+from heddle_controller.store.redis.writes import Durability
 from heddle_controller.telemetry.logs import configure_logs
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
 from heddle_controller.telemetry.plans import follow_plans

@@ -264,3 +264,21 @@ async def test_a_set_put_again_is_answered_as_it_stands(fabric: Store) -> None:
     await fabric.put_demands("f1", "d1", more, checked_revision=1)
     await fabric.put_demands("f1", "d1", demands(("n0.0", "n1.0"), ids="g"), checked_revision=1)
     await fabric.put_demands("f1", "d2", wanted, checked_revision=1)
+
+
+async def test_hosts_of_any_name(world: StoreWorld) -> None:
+    """Names that a file may hold are told apart, and still known by the next process."""
+    hosts = ("a\0b", "a\0c", "a", "a\\0b", 'ä"\n', "x/y", "\u2028")
+    store = await world.open()
+    await store.put_fabric("f1", clos())
+    await store.submit_job("f1", job("j1", hosts[:1]), checked_revision=1)
+    await store.submit_job("f1", job("j2", hosts[1:]), checked_revision=1)
+    await store.close()
+    store = await world.open()
+    with pytest.raises(FailedPrecondition) as refused:
+        await store.submit_job("f1", job("j3", hosts), checked_revision=1)
+    assert len(refused.value.problems) == len(hosts)
+    await store.delete_job("f1", "j1")
+    await store.submit_job("f1", job("j3", hosts[:1]), checked_revision=1)
+    assert [record.job.hosts for record in await store.list_jobs("f1")] == [hosts[1:], hosts[:1]]
+    await store.close()

@@ -22,9 +22,9 @@ from heddle_agent.watch import rtnetlink
 from heddle_controller.model.fabric import State
 from heddle_controller.state.codec import container, demands, jobs, plans, structure
 from heddle_controller.state.codec.container import MAGIC, DamagedError
+from heddle_controller.state.codec.states import States, unpack_states
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
-from heddle_controller.store.common.reporters import Seen, parse_links
-from heddle_controller.store.common.states import States, unpack_states
+from heddle_controller.state.reporters import parse_reporter, reporter_bytes
 from tests.fuzz.mutate import spoilt
 from tests.fuzz.target import Target, as_json, check
 from tests.unit.store.samples import clos, job, plan_of, program_of
@@ -106,7 +106,7 @@ def _kept() -> list[Target]:
     record = JobRecord(
         job=job(), etag="e1", create_time=1.5, facts=JobFacts("e1", JobState.ACCEPTED)
     )
-    seen = as_json([["l0", "s0", "0", int(State.DOWN), 7]])
+    seen = as_json(["i1", [["l0", "s0", "0", int(State.DOWN), 7]]])
     return [
         _packed(
             "stored demands",
@@ -136,13 +136,9 @@ def _kept() -> list[Target]:
             lambda made: _again(jobs.record_json(made)),
             jobs.record_json(record),
         ),
-        _text("stored observations", parse_links, _links, seen),
+        _text("stored observations", parse_reporter, lambda m: _again(reporter_bytes(m)), seen),
         Target("stored structure", _structure(packed), [packed.body], weight=1),
     ]
-
-
-def _links(made: dict[Any, Seen]) -> list[Any]:
-    return [[*link, int(seen.state), seen.sequence] for link, seen in made.items()]
 
 
 def _structure(packed: structure.PackedStructure) -> Callable[[bytes], bool]:

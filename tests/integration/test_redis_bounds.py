@@ -11,8 +11,8 @@ import pytest
 from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import StaleEpoch
 from heddle_controller.state.records import PlanFacts, Request
+from heddle_controller.store.applier import Bounds
 from heddle_controller.store.redis import RedisStore
-from heddle_controller.store.redis.lane import Bounds
 from heddle_controller.store.redis.scripts import Keys
 from tests.redis_clients import opened
 from tests.redis_server import NEVER, RedisServer

@@ -11,8 +11,8 @@ import pytest
 
 from heddle_controller.state.errors import StaleEpoch
 from heddle_controller.state.records import JobFacts, JobState, PlanFacts, Request
-from heddle_controller.store.redis.lane import Durability
 from heddle_controller.store.redis.relay import open_relay
+from heddle_controller.store.redis.writes import Durability
 from tests.redis_clients import (
     SHORT_LEASE,
     acknowledged,

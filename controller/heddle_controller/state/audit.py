@@ -15,9 +15,9 @@ A record's *content* is hashed first, by itself, and then linked:
               time in microseconds, actor, request, action, name, before, after
     hash    = SHA-256 over the previous hash (32 bytes), the number (8, big-endian), content
 
-so that whoever gives out numbers, a script inside a database too, hashes 72 bytes.
-Growth is bounded: the oldest records are dropped, and the mark of the last one dropped
-stays as the anchor that the rest is verified against.
+The hash is made by whoever writes the record; a database only refuses a record that does
+not follow its newest. Growth is bounded: the oldest records are dropped, and the mark of
+the last one dropped stays as the anchor that the rest is verified against.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+import orjson
+
+from heddle_controller.state.codec.container import DamagedError
 
 GENESIS = bytes(32)
 """The hash before the first record."""
@@ -60,6 +64,19 @@ class AuditEntry:
             raw = text.encode("utf-8", "surrogatepass")
             digest.update(len(raw).to_bytes(8, "big") + raw)
         return digest.digest()
+
+
+def entry_json(entry: AuditEntry) -> bytes:
+    """As it is kept."""
+    return orjson.dumps(entry)
+
+
+def parse_entry(content: bytes) -> AuditEntry:
+    """Raises ``DamagedError`` for anything that ``entry_json`` did not make."""
+    try:
+        return AuditEntry(**orjson.loads(content))
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise DamagedError(f"record of the audit trail: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,29 +17,12 @@ import orjson
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
-from heddle_controller.state.audit import AuditEntry
 from heddle_controller.state.codec.jobs import job_json
-from heddle_controller.state.records import Request
 
 MOST = 4096
 """Bytes of one side."""
 _NAMED = 20
 """Links or switches told by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a write did, in the words of ``AuditEntry``."""
-
-    action: str
-    name: str
-    before: str = ""
-    after: str = ""
-
-    def entry(self, request: Request, now: float) -> AuditEntry:
-        """The entry to be written with it."""
-        by = (request.actor, request.id or request.call)
-        return AuditEntry(now, *by, self.action, self.name, self.before, self.after)
 
 
 def job_text(job: Job) -> str:

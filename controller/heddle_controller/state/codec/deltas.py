@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,15 +30,12 @@ MOST = 1 / 8
 Whole = tuple[Plan, Program]
 
 
-Name = TypeVar("Name", int, str)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Base(Generic[Name]):
+class Base:
     """A plan that a store has whole, and that later ones are compared with."""
 
-    id: Name
-    """Of the stored plan, as the store has it."""
+    id: str
+    """Blob of the stored plan."""
     whole: Whole
     size: int
     """Bytes it takes there."""

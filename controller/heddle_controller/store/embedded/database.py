@@ -1,8 +1,7 @@
 """One SQLite connection in one thread of its own.
 
 A single thread makes every write a transaction that no other can come between,
-without locks in Python, and keeps fsync out of the event loop. Who waits for a
-write may be cancelled; the write is not, and whoever watches still hears of it.
+without locks in Python, and keeps fsync out of the event loop.
 
 What agents will say again by themselves need not wait for the disk (``lasting``): a
 controller that is killed loses nothing of it, and a machine that loses power no more than
@@ -18,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from heddle_controller.state.codec.container import DamagedError
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded.file import StoreFile
 from heddle_controller.store.embedded.schema import create_database, open_database
@@ -49,36 +47,26 @@ class Database:
         self._open = True
         self._lost = False
 
-    async def run(
-        self,
-        work: Work[Answer],
-        after: Callable[[Answer], None] | None = None,
-        *,
-        lasting: bool = True,
-    ) -> Answer:
+    async def run(self, work: Work[Answer], *, lasting: bool = True) -> Answer:
         """What ``work`` returns, called in the thread and inside a transaction.
 
         Durable when this returns, unless it need not be ``lasting``: then a loss of power may
-        undo it. Nothing is written if ``work`` raises. ``after`` is called in the thread once
-        that is so, even if nobody waits any more.
+        undo it. Nothing is written if ``work`` raises.
 
         Raises:
             Unavailable: the file cannot be read or written now, or is closed, or is not what lies
                 at its path any more: then the transaction may have been made, in a lost file.
-            Unusable: a record in it is damaged.
         """
-        if not self._open:
-            raise Unavailable(f"store {self.path}: closed, the controller is stopping")
+        self._check_open()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._transaction, work, after, lasting)
+        return await loop.run_in_executor(self._thread, self._transaction, work, lasting)
 
     def _transaction(
         self,
         work: Work[Answer],
-        after: Callable[[Answer], None] | None,
         lasting: bool,  # noqa: FBT001 - an executor passes no names
     ) -> Answer:
-        self._check()
+        self.check()
         try:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
@@ -90,13 +78,7 @@ class Database:
                     self._connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise Unavailable(f"store {self.path}: {error}; free its disk, or mend it") from error
-        except DamagedError as error:
-            raise Unusable(
-                f"store {self.path}: a record is damaged ({error}); restore it from a backup"
-            ) from error
-        self._check()
-        if after is not None:
-            after(answer)
+        self.check()
         return answer
 
     @property
@@ -104,11 +86,17 @@ class Database:
         """Whether the file was not what lies at its path, when it was last looked at."""
         return self._lost
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Nothing while the file is what lies at its path. Raises ``Unavailable``."""
+        self._check_open()
         trouble = self._file.trouble()
         self._lost = bool(trouble)
         if trouble:
             raise Unavailable(f"store {self.path}: {trouble}")
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Unavailable(f"store {self.path}: closed, the controller is stopping")
 
     async def close(self) -> None:
         """Finish what was begun, then let go of the file; twice does nothing more."""

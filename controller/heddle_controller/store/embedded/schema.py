@@ -1,8 +1,7 @@
 """The tables of the embedded store, and what is checked before they are trusted.
 
-The schema has a number in the file. A file of an older number would be brought up
-step by step; one of a newer number is refused, because guessing at what a newer
-Heddle meant loses data.
+The file has the number of its form. One of another number is refused: guessing at what
+another Heddle meant loses data.
 """
 
 from __future__ import annotations
@@ -15,125 +14,42 @@ from heddle_controller.state.errors import Unusable
 APPLICATION_ID = 0x4844_4C31
 """Tells a file of Heddle from any other SQLite file."""
 
-VERSION = 4
+VERSION = 5
 
 _TABLES = """
-CREATE TABLE leadership (
+CREATE TABLE leader (
     only INTEGER PRIMARY KEY CHECK (only = 1),
     epoch INTEGER NOT NULL,
     holder TEXT NOT NULL
 ) STRICT;
-INSERT INTO leadership VALUES (1, 0, '');
-CREATE TABLE structures (digest TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT;
-CREATE TABLE fabrics (
-    name TEXT PRIMARY KEY,
-    title TEXT NOT NULL,
-    structure TEXT NOT NULL REFERENCES structures (digest),
-    states BLOB NOT NULL,         -- administrative and observed, and their times
-    etag TEXT NOT NULL,
-    update_time REAL NOT NULL,
-    revision INTEGER NOT NULL,
-    version INTEGER NOT NULL,     -- of the intent
-    change_time REAL NOT NULL,    -- of the intent
-    facts INTEGER NOT NULL        -- version of the facts
-) STRICT;
-CREATE TABLE observations (
-    fabric TEXT NOT NULL REFERENCES fabrics (name),
-    switch TEXT NOT NULL,
-    instance TEXT NOT NULL,
-    body BLOB NOT NULL,
-    PRIMARY KEY (fabric, switch)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE jobs (
-    fabric TEXT NOT NULL REFERENCES fabrics (name),
-    name TEXT NOT NULL,
-    spec BLOB NOT NULL,
-    etag TEXT NOT NULL,
-    create_time REAL NOT NULL,
-    state INTEGER NOT NULL,       -- from here on: facts
-    reason TEXT NOT NULL,
-    flow_count INTEGER NOT NULL,
-    unrouted_count INTEGER NOT NULL,
-    generation INTEGER NOT NULL,
-    state_time REAL NOT NULL,
-    PRIMARY KEY (fabric, name)
-) STRICT;
-CREATE TABLE hosts (
+INSERT INTO leader VALUES (1, 0, '');
+CREATE TABLE fields (
     fabric TEXT NOT NULL,
-    host TEXT NOT NULL,
-    job TEXT NOT NULL,
-    PRIMARY KEY (fabric, host),
-    FOREIGN KEY (fabric, job) REFERENCES jobs (fabric, name) ON DELETE CASCADE
-) STRICT, WITHOUT ROWID;
-CREATE INDEX hosts_of_job ON hosts (fabric, job);
-CREATE TABLE demands (
-    fabric TEXT NOT NULL REFERENCES fabrics (name),
-    name TEXT NOT NULL,
-    body BLOB NOT NULL,
-    etag TEXT NOT NULL,
-    update_time REAL NOT NULL,
-    PRIMARY KEY (fabric, name)
+    field TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (fabric, field)
 ) STRICT;
-CREATE TABLE plans (
-    fabric TEXT NOT NULL REFERENCES fabrics (name),
-    generation INTEGER NOT NULL,
-    structure TEXT NOT NULL REFERENCES structures (digest),
+CREATE TABLE blobs (
+    id TEXT PRIMARY KEY,
     body BLOB NOT NULL,
-    changed_count INTEGER NOT NULL,
-    solve_seconds REAL NOT NULL,
-    commit_time REAL NOT NULL,
-    PRIMARY KEY (fabric, generation)
+    pointers INTEGER NOT NULL     -- how often fabrics point at it
 ) STRICT;
-CREATE TABLE programmed (
-    fabric TEXT NOT NULL REFERENCES fabrics (name),
-    switch TEXT NOT NULL,
-    epoch INTEGER NOT NULL,
-    generation INTEGER NOT NULL,
-    time REAL NOT NULL,
-    PRIMARY KEY (fabric, switch)
-) STRICT, WITHOUT ROWID;
 CREATE TABLE requests (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
-    fingerprint TEXT NOT NULL,
     answer BLOB NOT NULL
 ) STRICT;
-"""
-
-
-_STEPS = {
-    2: """
-ALTER TABLE fabrics ADD COLUMN overlay_withdrawn INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE fabrics ADD COLUMN overlay_time REAL NOT NULL DEFAULT 0.0;
 CREATE TABLE audit (
     number INTEGER PRIMARY KEY,
     hash BLOB NOT NULL,
-    time REAL NOT NULL,
-    actor TEXT NOT NULL,
-    request TEXT NOT NULL,
-    action TEXT NOT NULL,
-    name TEXT NOT NULL,
-    before TEXT NOT NULL,
-    after TEXT NOT NULL
+    entry BLOB NOT NULL
 ) STRICT;
-CREATE TABLE audit_marks (
-    which TEXT PRIMARY KEY,       -- head, anchor
+CREATE TABLE anchor (             -- of the audit trail: the newest record that was dropped
+    only INTEGER PRIMARY KEY CHECK (only = 1),
     number INTEGER NOT NULL,
     hash BLOB NOT NULL
-) STRICT, WITHOUT ROWID;
-""",
-    3: """
-CREATE TABLE plan_bases (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    body BLOB NOT NULL
 ) STRICT;
-ALTER TABLE plans ADD COLUMN base INTEGER REFERENCES plan_bases (id);
-""",
-    4: """
-ALTER TABLE fabrics ADD COLUMN kept_for INTEGER NOT NULL DEFAULT 0;
-""",
-}
-"""What brings a file to each number from the one before."""
+"""
 
 
 def create_database(path: Path) -> None:
@@ -146,7 +62,10 @@ def create_database(path: Path) -> None:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             connection.execute("PRAGMA synchronous = FULL")
-            _create(connection)
+            connection.executescript(
+                f"BEGIN IMMEDIATE;{_TABLES}PRAGMA application_id = {APPLICATION_ID};"
+                f"PRAGMA user_version = {VERSION};COMMIT;"
+            )
         finally:
             connection.close()
     except sqlite3.Error as error:
@@ -154,13 +73,12 @@ def create_database(path: Path) -> None:
 
 
 def open_database(path: Path, told: Path) -> sqlite3.Connection:
-    """A connection to a sound file of this schema, brought up to it where it is of an older one.
+    """A connection to a sound file of this form; ``told`` is how people know the path.
 
-    ``told`` is how people know the path. Commits are in the write-ahead log and on the disk when
-    they return.
+    Commits are in the write-ahead log and on the disk when they return.
 
     Raises:
-        Unusable: not a file of Heddle's, damaged, newer, or not writable.
+        Unusable: not a file of Heddle's, damaged, of another form, or not writable.
     """
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -170,8 +88,7 @@ def open_database(path: Path, told: Path) -> sqlite3.Connection:
         _check(connection, told)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        _create(connection)
+        _pragma(connection, "user_version")  # opens the log, which is then locked
     except sqlite3.DatabaseError as error:
         connection.close()
         raise Unusable(_cure(told, error)) from None
@@ -182,30 +99,18 @@ def open_database(path: Path, told: Path) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    number = _pragma(connection, "application_id")
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if tables and number != APPLICATION_ID:
+    if _pragma(connection, "application_id") != APPLICATION_ID:
         raise Unusable(f"store {path}: belongs to another program; give a file of its own")
     version = _pragma(connection, "user_version")
-    if version > VERSION:
+    if version != VERSION:
+        age = "a newer" if version > VERSION else "an older"
         raise Unusable(
-            f"store {path}: written by a newer Heddle (schema {version}, this one knows "
-            f"{VERSION}); run that one, or start with a new file"
+            f"store {path}: written by {age} Heddle (schema {version}, this one knows only "
+            f"{VERSION}); run that one, or move the file aside to start with a new one"
         )
     report = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if report != "ok":
         raise Unusable(_cure(path, report))
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    version = _pragma(connection, "user_version")
-    if version == VERSION:
-        return
-    steps = "".join(text for number, text in sorted(_STEPS.items()) if number > version)
-    connection.executescript(
-        f"BEGIN IMMEDIATE;{_TABLES if version == 0 else ''}{steps}"
-        f"PRAGMA application_id = {APPLICATION_ID};PRAGMA user_version = {VERSION};COMMIT;"
-    )
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

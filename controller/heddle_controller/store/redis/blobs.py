@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from heddle_controller.state.change import Blob
 from heddle_controller.state.errors import Unusable
-from heddle_controller.store.redis.change import Blob
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.scripts import Keys
 

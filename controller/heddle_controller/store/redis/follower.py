@@ -13,11 +13,12 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from heddle_controller.reconcile.waiting import end
+from heddle_controller.state.change import FACTS, INTENT
 from heddle_controller.state.errors import Unavailable
-from heddle_controller.store.changes import Changes
-from heddle_controller.store.redis.change import FACTS, INTENT
+from heddle_controller.store.feed import Feed
 from heddle_controller.store.redis.link import BLOCK_SECONDS
 from heddle_controller.store.redis.mirror import Mirror
+from heddle_controller.store.redis.scripts import LEASE, note_of
 
 AT_ONCE = 1_000
 
@@ -28,14 +29,14 @@ class Follower:
     def __init__(
         self,
         mirror: Mirror,
-        changes: Changes,
+        feed: Feed,
         writer: str,
         lease_moved: Callable[[], None],
     ) -> None:
         self._link = mirror.link
         self._log = mirror.keys.log
         self._mirror = mirror
-        self._changes = changes
+        self._feed = feed
         self._writer = writer
         self._lease_moved = lease_moved
         self._last = mirror.number
@@ -56,7 +57,7 @@ class Follower:
 
     def _tell_all(self) -> None:
         for fabric in self._mirror.views:
-            self._changes.tell(fabric, facts=False)
+            self._feed.tell(fabric, facts=False)
         self._lease_moved()
 
     async def _run(self, start: int) -> None:
@@ -89,11 +90,11 @@ class Follower:
             self._warming = asyncio.create_task(self._warm())
 
     def _hear(self, fields: dict[bytes, bytes]) -> None:
-        kind, fabric = fields[b"k"].decode(), fields[b"f"].decode()
-        if kind == "l":
+        note = note_of(fields)
+        if note.kind == LEASE:
             self._lease_moved()
-        elif kind in (INTENT, FACTS) and fields[b"b"].decode() != self._writer:
-            self._changes.tell(fabric, facts=kind == FACTS)
+        elif note.kind in (INTENT, FACTS) and note.writer != self._writer:
+            self._feed.tell(note.fabric, facts=note.kind == FACTS)
 
     async def _warm(self) -> None:
         if self._link.up:

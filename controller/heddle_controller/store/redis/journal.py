@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-from heddle_controller.store.redis.change import Ask, Change
+from heddle_controller.state.change import Ask, Change
 
 MOST_WRITES, MOST_BYTES = 10_000, 64 << 20
 

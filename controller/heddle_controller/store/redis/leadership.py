@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import structlog
 
 from heddle_controller.reconcile.replicas import Leader
 from heddle_controller.reconcile.waiting import end
 from heddle_controller.state.errors import PortError, Unavailable
-from heddle_controller.store.redis.change import new_token
-from heddle_controller.store.redis.part import Part, Term
+from heddle_controller.store.applier import Bounds
+from heddle_controller.store.batches import Tokens
+from heddle_controller.store.redis.mirror import Mirror
 from heddle_controller.store.redis.scripts import LEAD, RENEW, RESIGN
 
 log = structlog.stdlib.get_logger(__name__)
@@ -31,18 +33,46 @@ MARGIN = 0.05
 """Seconds by which our lease is over before anybody else's begins."""
 
 
-class LeadershipPart(Part):
+@dataclass(slots=True, eq=False)
+class Term:
+    """A lease that we have."""
+
+    until: float
+    """By the monotonic clock."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    renewing: asyncio.Task[None] | None = None
+
+    def left(self) -> float:
+        """Seconds that it is certain to last."""
+        return 0.0 if self.over.is_set() else max(self.until - time.monotonic(), 0.0)
+
+
+class Leases:
     """``Leadership``, ``Succession`` and ``Freshness``."""
+
+    def __init__(self, mirror: Mirror, writer: str, bounds: Bounds, seconds: float) -> None:
+        """None yet; for so many ``seconds`` a leader that was killed is waited for."""
+        self._mirror = mirror
+        self._link = mirror.link
+        self._keys = mirror.keys
+        self._writer = writer
+        self._bounds = bounds
+        self._seconds = seconds
+        self._new_token = Tokens()
+        self._terms: dict[int, Term] = {}
+        """By epoch."""
+        self._turn = asyncio.Event()
+        """Set when a lease was taken or given up."""
 
     def wake(self) -> None:
         """A lease was taken or given up."""
-        self._shared.turn.set()
+        self._turn.set()
 
     async def acquire_leadership(self, holder: str, *, above: int = 0) -> int:
         """See ``Leadership``."""
         while True:
             self._check_open()
-            self._shared.turn.clear()
+            self._turn.clear()
             try:
                 epoch, pause = await self._ask(holder, above)
             except Unavailable:
@@ -53,44 +83,44 @@ class LeadershipPart(Part):
                 return epoch
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._shared.turn.wait()
+                    await self._turn.wait()
 
     def _check_open(self) -> None:
-        if self._shared.link.ending:
+        if self._link.ending:
             raise Unavailable("the store is closed, the controller is stopping")
 
     async def _ask(self, holder: str, above: int) -> tuple[int, float]:
         """Our epoch; or 0, and for how many seconds the lease of another lasts."""
-        keys, asked = self._shared.keys, time.monotonic()
-        least = max(above, self._shared.mirror.highest)
+        keys, asked = self._keys, time.monotonic()
+        least = max(above, self._mirror.highest)
         names = [keys.lease, keys.leader, keys.sequence, keys.log]
-        milliseconds = round(self._shared.lease * 1000)
+        milliseconds = round(self._seconds * 1000)
         args = [
             holder,
             least,
             milliseconds,
-            new_token(),
-            self._shared.writer,
-            self._shared.bounds.writes,
+            self._new_token(),
+            self._writer,
+            self._bounds.writes,
         ]
-        given, left = await self._shared.link.call(lambda c: LEAD.call(c, names, args))
+        given, left = await self._link.call(lambda c: LEAD.call(c, names, args))
         epoch = int(given)
         if not epoch:
             return 0, max(left, 0) / 1000 + 0.002
-        self._shared.mirror.highest = epoch
-        term = Term(asked + self._shared.lease - MARGIN)
-        self._shared.terms[epoch] = term
+        self._mirror.highest = epoch
+        term = Term(asked + self._seconds - MARGIN)
+        self._terms[epoch] = term
         term.renewing = asyncio.create_task(self._renew(epoch, term), name="lease")
         return epoch, 0.0
 
     async def _until_returned(self) -> None:
         """Wait for the server, or for the end of the store."""
-        link = self._shared.link
+        link = self._link
         while not link.up and not link.ending:
-            self._shared.turn.clear()
+            self._turn.clear()
             waits = [
                 asyncio.create_task(link.returned.wait()),
-                asyncio.create_task(self._shared.turn.wait()),
+                asyncio.create_task(self._turn.wait()),
             ]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +131,7 @@ class LeadershipPart(Part):
     async def _renew(self, epoch: int, term: Term) -> None:
         try:
             while term.left():
-                await asyncio.sleep(min(self._shared.lease / RENEWALS, term.left()))
+                await asyncio.sleep(min(self._seconds / RENEWALS, term.left()))
                 if term.left() and not await self._renewed(epoch, term):
                     break
         finally:
@@ -109,66 +139,67 @@ class LeadershipPart(Part):
 
     async def _renewed(self, epoch: int, term: Term) -> bool:
         """Whether it is not known to be another's turn."""
-        keys, asked = self._shared.keys, time.monotonic()
-        names, args = [keys.lease, keys.leader], [epoch, round(self._shared.lease * 1000)]
+        keys, asked = self._keys, time.monotonic()
+        names, args = [keys.lease, keys.leader], [epoch, round(self._seconds * 1000)]
         try:
             async with asyncio.timeout(term.left()):
-                done = await self._shared.link.call(lambda c: RENEW.call(c, names, args))
+                done = await self._link.call(lambda c: RENEW.call(c, names, args))
         except (Unavailable, TimeoutError):
             return True
         if done:
-            term.until = asked + self._shared.lease - MARGIN
+            term.until = asked + self._seconds - MARGIN
         return bool(done)
 
     def _end(self, epoch: int) -> None:
-        term = self._shared.terms.pop(epoch, None)
+        term = self._terms.pop(epoch, None)
         if term is not None:
             term.over.set()
 
     def end_all(self) -> None:
         """The store is not the one that gave the leases out."""
-        for epoch, term in list(self._shared.terms.items()):
+        for epoch, term in list(self._terms.items()):
             if term.renewing is not None:
                 term.renewing.cancel()
             self._end(epoch)
 
     async def leadership_lost(self, epoch: int) -> None:
         """See ``Leadership``."""
-        term = self._shared.terms.get(epoch)
+        term = self._terms.get(epoch)
         if term is not None:
             await term.over.wait()
 
     async def release_leadership(self, epoch: int) -> None:
         """See ``Leadership``."""
-        term = self._shared.terms.get(epoch)
+        term = self._terms.get(epoch)
         if term is None:
             return
         self._end(epoch)
         if term.renewing is not None:
             await end(term.renewing)
-        keys = self._shared.keys
+        keys = self._keys
         names = [keys.lease, keys.leader, keys.sequence, keys.log]
-        args = [epoch, new_token(), self._shared.writer, self._shared.bounds.writes]
+        args = [epoch, self._new_token(), self._writer, self._bounds.writes]
         try:
-            await self._shared.link.call(lambda c: RESIGN.call(c, names, args))
+            await self._link.call(lambda c: RESIGN.call(c, names, args))
         except PortError as error:
             log.warning("lease not handed over, it runs out", epoch=epoch, why=str(error))
 
     def leads(self, epoch: int) -> bool:
         """See ``Succession``."""
-        term = self._shared.terms.get(epoch)
-        return term is not None and term.left() > 0 and not self._shared.link.closed
+        term = self._terms.get(epoch)
+        return term is not None and term.left() > 0 and not self._link.closed
 
     async def leader(self) -> Leader:
         """See ``Succession``."""
-        await self._shared.mirror.fresh()
-        self._shared.link.check()
-        return self._shared.mirror.leader
+        await self._mirror.fresh()
+        self._link.check()
+        return self._mirror.leader
 
     def stale_for(self) -> float:
         """See ``Freshness``."""
-        return self._shared.link.silent_for()
+        return self._link.silent_for()
 
-    async def _resign_all(self) -> None:
-        for epoch in list(self._shared.terms):
+    async def resign_all(self) -> None:
+        """Give up all that we have."""
+        for epoch in list(self._terms):
             await self.release_leadership(epoch)

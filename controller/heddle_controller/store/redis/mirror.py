@@ -13,17 +13,16 @@ back older (``OlderError``), and has lost what clients were told was kept.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redis.asyncio import Redis
 
 from heddle_controller.reconcile.replicas import Leader
-from heddle_controller.state.errors import NotFound, Unavailable
-from heddle_controller.store.redis.change import FACTS, INTENT, Change, Op
+from heddle_controller.state.change import Change
+from heddle_controller.state.errors import Unavailable
+from heddle_controller.state.view import View
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.scripts import NEWS, POSITION, Keys
-from heddle_controller.store.redis.view import View
 
 MOST_ENTRIES = 2_000
 """Writes told of one by one; beyond, everything is read again."""
@@ -46,16 +45,8 @@ class Mirror:
         self.highest = 0
         """Epoch ever seen: a server that came back older must not give it out again."""
         self.views: dict[str, View] = {}
-        self.on_older: Callable[[], Awaitable[None]] | None = None
-        """Called when the server turns out to have come back older."""
         self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
-
-    def view(self, fabric: str) -> View:
-        """A fabric as it is known here. Raises ``NotFound``."""
-        if fabric not in self.views:
-            raise NotFound(f"fabrics/{fabric}")
-        return self.views[fabric]
 
     async def fresh(self) -> None:
         """All that was written before this call is here; or the server is away.
@@ -123,15 +114,7 @@ class Mirror:
         """Take in a write of our own, if nothing that is not known here came before it."""
         if number != self.number + 1:
             return
-        view = self.views.setdefault(change.fabric, View(change.fabric))
-        for op in change.ops:
-            if _applies(op, view):
-                view.take(op.field, None if op.kind == "drop" else op.value)
-        moved = {INTENT: "version", FACTS: "facts"}.get(change.kind)
-        if moved is not None:
-            view.take(moved, str(view.number(moved) + 1).encode())
-        if change.kind == INTENT:
-            view.take("change_time", repr(change.time).encode())
+        self.views.setdefault(change.fabric, View(change.fabric)).advance(change)
         self.number, self.token = number, token
 
     def _stand(self, number: bytes, token: bytes, epoch: bytes, holder: bytes) -> None:
@@ -162,13 +145,3 @@ class Mirror:
         for gone in set(self.views) - {name.decode() for name in fabrics}:
             del self.views[gone]
         self._stand(number, token, epoch, holder)
-
-
-def _applies(op: Op, view: View) -> bool:
-    """Whether the script will have done it; see ``Op``."""
-    if op.kind == "needs":
-        return view.raw(op.extra) is not None
-    if op.kind == "above":
-        have = view.raw(op.field)
-        return have is None or int(have.split()[0]) < int(op.extra)
-    return True

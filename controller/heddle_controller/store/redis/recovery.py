@@ -18,24 +18,23 @@ about and the answers that its requests had.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
+from heddle_controller.state.change import ABSENT, INTENT, Ask, Blob, Change, Outcome
+from heddle_controller.state.demands import DEMANDS, demand_sets
 from heddle_controller.state.errors import Unavailable
-from heddle_controller.store.common.reporters import Reporter
-from heddle_controller.store.redis.change import Outcome, new_token
-from heddle_controller.store.redis.fabric import meta_of
-from heddle_controller.store.redis.journal import Written
-from heddle_controller.store.redis.lane import Sent
-from heddle_controller.store.redis.leadership import LeadershipPart
-from heddle_controller.store.redis.mirror import OlderError
-from heddle_controller.store.redis.observed import ObservedPart, reporters_of
-from heddle_controller.store.redis.part import FORM, NO_ASK, Recovery
-from heddle_controller.store.redis.refill import REFILLED, RefillPart
-from heddle_controller.store.redis.scripts import LIFT, RAISE
+from heddle_controller.state.fabrics import GROUND, meta_of
+from heddle_controller.state.records import Versions
+from heddle_controller.state.view import View
+from heddle_controller.store.applier import Bounds
+from heddle_controller.store.batches import Sent, Tokens
+from heddle_controller.store.redis.journal import Journal, Written
+from heddle_controller.store.redis.mirror import Mirror, OlderError
+from heddle_controller.store.redis.scripts import FORM, LIFT, RAISE, note_of
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -44,33 +43,97 @@ ROUND_SECONDS = 0.1
 """For which what does not fit yet is tried again: another replica may have to come first."""
 LOG_TOLD = 20_000
 """More entries than a log ever has."""
+REFILLED = "refilled"
+"""Number of the newest write that a fabric, written again, has in it."""
+_FACTS = {
+    "plan",
+    "programmed",
+    "kept_for",
+    "generation",
+    "fact",
+    "version",
+    "facts",
+    "change_time",
+}
+"""Kinds of fields that do not come back: plans are made anew, by a leader of a greater epoch."""
+
+Apply = Callable[[Change, Ask], Awaitable[Outcome]]
 
 
-class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
+@dataclass(slots=True, eq=False)
+class Loss:
+    """What became of a server's having come back older."""
+
+    number: int
+    """Of the newest write that was known before."""
+    known: Mapping[str, Versions]
+    """That had been told of, by fabric."""
+    fields: Mapping[str, Mapping[str, bytes]]
+    """All that was known of each fabric."""
+    lost: int = 0
+    """Writes of ours that it did not have."""
+    refused: int = 0
+    """Those of them that could not be given back."""
+    done: bool = False
+
+
+class Recovery:
     """What is done when the server is there again."""
 
-    def _journal(self, sent: Sent, outcome: Outcome) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        writer: str,
+        bounds: Bounds,
+        apply: Apply,
+        end_leases: Callable[[], None],
+    ) -> None:
+        """For one replica.
+
+        Args:
+            mirror: What it knows.
+            writer: What tells its writes from those of others.
+            bounds: How much is kept.
+            apply: Makes a change, also while nobody else may write.
+            end_leases: Called where the store is not the one that gave them out.
+        """
+        self._mirror = mirror
+        self._link = mirror.link
+        self._keys = mirror.keys
+        self._writer = writer
+        self._bounds = bounds
+        self._apply = apply
+        self._end_leases = end_leases
+        self._journal = Journal()
+        self.losses: list[Loss] = []
+        self.secrets: dict[str, bytes] = {}
+        """That are in use here, by name."""
+        self.packed: Callable[[View], Mapping[str, bytes]] = lambda _: {}
+        """Large values of a fabric that are in memory, by blob."""
+        self.see_again: Callable[[], Awaitable[None]] | None = None
+        """Says again what agents have said."""
+
+    def note(self, sent: Sent, outcome: Outcome) -> None:
         """Remember a write of a client's intent."""
         if sent.change.audit is not None:
-            written = Written(outcome.number, sent.token, sent.change, sent.ask)
-            self._shared.journal.add(written)
+            self._journal.add(Written(outcome.number, sent.token, sent.change, sent.ask))
 
-    async def _look_again(self) -> None:
+    async def look_again(self) -> None:
         """See what the server has; before anybody else may use it."""
-        mirror, shared = self._shared.mirror, self._shared
+        mirror = self._mirror
         try:
             await mirror.follow(inner=True)
         except OlderError as error:
             self._be_patient(error)
             known = {fabric: view.versions() for fabric, view in mirror.views.items()}
             fields = {fabric: view.fields() for fabric, view in mirror.views.items()}
-            log.error("store came back older", store=shared.link.name, why=str(error))  # noqa: TRY400 - a finding, whose trace says nothing
-            shared.recoveries.append(Recovery(mirror.number, known, fields))
-            self.end_all()
+            log.error("store came back older", store=self._link.name, why=str(error))  # noqa: TRY400 - a finding, whose trace says nothing
+            self.losses.append(Loss(mirror.number, known, fields))
+            self._end_leases()
             await mirror.load(inner=True)
-        for recovery in shared.recoveries:
-            if not recovery.done:  # it may have been cut short, by the server going again
-                await self._give_back(recovery)
+        for loss in self.losses:
+            if not loss.done:  # it may have been cut short, by the server going again
+                await self._give_back(loss)
 
     def _be_patient(self, error: OlderError) -> None:
         """Leave an older server alone for a while, where there may be a newer one.
@@ -78,93 +141,117 @@ class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
         A master that died and was started again at once still counts as the master until
         the sentinels have agreed on another.
         """
-        link = self._shared.link
-        if link.silent_for() < link.patience:
+        if self._link.silent_for() < self._link.patience:
             raise Unavailable(f"another master is looked for, since {error}") from error
 
-    async def _give_back(self, recovery: Recovery) -> None:
-        shared = self._shared
-        lost = shared.journal.lost(*await self._told())
-        await self._go_on_from(recovery.number)
+    async def _give_back(self, loss: Loss) -> None:
+        lost = self._journal.lost(*await self._told())
+        await self._go_on_from(loss.number)
         await self._agree_again()
-        for fabric, fields in recovery.fields.items():
-            await self._bring_back(fabric, fields, recovery.number)
-        await shared.mirror.load(inner=True)
+        for fabric, fields in loss.fields.items():
+            await self._bring_back(fabric, fields, loss.number)
+        await self._mirror.load(inner=True)
         whole = [self._in_refill(written) for written in lost]
         await asyncio.gather(
             *(self._record_again(w) for w, is_in in zip(lost, whole, strict=True) if is_in)
         )
         lost = [written for written, is_in in zip(lost, whole, strict=True) if not is_in]
-        recovery.lost = max(recovery.lost, len(lost))
+        loss.lost = max(loss.lost, len(lost))
         refused = await self._offer(lost)
         for written in refused:
             self._name_lost(written)
-        recovery.refused += len(refused)
-        await self._see_again()
-        for fabric, versions in recovery.known.items():
-            key = shared.keys.fabric_prefix + fabric
+        loss.refused += len(refused)
+        if self.see_again is not None:
+            await self.see_again()
+        for fabric, versions in loss.known.items():
+            key = self._keys.fabric_prefix + fabric
             least = [versions.intent + 1, versions.facts + 1]
-            await shared.link.call(
+            await self._link.call(
                 lambda client, k=key, v=least: LIFT.call(client, [k], v),  # type: ignore[misc]
                 inner=True,
             )
-        await shared.mirror.load(inner=True)
-        recovery.done = True
+        await self._mirror.load(inner=True)
+        loss.done = True
         log.error(
             "store taken up again",
-            store=shared.link.name,
-            offered_again=recovery.lost,
-            not_taken=recovery.refused,
+            store=self._link.name,
+            offered_again=loss.lost,
+            not_taken=loss.refused,
         )
 
     async def _go_on_from(self, number: int) -> None:
         """Give no number out twice: positions of other replicas would seem to hold."""
-        keys, shared = self._shared.keys, self._shared
-        args = [number, new_token(), shared.writer, shared.bounds.writes]
-        await shared.link.call(
+        keys, args = self._keys, [number, Tokens()(), self._writer, self._bounds.writes]
+        await self._link.call(
             lambda client: RAISE.call(client, [keys.sequence, keys.log], args), inner=True
         )
 
     async def _agree_again(self) -> None:
         """Give back what replicas agree on besides: the form of all this, and secrets in use."""
-        keys, secrets = self._shared.keys, self._shared.secrets
+        keys, secrets = self._keys, self.secrets
 
         async def agree(client: Any) -> None:  # noqa: ANN401 - the library's types are unions
             await client.hsetnx(keys.meta, "form", FORM)
             if secrets:
                 await client.hset(keys.secrets, mapping=secrets)
 
-        await self._shared.link.call(agree, inner=True)
+        await self._link.call(agree, inner=True)
 
     async def _bring_back(self, fabric: str, fields: Mapping[str, bytes], number: int) -> None:
         """Write a fabric whole that the server has nothing of."""
-        if fabric in self._shared.mirror.views:
+        if fabric in self._mirror.views:
             return
         change = self._refill(fabric, fields, number)
         if change is None:
             log.error("fabric lost, and not known here", fabric=fabric)
             return
-        outcome = await self._shared.lane.send(change, NO_ASK, inner=True)
+        outcome = await self._apply(change, Ask())
         log.error("fabric was lost whole", fabric=fabric, written_again=outcome.kind == "done")
+
+    def _refill(self, name: str, fields: Mapping[str, bytes], number: int) -> Change | None:
+        """Brings a fabric back; None where its structure was never needed here, so is not known."""
+        view = View(name)
+        view.replace(fields.items())
+        if not view.known:
+            return None
+        packed, structure = self.packed(view), meta_of(view).blob
+        if structure not in packed:
+            return None
+        unknown = {
+            f"{DEMANDS}/{one}" for one, kept in demand_sets(view).items() if kept.blob not in packed
+        }
+        sets: dict[str, bytes | None] = {
+            field: value
+            for field, value in fields.items()
+            if field.partition("/")[0] not in _FACTS and field not in unknown
+        }
+        return Change(
+            fabric=name,
+            moves=INTENT,
+            time=float(view.raw("change_time") or 0.0),
+            guards=((GROUND, ABSENT),),
+            sets={**sets, REFILLED: str(number).encode()},
+            keep=tuple(Blob(*one) for one in packed.items()),
+        )
 
     def _in_refill(self, written: Written) -> bool:
         """Whether a fabric that was written again has this write in it already."""
-        view = self._shared.mirror.views.get(written.change.fabric)
+        view = self._mirror.views.get(written.change.fabric)
         return view is not None and view.number(REFILLED) >= written.number
 
     async def _record_again(self, written: Written) -> None:
         """Have a write that its fabric has in it also in the trail, and its request answered."""
-        change = replace(written.change, guards=(), ops=(), keep=(), drop=())
-        await self._shared.lane.send(change, written.ask, inner=True)
-        self._shared.journal.forget(written)
+        change = replace(written.change, guards=(), sets={}, keep=(), drop=())
+        await self._apply(change, written.ask)
+        self._journal.forget(written)
 
     def _name_lost(self, written: Written) -> None:
         """Say which acknowledged write is gone for good."""
-        self._shared.journal.forget(written)
+        self._journal.forget(written)
         entry = written.change.audit
         log.error(
             "acknowledged write is lost, ask for it again",
-            store=self._shared.link.name,
+            store=self._link.name,
             action=entry.action if entry else "",
             name=entry.name if entry else written.change.fabric,
             request=written.ask.request.id,
@@ -174,14 +261,14 @@ class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
         """Number of the oldest write in the server's log, and the tokens of all in it."""
 
         async def ask(client: Any) -> Any:  # noqa: ANN401 - the library's types are unions
-            return await client.xrange(self._shared.keys.log, count=LOG_TOLD)
+            return await client.xrange(self._keys.log, count=LOG_TOLD)
 
-        entries = await self._shared.link.call(ask, inner=True)
+        entries = await self._link.call(ask, inner=True)
         first = 0
         if entries:
             identity, fields = entries[0]
             first = int(fields.get(b"p", identity.partition(b"-")[0]))
-        return first, {fields[b"t"].decode() for _, fields in entries}
+        return first, {note_of(fields).token for _, fields in entries}
 
     async def _offer(self, lost: list[Written]) -> list[Written]:
         """Write again what was lost; those that could not be."""
@@ -196,39 +283,9 @@ class RecoveryPart(LeadershipPart, ObservedPart, RefillPart):
     async def _offer_once(self, lost: list[Written]) -> list[Written]:
         refused = []
         for written in lost:
-            outcome = await self._shared.lane.send(written.change, written.ask, inner=True)
+            outcome = await self._apply(written.change, written.ask)
             if outcome.kind in ("done", "replay"):
-                self._shared.journal.forget(written)
+                self._journal.forget(written)
             else:
                 refused.append(written)
         return refused
-
-    async def _see_again(self) -> None:
-        """Say again which links are down, where the server knows less of it than we do."""
-        for (fabric, switch), (_, mine) in list(self._shared.reporters.items()):
-            for _ in range(ROUNDS):
-                await self._shared.mirror.follow(inner=True)
-                if await self._seen_again(fabric, switch, mine):
-                    break
-
-    async def _seen_again(self, fabric: str, switch: str, mine: Reporter) -> bool:
-        """Whether the server knows now what we do; not if another came between."""
-        view = self._shared.mirror.views.get(fabric)
-        if view is None or meta_of(view).digest not in self._shared.structures:
-            return True
-        theirs = reporters_of(view).get(switch, Reporter())
-        if not _newer(mine, theirs):
-            return True
-        change, (now, raw, _) = self._restatement(view, switch, theirs, mine)
-        outcome = await self._shared.lane.send(change, NO_ASK, inner=True)
-        if outcome.kind == "done":
-            self._shared.reporters[fabric, switch] = (raw, now)
-        return outcome.kind == "done"
-
-
-def _newer(mine: Reporter, theirs: Reporter) -> bool:
-    """Whether we have heard more of an agent, in the same life of it."""
-    if mine.instance != theirs.instance:
-        return not theirs.instance
-    last = [max((seen.sequence for seen in r.links.values()), default=0) for r in (mine, theirs)]
-    return last[0] > last[1]

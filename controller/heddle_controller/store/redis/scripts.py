@@ -7,11 +7,12 @@ that writes, so all keys have one hash tag: in a cluster they share a slot.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import orjson
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError
@@ -41,6 +42,9 @@ def _script(name: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
+FORM = "2"
+"""Of what is stored: another one is refused."""
+
 WRITE = _script("write")
 NEWS = _script("news")
 POSITION = _script("position")
@@ -49,6 +53,30 @@ RENEW = _script("renew")
 RESIGN = _script("resign")
 LIFT = _script("lift")
 RAISE = _script("raise")
+
+
+class Note(NamedTuple):
+    """What the log tells of a write."""
+
+    token: str
+    """Of the write."""
+    writer: str
+    """Who made it."""
+    kind: str
+    """What it moves; see ``Change``. Or ``LEASE``."""
+    fabric: str = ""
+    fields: tuple[str, ...] = ()
+    """Those that changed; "*": so many that all are read again."""
+
+
+LEASE = "l"
+"""A lease was taken or given up."""
+
+
+def note_of(entry: Mapping[bytes, bytes]) -> Note:
+    """What an entry of the log says."""
+    token, writer, kind, *rest = orjson.loads(entry[b"n"])
+    return Note(token, writer, kind, rest[0] if rest else "", tuple(rest[1:]))
 
 
 @dataclass(frozen=True, slots=True)

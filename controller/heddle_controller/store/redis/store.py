@@ -10,31 +10,28 @@ Everything a replica knows can be had again from the server and the agents.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from heddle_controller.state.change import Stamp
 from heddle_controller.state.errors import Unavailable, Unusable
-from heddle_controller.store.changes import Changes, Watcher
+from heddle_controller.state.fabrics import meta_of
+from heddle_controller.state.observed import observe
+from heddle_controller.state.reporters import Reporter, kept_reporter
+from heddle_controller.store.applier import Bounds
 from heddle_controller.store.redis.address import Files, parse_address
-from heddle_controller.store.redis.blobs import Blobs
-from heddle_controller.store.redis.change import FACTS, INTENT, Outcome, new_token
+from heddle_controller.store.redis.applier import RedisApplier
 from heddle_controller.store.redis.cures import check_readable, cure_of
-from heddle_controller.store.redis.fabrics import FabricPart
-from heddle_controller.store.redis.facts import FactPart
-from heddle_controller.store.redis.follower import Follower
-from heddle_controller.store.redis.jobs import JobPart
-from heddle_controller.store.redis.lane import Bounds, Durability, Lane, Sent
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Mirror
-from heddle_controller.store.redis.part import FORM, Shared
-from heddle_controller.store.redis.plans import PlanPart
-from heddle_controller.store.redis.recovery import RecoveryPart
-from heddle_controller.store.redis.scripts import Keys
-from heddle_controller.store.redis.states import StatePart
+from heddle_controller.store.redis.recovery import ROUNDS
+from heddle_controller.store.redis.scripts import FORM, Keys
+from heddle_controller.store.redis.writes import Durability
+from heddle_controller.store.store import NO_ASK, StateStore
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -44,89 +41,63 @@ ELECTION_SECONDS = 3.0
 """Of sentinels or a cluster from one master to the next, in which the old one may turn up."""
 
 
-class RedisStore(
-    FabricPart,
-    StatePart,
-    JobPart,
-    FactPart,
-    PlanPart,
-    RecoveryPart,
-):
+class RedisStore(StateStore):
     """``Store`` on a Redis; made by ``open_redis``."""
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._follower = Follower(shared.mirror, shared.changes, shared.writer, self.wake)
-        shared.lane.on_done.append(self._written)
-        shared.link.on_return += [self._look_again, self._follower.begin_anew]
+    def __init__(self, applier: RedisApplier, now: Callable[[], float]) -> None:
+        super().__init__(applier, now)
+        self._redis = applier
+        applier.recovery.packed = self._large.packed
+        applier.recovery.see_again = self._see_again
 
     @property
     def link(self) -> Link:
         """The connection, for what else is kept in the same server."""
-        return self._shared.link
+        return self._redis.link
 
     def figures(self) -> Iterable[tuple[str, str, Callable[[], float]]]:
         """What an operator should see of the server: name, meaning, and how to read it."""
-        link, recoveries = self._shared.link, self._shared.recoveries
+        losses = self._redis.recovery.losses
         return (
-            ("heddle_store_losses", "Times that the store was lost", lambda: link.losses),
+            ("heddle_store_losses", "Times that the store was lost", lambda: self.link.losses),
             (
                 "heddle_store_writes_offered_again",
                 "Acknowledged writes that a store which came back older did not have",
-                lambda: sum(recovery.lost for recovery in recoveries),
+                lambda: sum(loss.lost for loss in losses),
             ),
             (
                 "heddle_store_writes_lost",
                 "Those of them that could not be given back",
-                lambda: sum(recovery.refused for recovery in recoveries),
+                lambda: sum(loss.refused for loss in losses),
             ),
         )
 
-    def _written(self, sent: Sent, outcome: Outcome) -> None:
-        self._shared.mirror.advance(sent.change, outcome.number, sent.token)
-        self._journal(sent, outcome)
-        if sent.change.kind in (INTENT, FACTS):
-            self._shared.changes.tell(sent.change.fabric, facts=sent.change.kind == FACTS)
-
-    async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
-        """See ``Store``."""
-        changes = self._shared.changes
-        watcher = Watcher(facts=facts)
-        changes.add(watcher)
-        try:
-            await self._shared.mirror.fresh()
-            for fabric in sorted(self._shared.mirror.views):
-                watcher.tell(fabric)
-            async for name in watcher.names():
-                yield name
-        finally:
-            changes.remove(watcher)
-
     async def secret(self, name: str, proposal: bytes) -> bytes:
         """What all replicas share under a name: the first that anybody proposed."""
-        key = self._shared.keys.secrets
+        return await self._redis.secret(name, proposal)
 
-        async def agree(client: Any) -> bytes:  # noqa: ANN401 - the library's types are unions
-            await client.hsetnx(key, name, proposal)
-            agreed: bytes = await client.hget(key, name)
-            return agreed
+    async def _see_again(self) -> None:
+        """Say again which links are down, where the server knows less of it than we do."""
+        for (fabric, switch), (_, mine) in list(self._reporters.items()):
+            for _ in range(ROUNDS):
+                await self._redis.follow_inner()
+                if await self._seen_again(fabric, switch, mine):
+                    break
 
-        agreed = await self._shared.link.call(agree)
-        self._shared.secrets[name] = agreed
-        return agreed
-
-    async def close(self) -> None:
-        """See ``Store``."""
-        link = self._shared.link
-        if link.ending:
-            return
-        link.ending = True
-        self.wake()
-        self._shared.changes.close()
-        await self._resign_all()
-        await self._shared.lane.close()
-        await self._follower.close()
-        await link.close()
+    async def _seen_again(self, fabric: str, switch: str, mine: Reporter) -> bool:
+        """Whether the server knows now what we do; not if another came between."""
+        view = self.applier.view(fabric)
+        if not view.known or meta_of(view).digest not in self._large.structures:
+            return True
+        theirs = kept_reporter(view, switch) or Reporter()
+        if not mine.newer_than(theirs):
+            return True
+        stamp = Stamp(self._now(), self._new_token())
+        change, _ = observe(view, self._large.structures, switch, stamp, before=theirs, now=mine)
+        outcome = await self._redis.apply_inner(change, NO_ASK)
+        if outcome.kind == "done":
+            self._remember(self.applier.view(fabric), switch, mine)
+        return outcome.kind == "done"
 
 
 async def open_redis(
@@ -152,7 +123,7 @@ async def open_redis(
 
     Raises:
         Unavailable: the server cannot be reached, or is still loading; says what to do.
-        Unusable: what it has is of a newer Heddle, the address is none, or a file cannot be read.
+        Unusable: what it has is of another Heddle, the address is none, or a file cannot be read.
     """
     try:
         address = parse_address(url)
@@ -160,8 +131,7 @@ async def open_redis(
         raise Unusable(f"store: {error}") from None
     if address.tls:
         check_readable(files or Files())
-    bounds = bounds or Bounds()
-    keys, writer = Keys(address.name), new_token()
+    keys = Keys(address.name)
     patience = ELECTION_SECONDS if address.moves else 0.0
     link = Link(address, files or Files(), timeout, patience)
     try:
@@ -175,19 +145,22 @@ async def open_redis(
     except Unavailable as error:
         await link.close()
         raise Unavailable(f"{str(error).rstrip('.')}. {cure_of(error, tls=address.tls)}") from error
-    blobs = Blobs(link, keys)
-    lane = Lane(blobs, writer, bounds, durability or Durability())
-    shared = Shared(link, keys, mirror, lane, blobs, Changes(), writer, bounds, now, lease)
-    return RedisStore(shared)
+    applier = RedisApplier(
+        mirror,
+        bounds=bounds or Bounds(),
+        durability=durability or Durability(),
+        lease=lease,
+    )
+    return RedisStore(applier, now)
 
 
 async def _claim(client: Redis, keys: Keys, name: str) -> None:
-    """Say whose the keys are. Raises ``Unusable`` where they are of a newer Heddle."""
+    """Say whose the keys are. Raises ``Unusable`` where they are of another Heddle."""
     await client.hsetnx(keys.meta, "form", FORM)
     form = await client.hget(keys.meta, "form")
-    if form is None or not form.isdigit() or int(form) > int(FORM):
+    if form != FORM.encode():
         raise Unusable(
-            f"store {name}: written by a newer Heddle (form {form!r}, this one knows {FORM}); "
+            f"store {name}: written by another Heddle (form {form!r}, this one knows only {FORM}); "
             "run that one, or start with another ?name="
         )
 

@@ -10,6 +10,6 @@ epoch = string.format('%.0f', math.max(epoch, tonumber(ARGV[2])) + 1)
 redis.call('HSET', KEYS[2], 'epoch', epoch, 'holder', ARGV[1])
 redis.call('SET', KEYS[1], epoch, 'PX', ARGV[3])
 local number = string.format('%.0f-0', redis.call('INCR', KEYS[3]))
-redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[6], number, 't', ARGV[4], 'b', ARGV[5],
-  'k', 'l', 'f', '')
+redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[6], number, 'n',
+  cjson.encode({ARGV[4], ARGV[5], 'l'}))
 return {epoch, 0}

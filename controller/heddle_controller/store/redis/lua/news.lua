@@ -17,7 +17,7 @@ if tonumber(last) > 0 then
   if not known then
     return {'gap', top}
   end
-  if known[2][2] ~= token then
+  if cjson.decode(known[2][2])[1] ~= token then
     return {'older', top}
   end
 end
@@ -28,16 +28,16 @@ if #entries >= tonumber(ARGV[3]) then
 end
 local names, fields = {}, {}
 for _, entry in ipairs(entries) do
-  local pairs_ = entry[2]
-  token = pairs_[2]
-  local fabric = pairs_[8]
-  if fabric ~= '' then
+  local parts = cjson.decode(entry[2][2]) -- token, writer, kind, fabric, fields
+  token = parts[1]
+  local fabric = parts[4]
+  if fabric then
     if not fields[fabric] then
       names[#names + 1] = fabric
       fields[fabric] = {version = true, facts = true, change_time = true}
     end
-    for i = 9, #pairs_, 2 do -- names of fields that changed
-      fields[fabric][pairs_[i + 1]] = true
+    for i = 5, #parts do
+      fields[fabric][parts[i]] = true
     end
   end
 end

@@ -3,5 +3,5 @@
 local top = redis.call('GET', KEYS[1]) or '0'
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
 local leader = redis.call('HMGET', KEYS[3], 'epoch', 'holder')
-return {top, newest and newest[2][2] or '', leader[1] or '0', leader[2] or '',
+return {top, newest and cjson.decode(newest[2][2])[1] or '', leader[1] or '0', leader[2] or '',
   redis.call('SMEMBERS', KEYS[4])}

@@ -4,7 +4,7 @@
 local top = redis.call('GET', KEYS[1]) or '0'
 if tonumber(top) < tonumber(ARGV[1]) then
   redis.call('SET', KEYS[1], ARGV[1])
-  redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], ARGV[1] .. '-0', 't', ARGV[2], 'b', ARGV[3],
-    'k', 'n', 'f', '', 'p', top)
+  redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], ARGV[1] .. '-0', 'n',
+    cjson.encode({ARGV[2], ARGV[3], 'n'}), 'p', top)
 end
 return 1

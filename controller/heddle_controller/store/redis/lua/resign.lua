@@ -5,6 +5,6 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
 end
 redis.call('DEL', KEYS[1])
 local number = string.format('%.0f-0', redis.call('INCR', KEYS[3]))
-redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[4], number, 't', ARGV[2], 'b', ARGV[3],
-  'k', 'l', 'f', '')
+redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[4], number, 'n',
+  cjson.encode({ARGV[2], ARGV[3], 'l'}))
 return 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -33,23 +32,12 @@ class States:
         )
 
 
-@lru_cache(maxsize=8)
 def unpack_states(packed: bytes) -> States:
-    """Raises ``DamagedError`` for anything that ``States.packed`` did not make.
-
-    A lost link has its fabric read half a dozen times; columns are not to be written to.
-    """
+    """Raises ``DamagedError`` for anything that ``States.packed`` did not make."""
     try:
         return States(**unpack(packed)[1])
     except TypeError as error:
         raise DamagedError(f"states: {error}") from error
-
-
-def changed(column: Ints, row: int, value: int) -> Ints:
-    """A column with one value in another state."""
-    result = column.copy()
-    result[row] = value
-    return result
 
 
 def state_times(

@@ -11,6 +11,9 @@ import orjson
 from heddle_controller.model.fabric import Fabric, Ints, State, Structure
 from heddle_controller.state.codec.container import DamagedError
 from heddle_controller.state.records import LinkName, LinkReport
+from heddle_controller.state.view import View
+
+SEEN = "seen"
 
 LinkEnds = tuple[str, str, str]
 """Lesser node id, greater node id, key as a string."""
@@ -34,6 +37,15 @@ class Reporter:
     def down(self) -> set[LinkEnds]:
         """The links it says are down."""
         return {link for link, seen in self.links.items() if seen.state == State.DOWN}
+
+    def newer_than(self, other: Reporter) -> bool:
+        """Whether more was heard of the same life of an agent."""
+        if self.instance != other.instance:
+            return not other.instance
+        last = [
+            max((seen.sequence for seen in one.links.values()), default=0) for one in (self, other)
+        ]
+        return last[0] > last[1]
 
     def after(self, report: LinkReport) -> Reporter:
         """With a report taken in; see ``FabricStore.report_links`` for the rule."""
@@ -95,22 +107,37 @@ def known_links(fabric: Fabric, report: LinkReport) -> LinkReport:
     )
 
 
-def links_json(reporter: Reporter) -> bytes:
-    """What a reporter says of its links, as JSON."""
-    return orjson.dumps(
-        [[*link, seen.state, seen.sequence] for link, seen in reporter.links.items()]
-    )
+def reporters_of(view: View) -> Mapping[str, Reporter]:
+    """What agents said last, as far as it is kept, by switch."""
+    return view.all(SEEN, parse_reporter)
 
 
-def parse_links(body: bytes) -> dict[LinkEnds, Seen]:
-    """Raises ``DamagedError`` for anything that ``links_json`` did not make."""
+def kept_reporter(view: View, switch: str) -> Reporter | None:
+    """What is kept of one; None where nothing is."""
+    return view.get(SEEN, switch, parse_reporter)
+
+
+def seen_field(switch: str) -> str:
+    """Where a reporter is kept."""
+    return f"{SEEN}/{switch}"
+
+
+def reporter_bytes(reporter: Reporter) -> bytes:
+    """As it is kept."""
+    links = [[*link, seen.state, seen.sequence] for link, seen in reporter.links.items()]
+    return orjson.dumps([reporter.instance, links])
+
+
+def parse_reporter(raw: bytes) -> Reporter:
+    """Raises ``DamagedError`` for anything that ``reporter_bytes`` did not make."""
     try:
-        told = orjson.loads(body)
-        if not isinstance(told, list):
-            raise TypeError("no list")  # noqa: TRY301 - told like all other damage
-        return {
+        instance, told = orjson.loads(raw)
+        if not isinstance(instance, str) or not isinstance(told, list):
+            raise TypeError("no text and list")  # noqa: TRY301 - told like all other damage
+        links = {
             (low, high, key): Seen(State(state), sequence)
             for low, high, key, state, sequence in told
         }
     except (orjson.JSONDecodeError, TypeError, ValueError) as error:
         raise DamagedError(f"observations: {error}") from error
+    return Reporter(instance, links)

@@ -41,7 +41,7 @@ class Watcher:
                 self._wake.clear()
 
 
-class Changes:
+class Feed:
     """All watchers of one store; used from the event loop only."""
 
     def __init__(self) -> None:

@@ -1,0 +1,324 @@
+"""Fabrics: put whole, and what the operator wants of a link, a switch or the whole overlay.
+
+Asking for what is there already writes nothing: the loop has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import orjson
+
+from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State, Structure
+from heddle_controller.state.audit import AuditEntry
+from heddle_controller.state.audit_texts import fabric_text, overlay_text, state_text
+from heddle_controller.state.change import (
+    INTENT,
+    NEITHER,
+    Blob,
+    Change,
+    Guard,
+    Stamp,
+    entry_of,
+    fingerprint,
+)
+from heddle_controller.state.codec.answers import link_json, summary_json
+from heddle_controller.state.codec.container import pack, unpack
+from heddle_controller.state.codec.states import States, state_times, unpack_states
+from heddle_controller.state.codec.structure import PackedStructure, pack_structure
+from heddle_controller.state.errors import Conflict, NotFound, StaleIntent
+from heddle_controller.state.records import (
+    FabricRecord,
+    FabricSummary,
+    LinkName,
+    LinkRecord,
+    Overlay,
+)
+from heddle_controller.state.reporters import observed_states, reporters_of
+from heddle_controller.state.view import REVISION, VERSION, View
+
+META, STATES, OVERLAY = "meta", "states", "overlay"
+GROUND = "ground"
+"""A token that is new whenever structure, states or overlay are: what their writers guard."""
+
+Structures = Mapping[str, Structure]
+"""By digest; that of the fabric in question is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What changes with the operator's writes, small."""
+
+    title: str
+    digest: str
+    """Of the structure."""
+    blob: str
+    """Where the structure is."""
+    etag: str
+    update_time: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FabricPut:
+    """One request to put a fabric, packed before anything is decided."""
+
+    name: str
+    title: str
+    fabric: Fabric
+    packed: PackedStructure
+    etag: str
+    checked_version: int | None
+    blob: Blob
+    """Where the structure will be, unless the fabric has it already."""
+    fingerprint: str
+
+    def encode(self, record: FabricRecord) -> bytes:
+        """What of the answer the request does not tell."""
+        meta = {
+            "etag": record.etag,
+            "update_time": record.update_time,
+            "revision": record.revision,
+        }
+        return pack(meta, {"observed": record.observed, "state_time": record.state_time})
+
+    def decode(self, answer: bytes) -> FabricRecord:
+        """The first answer to this request."""
+        meta, columns = unpack(answer)
+        fabric = replace(self.fabric, structure=self.packed.structure)
+        return FabricRecord(self.name, self.title, fabric=fabric, **meta, **columns)
+
+
+def fabric_put(
+    name: str,
+    fabric: Fabric,
+    *,
+    title: str,
+    etag: str,
+    checked_version: int | None,
+    token: str,
+) -> FabricPut:
+    """The request, which takes a while to pack. Raises ``InputError`` for no sound fabric."""
+    packed = pack_structure(fabric.structure, f"fabric {name!r}")
+    states = np.concatenate([fabric.link_state, fabric.node_state]).tobytes()
+    return FabricPut(
+        name=name,
+        title=title,
+        fabric=fabric,
+        packed=packed,
+        etag=etag,
+        checked_version=checked_version,
+        blob=Blob(f"structure-{token}", packed.body),
+        fingerprint=fingerprint("put_fabric", name, title, packed.digest, states, etag),
+    )
+
+
+def meta_of(view: View) -> Meta:
+    """Of a fabric that is there."""
+    meta = view.get(META, "", lambda raw: Meta(**orjson.loads(raw)))
+    if meta is None:
+        raise NotFound(f"fabrics/{view.name}")
+    return meta
+
+
+def states_of(view: View) -> States:
+    """How its links and nodes stand."""
+    states = view.get(STATES, "", unpack_states)
+    if states is None:
+        raise NotFound(f"fabrics/{view.name}")
+    return states
+
+
+def overlay_of(view: View) -> Overlay:
+    """Whether its entries are followed."""
+    return view.get(OVERLAY, "", lambda raw: Overlay(**orjson.loads(raw))) or Overlay()
+
+
+def record_of(view: View, structures: Structures) -> FabricRecord:
+    """As the port tells it."""
+
+    def made(_: bytes) -> FabricRecord:
+        meta, states = meta_of(view), states_of(view)
+        return FabricRecord(
+            name=view.name,
+            title=meta.title,
+            etag=meta.etag,
+            update_time=meta.update_time,
+            revision=view.number(REVISION),
+            fabric=Fabric(structures[meta.digest], states.link_admin, states.node_admin),
+            observed=states.observed,
+            state_time=states.time,
+            overlay=overlay_of(view),
+        )
+
+    record = view.get(GROUND, "", made)
+    if record is None:
+        raise NotFound(f"fabrics/{view.name}")
+    return record
+
+
+def put_fabric(
+    view: View, structures: Structures, put: FabricPut, stamp: Stamp
+) -> tuple[Change, FabricRecord]:
+    """Create a fabric, or replace it whole; what agents observed of links that remain is kept.
+
+    Raises:
+        StaleIntent: the intent has another version than the fabric was checked against.
+        Conflict: the etag is another.
+    """
+    old = meta_of(view) if view.known else None
+    if put.checked_version not in (None, view.number(VERSION)):
+        raise StaleIntent(put.name)
+    if put.etag and (old is None or put.etag != old.etag):
+        raise Conflict(f"fabrics/{put.name}")
+    digest = put.packed.digest
+    same = old is not None and old.digest == digest
+    blob = old.blob if old and same else put.blob.id
+    meta = Meta(put.title, digest, blob, stamp.token, stamp.now)
+    structure = structures.get(digest, put.packed.structure)
+    states = _states_after(view, structures, put.fabric, structure, stamp.now)
+    record = FabricRecord(
+        name=put.name,
+        title=meta.title,
+        etag=meta.etag,
+        update_time=stamp.now,
+        revision=view.number(REVISION) + (not same),
+        fabric=Fabric(structure, states.link_admin, states.node_admin),
+        observed=states.observed,
+        state_time=states.time,
+        overlay=overlay_of(view),
+    )
+    before = ""
+    if old:
+        before = fabric_text(old.title, old.digest, record_of(view, structures).fabric)
+    after = fabric_text(meta.title, digest, record.fabric)
+    guards = [view.guard(GROUND)]
+    if put.checked_version is not None:
+        guards.append(view.guard(VERSION))
+    change = Change(
+        fabric=put.name,
+        moves=INTENT,
+        time=stamp.now,
+        guards=tuple(guards),
+        sets={
+            META: orjson.dumps(meta),
+            STATES: states.packed(),
+            REVISION: str(record.revision).encode(),
+            GROUND: stamp.token.encode(),
+        },
+        keep=() if same else (put.blob,),
+        drop=(old.blob,) if old and not same else (),
+        audit=entry_of(stamp, "put_fabric", f"fabrics/{put.name}", (before, after)),
+        answer=put.encode(record),
+    )
+    return change, record
+
+
+def _states_after(
+    view: View, structures: Structures, fabric: Fabric, structure: Structure, now: float
+) -> States:
+    states = States(
+        link_admin=fabric.link_state,
+        node_admin=fabric.node_state,
+        observed=observed_states(structure, reporters_of(view)),
+        time=np.zeros(len(structure.links.key)),
+    )
+    before = (structures[meta_of(view).digest], states_of(view)) if view.known else None
+    return replace(states, time=state_times(before, structure, states, now))
+
+
+def set_link_state(
+    view: View, structures: Structures, link: LinkName, state: State, stamp: Stamp
+) -> tuple[Change, LinkRecord]:
+    """Set what the operator wants of a link. Raises ``NotFound``."""
+    record, states = record_of(view, structures), states_of(view)
+    at = record.fabric.find_links(link.source, link.target, link.key)
+    if not at:
+        raise NotFound(f"fabrics/{view.name}/links/{link}")
+    row = at[0]
+    before = State(int(states.link_admin[row]))
+    if before == state:
+        answer = record.link(row)
+        return _unchanged(view, stamp, link_json(answer)), answer
+    admin, time = _with(states.link_admin, row, state), states.time.copy()
+    time[row] = stamp.now
+    fabric = replace(record.fabric, link_state=admin)
+    answer = replace(record, fabric=fabric, state_time=time).link(row)
+    name = f"fabrics/{view.name}/links/{answer.link}"
+    texts = state_text(before), state_text(state)
+    sets = {STATES: replace(states, link_admin=admin, time=time).packed()}
+    entry = entry_of(stamp, "set_link_state", name, texts)
+    return _restated(view, stamp, sets, entry, link_json(answer)), answer
+
+
+def set_switch_state(
+    view: View, structures: Structures, node: str, state: State, stamp: Stamp
+) -> Change:
+    """Set what the operator wants of a switch. Raises ``NotFound``, also for a NIC."""
+    structure, states = structures[meta_of(view).digest], states_of(view)
+    row = structure.index.get(node)
+    if row is None or structure.nodes.kind[row] == NodeKind.NIC:
+        raise NotFound(f"fabrics/{view.name}/switches/{node}")
+    before = State(int(states.node_admin[row]))
+    if before == state:
+        return _unchanged(view, stamp)
+    name = f"fabrics/{view.name}/switches/{node}"
+    texts = state_text(before), state_text(state)
+    nodes = _with(states.node_admin, row, state)
+    sets = {STATES: replace(states, node_admin=nodes).packed()}
+    return _restated(view, stamp, sets, entry_of(stamp, "set_switch_state", name, texts))
+
+
+def set_overlay(
+    view: View, structures: Structures, stamp: Stamp, *, withdrawn: bool
+) -> tuple[Change, FabricSummary]:
+    """Put the whole fabric on the underlay, or back on its entries; kept when it is put again."""
+    record = record_of(view, structures)
+    if record.overlay.withdrawn == withdrawn:
+        summary = record.summary()
+        return _unchanged(view, stamp, summary_json(summary)), summary
+    overlay = Overlay(withdrawn=withdrawn, time=stamp.now)
+    summary = replace(record, etag=stamp.token, update_time=stamp.now, overlay=overlay).summary()
+    texts = overlay_text(withdrawn=not withdrawn), overlay_text(withdrawn=withdrawn)
+    entry = entry_of(stamp, "set_overlay", f"fabrics/{view.name}", texts)
+    sets = {OVERLAY: orjson.dumps(overlay)}
+    return _restated(view, stamp, sets, entry, summary_json(summary)), summary
+
+
+def ground(view: View, stamp: Stamp) -> tuple[Guard, dict[str, bytes]]:
+    """For who writes structure, states or overlay: that nobody else has, and what says it."""
+    return view.guard(GROUND), {GROUND: stamp.token.encode()}
+
+
+def _unchanged(view: View, stamp: Stamp, answer: bytes = b"") -> Change:
+    """Nothing but the memory of the request: what is asked for is there."""
+    return Change(view.name, NEITHER, stamp.now, guards=(view.guard(GROUND),), answer=answer)
+
+
+def _restated(
+    view: View,
+    stamp: Stamp,
+    sets: Mapping[str, bytes],
+    entry: AuditEntry,
+    answer: bytes = b"",
+) -> Change:
+    """What the operator wants now, under a new etag."""
+    meta = replace(meta_of(view), etag=stamp.token, update_time=stamp.now)
+    guard, token = ground(view, stamp)
+    return Change(
+        fabric=view.name,
+        moves=INTENT,
+        time=stamp.now,
+        guards=(guard,),
+        sets={**sets, META: orjson.dumps(meta), **token},
+        audit=entry,
+        answer=answer,
+    )
+
+
+def _with(column: Ints, row: int, value: int) -> Ints:
+    """A column with another value in one row."""
+    result = column.copy()
+    result[row] = value
+    return result

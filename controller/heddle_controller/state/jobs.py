@@ -1,0 +1,144 @@
+"""Jobs: a host has one at a time, and their flows' ids are nobody else's.
+
+Each host in use is a field that whoever takes it guards. What the leader finds out of a
+job is a field of its own: that of an earlier specification is not looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heddle_controller.model.errors import Problem
+from heddle_controller.model.job import Job
+from heddle_controller.state.audit_texts import job_text
+from heddle_controller.state.change import ABSENT, INTENT, NEITHER, Change, Stamp, entry_of
+from heddle_controller.state.codec.jobs import parse_facts, parse_record, record_json
+from heddle_controller.state.demands import SETS, jobs_meant_by_sets
+from heddle_controller.state.errors import (
+    AlreadyExists,
+    Conflict,
+    FailedPrecondition,
+    NotFound,
+)
+from heddle_controller.state.ids import MAX_PROBLEMS, check_job_ids
+from heddle_controller.state.records import JobFacts, JobRecord, JobState
+from heddle_controller.state.view import JOB, REVISION, View, check_known, check_revision
+
+FACT, HOST = "fact", "host"
+
+
+def submit_job(view: View, job: Job, checked: int, stamp: Stamp) -> tuple[Change, JobRecord]:
+    """Add a job. Raises as ``WorkStore.submit_job`` tells."""
+    check_revision(view, checked)
+    if view.raw(_field(job.name)) is not None:
+        raise AlreadyExists(_name(view.name, job.name))
+    check_job_ids(job.name, jobs_meant_by_sets(view))
+    change, record = _save(view, job, None, stamp)
+    guards = (view.guard(REVISION), view.guard(SETS), *change.guards)
+    return replace(change, guards=guards), record
+
+
+def update_job(
+    view: View, job: Job, checked: int, etag: str, stamp: Stamp
+) -> tuple[Change, JobRecord]:
+    """Replace a specification. Raises as ``WorkStore.update_job`` tells."""
+    check_revision(view, checked)
+    old = job_record(view, job.name, etag)
+    if old.job == job:
+        guards = (view.guard(REVISION), view.guard(_field(job.name)))
+        return Change(view.name, NEITHER, stamp.now, guards, answer=record_json(old)), old
+    change, record = _save(view, job, old, stamp)
+    return replace(change, guards=(view.guard(REVISION), *change.guards)), record
+
+
+def delete_job(view: View, job: str, etag: str, stamp: Stamp) -> Change:
+    """Take a job away, and free its hosts. Raises ``NotFound``, ``Conflict``."""
+    check_known(view)
+    old = job_record(view, job, etag)
+    gone = [_field(job), f"{FACT}/{job}", *(f"{HOST}/{host}" for host in old.job.hosts)]
+    return Change(
+        fabric=view.name,
+        moves=INTENT,
+        time=stamp.now,
+        guards=(view.guard(_field(job)),),
+        sets=dict.fromkeys(gone),
+        audit=entry_of(stamp, "delete_job", _name(view.name, job), (job_text(old.job), "")),
+    )
+
+
+def jobs_of(view: View, after: str = "", limit: int = 0) -> list[JobRecord]:
+    """Jobs by name, those greater than ``after``, at most ``limit`` (0: all)."""
+    names = [name for name in view.names(JOB) if name > after]
+    found = (_record(view, name) for name in names[: limit or None])
+    return [record for record in found if record is not None]
+
+
+def job_record(view: View, name: str, etag: str = "") -> JobRecord:
+    """A job's record. Raises ``NotFound``, or ``Conflict`` where an etag is given and another."""
+    record = _record(view, name)
+    if record is None:
+        raise NotFound(_name(view.name, name))
+    if etag and etag != record.etag:
+        raise Conflict(_name(view.name, name))
+    return record
+
+
+def job_etag(view: View, name: str) -> str:
+    """Of the specification that there is; empty where there is none."""
+    record = view.get(JOB, name, parse_record)
+    return record.etag if record else ""
+
+
+def _record(view: View, name: str) -> JobRecord | None:
+    record = view.get(JOB, name, parse_record)
+    facts = view.get(FACT, name, parse_facts)
+    if record is None or facts is None or facts.etag != record.etag:
+        return record
+    return replace(record, facts=facts)
+
+
+def _save(view: View, job: Job, old: JobRecord | None, stamp: Stamp) -> tuple[Change, JobRecord]:
+    """Write a specification, ACCEPTED; its hosts, if no other job has them."""
+    _check_hosts(view, job)
+    facts = JobFacts(stamp.token, JobState.ACCEPTED, state_time=stamp.now)
+    record = JobRecord(job, stamp.token, old.create_time if old else stamp.now, facts)
+    raw, had = record_json(record), set(old.job.hosts if old else ())
+    taken = [f"{HOST}/{host}" for host in job.hosts if host not in had]
+    freed = [f"{HOST}/{host}" for host in had.difference(job.hosts)]
+    action, before = ("update_job", job_text(old.job)) if old else ("submit_job", "")
+    texts = before, job_text(job)
+    change = Change(
+        fabric=view.name,
+        moves=INTENT,
+        time=stamp.now,
+        guards=(view.guard(_field(job.name)), *((host, ABSENT) for host in taken)),
+        sets={
+            _field(job.name): raw,
+            **({f"{FACT}/{job.name}": None} if old else {}),
+            **dict.fromkeys(freed),
+            **dict.fromkeys(taken, job.name.encode()),
+        },
+        audit=entry_of(stamp, action, _name(view.name, job.name), texts),
+        answer=raw,
+    )
+    return change, record
+
+
+def _check_hosts(view: View, job: Job) -> None:
+    """Nothing if no other job has the hosts. Raises ``FailedPrecondition``."""
+    problems = []
+    for host in job.hosts:
+        owner = view.raw(f"{HOST}/{host}")
+        if owner is not None and owner.decode() != job.name:
+            text = f"is in use by job {owner.decode()!r}; delete it, or choose others"
+            problems.append(Problem(f"host {host!r}", text))
+    if problems:
+        raise FailedPrecondition(f"job {job.name!r}", *problems[:MAX_PROBLEMS])
+
+
+def _field(job: str) -> str:
+    return f"{JOB}/{job}"
+
+
+def _name(fabric: str, job: str) -> str:
+    return f"fabrics/{fabric}/jobs/{job}"

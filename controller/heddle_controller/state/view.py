@@ -1,0 +1,162 @@
+"""One fabric as it is known: its fields, and what they mean.
+
+Fields are named ``kind/name`` (``job/j1``) or by a word (``version``). What a field
+means is worked out once and kept until the field changes, so that reading ten
+thousand jobs again after one was submitted costs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from heddle_controller.state.change import FACTS, INTENT, Change, Guard
+from heddle_controller.state.codec.container import DamagedError
+from heddle_controller.state.errors import NotFound, StaleIntent
+from heddle_controller.state.records import Versions
+
+Value = TypeVar("Value")
+
+VERSION, FACTS_VERSION, CHANGE_TIME = "version", "facts", "change_time"
+"""Fields that a store moves with each change: see ``Versions``."""
+REVISION, GENERATION = "revision", "generation"
+JOB = "job"
+"""Kind of the fields that are jobs."""
+
+
+class View:
+    """The fields of one fabric; changed only by who keeps it in step with a store.
+
+    One without fields is of a fabric that is not there.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._kinds: dict[str, dict[str, bytes]] = {}
+        self._meanings: dict[str, dict[str, Any]] = {}
+        self._whole: dict[str, dict[str, Any]] = {}
+        self._moved: dict[str, set[str]] = {}
+        """Names whose meaning in ``_whole`` is of before."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is such a fabric."""
+        return self.raw(REVISION) is not None
+
+    def take(self, field: str, value: bytes | None) -> None:
+        """A field has this value now; None: it is gone."""
+        kind, _, name = field.partition("/")
+        values = self._kinds.setdefault(kind, {})
+        if value is None:
+            values.pop(name, None)
+        elif values.get(name) == value:
+            return
+        else:
+            values[name] = value
+        self._meanings.get(kind, {}).pop(name, None)
+        if kind in self._whole:
+            self._moved.setdefault(kind, set()).add(name)
+
+    def advance(self, change: Change) -> None:
+        """A change was made, and nothing else since the view was of now."""
+        for field, value in change.sets.items():
+            self.take(field, value)
+        moved = {INTENT: VERSION, FACTS: FACTS_VERSION}.get(change.moves)
+        if moved is not None:
+            self.take(moved, str(self.number(moved) + 1).encode())
+        if change.moves == INTENT:
+            self.take(CHANGE_TIME, repr(change.time).encode())
+
+    def replace(self, fields: Iterable[tuple[str, bytes]]) -> None:
+        """These are all fields now."""
+        wanted = dict(fields)
+        for gone in [field for field in self.fields() if field not in wanted]:
+            self.take(gone, None)
+        for field, value in wanted.items():
+            self.take(field, value)
+
+    def fields(self) -> dict[str, bytes]:
+        """All of them."""
+        return {
+            f"{kind}/{name}" if name else kind: value
+            for kind, values in self._kinds.items()
+            for name, value in values.items()
+        }
+
+    def raw(self, field: str) -> bytes | None:
+        """A field as it is stored; None if it is not there."""
+        kind, _, name = field.partition("/")
+        return self._kinds.get(kind, {}).get(name)
+
+    def number(self, field: str) -> int:
+        """A field that is a number; 0 if it is not there."""
+        return int(self.raw(field) or 0)
+
+    def names(self, kind: str) -> list[str]:
+        """The names of a kind, in order."""
+        return sorted(self._kinds.get(kind, ()))
+
+    def lacking(self, kind: str, other: str) -> list[str]:
+        """Names of a kind that another kind does not have."""
+        return sorted(self._kinds.get(kind, {}).keys() - self._kinds.get(other, {}).keys())
+
+    def get(self, kind: str, name: str, parse: Callable[[bytes], Value]) -> Value | None:
+        """What a field means; None if it is not there.
+
+        Raises:
+            DamagedError: ``parse`` cannot read it.
+        """
+        meanings = self._meanings.setdefault(kind, {})
+        if name not in meanings:
+            value = self._kinds.get(kind, {}).get(name)
+            if value is None:
+                return None
+            try:
+                meanings[name] = parse(value)
+            except (KeyError, TypeError, ValueError) as error:
+                raise DamagedError(f"{kind}/{name} of fabric {self.name}: {error}") from error
+        meaning: Value = meanings[name]
+        return meaning
+
+    def all(self, kind: str, parse: Callable[[bytes], Value]) -> Mapping[str, Value]:
+        """What all fields of a kind mean, by name, in order; never changed once given out."""
+        whole: dict[str, Any] | None = self._whole.get(kind)
+        moved: Iterable[str] = self._moved.pop(kind, ())
+        if whole is None or not all(name in whole for name in moved):
+            whole, moved = {}, self.names(kind)
+        if moved:
+            whole = {**whole}
+            for name in moved:
+                value = self.get(kind, name, parse)
+                if value is None:
+                    whole.pop(name, None)
+                else:
+                    whole[name] = value
+        self._whole[kind] = whole
+        return whole
+
+    def versions(self) -> Versions:
+        """How far things have come."""
+        return Versions(*map(self.number, (VERSION, FACTS_VERSION, GENERATION)))
+
+    def guard(self, field: str) -> Guard:
+        """That a field still holds what it does now."""
+        return field, self.raw(field)
+
+
+def check_known(view: View) -> None:
+    """Nothing where there is such a fabric. Raises ``NotFound``."""
+    if not view.known:
+        raise NotFound(f"fabrics/{view.name}")
+
+
+def check_revision(view: View, checked: int) -> None:
+    """Nothing for one who checked against the present revision; the guard is of ``REVISION``.
+
+    Raises:
+        NotFound: there is no such fabric.
+        StaleIntent: it was put again since.
+    """
+    check_known(view)
+    if view.number(REVISION) != checked:
+        raise StaleIntent(view.name)

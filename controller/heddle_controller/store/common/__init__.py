@@ -1,1 +1,0 @@
-"""What every form of the store decides alike: pure functions on values, no database."""

@@ -1,0 +1,178 @@
+"""Large values in memory: structures, demand sets, and the newest plan of each fabric.
+
+Views point at them; they are read when they are first needed, and let go of when nothing
+points at them any more. Most plans are kept as what they have otherwise than a base, so the
+base of the newest plan is in memory as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from heddle_controller.model.demand import Demands
+from heddle_controller.model.fabric import Structure
+from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import Program
+from heddle_controller.state.codec.container import DamagedError
+from heddle_controller.state.codec.deltas import Base, unpack_delta
+from heddle_controller.state.codec.demands import pack_demands, unpack_demands
+from heddle_controller.state.codec.plans import unpack_plan
+from heddle_controller.state.codec.structure import pack_structure, unpack_structure
+from heddle_controller.state.demands import demand_sets
+from heddle_controller.state.errors import Unusable
+from heddle_controller.state.fabrics import meta_of
+from heddle_controller.state.plans import PlanRow, plan_rows
+from heddle_controller.state.records import DemandRecord
+from heddle_controller.state.view import View
+from heddle_controller.store.applier import Applier
+
+
+class LargeValues:
+    """Those of one store."""
+
+    def __init__(self, applier: Applier) -> None:
+        self._applier = applier
+        self.structures: dict[str, Structure] = {}
+        """By digest."""
+        self.demands: dict[str, Demands] = {}
+        """By blob."""
+        self.plans: dict[str, tuple[str, Plan, Program]] = {}
+        """The newest plan read or committed, and its blob, by fabric."""
+        self.bases: dict[str, Base] = {}
+        """Of the newest plan, by fabric; absent where it is not known."""
+
+    async def structure_of(self, view: View) -> Structure | None:
+        """The structure of a fabric; None where there is no such fabric."""
+        while view.known:
+            meta = meta_of(view)
+            structure = await self.structure(meta.digest, meta.blob)
+            if structure is not None:
+                return structure
+            self._applier.check()
+            await self._applier.fresh()  # it was put again, and the old one dropped
+        return None
+
+    async def structure(self, digest: str, blob: str) -> Structure | None:
+        """A structure; None where its blob is gone."""
+        known = self.structures.get(digest)
+        if known is not None:
+            return known
+        body = await self._applier.blob(blob)
+        if body is None:
+            return None
+        with self.sound():
+            structure = await asyncio.to_thread(unpack_structure, body, digest)
+        return self.structures.setdefault(digest, structure)
+
+    async def load_demands(self, view: View) -> bool:
+        """Bring all sets of a fabric into memory; False where one is gone meanwhile."""
+        with self.sound():
+            blobs = [one.blob for one in demand_sets(view).values()]
+        return all([await self.load_set(blob) for blob in blobs])
+
+    async def load_set(self, blob: str) -> bool:
+        """Bring a set into memory; False where it is gone, for another or for none."""
+        if blob in self.demands:
+            return True
+        body = await self._applier.blob(blob)
+        if body is None:
+            return False
+        with self.sound():
+            self.demands[blob] = await asyncio.to_thread(unpack_demands, body)
+        used = {one.blob for view in self._views() for one in demand_sets(view).values()}
+        for gone in set(self.demands) - used - {blob}:
+            del self.demands[gone]
+        return True
+
+    def demands_of(self, view: View) -> tuple[DemandRecord, ...] | None:
+        """All sets of a fabric, by name; None where not all are in memory."""
+        sets = demand_sets(view)
+        if any(one.blob not in self.demands for one in sets.values()):
+            return None
+        return tuple(
+            DemandRecord(name, self.demands[one.blob], one.etag, one.update_time)
+            for name, one in sets.items()
+        )
+
+    async def plan(self, fabric: str, row: PlanRow, *, newest: bool) -> tuple[Plan, Program] | None:
+        """A plan; None where it was dropped meanwhile."""
+        held = self.plans.get(fabric)
+        if held is not None and held[0] == row.blob:
+            return held[1], held[2]
+        structure = await self.structure(row.digest, row.structure)
+        body = await self._applier.blob(row.blob)
+        if structure is None or body is None:
+            return None
+        base = self.bases.get(fabric)
+        if row.base and (base is None or base.id != row.base):
+            whole = await self._applier.blob(row.base)
+            if whole is None:
+                return None
+            base = await self._base(row.base, whole, structure)
+        elif not row.base:
+            base = await self._base(row.blob, body, structure)
+        assert base is not None  # whichever of the three it is
+        plan, program = base.whole
+        if row.base:
+            with self.sound():
+                plan, program = await asyncio.to_thread(unpack_delta, body, base.whole)
+        if newest:
+            self.keep_plan(fabric, row.blob, (plan, program), base)
+            self.forget_structures()
+        return plan, program
+
+    def keep_plan(
+        self, fabric: str, blob: str, made: tuple[Plan, Program], base: Base | None
+    ) -> None:
+        """This is the newest plan of a fabric, unless a newer one is known.
+
+        ``base`` is None where it is that of before.
+        """
+        known = self.plans.get(fabric)
+        if known is not None and known[2].generation > made[1].generation:
+            return
+        self.plans[fabric] = (blob, *made)
+        if base is not None:
+            self.bases[fabric] = base
+
+    async def _base(self, blob: str, body: bytes, structure: Structure) -> Base:
+        with self.sound():
+            whole = await asyncio.to_thread(unpack_plan, body, structure)
+        return Base(blob, whole, len(body))
+
+    def forget_structures(self) -> None:
+        """Let go of structures that no fabric and no kept plan stands on."""
+        used: set[str] = set()
+        for view in self._views():
+            used.add(meta_of(view).digest)
+            used |= {row.digest for row in plan_rows(view).values()}
+        for digest in set(self.structures) - used:
+            del self.structures[digest]
+
+    def packed(self, view: View) -> dict[str, bytes]:
+        """Those that a fabric wants, by blob, as far as they are in memory; plans are left out."""
+        meta, found = meta_of(view), {}
+        structure = self.structures.get(meta.digest)
+        if structure is not None:
+            found[meta.blob] = pack_structure(structure, f"fabric {view.name!r}").body
+        for one in demand_sets(view).values():
+            held = self.demands.get(one.blob)
+            if held is not None:
+                found[one.blob] = pack_demands(held)
+        return found
+
+    def _views(self) -> list[View]:
+        return [self._applier.view(name) for name in self._applier.fabrics()]
+
+    @contextmanager
+    def sound(self) -> Iterator[None]:
+        """Turns damage into what the port says of it."""
+        try:
+            yield
+        except DamagedError as error:
+            raise Unusable(
+                f"store {self._applier.name}: a record is damaged ({error}); "
+                "restore it from a backup"
+            ) from error

@@ -1,0 +1,190 @@
+"""How a batch of changes goes to Redis: one call of the script for each, all in one pipeline.
+
+With ``appendfsync always`` the server then waits for its disk once a batch, not once a
+change. Records of the audit trail are a chain, of which each hash covers the one before: they
+are linked here, each to the one that is expected before it, and the script refuses a link to
+another. What is refused so is linked anew, and goes again with the next batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, RedisError
+
+from heddle_controller.state.audit import Mark, entry_json
+from heddle_controller.state.change import Outcome
+from heddle_controller.state.errors import Unavailable
+from heddle_controller.store.applier import Bounds
+from heddle_controller.store.batches import AGAIN, Sent
+from heddle_controller.store.redis.link import AWAY, Link
+from heddle_controller.store.redis.scripts import WRITE, Keys
+
+Raw = str | bytes | int
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """What else a write waits for, besides what the server's own settings say."""
+
+    replicas: int = 0
+    """That must have it, within half the time that a call may take."""
+
+
+class Writes:
+    """Delivers batches."""
+
+    def __init__(
+        self, link: Link, keys: Keys, writer: str, bounds: Bounds, durability: Durability
+    ) -> None:
+        self._link = link
+        self._keys = keys
+        self._writer = writer
+        self._bounds = bounds
+        self._durability = durability
+        self._head = Mark()
+        """Of the audit trail, as far as is known."""
+        self.on_done: list[Callable[[Sent, Outcome], None]] = []
+        """Called for each change that was written, whoever still waits for it."""
+
+    async def deliver(self, batch: Sequence[Sent]) -> list[Outcome | Exception]:
+        """What became of each. Raises ``Unavailable``."""
+        inner = batch[0].inner
+        linked = self._linked(batch)
+        calls = [self._call(*one) for one in zip(batch, linked, strict=True)]
+        answers = await self._exchange(calls, inner=inner)
+        held = answers.pop() if self._durability.replicas else 0
+        return [self._outcome(*one, held) for one in zip(batch, linked, answers, strict=True)]
+
+    def _linked(self, batch: Sequence[Sent]) -> list[tuple[Mark, Mark]]:
+        """Head of the audit trail before and after each, if all are made."""
+        found, head = [], self._head
+        for sent in batch:
+            before, entry = head, sent.change.audit
+            head = head.follow(entry.content()) if entry else head
+            found.append((before, head))
+        return found
+
+    async def _exchange(
+        self, calls: list[tuple[list[str], list[Raw]]], *, inner: bool
+    ) -> list[Any]:
+        answers = await self._link.call(lambda c: self._pipe(c, calls), inner=inner)
+        if any(isinstance(answer, NoScriptError) for answer in answers):
+            # A server that was restarted knows no scripts; one that was asked for in
+            # vain has done nothing, so the whole batch may go again in its order.
+            await self._link.call(lambda c: c.script_load(WRITE.text), inner=inner)
+            again = [n for n, a in enumerate(answers[: len(calls)]) if isinstance(a, NoScriptError)]
+            second = await self._link.call(
+                lambda c: self._pipe(c, [calls[n] for n in again]), inner=inner
+            )
+            for n, answer in zip(again, second, strict=False):
+                answers[n] = answer
+            if self._durability.replicas:
+                answers[-1] = second[-1]
+        return answers
+
+    async def _pipe(self, client: Redis, calls: list[tuple[list[str], list[Raw]]]) -> list[Any]:
+        async with client.pipeline(transaction=False) as pipeline:
+            for keys, args in calls:
+                WRITE.queue(pipeline, keys, args)
+            if self._durability.replicas:
+                pipeline.wait(self._durability.replicas, round(self._link.timeout * 500))
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, AWAY):
+                raise answer
+        return answers
+
+    def _call(self, sent: Sent, linked: tuple[Mark, Mark]) -> tuple[list[str], list[Raw]]:
+        change, keys, bounds = sent.change, self._keys, self._bounds
+        names = [
+            keys.sequence,
+            keys.log,
+            keys.fabric_prefix + change.fabric,
+            keys.leader,
+            keys.requests,
+            keys.request_order,
+            keys.references,
+            keys.fabrics,
+            keys.audit,
+            keys.audit_marks,
+            *(keys.blob(blob.id) for blob in change.keep),
+            *(keys.blob(identity) for identity in change.drop),
+        ]
+        before, after = linked
+        args: list[Raw] = [
+            sent.token,
+            self._writer,
+            change.moves,
+            change.fabric,
+            "" if change.epoch is None else change.epoch,
+            sent.ask.request.id,
+            sent.ask.remembered(change.answer),
+            bounds.requests,
+            bounds.writes,
+            repr(change.time),
+            *_fields(change.guards),
+            len(change.keep),
+            len(change.drop),
+            *_fields(change.sets.items()),
+            entry_json(change.audit) if change.audit else "",
+            before.hash,
+            after.number,
+            after.hash,
+            bounds.audit,
+        ]
+        return names, [_packed(args)]
+
+    def _outcome(
+        self,
+        sent: Sent,
+        linked: tuple[Mark, Mark],
+        answer: Any,  # noqa: ANN401 - replies
+        held: Any,  # noqa: ANN401 - likewise
+    ) -> Outcome | Exception:
+        if isinstance(answer, Exception):
+            told = Unavailable(f"store {self._link.name}: {answer}")
+            return told if isinstance(answer, RedisError) else answer
+        kind = "done" if isinstance(answer, int) else answer[0].decode()
+        if kind == "chain":
+            self._head = Mark(int(answer[1]), answer[2])
+            return AGAIN
+        if kind != "done":
+            number = int(answer[1]) if kind == "epoch" else 0
+            return Outcome(kind, number, answer[1] if kind == "replay" else b"")
+        outcome = Outcome(kind, answer)
+        if sent.change.audit is not None:
+            self._head = linked[1]
+        if outcome.number:
+            for tell in self.on_done:
+                tell(sent, outcome)
+        least = self._durability.replicas
+        if isinstance(held, Exception) or held < least:
+            return self._not_held(held, least)
+        return outcome
+
+    def _not_held(self, held: object, least: int) -> Unavailable:
+        return Unavailable(
+            f"store {self._link.name}: written, but {held} of {least} replicas had it in time; "
+            "ask again with the same request id"
+        )
+
+
+def _packed(parts: Iterable[Raw]) -> bytes:
+    """As one argument: the library takes longer over fifty than the server over the change."""
+    packed: list[bytes] = []
+    for part in parts:
+        raw = part if isinstance(part, bytes) else str(part).encode()
+        packed += (len(raw).to_bytes(4, "big"), raw)
+    return b"".join(packed)
+
+
+def _fields(rows: Iterable[tuple[str, bytes | None]]) -> list[Raw]:
+    """How many, and then each with what it holds, as the script reads them."""
+    listed: list[Raw] = []
+    for field, value in rows:
+        listed += (field, b"-" if value is None else b"=" + value)
+    return [len(listed) // 2, *listed]

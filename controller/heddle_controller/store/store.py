@@ -1,0 +1,609 @@
+"""The store: the rules of ``state``, applied by whichever database there is.
+
+A write is decided on what is known here, applied, and decided anew if that had moved. A
+refusal ("there is no such job") is believed only when it was decided on what the database
+has now; until then it may just be that this controller is behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from heddle_controller.model.demand import Demands
+from heddle_controller.model.fabric import Fabric, State, Structure
+from heddle_controller.model.job import Job
+from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.program import Program
+from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.state import demands as demand_rules
+from heddle_controller.state import fabrics, jobs, observed, plans
+from heddle_controller.state.audit import AuditPage
+from heddle_controller.state.change import (
+    FINGERPRINT,
+    NEITHER,
+    NOBODY,
+    Ask,
+    Blob,
+    Change,
+    Stamp,
+    fingerprint,
+)
+from heddle_controller.state.codec.answers import parse_link, parse_summary
+from heddle_controller.state.codec.deltas import Base
+from heddle_controller.state.codec.jobs import job_json, parse_record
+from heddle_controller.state.codec.plans import pack_plan
+from heddle_controller.state.codec.structure import pack_structure
+from heddle_controller.state.errors import PortError, RequestReused, StaleEpoch, Unavailable
+from heddle_controller.state.records import (
+    Committed,
+    DemandRecord,
+    FabricRecord,
+    FabricSummary,
+    Intent,
+    JobFacts,
+    JobRecord,
+    LinkName,
+    LinkRecord,
+    LinkReport,
+    PlanFacts,
+    Programmed,
+    Request,
+    SwitchRecord,
+    Versions,
+)
+from heddle_controller.state.reporters import Reporter, kept_reporter, seen_field
+from heddle_controller.state.view import CHANGE_TIME, GENERATION, VERSION, View, check_known
+from heddle_controller.store.applier import Applier
+from heddle_controller.store.batches import Tokens
+from heddle_controller.store.feed import Watcher
+from heddle_controller.store.large import LargeValues
+
+Answer = TypeVar("Answer")
+Decide = Callable[[View, Stamp], tuple[Change, Answer]]
+
+NO_ASK = Ask()
+TRIES = 50
+"""Of one write; others have to come between as often for it to fail."""
+PATIENT = 3
+"""Tries that follow one another at once; later ones step aside for a moment."""
+
+
+class StateStore:
+    """``Store`` on an applier."""
+
+    def __init__(self, applier: Applier, now: Callable[[], float] = time.time) -> None:
+        self.applier = applier
+        self._now = now
+        self._new_token = Tokens()
+        self._large = LargeValues(applier)
+        self._reporting: dict[str, asyncio.Lock] = {}
+        self._noting: dict[str, asyncio.Lock] = {}
+        """Held by who writes states of links, or facts, by fabric: of our own one at a time, as
+        they would only come between each other."""
+        self._reporters: dict[tuple[str, str], tuple[bytes | None, Reporter]] = {}
+        """What a switch's agent said here, and what was kept of it then."""
+
+    # Fabrics
+
+    async def put_fabric(
+        self,
+        name: str,
+        fabric: Fabric,
+        *,
+        title: str = "",
+        etag: str = "",
+        checked_version: int | None = None,
+        request: Request = NOBODY,
+    ) -> FabricRecord:
+        """See ``FabricStore``."""
+        put = await asyncio.to_thread(
+            fabrics.fabric_put,
+            name,
+            fabric,
+            title=title,
+            etag=etag,
+            checked_version=checked_version,
+            token=self._new_token(),
+        )
+        structures = self._large.structures
+        record = await self._write(
+            name,
+            Ask(request, put.fingerprint),
+            lambda view, stamp: fabrics.put_fabric(view, structures, put, stamp),
+            put.decode,
+        )
+        structures.setdefault(put.packed.digest, record.fabric.structure)
+        self._large.forget_structures()
+        return record
+
+    async def get_fabric(self, name: str) -> FabricRecord:
+        """See ``FabricStore``."""
+        return await self._record(await self._view(name))
+
+    async def _record(self, view: View) -> FabricRecord:
+        while True:
+            await self._large.structure_of(view)
+            with self._large.sound():
+                if fabrics.meta_of(view).digest in self._large.structures:
+                    return fabrics.record_of(view, self._large.structures)
+
+    async def list_fabrics(self, *, after: str = "", limit: int = 0) -> Sequence[FabricSummary]:
+        """See ``FabricStore``."""
+        await self.applier.fresh()
+        names = [name for name in self.applier.fabrics() if name > after]
+        views = [self.applier.view(name) for name in names[: limit or None]]
+        return [(await self._record(view)).summary() for view in views]
+
+    async def set_link_state(
+        self, fabric: str, link: LinkName, state: State, *, request: Request = NOBODY
+    ) -> LinkRecord:
+        """See ``FabricStore``."""
+        ask = Ask(request, fingerprint("set_link_state", fabric, str(link), state.name))
+        structures = self._large.structures
+        return await self._write(
+            fabric,
+            ask,
+            lambda view, stamp: fabrics.set_link_state(view, structures, link, state, stamp),
+            parse_link,
+        )
+
+    async def set_switch_state(
+        self, fabric: str, node: str, state: State, *, request: Request = NOBODY
+    ) -> SwitchRecord:
+        """See ``FabricStore``."""
+        ask = Ask(request, fingerprint("set_switch_state", fabric, node, state.name))
+        answer, structures = SwitchRecord(node, state), self._large.structures
+
+        def decide(view: View, stamp: Stamp) -> tuple[Change, SwitchRecord]:
+            return fabrics.set_switch_state(view, structures, node, state, stamp), answer
+
+        return await self._write(fabric, ask, decide, lambda _: answer)
+
+    async def set_overlay(
+        self, fabric: str, *, withdrawn: bool, request: Request = NOBODY
+    ) -> FabricSummary:
+        """See ``FabricStore``."""
+        ask = Ask(request, fingerprint("set_overlay", fabric, str(withdrawn)))
+        structures = self._large.structures
+
+        def decide(view: View, stamp: Stamp) -> tuple[Change, FabricSummary]:
+            return fabrics.set_overlay(view, structures, stamp, withdrawn=withdrawn)
+
+        return await self._write(fabric, ask, decide, parse_summary)
+
+    async def report_links(self, fabric: str, report: LinkReport) -> bool:
+        """See ``FabricStore``."""
+        await self.applier.fresh()
+        self.applier.check()
+        view = self.applier.view(fabric)
+        await self._large.structure_of(view)
+        with self._large.sound():
+            before, now = self._said(view, report)
+        if not observed.is_news(before, now, full=report.full):
+            self._remember(view, report.switch, now)
+            return False
+        if before.down() == now.down():
+            return await self._report(fabric, report)
+        async with self._reporting.setdefault(fabric, asyncio.Lock()):
+            return await self._report(fabric, report)
+
+    async def _report(self, fabric: str, report: LinkReport) -> bool:
+        def decide(view: View, stamp: Stamp) -> tuple[Change, tuple[Reporter, bool]]:
+            before, now = self._said(view, report)
+            change, moved = observed.observe(
+                view, self._large.structures, report.switch, stamp, before=before, now=now
+            )
+            return change, (now, moved)
+
+        now, moved = await self._write(fabric, NO_ASK, decide)
+        self._remember(self.applier.view(fabric), report.switch, now)
+        return moved
+
+    def _said(self, view: View, report: LinkReport) -> tuple[Reporter, Reporter]:
+        """What an agent had said, and says now."""
+        kept = view.raw(seen_field(report.switch))
+        base, mine = self._reporters.get((view.name, report.switch), (None, Reporter()))
+        if base != kept:  # another controller has heard from it since
+            mine = kept_reporter(view, report.switch) or Reporter()
+        return mine, observed.said_after(view, self._large.structures, mine, report)
+
+    def _remember(self, view: View, switch: str, reporter: Reporter) -> None:
+        self._reporters[view.name, switch] = (view.raw(seen_field(switch)), reporter)
+
+    # Jobs and demand sets
+
+    async def submit_job(
+        self, fabric: str, job: Job, *, checked_revision: int, request: Request = NOBODY
+    ) -> JobRecord:
+        """See ``WorkStore``."""
+        return await self._write(
+            fabric,
+            Ask(request, fingerprint("submit_job", fabric, job_json(job))),
+            lambda view, stamp: jobs.submit_job(view, job, checked_revision, stamp),
+            parse_record,
+        )
+
+    async def get_job(self, fabric: str, job: str) -> JobRecord:
+        """See ``WorkStore``."""
+        view = await self._view(fabric)
+        with self._large.sound():
+            return jobs.job_record(view, job)
+
+    async def list_jobs(
+        self, fabric: str, *, after: str = "", limit: int = 0
+    ) -> Sequence[JobRecord]:
+        """See ``WorkStore``."""
+        view = await self._view(fabric)
+        with self._large.sound():
+            return jobs.jobs_of(view, after, limit)
+
+    async def update_job(
+        self,
+        fabric: str,
+        job: Job,
+        *,
+        checked_revision: int,
+        etag: str = "",
+        request: Request = NOBODY,
+    ) -> JobRecord:
+        """See ``WorkStore``."""
+        return await self._write(
+            fabric,
+            Ask(request, fingerprint("update_job", fabric, job_json(job), etag)),
+            lambda view, stamp: jobs.update_job(view, job, checked_revision, etag, stamp),
+            parse_record,
+        )
+
+    async def delete_job(
+        self, fabric: str, job: str, *, etag: str = "", request: Request = NOBODY
+    ) -> None:
+        """See ``WorkStore``."""
+        ask = Ask(request, fingerprint("delete_job", fabric, job, etag))
+        await self._write(
+            fabric,
+            ask,
+            lambda view, stamp: (jobs.delete_job(view, job, etag, stamp), None),
+            lambda _: None,
+        )
+
+    async def put_demands(
+        self,
+        fabric: str,
+        name: str,
+        demands: Demands,
+        *,
+        checked_revision: int,
+        request: Request = NOBODY,
+    ) -> DemandRecord:
+        """See ``WorkStore``."""
+        put = await asyncio.to_thread(
+            demand_rules.demands_put, fabric, name, demands, checked_revision, self._new_token()
+        )
+
+        def decide(view: View, stamp: Stamp) -> tuple[Change, DemandRecord]:
+            others = self._large.demands_of(view) or ()
+            sets = [(one.name, one.demands) for one in others if one.name != name]
+            return demand_rules.put_demands(view, sets, put, stamp)
+
+        ask = Ask(request, put.fingerprint)
+        return await self._write(fabric, ask, decide, put.decode, self._all_demands)
+
+    async def _all_demands(self, view: View) -> None:
+        """Bring all sets that a fabric has now into memory."""
+        while not await self._large.load_demands(view) or self._large.demands_of(view) is None:
+            self.applier.check()
+            await self.applier.fresh()  # one was put again, and the old one dropped
+
+    async def get_demands(self, fabric: str, name: str) -> DemandRecord:
+        """See ``WorkStore``."""
+        while True:
+            view = await self._view(fabric)
+            with self._large.sound():
+                wanted = demand_rules.demand_set(view, name)
+            if await self._large.load_set(wanted.blob):
+                demands = self._large.demands[wanted.blob]
+                return DemandRecord(name, demands, wanted.etag, wanted.update_time)
+
+    async def delete_demands(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
+        """See ``WorkStore``."""
+        ask = Ask(request, fingerprint("delete_demands", fabric, name))
+        await self._write(
+            fabric,
+            ask,
+            lambda view, stamp: (demand_rules.delete_demands(view, name, stamp), None),
+            lambda _: None,
+        )
+
+    # What the loop reads and writes
+
+    async def intent(self, fabric: str) -> Intent:
+        """See ``PlanStore``."""
+        while True:
+            view = await self._view(fabric)
+            await self._large.structure_of(view)
+            await self._large.load_demands(view)
+            with self._large.sound():  # nothing is awaited from here on: one moment
+                sets = self._large.demands_of(view)
+                if sets is None or fabrics.meta_of(view).digest not in self._large.structures:
+                    continue
+                record = fabrics.record_of(view, self._large.structures)
+                return Intent(
+                    name=fabric,
+                    version=view.number(VERSION),
+                    change_time=float(view.raw(CHANGE_TIME) or 0.0),
+                    revision=record.revision,
+                    fabric=record.merged(),
+                    jobs=tuple(jobs.jobs_of(view)),
+                    demands=sets,
+                    overlay=record.overlay,
+                )
+
+    async def versions(self, fabric: str) -> Versions:
+        """See ``Store``."""
+        return (await self._view(fabric)).versions()
+
+    async def commit(
+        self,
+        fabric: str,
+        *,
+        epoch: int,
+        expected_generation: int,
+        plan: Plan,
+        program: Program,
+        facts: PlanFacts,
+    ) -> Committed:
+        """See ``PlanStore``."""
+        if (program.epoch, program.generation) != (epoch, expected_generation + 1):
+            raise ValueError(
+                f"program of epoch {program.epoch}, generation {program.generation} committed "
+                f"with epoch {epoch} after generation {expected_generation}"
+            )
+        base = self._large.bases.get(fabric)
+        delta = await asyncio.to_thread(base.pack, plan, program) if base else None
+        made = Committed(plan, program, facts, {})
+        try:
+            if base is None or delta is None:
+                return await self._commit(fabric, made, None)
+            return await self._commit(fabric, made, (delta, base))
+        except plans.UnknownBaseError:
+            return await self._commit(fabric, made, None)
+
+    async def _commit(
+        self, fabric: str, made: Committed, delta: tuple[bytes, Base] | None
+    ) -> Committed:
+        """Write a plan, whole or as a delta of a base."""
+        plan, program = made.plan, made.program
+        body = delta[0] if delta else await asyncio.to_thread(pack_plan, plan, program)
+        base = delta[1].id if delta else ""
+        blob = Blob(f"plan-{self._new_token()}", body)
+        digest, structure = await self._named(plan.fabric.structure, fabric)
+
+        def decide(view: View, stamp: Stamp) -> tuple[Change, PlanFacts]:
+            check_known(view)
+            self._check_epoch(program.epoch)
+            meta, facts = fabrics.meta_of(view), replace(made.facts, commit_time=stamp.now)
+            on = Blob(meta.blob, None) if meta.digest == digest else structure
+            counts = facts.changed_count, facts.solve_seconds, facts.commit_time
+            row = plans.PlanRow(blob.id, on.id, digest, *counts, base)
+            keep = (blob, on, *([Blob(base, None)] if base else []))
+            change = plans.commit(
+                view, row, keep, stamp, epoch=program.epoch, generation=program.generation
+            )
+            return change, facts
+
+        facts = await self._write(fabric, NO_ASK, decide)
+        whole = None if delta else Base(blob.id, (plan, program), len(body))
+        self._large.keep_plan(fabric, blob.id, (plan, program), whole)
+        return self._as_committed(self.applier.view(fabric), (plan, program), facts)
+
+    async def _named(self, structure: Structure, fabric: str) -> tuple[str, Blob]:
+        """The digest of a structure, by identity where it is known: hashing one takes long.
+
+        And a blob of it, for where the fabric has another by now.
+        """
+        view = self.applier.view(fabric)
+        current = fabrics.meta_of(view).digest if view.known else ""
+        if self._large.structures.get(current) is structure:
+            return current, Blob(f"structure-{self._new_token()}", None)
+        packed = await asyncio.to_thread(pack_structure, structure, f"fabric {fabric!r}")
+        return packed.digest, Blob(f"structure-{self._new_token()}", packed.body)
+
+    def _check_epoch(self, epoch: int) -> None:
+        if self.applier.epoch != epoch:
+            raise StaleEpoch(epoch, self.applier.epoch)
+
+    def _as_committed(self, view: View, made: tuple[Plan, Program], facts: PlanFacts) -> Committed:
+        return Committed(*made, facts, plans.programmed(view), view.number(plans.KEPT_FOR))
+
+    async def certify(
+        self, fabric: str, *, epoch: int, generation: int, certificate: Certificate
+    ) -> bool:
+        """See ``PlanStore``."""
+        committed = await self.committed(fabric)
+        self.applier.check()
+        self._check_epoch(epoch)
+        if committed is None or committed.generation != generation:
+            return False
+        plan, program = replace(committed.plan, certificate=certificate), committed.program
+        body = await asyncio.to_thread(pack_plan, plan, program)
+        blob = Blob(f"plan-{self._new_token()}", body)
+        base = Base(blob.id, (plan, program), len(body))
+
+        def decide(view: View, stamp: Stamp) -> tuple[Change, bool]:
+            check_known(view)
+            self._check_epoch(epoch)
+            change = plans.certify(view, epoch, generation, blob, stamp)
+            if change is None:
+                return Change(fabric, NEITHER, stamp.now, (view.guard(GENERATION),)), False
+            return change, True
+
+        done = await self._write(fabric, NO_ASK, decide)
+        if done:
+            self._large.keep_plan(fabric, blob.id, (plan, program), base)
+        return done
+
+    async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
+        """See ``PlanStore``."""
+        while True:
+            view = await self._view(fabric)
+            with self._large.sound():
+                row = plans.plan_row(view, generation or view.number(GENERATION))
+            if row is None:
+                return None
+            found = await self._large.plan(fabric, row, newest=not generation)
+            if found is not None:
+                return self._as_committed(view, found, row.facts())
+
+    async def record_programmed(
+        self, fabric: str, *, epoch: int, generation: int, switches: Sequence[str], time: float
+    ) -> None:
+        """See ``PlanStore``."""
+        fact = Programmed(epoch, generation, time)
+        await self._note(
+            fabric, lambda view, s: plans.record_programmed(view, epoch, fact, switches, s)
+        )
+
+    async def record_kept(self, fabric: str, *, epoch: int, version: int) -> None:
+        """See ``PlanStore``."""
+        await self._note(fabric, lambda view, stamp: plans.record_kept(view, epoch, version, stamp))
+
+    async def record_jobs(self, fabric: str, *, epoch: int, facts: Mapping[str, JobFacts]) -> None:
+        """See ``PlanStore``."""
+        await self._note(fabric, lambda view, stamp: plans.record_jobs(view, epoch, facts, stamp))
+
+    async def _note(self, fabric: str, decide: Callable[[View, Stamp], Change]) -> None:
+        """Write facts. Raises ``StaleEpoch``, ``NotFound``."""
+        async with self._noting.setdefault(fabric, asyncio.Lock()):
+            await self._write(fabric, NO_ASK, lambda view, stamp: (decide(view, stamp), None))
+
+    # How a write is made
+
+    async def _view(self, fabric: str) -> View:
+        """A fabric as it is now, or as it was known last. Raises ``NotFound``."""
+        await self.applier.fresh()
+        view = self.applier.view(fabric)
+        check_known(view)
+        return view
+
+    async def _write(
+        self,
+        fabric: str,
+        ask: Ask,
+        decide: Decide[Answer],
+        decode: Callable[[bytes], Answer] | None = None,
+        needs: Callable[[View], Awaitable[object]] | None = None,
+    ) -> Answer:
+        """Make the change that ``decide`` wants of a fabric.
+
+        Args:
+            fabric: Its name.
+            ask: The request that it answers.
+            decide: The change, and the answer once it is made; refuses by raising.
+            decode: The answer, from what is remembered of a request that was done before.
+            needs: Brings into memory what ``decide`` looks at, besides the structure.
+
+        Raises:
+            StaleEpoch: the change is of a leader who is none any more.
+            RequestReused: the id of the request stands for another.
+            Unavailable: the database is away; then the change may have been made or not.
+        """
+        current = False
+        for turn in range(TRIES):
+            if turn > PATIENT:
+                await asyncio.sleep(random.uniform(0, 0.002 * turn))  # noqa: S311 - no secret
+            try:
+                change, answer = await self._decided(fabric, ask.request, decide, needs)
+            except PortError:
+                self.applier.check()
+                if current:
+                    raise
+                await self.applier.fresh()
+                current = True
+                before = await self.applier.remembered(ask.request.id) if ask.request.id else None
+                if before is not None and decode is not None:
+                    return decode(_same(ask, before))
+                continue
+            outcome = await self.applier.apply(change, ask)
+            if outcome.kind == "done":
+                return answer
+            if outcome.kind == "epoch":
+                raise StaleEpoch(change.epoch or 0, outcome.number)
+            if outcome.kind == "replay" and decode is not None:
+                return decode(_same(ask, outcome.answer))
+            await self.applier.fresh()
+            current = True
+        raise Unavailable(f"store {self.applier.name}: fabrics/{fabric} changes all the time")
+
+    async def _decided(
+        self,
+        fabric: str,
+        request: Request,
+        decide: Decide[Answer],
+        needs: Callable[[View], Awaitable[object]] | None,
+    ) -> tuple[Change, Answer]:
+        view = self.applier.view(fabric)
+        await self._large.structure_of(view)
+        if needs is not None:
+            await needs(view)  # nothing is awaited from here on: one moment
+        with self._large.sound():
+            return decide(view, Stamp(self._now(), self._new_token(), request))
+
+    # What the applier does by itself
+
+    async def changes(self, *, facts: bool = False) -> AsyncIterator[str]:
+        """See ``Store``."""
+        feed, watcher = self.applier.feed, Watcher(facts=facts)
+        feed.add(watcher)
+        try:
+            await self.applier.fresh()
+            for fabric in self.applier.fabrics():
+                watcher.tell(fabric)
+            async for name in watcher.names():
+                yield name
+        finally:
+            feed.remove(watcher)
+
+    async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
+        """See ``AuditStore``."""
+        with self._large.sound():
+            return await self.applier.audit(after=after, limit=limit)
+
+    async def acquire_leadership(self, holder: str, *, above: int = 0) -> int:
+        """See ``Leadership``."""
+        return await self.applier.acquire_leadership(holder, above=above)
+
+    async def leadership_lost(self, epoch: int) -> None:
+        """See ``Leadership``."""
+        await self.applier.leadership_lost(epoch)
+
+    async def release_leadership(self, epoch: int) -> None:
+        """See ``Leadership``."""
+        await self.applier.release_leadership(epoch)
+
+    def leads(self, epoch: int) -> bool:
+        """See ``Succession``."""
+        return self.applier.leads(epoch)
+
+    async def leader(self) -> Leader:
+        """See ``Succession``."""
+        return await self.applier.leader()
+
+    def stale_for(self) -> float:
+        """See ``Freshness``."""
+        return self.applier.stale_for()
+
+    async def close(self) -> None:
+        """See ``Store``."""
+        await self.applier.close()
+
+
+def _same(ask: Ask, remembered: bytes) -> bytes:
+    """What was answered, if it was to this request. Raises ``RequestReused``."""
+    if remembered[:FINGERPRINT].decode() != ask.fingerprint:
+        raise RequestReused(ask.request.id)
+    return remembered[FINGERPRINT:]

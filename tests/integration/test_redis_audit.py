@@ -1,0 +1,41 @@
+"""One audit trail of several controllers that write at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from heddle_controller.state.audit import verify
+from heddle_controller.state.errors import AlreadyExists
+from tests.redis_clients import opened
+from tests.redis_server import NEVER, RedisServer
+from tests.unit.store.samples import clos, job
+
+EACH = 60
+"""Jobs that each controller submits."""
+
+
+async def test_controllers_that_write_at_once_make_one_chain(tmp_path: Path) -> None:
+    """Every acknowledged write is in the trail once, and the chain holds, whoever came between."""
+    with RedisServer(tmp_path / "redis", *NEVER) as server:
+        stores = [await opened(server.url) for _ in range(3)]
+        await stores[0].put_fabric("f1", clos(hosts=EACH))
+        told: list[str] = []
+
+        async def submit(who: int, number: int) -> None:
+            # Those of the second and third are of the same names: one of the two is refused.
+            wanted = job(f"j{min(who, 1)}-{number}", ())
+            try:
+                await stores[who].submit_job("f1", wanted, checked_revision=1)
+            except AlreadyExists:
+                return
+            told.append(f"fabrics/f1/jobs/{wanted.name}")
+
+        await asyncio.gather(*(submit(who, n) for n in range(EACH) for who in range(3)))
+        page = await stores[0].audit()
+        assert verify(page.anchor, page.records) == page.head
+        names = [r.entry.name for r in page.records if r.entry.action == "submit_job"]
+        assert sorted(names) == sorted(told)
+        assert len(names) == 2 * EACH
+        for store in stores:
+            await store.close()

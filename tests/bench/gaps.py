@@ -19,12 +19,12 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve import Options, solve
+from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.bounds.prices import price_bounds
+from heddle_controller.solve.bounds.relaxation import relax
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities, commodities_of
-from heddle_controller.solve.cuts import cut_bound
-from heddle_controller.solve.lp import relax
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.prices import price_bounds
 from tests.bench.gap_cases import FAMILIES, draw
 from tests.bench.pool import each
 from tests.bench.reference import Pair, least_over_everything, least_over_paths

@@ -16,7 +16,7 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.worker import World
-from heddle_controller.solve.repair import Repairer
+from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.state.records import LinkName
 from tests.unit.reconcile.world import ENGINE, SETTINGS, House, ring, three_tiers
 from tests.waiting import PATIENCE

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from heddle_controller.model.fabric import Ints, NodeKind
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve import solve
-from heddle_controller.solve.spread import spread
+from heddle_controller.solve.colouring.spread import spread
 from heddle_emulator.topology import clos, three_tier
 from tests.unit.solve.solve_checks import way
 from tests.unit.solve.solve_flows import permutations

@@ -18,8 +18,8 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.export import with_nics
-from heddle_controller.solve.needs import needs_of, pairs_of
 from heddle_controller.solve.network import Network
+from heddle_controller.solve.tables.needs import needs_of, pairs_of
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
 from tests.unit.plan.chance import random_fabric, random_plan, with_failures

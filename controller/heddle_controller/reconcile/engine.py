@@ -56,11 +56,11 @@ class Engine:
     flows_of_job: Callable[[Job, Fabric], Flows]
     """``traffic.jobs.flows_of_job``."""
     solve: Callable[[Fabric, Flows, Plan | None], Plan]
-    """``solve.repair.anew``."""
+    """``solve.anew``."""
     repairer: Callable[[Plan], Repair]
-    """``solve.repair.Repairer``."""
+    """``solve.Repairer``."""
     prove: Callable[[Plan], Certificate]
-    """``solve.proof.prove``."""
+    """``solve.prove``."""
     verify: Verify
     """``plan.verify.verify_plan``."""
     entries_of: EntriesOf

@@ -4,9 +4,9 @@ Pure: plans come from the fabric, the flows and the options alone. Only this roo
 knows OR-Tools.
 """
 
+from heddle_controller.solve.bounds.proof import prove
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve
-from heddle_controller.solve.proof import prove
-from heddle_controller.solve.repair import Repairer, anew
+from heddle_controller.solve.repair.repairer import Repairer, anew
 
 __all__ = ["Options", "Repairer", "anew", "prove", "solve"]

@@ -25,7 +25,7 @@ from heddle_controller.solve.phases import PhaseTable, phase_tables
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MoveRecord:
     """One change, with what is needed to take it back."""
 
     chunk: int
@@ -53,7 +53,7 @@ class Assignment:
         self._base: tuple[Ints, Ints] | None = None
         self.touched: set[int] = set()
         """Chunks moved or made since loading."""
-        self.journal: list[Step] = []
+        self.journal: list[MoveRecord] = []
         """Changes that ``roll_back`` can take back; whoever starts a trial clears it."""
 
     def load_chunks(self, inner: Paths) -> None:
@@ -193,7 +193,7 @@ class Assignment:
         self.last_qp[chunk] = last - qps
         self.touched.add(chunk)
         self._join(piece, path)
-        self.journal.append(Step(piece, path, chunk))
+        self.journal.append(MoveRecord(piece, path, chunk))
         return piece
 
     def move(self, chunk: int, path: Ints) -> None:
@@ -204,7 +204,7 @@ class Assignment:
         self.path[chunk] = path
         self.touched.add(chunk)
         self._join(chunk, path)
-        self.journal.append(Step(chunk, old))
+        self.journal.append(MoveRecord(chunk, old))
 
     def roll_back(self, length: int) -> None:
         """Takes changes back, newest first, until ``length`` are left in the journal."""

@@ -11,21 +11,21 @@ from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, join_paths
 from heddle_controller.solve.assignment import Assignment
-from heddle_controller.solve.bound import Bound, in_whole_qps
+from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
+from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bounds
+from heddle_controller.solve.bounds.relaxation import FRESH, Descent, Relaxation
+from heddle_controller.solve.bounds.widening import widen
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.chains import TOLERANCE
+from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.commodities import LINEAR, Commodities, commodities_of
-from heddle_controller.solve.cuts import cut_bound
-from heddle_controller.solve.greedy import place_greedily
-from heddle_controller.solve.lp import FRESH, Descent, Relaxation
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
-from heddle_controller.solve.planes import Planes, coloured_paths
-from heddle_controller.solve.prices import price_bounds, unrestricted_bounds
-from heddle_controller.solve.residue import place_residue
-from heddle_controller.solve.rounding import whole_shares
-from heddle_controller.solve.search import SLACK, Search, Target
-from heddle_controller.solve.widening import widen
+from heddle_controller.solve.search.chains import TOLERANCE
+from heddle_controller.solve.search.greedy import place_greedily
+from heddle_controller.solve.search.residue import place_residue
+from heddle_controller.solve.search.rounding import whole_shares
+from heddle_controller.solve.search.search import SLACK, LoadTarget, Search
 
 FINEST = 256
 """Parts of one flow beyond which finer ones spread load no better."""
@@ -44,7 +44,7 @@ MOST_WIDENINGS = 16
 
 
 @dataclass(slots=True)
-class Problem:
+class PlanningProblem:
     """What is to be planned, and what is known about it so far."""
 
     network: Network
@@ -60,7 +60,7 @@ class Problem:
     notes: tuple[str, ...] = ()
     """What was given up, for people."""
 
-    def target(self) -> Target:
+    def target(self) -> LoadTarget:
         """Where there is nothing more to gain for the search: at its tier's bound.
 
         Up to the whole plan's bound no arc makes the plan worse, nor, up to 1, a flow
@@ -72,7 +72,7 @@ class Problem:
         overall = max(self.bound.overall, float(tiers.max(initial=0.0)))
         idle = min(overall, 1.0)
         arcs = None if self.bound.arcs is None else np.maximum(self.bound.arcs, idle)
-        return Target(np.maximum(tiers, idle), overall, arcs)
+        return LoadTarget(np.maximum(tiers, idle), overall, arcs)
 
     def exclude(self, stuck: list[int]) -> None:
         """Takes flows without a path out of the account."""
@@ -81,7 +81,7 @@ class Problem:
             self.bound = cut_bound(self.network, self.flows, self.routed)
 
 
-def by_colours(problem: Problem, planes: Planes) -> Assignment:
+def by_colours(problem: PlanningProblem, planes: Planes) -> Assignment:
     """Colours whole flows; where that is too little, parts of them; and searches.
 
     Where no colour is a hole, all flows are taken apart alike, as far as it takes to
@@ -134,13 +134,13 @@ def _parts(qps: Ints) -> Ints:
     return np.minimum(qps, most)
 
 
-def _loaded(problem: Problem, inner: Paths) -> Assignment:
+def _loaded(problem: PlanningProblem, inner: Paths) -> Assignment:
     assignment = Assignment(problem.network, problem.flows)
     assignment.load_chunks(inner)
     return assignment
 
 
-def _overfilling(problem: Problem, assignment: Assignment) -> Ints:
+def _overfilling(problem: PlanningProblem, assignment: Assignment) -> Ints:
     """Flows to take apart: on each arc over its target, as many as it has too many.
 
     None where every flow is a single QP.
@@ -162,7 +162,7 @@ def _overfilling(problem: Problem, assignment: Assignment) -> Ints:
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-def by_relaxation(problem: Problem) -> Assignment:
+def by_relaxation(problem: PlanningProblem) -> Assignment:
     """Rounds the linear relaxation, places the rest greedily, searches.
 
     Improves the problem's bounds on the way.
@@ -177,7 +177,7 @@ def by_relaxation(problem: Problem) -> Assignment:
     return assignment
 
 
-def relaxed(problem: Problem) -> tuple[Commodities, Relaxation]:
+def relaxed(problem: PlanningProblem) -> tuple[Commodities, Relaxation]:
     """The relaxation, over more candidates where its prices say that they pay.
 
     It is solved over the candidates there are before others are looked for. Where there
@@ -210,14 +210,16 @@ def relaxed(problem: Problem) -> tuple[Commodities, Relaxation]:
     return descent.commodities, relaxation
 
 
-def _commodities(problem: Problem) -> Commodities:
+def _commodities(problem: PlanningProblem) -> Commodities:
     """The flows by their terminals, over the candidates there are."""
     commodities = commodities_of(problem.network, problem.candidates, problem.flows, problem.routed)
     problem.exclude(commodities.stuck.tolist())
     return commodities
 
 
-def _note_bounds(problem: Problem, commodities: Commodities, relaxation: Relaxation) -> None:
+def _note_bounds(
+    problem: PlanningProblem, commodities: Commodities, relaxation: Relaxation
+) -> None:
     """Improves the problem's bounds by what prices prove."""
     network = problem.network
     problem.lp_tiers, _ = price_bounds(network, commodities, relaxation)
@@ -225,7 +227,7 @@ def _note_bounds(problem: Problem, commodities: Commodities, relaxation: Relaxat
     problem.bound = _improved(problem.bound, tiers, overall)
 
 
-def _mended(problem: Problem, assignment: Assignment) -> Assignment:
+def _mended(problem: PlanningProblem, assignment: Assignment) -> Assignment:
     """The assignment with what is too full still placed anew by constraint programming.
 
     Every tier at its bound, if that can be had; or no arc above the bound of the whole; or
@@ -246,7 +248,7 @@ def _mended(problem: Problem, assignment: Assignment) -> Assignment:
     return assignment
 
 
-def worth_having(problem: Problem, assignment: Assignment) -> Floats:
+def worth_having(problem: PlanningProblem, assignment: Assignment) -> Floats:
     """Utilisation up to which each arc and the padding is near enough to its bound.
 
     That is the bound in whole QPs or, where it is more, what QPs that could be divided
@@ -262,7 +264,7 @@ def worth_having(problem: Problem, assignment: Assignment) -> Floats:
 
 
 def _finish(
-    problem: Problem, assignment: Assignment, flow: Ints, first_qp: Ints, last_qp: Ints
+    problem: PlanningProblem, assignment: Assignment, flow: Ints, first_qp: Ints, last_qp: Ints
 ) -> Assignment:
     search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
     problem.exclude(place_greedily(search, flow, first_qp, last_qp))
@@ -277,13 +279,13 @@ def _improved(bound: Bound, tiers: Floats, overall: float) -> Bound:
     return Bound(np.maximum(tiers, bound.tiers), max(overall, bound.overall), proof, bound.arcs)
 
 
-def is_met(problem: Problem, assignment: Assignment) -> bool:
+def is_met(problem: PlanningProblem, assignment: Assignment) -> bool:
     """Whether every tier is at its bound."""
     reached = tier_worst(problem.network, assignment)
     return bool((reached <= problem.target().bounds + 1e-6).all())
 
 
-def _is_met_everywhere(problem: Problem, assignment: Assignment) -> bool:
+def _is_met_everywhere(problem: PlanningProblem, assignment: Assignment) -> bool:
     """Whether every tier is at its bound, and every arc at its own where more is known."""
     arcs, chosen = problem.target().arcs, problem.network.chosen
     if not is_met(problem, assignment) or arcs is None:
@@ -299,7 +301,7 @@ def tier_worst(network: Network, assignment: Assignment) -> Floats:
     return worst
 
 
-def better(problem: Problem, first: Assignment, second: Assignment) -> Assignment:
+def better(problem: PlanningProblem, first: Assignment, second: Assignment) -> Assignment:
     """The one that is less above what is worth having; or whose tiers exceed their bounds less.
 
     Tiers count worst first. Of equals the one whose arcs exceed their targets less,

@@ -9,7 +9,7 @@
 3. Where links stay overloaded, flows exchange QPs until the slowest is as fast as
    equal loads allow (``fairness``); among equals who sends most.
 4. Where tables have no room for flows to part, or switches cannot tell them apart,
-   those are tied (``ties``) and planned again; what still exceeds a table then is
+   those are tied (``colocated_pairs``) and planned again; what still exceeds a table then is
    given up (``tables``).
 5. Each path gets a backup, and the plan its certificate.
 """
@@ -27,27 +27,27 @@ from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import (
-    Problem,
+    PlanningProblem,
     better,
     by_colours,
     by_relaxation,
     is_met,
 )
-from heddle_controller.solve.backups import backups_of
-from heddle_controller.solve.bound import Bound
+from heddle_controller.solve.bounds.bound import Bound
+from heddle_controller.solve.bounds.certificate import certify, scaled
+from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.bounds.relaxation import two_to
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.certificate import certify, scaled
-from heddle_controller.solve.cuts import cut_bound
+from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.export import paths_of
-from heddle_controller.solve.fairness import even
-from heddle_controller.solve.lp import two_to
-from heddle_controller.solve.needs import pairs_of
+from heddle_controller.solve.fairness.even import even
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Deadline, Options
-from heddle_controller.solve.planes import Planes
-from heddle_controller.solve.small import settle
-from heddle_controller.solve.tables import fit_tables, too_parted
-from heddle_controller.solve.ties import Ties, kept_together, short_of_ports, tie
+from heddle_controller.solve.repair.backups import backups_of
+from heddle_controller.solve.search.small import settle
+from heddle_controller.solve.tables.colocated_pairs import Ties, kept_together, short_of_ports, tie
+from heddle_controller.solve.tables.fit import fit_tables, too_parted
+from heddle_controller.solve.tables.needs import pairs_of
 from heddle_controller.solve.unrouted import Reasons
 
 MOST_ROUNDS = 8
@@ -94,10 +94,10 @@ def _solved(
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
 
-    def planned(ties: Ties) -> tuple[Problem, Paths]:
+    def planned(ties: Ties) -> tuple[PlanningProblem, Paths]:
         few, usable = ties.flows, routed[ties.leader]
         bound = cut_bound(network, few, usable) if known is None or few is not flows else known
-        problem = Problem(network, candidates, planes, few, usable, bound, deadline)
+        problem = PlanningProblem(network, candidates, planes, few, usable, bound, deadline)
         assignment = _assign(problem, options)
         paths = ties.untie(paths_of(assignment, renumber=True))
         fairest = even(_by_bytes(assignment), candidates, problem.target(), deadline)
@@ -152,7 +152,7 @@ def _notes(short: Bools, parted: Bools) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _assign(problem: Problem, options: Options) -> Assignment:
+def _assign(problem: PlanningProblem, options: Options) -> Assignment:
     coloured = by_colours(problem, problem.planes) if problem.planes else None
     if coloured is not None and (
         is_met(problem, coloured)
@@ -166,7 +166,7 @@ def _assign(problem: Problem, options: Options) -> Assignment:
     return assignment
 
 
-def finished_plan(problem: Problem, paths: Paths) -> Plan:
+def finished_plan(problem: PlanningProblem, paths: Paths) -> Plan:
     """Adds to paths what makes them a plan: backups, certificate, reasons."""
     network, flows = problem.network, problem.flows
     fitted = fit_tables(network, problem.candidates, flows, paths)

@@ -16,7 +16,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import concatenate
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.solve import Repairer, solve
-from heddle_controller.solve.lp import ACCURACY
+from heddle_controller.solve.bounds.relaxation import ACCURACY
 from heddle_emulator.topology import clos, rail_optimised, random_regular, three_tier
 from tests.bench import opensm, opensm_files
 from tests.bench.gap_cases import FAMILIES, draw

@@ -17,7 +17,7 @@ from heddle_controller.reconcile.planning import (
     same_input,
     wanted_of,
 )
-from heddle_controller.solve.repair import Repairer
+from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
 from tests.unit.reconcile.world import ENGINE, ring, three_tiers
 from tests.unit.store.samples import demands

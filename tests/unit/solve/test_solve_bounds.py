@@ -9,13 +9,13 @@ import pytest
 
 from heddle_controller.model.fabric import Fabric, Floats, NodeKind
 from heddle_controller.model.flows import Flows
+from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bounds
+from heddle_controller.solve.bounds.relaxation import Relaxation, no_lots, relax
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities, commodities_of
-from heddle_controller.solve.cuts import cut_bound
-from heddle_controller.solve.lp import Relaxation, no_lots, relax
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
-from heddle_controller.solve.prices import price_bounds, unrestricted_bounds
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
 from tests.unit.solve.solve_checks import between_switches

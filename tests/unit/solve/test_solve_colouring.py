@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import Ints
-from heddle_controller.solve.colouring import equitable_colouring
+from heddle_controller.solve.colouring.balanced import equitable_colouring
 
 
 def edges(*pairs: tuple[int, int]) -> tuple[Ints, Ints]:

@@ -7,8 +7,8 @@ import pytest
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.solve.bound import Bound
-from heddle_controller.solve.cuts import cut_bound
+from heddle_controller.solve.bounds.bound import Bound
+from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.network import Network
 from heddle_emulator.topology import clos, random_regular, three_tier
 from tests.unit.solve.solve_fabrics import of_records

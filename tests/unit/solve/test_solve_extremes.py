@@ -13,7 +13,7 @@ from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
-from heddle_controller.solve.lp import two_to
+from heddle_controller.solve.bounds.relaxation import two_to
 from heddle_emulator.topology import clos, three_tier
 from tests.unit.solve.solve_checks import check_certificate, check_paths
 from tests.unit.solve.solve_fabrics import KINDS, inner_links

@@ -17,12 +17,12 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.carry import inner_paths
-from heddle_controller.solve.fairness import even
+from heddle_controller.solve.fairness.even import even
+from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
-from heddle_controller.solve.search import Target
-from heddle_controller.solve.sharing import Shares
+from heddle_controller.solve.repair.carry_over import inner_paths
+from heddle_controller.solve.search.search import LoadTarget
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.strategy import ecmp
 from heddle_emulator.topology import clos
@@ -147,7 +147,7 @@ def test_single_qps_of_equal_priority_are_left_alone() -> None:
     fabric = damaged_leaf()
     plan = solve(fabric, two_jobs(fabric, 1, (1.0, 1.0)))
     network = Network(fabric)
-    target = Target(np.zeros(len(fabric.structure.tiers)), 0.0)
+    target = LoadTarget(np.zeros(len(fabric.structure.tiers)), 0.0)
     assert even(assigned(plan), Candidates(network, 128), target, Options().deadline()) is None
 
 

@@ -13,7 +13,7 @@ from heddle_controller.model.plan import Paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities, commodities_of
 from heddle_controller.solve.network import Network, attached
-from heddle_controller.solve.rounding import whole_shares
+from heddle_controller.solve.search.rounding import whole_shares
 from heddle_emulator.topology import clos
 from tests.unit.solve.solve_fabrics import KINDS, damaged
 from tests.unit.solve.solve_flows import any_flows, flows_of

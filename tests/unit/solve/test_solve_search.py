@@ -13,11 +13,11 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.solve import Options
 from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.chains import Limits
-from heddle_controller.solve.cuts import cut_bound
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.search import Search, Target
+from heddle_controller.solve.search.chains import SearchLimits
+from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
 from tests.unit.solve.solve_checks import between_switches
@@ -36,7 +36,7 @@ class Trial:
         flows: Flows,
         rng: Random,
         bound: float = 0.0,
-        limits: Limits | None = None,
+        limits: SearchLimits | None = None,
     ) -> None:
         self.fabric, self.flows = fabric, flows
         self.network = Network(fabric)
@@ -47,7 +47,7 @@ class Trial:
             if ways:
                 chunk = self.assignment.place(row, 0, int(flows.qps[row]) - 1)
                 self.assignment.move(chunk, np.array(rng.choice(ways), dtype=np.int64))
-        target = Target(np.full(len(fabric.structure.tiers), bound), bound)
+        target = LoadTarget(np.full(len(fabric.structure.tiers), bound), bound)
         deadline = Options().deadline()
         self.search = Search(self.assignment, self.candidates, target, deadline, limits)
 
@@ -107,7 +107,7 @@ def test_a_search_cut_short_is_no_worse_either(kind: str, effort: int) -> None:
     for seed in range(8):
         rng = Random(seed)
         fabric = KINDS[kind](rng)
-        trial = Trial(fabric, any_flows(rng, fabric, 14), rng, limits=Limits(effort=effort))
+        trial = Trial(fabric, any_flows(rng, fabric, 14), rng, limits=SearchLimits(effort=effort))
         before = trial.by_tier()
         trial.search.run()
         after = trial.by_tier()
@@ -126,7 +126,7 @@ def test_proven_bounds_as_targets_raise_nothing_above_the_worst(kind: str, seed:
     trial = Trial(fabric, flows, rng)
     routed = np.array([bool(trial.ways(row)) for row in range(len(flows))], dtype=np.bool_)
     bound = cut_bound(trial.network, flows, routed)
-    target = Target(bound.tiers, bound.overall)
+    target = LoadTarget(bound.tiers, bound.overall)
     search = Search(trial.assignment, trial.candidates, target, Options().deadline())
     before = trial.by_tier()
     search.run()

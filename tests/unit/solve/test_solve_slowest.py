@@ -13,11 +13,11 @@ from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.solve import solve
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.fairness.sharing import Shares
+from heddle_controller.solve.fairness.slowest import raise_slowest
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
-from heddle_controller.solve.search import Search, Target
-from heddle_controller.solve.sharing import Shares
-from heddle_controller.solve.slowest import raise_slowest
+from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.strategy.many import hashed_slowest
 from heddle_emulator.topology import three_tier
@@ -32,7 +32,7 @@ def scattered(rng: Random, fabric: Fabric, flows: Flows) -> Search:
     """A search over QPs each of which has any of its paths."""
     network = Network(fabric)
     assignment = Assignment(network, flows)
-    target = Target(np.full(len(fabric.structure.tiers), 1.0), 1.0)
+    target = LoadTarget(np.full(len(fabric.structure.tiers), 1.0), 1.0)
     search = Search(assignment, Candidates(network, 32), target, Options().deadline())
     for flow in range(len(flows)):
         paths = search.chains.paths(flow)

@@ -13,10 +13,10 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, starts
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
-from heddle_controller.solve.cuts import Cuts
+from heddle_controller.solve.bounds.cuts import Cuts
+from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.planes import Planes
-from heddle_controller.solve.splice import spliced
+from heddle_controller.solve.repair.splice import spliced
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
 from tests.unit.solve.solve_checks import (

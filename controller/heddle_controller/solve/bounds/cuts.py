@@ -1,0 +1,285 @@
+"""Lower bounds from cuts: what has to leave a set of nodes must leave over its arcs.
+
+For a set of nodes, all traffic from inside to outside crosses the arcs that leave
+it, so one of them is at least as full as the whole demand over the whole
+capacity. Demand is counted as load is: the worst phase of each job. Where all
+QPs that cross have one rate, loads come in whole steps and the bound is rounded
+up to the next step that the arcs can hold together.
+
+The sets are every NIC, every switch with its NICs, all switches that NICs of several
+links join with their NICs, every zone, and their complements (traffic inwards). That is
+closed form, and exact for healthy fabrics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import phased_loads
+from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
+from heddle_controller.solve.network import Network
+
+
+def cut_bound(network: Network, flows: Flows, routed: Bools) -> Bound:
+    """Least worst utilisation of each tier, and of the whole, proven by cuts.
+
+    ``routed`` marks the flows that count, shape (flows,).
+    """
+    cuts = Cuts(network, flows, routed)
+    return in_whole_qps(network, flows, routed, replace(cuts.bound(), arcs=cuts.of_arcs()))
+
+
+class Cuts:
+    """All cuts of one network and set of flows, kept for when links change."""
+
+    def __init__(self, network: Network, flows: Flows, routed: Bools) -> None:
+        rows = np.flatnonzero(routed)
+        self._arc_count = network.arc_count
+        self._tier_count = len(network.fabric.structure.tiers)
+        self._families = [
+            _Family(network, flows, rows, group, inwards=inwards)
+            for group in (_partitions(network) if len(rows) else ())
+            for inwards in (False, True)
+        ]
+
+    def change(self, arcs: Ints, *, usable: bool) -> None:
+        """Gives or takes capacity: arcs between switches that changed their state."""
+        if len(arcs):
+            for family in self._families:
+                family.change(arcs, usable=usable)
+
+    def prepare(self) -> None:
+        """Gets ready for changes: then they are quick from the first on."""
+        for family in self._families:
+            family.prepare()
+
+    def recount(self, flows: Flows, routed: Bools, rows: Ints) -> None:
+        """Takes on flows as they are now: more than were known, or others that count.
+
+        ``routed`` marks those that count, shape (flows,); ``rows`` are those that came,
+        or of which that changed. Known flows stay as and where they are.
+        """
+        for family in self._families:
+            family.recount(flows, routed, rows)
+
+    def bound(self) -> Bound:
+        """What the cuts prove now."""
+        tiers, overall = np.zeros(self._tier_count), 0.0
+        for family in self._families:
+            worst, by_tier = family.worst()
+            overall = max(overall, worst)
+            for tier, least in by_tier.items():
+                tiers[tier] = max(tiers[tier], least)
+        return Bound(tiers, max(overall, float(tiers.max(initial=0.0))), "cut")
+
+    def of_arcs(self) -> Floats:
+        """The greatest bound of the cuts that each arc is part of, shape (arcs + 1,).
+
+        The padding has none to meet (infinite).
+        """
+        arcs = np.zeros(self._arc_count + 1)
+        for family in self._families:
+            np.maximum(arcs[:-1], family.of_arcs(), out=arcs[:-1])
+        arcs[-1] = np.inf
+        return arcs
+
+
+def _partitions(network: Network) -> list[Ints]:
+    """Ways to sort nodes into sets; ``NONE`` marks nodes that are in no set."""
+    nodes = network.fabric.structure.nodes
+    rows = np.arange(network.fabric.node_count, dtype=np.int64)
+    is_nic = nodes.kind == NodeKind.NIC
+    alone = np.where(is_nic, rows, NONE)
+    # A NIC with several ways is in no switch's set; nor is one that is cut off.
+    at_switch = np.where(is_nic, NONE, rows)
+    sole = np.flatnonzero(network.usable & is_nic[network.tail])
+    sole = sole[network.uplinks[network.tail[sole]] == 1]
+    at_switch[network.tail[sole]] = network.head[sole]
+    partitions = [alone, at_switch]
+    if (network.uplinks > 1).any():
+        partitions.append(_joined(network))
+    if (nodes.zone != NONE).any():
+        zone = np.where(is_nic & (at_switch != NONE), nodes.zone[at_switch], nodes.zone)
+        partitions.append(zone)
+    return partitions
+
+
+def _joined(network: Network) -> Ints:
+    """Number of the part that each node is in, where only usable links of NICs join nodes."""
+    is_nic, count = network.level == NodeKind.NIC, network.fabric.node_count
+    up = np.flatnonzero(network.usable & is_nic[network.tail])
+    ends = network.tail[up], network.head[up]
+    graph = coo_matrix((np.ones(len(up), dtype=np.int8), ends), shape=(count, count))
+    group = connected_components(graph, directed=False)[1].astype(np.int64)
+    joined: Ints = np.where(is_nic & (network.uplinks == 0), NONE, group)
+    return joined
+
+
+class _Family:
+    """The cuts around each set of one partition, one way; arrays are by set."""
+
+    def __init__(
+        self, network: Network, flows: Flows, rows: Ints, group: Ints, *, inwards: bool
+    ) -> None:
+        self._group, self._inwards = group, inwards
+        ends = (network.tail, network.head)
+        inside, outside = reversed(ends) if inwards else ends
+        self._count = int(group.max(initial=0)) + 1
+        leaves = (group[inside] != NONE) & (group[inside] != group[outside])
+        self._arc_set = np.where(leaves, group[inside], NONE)
+        self._speed = network.fabric.structure.capacity
+        arcs = np.flatnonzero(network.usable & leaves)
+        around, speed = self._arc_set[arcs], self._speed[arcs]
+        self._even: Floats = _common(speed, around, self._count)
+        """Speed of the arcs around each set where all are equal; else 0."""
+        of_sets = (np.bincount(around, w, self._count) for w in (speed, np.ones(len(around))))
+        self._capacity, self._width = (total.astype(np.float64) for total in of_sets)
+        self._demand, self._qps = np.zeros(self._count), np.zeros(self._count)
+        self._rate: Floats = np.zeros(self._count)
+        """Rate of the QPs that leave each set where all are equal; else 0."""
+        self._flow_set = self._sets_of(flows)
+        """The set that each flow leaves (or enters, inwards), ``NONE`` where there is none."""
+        self._open = network.usable & leaves
+        self._tier_of_arc = network.fabric.structure.tier_of_arc
+        self._tier = self._common_tier(arcs)
+        self.sets_of_tier = _by_value(self._tier)
+        """The sets whose arcs are all of one tier."""
+        self.bounds: Floats = np.zeros(self._count)
+        """Least utilisation of the worst arc around each set; 0 where none is proven."""
+        self._worst: tuple[float, dict[int, float]] | None = None
+        every = np.arange(self._count)
+        self._account(flows, rows, every)
+        self._renew(every)
+
+    def _sets_of(self, flows: Flows) -> Ints:
+        ends = (flows.source, flows.destination)
+        inner, outer = reversed(ends) if self._inwards else ends
+        first, second = self._group[inner], self._group[outer]
+        return np.where(first != second, first, NONE)
+
+    def recount(self, flows: Flows, routed: Bools, rows: Ints) -> None:
+        """Takes on flows: as known but that more may have come behind, and others count.
+
+        ``rows`` are those that came, or count now and did not, or the other way round.
+        """
+        if len(flows) > len(self._flow_set):
+            self._flow_set = self._sets_of(flows)
+        touched = np.zeros(self._count + 1, dtype=np.bool_)
+        touched[self._flow_set[rows]] = True
+        touched[NONE] = False  # the last place is that of flows in no set
+        sets = np.flatnonzero(touched)
+        if len(sets):
+            self._account(flows, np.flatnonzero(routed & touched[self._flow_set]), sets)
+            self._renew(sets)
+
+    def _account(self, flows: Flows, rows: Ints, sets: Ints) -> None:
+        """Adds up what leaves some sets; ``rows`` are all the flows that do."""
+        rows = rows[self._flow_set[rows] != NONE]
+        flow_set = self._flow_set[rows]
+        together = (flow_set, flows.job[rows], flows.phase[rows])
+        self._demand[sets] = self._summed(flows.gbps[rows], *together)[sets]
+        qps = self._summed(flows.qps[rows].astype(np.float64), *together)
+        self._qps[sets] = np.round(qps[sets])
+        self._rate[sets] = _common(flows.gbps[rows] / flows.qps[rows], flow_set, self._count)[sets]
+
+    def _summed(self, amount: Floats, flow_set: Ints, job: Ints, phase: Ints) -> Floats:
+        """An amount of each flow by set, the worst phase of each job."""
+        return phased_loads(self._count, flow_set, amount, job, phase)
+
+    def _common_tier(self, arcs: Ints) -> Ints:
+        """Tier of each set's arcs, ``NONE`` where they are of several."""
+        tier = np.full(self._count, NONE, dtype=np.int64)
+        around, own = self._arc_set[arcs], self._tier_of_arc[arcs]
+        tier[around] = own
+        tier[around[tier[around] != own]] = NONE
+        return tier
+
+    def change(self, arcs: Ints, *, usable: bool) -> None:
+        """Gives or takes the capacity of arcs."""
+        arcs = arcs[self._arc_set[arcs] != NONE]
+        if not len(arcs):
+            return
+        sets, place = np.unique(self._arc_set[arcs], return_inverse=True)
+        speed, sign = self._speed[arcs], 1.0 if usable else -1.0
+        self._capacity[sets] += sign * np.bincount(place, weights=speed)
+        self._width[sets] += sign * np.bincount(place)
+        self._open[arcs] = usable
+        whole = self._width[sets] * self._even[sets]
+        alike = np.abs(self._capacity[sets] - whole) <= 1e-9 * whole
+        unsure = sets[~alike | (self._even[sets] == 0) | (self._tier[sets] == NONE)]
+        if len(unsure):
+            self._look_again(unsure)
+        self._renew(sets)
+
+    def _look_again(self, sets: Ints) -> None:
+        """Whether the arcs around some sets are alike now, and of which tier they are."""
+        first, by_set = self._arcs_by_set
+        known = self._tier[sets]
+        for one in sets.tolist():
+            arcs = by_set[first[one] : first[one + 1]]
+            arcs = arcs[self._open[arcs]]
+            speed, tier = self._speed[arcs], self._tier_of_arc[arcs]
+            even = len(arcs) > 0 and speed.max() <= speed.min() * (1 + 1e-9)
+            self._even[one] = speed.min() if even else 0.0
+            self._tier[one] = tier[0] if len(arcs) and (tier == tier[0]).all() else NONE
+        if not np.array_equal(known, self._tier[sets]):
+            self.sets_of_tier = _by_value(self._tier)
+
+    @cached_property
+    def _arcs_by_set(self) -> tuple[list[int], Ints]:
+        """Where the arcs around each set begin, and these arcs, set by set."""
+        arcs = np.flatnonzero(self._arc_set != NONE)
+        around = self._arc_set[arcs]
+        counts = np.bincount(around, minlength=self._count)
+        return [0, *np.cumsum(counts).tolist()], arcs[np.argsort(around, kind="stable")]
+
+    def prepare(self) -> None:
+        """Sorts arcs by set before it is asked for."""
+        _ = self._arcs_by_set
+
+    def _renew(self, sets: Ints) -> None:
+        self.bounds[sets] = self._bounds(sets)
+        self._worst = None
+
+    def worst(self) -> tuple[float, dict[int, float]]:
+        """The greatest bound, and the greatest of the sets of each tier."""
+        if self._worst is None:
+            tiers = {t: float(self.bounds[rows].max()) for t, rows in self.sets_of_tier.items()}
+            self._worst = float(self.bounds.max(initial=0.0)), tiers
+        return self._worst
+
+    def of_arcs(self) -> Floats:
+        """The bound of the set that each arc leaves (or enters, inwards); 0 for no set."""
+        return np.append(self.bounds, 0.0)[self._arc_set]
+
+    def _bounds(self, sets: Ints) -> Floats:
+        open_ = (self._demand[sets] > 0) & (self._width[sets] > 0)
+        capacity = np.where(open_, self._capacity[sets], 1.0)
+        width = np.where(open_, self._width[sets], 1.0)
+        even = self._even[sets]
+        step = self._rate[sets] * (even > 0) / np.where(even > 0, even, 1.0)
+        stepped = np.ceil(self._qps[sets] / width) * step
+        bounds: Floats = np.where(open_, np.maximum(self._demand[sets] / capacity, stepped), 0.0)
+        return bounds
+
+
+def _common(values: Floats, group: Ints, count: int) -> Floats:
+    """The value of each group of which all values are equal, 0 for all other groups."""
+    some = np.zeros(count)
+    some[group] = values
+    unlike = np.abs(values - some[group]) > 1e-9 * np.abs(values)
+    some[group[unlike]] = 0.0
+    return some
+
+
+def _by_value(column: Ints) -> dict[int, Ints]:
+    """The rows of each value but ``NONE``."""
+    values = np.unique(column).tolist()
+    return {value: np.flatnonzero(column == value) for value in values if value != NONE}

@@ -1,0 +1,128 @@
+"""Balanced edge colouring of bipartite multigraphs: the healthy fabric's whole problem.
+
+Flows are edges from the leaf they leave to the leaf they enter, spines are
+colours. Give every vertex each colour as often as every other colour, to within
+one, and every uplink and downlink carries the floor or the ceiling of its fair
+share: no plan does better. Such *equitable* colourings always exist for
+bipartite graphs (de Werra 1971, after Konig 1916).
+
+An even number of colours is halved: pair up the edges at each vertex of either
+side; the two pairings together are even circles; colour each circle in turns
+and every vertex has its edges split in two halves (Gabow 1976). Circles are
+found by pointer doubling, so a level costs O(m log m) in numpy however the
+edges lie. An odd number first gives up one colour as a perfect matching of a
+regular graph (a maximum flow), after which it is even.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Ints
+from heddle_controller.solve.colouring.max_flow import unit_flow
+
+Nests = tuple[list[Ints], list[Ints]]
+"""Sets of vertices of the left and of the right side, the smallest first, by edge."""
+
+
+def equitable_colouring(left: Ints, right: Ints, colours: int, nests: Nests = ([], [])) -> Ints:
+    """A colour, 0 to ``colours - 1``, for each edge ``left[i] - right[i]``.
+
+    At every vertex each colour is used floor(degree / colours) or
+    ceil(degree / colours) times. Vertices are any integers of 0 and above; the
+    two sides have numbers of their own. Pure: equal input, equal output.
+
+    ``nests`` number sets of vertices, each within one of the next. With a power of two of
+    colours the same holds of all edges of such a set.
+    """
+    if colours == 1 or not len(left):
+        return np.zeros(len(left), dtype=np.int64)
+    result = np.zeros(len(left), dtype=np.int64)
+    if colours % 2:
+        # From here on vertices are groups of at most `colours` edges: the matching
+        # takes one edge from every full group, which keeps the rest balanced.
+        left, right = _groups(left, colours), _groups(right, colours)
+        rest = np.flatnonzero(~_matching(left, right, colours))
+        result[rest] = 1 + equitable_colouring(
+            left[rest], right[rest], colours - 1, _of_rows(nests, rest)
+        )
+        return result
+    half = _halve([left, *nests[0]], [right, *nests[1]])
+    for offset, rows in ((0, np.flatnonzero(~half)), (colours // 2, np.flatnonzero(half))):
+        result[rows] = offset + equitable_colouring(
+            left[rows], right[rows], colours // 2, _of_rows(nests, rows)
+        )
+    return result
+
+
+def _of_rows(nests: Nests, rows: Ints) -> Nests:
+    left, right = ([sets[rows] for sets in side] for side in nests)
+    return left, right
+
+
+def _partners(levels: list[Ints]) -> Ints:
+    """Pairs up the edges at each vertex, an odd one out with another of the next level's set.
+
+    What is left of the last level is paired as it comes. The answer has an even number of
+    rows: where there is an odd number of edges, one more is made up and paired with the
+    last one out.
+    """
+    rest = np.arange(len(levels[0]), dtype=np.int64)
+    pairs: list[Ints] = []
+    for vertex in levels:
+        order = rest[np.argsort(vertex[rest], kind="stable")]
+        ordered = vertex[order]
+        starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        degree = np.diff(np.append(starts, len(order)))
+        odd = starts[degree % 2 == 1] + degree[degree % 2 == 1] - 1
+        paired = np.ones(len(order), dtype=bool)
+        paired[odd] = False
+        pairs.append(order[paired])
+        rest = order[odd]
+        if not len(rest):
+            break
+    made_up = np.arange(len(levels[0]), len(levels[0]) + len(rest) % 2)
+    line = np.concatenate([*pairs, rest, made_up])
+    partner = np.empty(len(line), dtype=np.int64)
+    partner[line[0::2]] = line[1::2]
+    partner[line[1::2]] = line[0::2]
+    return partner
+
+
+def _halve(left: list[Ints], right: list[Ints]) -> Bools:
+    """Splits edges in two so that each vertex's halves differ by at most one, as a mask.
+
+    Walking from partner to partner's partner meets every second edge of a circle;
+    the least edge met names the walk. A circle has two walks: the one of the
+    greater name is the second half.
+    """
+    first, second = _partners(left), _partners(right)
+    step = second[first]
+    name = np.arange(len(step), dtype=np.int64)
+    for _ in range(len(step).bit_length()):
+        name = np.minimum(name, name[step])
+        step = step[step]
+    return (name > name[first])[: len(left[0])]
+
+
+def _groups(vertex: Ints, size: int) -> Ints:
+    """Splits vertices into vertices of at most ``size`` edges, all but one full."""
+    order = np.argsort(vertex, kind="stable")
+    ordered = vertex[order]
+    new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    place = np.arange(len(order)) - np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    group = np.empty(len(vertex), dtype=np.int64)
+    group[order] = np.cumsum(new | (place % size == 0)) - 1
+    return group
+
+
+def _matching(left: Ints, right: Ints, degree: int) -> Bools:
+    """Edges of a matching that covers every vertex of full ``degree``, as a mask."""
+    count = max(int(left.max()), int(right.max())) + 1
+    missing = [degree - np.bincount(side, minlength=count) for side in (left, right)]
+    fill = [np.repeat(np.arange(count, dtype=np.int64), m) for m in missing]
+    # Both sides lack count * degree - edges, so the fillers pair up one to one and
+    # make the graph regular, which has a perfect matching (Konig).
+    tails = np.concatenate([left, fill[0]])
+    heads = np.concatenate([right, fill[1]])
+    return unit_flow(tails, heads, count)[: len(left)]

@@ -1,0 +1,443 @@
+"""Fairer places in small cases, by trying: each is reckoned with as it would be served.
+
+Exchanges (``qp_swap``) and neighbourhoods (``slowest``) reckon with the levels that arcs have
+now. Where flows are of unlike rates or QPs, NICs have several uplinks or jobs have phases,
+moving a few QPs changes the levels themselves. Where there are few paths in all, moves are
+therefore tried a hundred at a time (``filling``), and the best by the sorted values of all
+flows is made: QPs of whoever crosses an overloaded arc that a slow flow crosses go elsewhere,
+alone or with others that make room. No arc is filled beyond its limit. Effort is counted in
+places looked at, and what is drawn at random is drawn from a fixed seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.fairness.filling import Filling
+from heddle_controller.solve.phases import phased_jobs
+from heddle_controller.solve.search.residue import QpGroup, put_in_numbers
+from heddle_controller.solve.search.search import Search
+
+MOST_USES = 2_000
+"""Arcs on all paths together beyond which a case is not small."""
+EFFORT = 500_000
+"""Uses of arcs looked at in all; a count, not a time, so that plans repeat."""
+FEW_USES = 200
+"""Arcs on all paths together up to which the empty paths are reckoned with as well."""
+AT_ONCE = 64
+SLOW = 3
+"""Slow flows helped at a time."""
+WAYS = 8
+"""Paths tried for one chunk, the emptiest first."""
+WALKERS = 64
+"""Placements that change at random side by side."""
+STEPS = 120
+"""Times that each does."""
+GATHER = 20
+"""Steps after which half go on from the best and the others begin anew."""
+MOST_PLACES, WHOLE = 20_000, 1024
+"""Placements in all that are few enough to be tried, and how many of them at once."""
+VAIN = 2
+"""Times in a row that this may find nothing better."""
+HEAT = 0.1
+"""Relative loss of the slowest flow that a placement accepts at first, more or less."""
+WORTH = 1e-4
+"""Relative gain of the slowest flow below which a flow is not split."""
+TOLERANCE = 1e-9
+
+Move = tuple[int, int, int]
+"""From one path to another, so many QPs."""
+
+
+@dataclass(slots=True)
+class _Paths:
+    """Candidate paths of all flows that have one, one flow after another."""
+
+    flow: list[int] = field(default_factory=list)
+    arcs: list[Ints] = field(default_factory=list)
+    """With those of NICs."""
+    inner: list[Ints] = field(default_factory=list)
+    count: list[int] = field(default_factory=list)
+    """QPs on each."""
+
+
+def is_small(assignment: Assignment) -> bool:
+    """Whether placements may be few enough to be tried: each chunk uses an arc at least."""
+    return len(assignment.flow) <= MOST_USES
+
+
+def climb(search: Search) -> bool:
+    """Moves QPs while the sorted values of all flows rise; False where nothing was moved."""
+    if not is_small(search.assignment):
+        return False
+    moved, known = False, 0
+    for longer in (False, True):  # longer ways only where the others do not do
+        paths = _paths_of(search, longer=longer)
+        if len(paths.flow) <= known or sum(map(len, paths.arcs)) > MOST_USES:
+            break
+        known = len(paths.flow)
+        climber = _Climber(search, paths)
+        climber.run()
+        moved |= climber.put_in_place()
+        if not climber.could_gain():
+            break
+    return moved
+
+
+def _paths_of(search: Search, *, longer: bool) -> _Paths:
+    assignment, network = search.assignment, search.assignment.network
+    flows, found = assignment.flows, _Paths()
+    chunks: dict[int, list[int]] = {}
+    for chunk, flow in enumerate(assignment.flow):
+        chunks.setdefault(flow, []).append(chunk)
+    uses = 0
+    for flow in sorted(chunks):
+        out, into = network.nic_arc[[flows.source[flow], flows.destination[flow]]].tolist()
+        before = np.array([out] * (out != NONE), dtype=np.int64)
+        after = np.array([into ^ 1] * (into != NONE), dtype=np.int64)
+        found_ways = (search.chains.further if longer else search.chains.paths)(flow)
+        ways = [search.chains.trimmed(path) for path in found_ways]
+        if not ways:
+            continue
+        rows = {way.tobytes(): row for row, way in enumerate(ways)}
+        count = [0] * len(ways)
+        for chunk in chunks[flow]:
+            way = assignment.path[chunk]
+            row = rows.setdefault(way.tobytes(), len(ways))
+            if row == len(ways):
+                ways.append(way)
+                count.append(0)
+            count[row] += assignment.qps(chunk)
+        found.flow += [flow] * len(ways)
+        found.inner += ways
+        found.arcs += [np.concatenate([before, way, after]) for way in ways]
+        found.count += count
+        uses += sum(map(len, ways))
+        if uses > MOST_USES:
+            break
+    return found
+
+
+class _Climber:
+    def __init__(self, search: Search, paths: _Paths) -> None:
+        self._search, self._paths = search, paths
+        assignment = search.assignment
+        flows = assignment.flows
+        self._capacity = assignment.network.fabric.structure.capacity
+        self._flow = np.array(paths.flow, dtype=np.int64)
+        self._first = np.flatnonzero(np.diff(self._flow, prepend=NONE))
+        self._last = np.append(self._first[1:], len(self._flow))
+        self._of_flow = np.repeat(np.arange(len(self._first)), self._last - self._first)
+        self._unit: Floats = assignment.unit[self._flow]
+        self._per_rate: Floats = 1 / (flows.gbps * flows.weight)[self._flow]
+        turns = np.isin(flows.job, phased_jobs(flows)) & (flows.phase != ANY_PHASE)
+        self._job = np.where(turns, flows.job, NONE)[self._flow]
+        self._phase = np.where(turns, flows.phase, NONE)[self._flow]
+        self._best: Floats = 1 / flows.weight[self._flow[self._first]]
+        """The value of each flow that gets all it asks for."""
+        self._before = np.array(paths.count, dtype=np.int64)
+        self._counts = self._before.copy()
+        self._effort = EFFORT
+        self._uses = sum(map(len, paths.arcs))
+        self._cost = sum(len(paths.arcs[path]) for path in np.flatnonzero(self._counts).tolist())
+        """Uses of arcs that a placement has, more or less."""
+        self._sets = [frozenset(path.tolist()) for path in paths.arcs]
+        self._values: Floats = np.empty(0)
+        """Of each flow, where it is now."""
+        self._used: dict[int, float] = {}
+        """Utilisation of each arc that is in use."""
+        self._look()
+        self._grain = max(1e-5 * float(self._values.min()), 1e-300)
+        self._room = (max(1.0, *self._used.values()) + TOLERANCE) * self._capacity
+        """Gbit/s that each arc may carry: none is to be fuller than the fullest is."""
+
+    def run(self) -> None:
+        """Moves QPs as long as effort is left and something is gained."""
+        while self._effort > 0 and not self._search.chains.deadline.passed():
+            if not self._step(self._single()):
+                break
+        if not self.could_gain():
+            return
+        spreads = self._spreads()
+        if spreads is not None:
+            self._try_all(spreads)
+        elif self._wander():
+            while self._effort > 0 and self._step(self._single()):
+                pass
+
+    def could_gain(self) -> bool:
+        """Whether nothing is known that keeps the least value from being more.
+
+        Flows that all have to cross an arc share it at best by what they are worth.
+        """
+        least = self._values.min()
+        if least >= self._best.min() * (1 - WORTH):
+            return False
+        for arc in self._hot():
+            held = np.array([arc in arcs for arcs in self._sets])
+            bound = np.logical_and.reduceat(held, self._first) & (self._job[self._first] == NONE)
+            asked = (1 / self._per_rate[self._first])[bound].sum()
+            if asked * least * (1 + WORTH) > self._capacity[arc]:
+                return False
+        return True
+
+    def _sorted(self, values: Floats) -> Floats:
+        """Values ascending, rounded in parts of the least so that equal ones compare as equal."""
+        return np.sort(np.round(values / self._grain), axis=-1)
+
+    def _look(self) -> None:
+        values, loads, arcs = self._evaluate(self._counts[None])
+        self._values = values[0]
+        self._used = dict(
+            zip(arcs.tolist(), (loads[0] / self._capacity[arcs]).tolist(), strict=True)
+        )
+
+    def _evaluate(self, counts: Ints) -> tuple[Floats, Floats, Ints]:
+        """Value of each flow, and Gbit/s on each of the arcs told, in each of some places."""
+        columns = np.flatnonzero((counts > 0).any(axis=0))
+        if self._uses <= FEW_USES:
+            columns = np.arange(len(self._flow))
+        filling = self._filling if len(columns) == len(self._flow) else self._filling_of(columns)
+        some = counts[:, columns].astype(np.float64)
+        gained = filling.rates(some) * some * self._per_rate[columns]
+        first = np.flatnonzero(np.diff(self._of_flow[columns], prepend=NONE))
+        return np.add.reduceat(gained, first, axis=1), filling.loads(some), filling.arcs
+
+    @cached_property
+    def _filling(self) -> Filling:
+        """Over all paths."""
+        return self._filling_of(np.arange(len(self._flow)))
+
+    def _filling_of(self, columns: Ints) -> Filling:
+        return Filling(
+            [self._paths.arcs[column] for column in columns.tolist()],
+            self._unit[columns],
+            self._job[columns],
+            self._phase[columns],
+            self._capacity,
+        )
+
+    def _step(self, moves: list[list[Move]]) -> bool:
+        """Makes the best of some moves; False where none is better."""
+        held, best = self._sorted(self._values).tolist(), None
+        for at in range(0, len(moves), AT_ONCE):
+            if self._effort <= 0 or self._search.chains.deadline.passed():
+                break
+            tried = moves[at : at + AT_ONCE]
+            self._effort -= len(tried) * self._cost
+            counts = np.repeat(self._counts[None], len(tried), axis=0)
+            for row, several in enumerate(tried):
+                for out, into, qps in several:
+                    counts[row, out] -= qps
+                    counts[row, into] += qps
+            values, loads, arcs = self._evaluate(counts)
+            fits = (loads <= self._room[arcs]).all(axis=1) & (counts >= 0).all(axis=1)
+            for row in np.flatnonzero(fits).tolist():
+                found = self._sorted(values[row]).tolist()
+                if found > held:
+                    held, best = found, counts[row]
+        if best is None:
+            return False
+        self._counts = best
+        self._look()
+        return True
+
+    def _slow(self) -> list[int]:
+        """The flows of least value that could have more."""
+        order = np.argsort(self._values, kind="stable")
+        low = order[(self._values < self._best * (1 - WORTH))[order]]
+        slow: list[int] = low[:SLOW].tolist()
+        return slow
+
+    def _hot(self) -> list[int]:
+        """Overloaded arcs that slow flows cross, the fullest first."""
+        found: dict[int, float] = {}
+        for flow in self._slow():
+            for path in self._held(flow):
+                for arc in sorted(self._sets[path]):
+                    if self._used[arc] > 1 + TOLERANCE:
+                        found[arc] = self._used[arc]
+        return sorted(found, key=lambda arc: (-found[arc], arc))
+
+    def _held(self, flow: int) -> list[int]:
+        """The paths of a flow that have QPs."""
+        low, high = int(self._first[flow]), int(self._last[flow])
+        return (low + np.flatnonzero(self._counts[low:high])).tolist()
+
+    def _elsewhere(self, path: int, arc: int) -> list[int]:
+        """Other paths of the same flow: those that avoid an arc first, then the emptiest.
+
+        A flow that cannot avoid the arc may still leave more of it to others elsewhere.
+        """
+        flow = int(self._of_flow[path])
+        others = [*range(int(self._first[flow]), int(self._last[flow]))]
+        others.remove(path)
+        others.sort(key=lambda other: (arc in self._sets[other], self._fullest(other), other))
+        return others[:WAYS]
+
+    def _fullest(self, path: int) -> float:
+        return max((self._used.get(arc, 0.0) for arc in self._sets[path]), default=0.0)
+
+    def _across(self, arc: int) -> list[int]:
+        """Paths with QPs that cross an arc."""
+        held = np.flatnonzero(self._counts).tolist()
+        return [path for path in held if arc in self._sets[path]]
+
+    def _sizes(self, path: int) -> list[int]:
+        most = int(self._counts[path])
+        return sorted({1, max(1, most // 2), most})
+
+    def _single(self) -> list[list[Move]]:
+        """Moves of one chunk, or some of its QPs, off arcs in the way of the slow."""
+        return [
+            [(path, other, qps)]
+            for arc in self._hot()
+            for path in self._across(arc)
+            for other in self._elsewhere(path, arc)
+            for qps in self._sizes(path)
+        ]
+
+    def _spreads(self) -> list[Ints] | None:
+        """All ways to divide each flow's QPs among its paths; None where those are many."""
+        sizes = np.add.reduceat(self._counts, self._first).tolist()
+        widths = (self._last - self._first).tolist()
+        many = (math.comb(qps + n - 1, n - 1) for qps, n in zip(sizes, widths, strict=True))
+        if math.prod(many) > MOST_PLACES:
+            return None
+        return [_divided(qps, n) for qps, n in zip(sizes, widths, strict=True)]
+
+    def _try_all(self, spreads: list[Ints]) -> None:
+        """Takes the best of all placements."""
+        shape = [len(spread) for spread in spreads]
+        best = self._sorted(self._values).tolist()
+        for low in range(0, math.prod(shape), WHOLE):
+            high = min(low + WHOLE, math.prod(shape))
+            chosen = np.unravel_index(np.arange(low, high), shape)
+            counts = np.hstack([spread[at] for spread, at in zip(spreads, chosen, strict=True)])
+            ranked, fits = self._ranked(counts)
+            ranked[~fits] = -np.inf
+            top = int(np.lexsort(ranked.T[::-1])[-1])
+            if ranked[top].tolist() > best:
+                best, self._counts = ranked[top].tolist(), counts[top]
+        self._look()
+
+    def _wander(self) -> bool:
+        """Lets many placements change at random, each keeping what serves it well enough.
+
+        Half begin where QPs are, the others as hashing would place them. Returns whether the best
+        that was met is better than where QPs are.
+        """
+        random = np.random.default_rng(0)
+        counts = np.concatenate(
+            [np.repeat(self._counts[None], WALKERS // 2, axis=0), self._hashed(random)]
+        )
+        ranked, fits = self._ranked(counts)
+        counts[~fits], ranked[~fits] = self._counts, ranked[0]
+        held, vain = (best := ranked[0].copy()), 0
+        place, gathered = self._counts, held.tolist()
+        steps, step = min(STEPS, self._effort // (WALKERS * self._cost)), 0
+        for step in range(steps):
+            if self._search.chains.deadline.passed():
+                break
+            if step and step % GATHER == 0:
+                vain = vain + 1 if best.tolist() <= gathered else 0
+                if vain == VAIN:
+                    break
+                counts[:], ranked[:] = place, best
+                counts[WALKERS // 2 :] = self._hashed(random)
+                ranked, fits = self._ranked(counts)
+                counts[~fits], ranked[~fits] = place, best
+                gathered = best.tolist()
+            trial = self._changed(counts, random)
+            found, fits = self._ranked(trial)
+            worse = np.maximum(ranked[:, 0] - found[:, 0], 0.0) / ranked[:, 0]
+            patience = HEAT * (1 - step / steps)
+            daring = random.random(WALKERS) < np.exp(-worse / patience)
+            taken = fits & (_above(found, ranked) | (daring & (worse > 0)))
+            counts[taken], ranked[taken] = trial[taken], found[taken]
+            top = int(np.lexsort(ranked.T[::-1])[-1])
+            if ranked[top].tolist() > best.tolist():
+                best, place = ranked[top].copy(), counts[top].copy()
+        self._effort -= (step + 1) * WALKERS * self._cost
+        if best.tolist() <= held.tolist():
+            return False
+        self._counts = place
+        self._look()
+        return True
+
+    def _ranked(self, counts: Ints) -> tuple[Floats, Bools]:
+        """Values of all flows in each of some places, ascending; and whether no arc is too full."""
+        values, loads, arcs = self._evaluate(counts)
+        fits: Bools = np.all(loads <= self._room[arcs], axis=1)
+        return self._sorted(values), fits
+
+    def _hashed(self, random: np.random.Generator) -> Ints:
+        """Each QP on any of its flow's paths of fewest arcs, or in every other place on any."""
+        counts = np.zeros((WALKERS - WALKERS // 2, len(self._flow)), dtype=np.int64)
+        length = np.array([len(path) for path in self._paths.arcs], dtype=np.int64)
+        for low, high in zip(self._first.tolist(), self._last.tolist(), strict=True):
+            qps, every = int(self._counts[low:high].sum()), np.arange(low, high)
+            short = low + np.flatnonzero(length[low:high] == length[low:high].min())
+            for begin, paths in enumerate((short, every)):
+                even = np.full(len(paths), 1 / len(paths))
+                rows = counts[begin::2]
+                rows[:, paths] = random.multinomial(qps, even, len(rows))
+        return counts
+
+    def _changed(self, counts: Ints, random: np.random.Generator) -> Ints:
+        """Each of some places with QPs of one to three flows on another path."""
+        changed, rows = counts.copy(), np.arange(len(counts))
+        for turn in range(3):
+            flow = random.integers(len(self._first), size=len(counts))
+            own = self._of_flow == flow[:, None]
+            out = (random.random(counts.shape) * (own & (changed > 0))).argmax(axis=1)
+            into = (random.random(counts.shape) * own).argmax(axis=1)
+            most = changed[rows, out]
+            size = np.maximum(1, (most * random.choice([0.0, 0.5, 1.0], len(counts))).astype(int))
+            size[random.random(len(counts)) < turn / 3] = 0
+            changed[rows, out] -= size
+            changed[rows, into] += size
+        return changed
+
+    def put_in_place(self) -> bool:
+        """Moves chunks to where their QPs should be."""
+        assignment = self._search.assignment
+        changed = np.unique(self._of_flow[self._counts != self._before]).tolist()
+        for flow in changed:
+            low, high = int(self._first[flow]), int(self._last[flow])
+            row = int(self._flow[low])
+            chunks = [c for c, of in enumerate(assignment.flow) if of == row]
+            inner = self._paths.inner[low:high]
+            group = QpGroup(chunks, _padded(assignment, inner), float(self._unit[low]))
+            put_in_numbers(self._search, group, self._counts[low:high])
+        return bool(changed)
+
+
+def _divided(qps: int, paths: int) -> Ints:
+    """All ways to divide QPs among some paths, shape (ways, paths)."""
+    bars = itertools.combinations(range(qps + paths - 1), paths - 1)
+    places = np.array([*bars], dtype=np.int64).reshape(math.comb(qps + paths - 1, qps), paths - 1)
+    return np.diff(places, axis=1, prepend=-1, append=qps + paths - 1) - 1
+
+
+def _padded(assignment: Assignment, paths: list[Ints]) -> Ints:
+    width = max(map(len, paths))
+    pad = assignment.network.pad
+    return np.stack([np.pad(path, (0, width - len(path)), constant_values=pad) for path in paths])
+
+
+def _above(first: Floats, second: Floats) -> Bools:
+    """Whether each row is the greater, by the first place in which they differ, or equal."""
+    differs = first != second
+    place = differs.argmax(axis=1)
+    rows = np.arange(len(first))
+    above: Bools = ~differs.any(axis=1) | (first[rows, place] > second[rows, place])
+    return above

@@ -1,0 +1,361 @@
+"""Exchanges of QPs between flows, under given levels of arcs.
+
+One flow is helped at a time: a chunk of it leaves the arc that holds it back for a path
+of a higher level. Where that path is full, a chunk of another flow takes the place that
+becomes free, as many QPs of it; where it is not, the chunk moves alone, as far as it is
+less full there than where it was. Who may give, how far arcs may rise and when a move is
+worth it is said in ``even``, which finds the levels anew after each round of exchanges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import inf
+
+import numpy as np
+
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.solve.fairness.sharing import Shares
+from heddle_controller.solve.search.search import Search
+
+WORTH = 1e-3
+"""Relative gain of the slower flow below which no flow is split."""
+PARTNERS = 8
+"""Flows tried for one exchange, those best off first."""
+WAYS = 4
+"""Better paths tried for one chunk."""
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """A candidate path."""
+
+    level: float
+    """The rate that its arcs would give a QP, Gbit/s."""
+    path: Ints
+    arcs: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """A better path for some QPs of a chunk."""
+
+    chunk: int
+    hot: int
+    """The arc that holds the chunk back where it is."""
+    way: _Way
+    full: frozenset[int]
+    """Arcs of the way where another has to make room."""
+    gain: float
+    """Value that each QP adds to its flow there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Deal:
+    """An exchange: who makes room, and how."""
+
+    chunk: int
+    path: Ints
+    loss: float
+    """Value that each QP costs its flow."""
+    qps: int
+
+
+class QpSwaps:
+    """Exchanges under given levels of arcs."""
+
+    def __init__(
+        self, search: Search, shares: Shares, movable: frozenset[int] | None, looks: int
+    ) -> None:
+        self.looks = looks
+        self._search = search
+        self._assignment = search.assignment
+        self._movable = movable
+        self._level = shares.level.copy()
+        self._rate: list[float] = shares.rate.tolist()
+        flows = search.assignment.flows
+        self._per_rate: list[float] = (1 / (flows.gbps * flows.weight)).tolist()
+        """Value that each Gbit/s is to a flow."""
+        self._heaviest = float(flows.weight.max())
+        self._value: dict[int, float] = dict(enumerate((shares.ratio / flows.weight).tolist()))
+        self._most: Floats = np.maximum(search.enough, 1.0)
+        """Utilisation that exchanges may raise each arc to."""
+        self._ways: dict[tuple[int, int, int], list[_Way]] = {}
+        """Candidate paths by what makes flows have the same: terminals and class."""
+        self._ceiling: list[float] = shares.ceiling.tolist()
+        """The rate that a QP of each flow cannot exceed on any path."""
+        self._chunks: dict[int, list[int]] = {}
+        for chunk, flow in enumerate(search.assignment.flow):
+            self._chunks.setdefault(flow, []).append(chunk)
+        self._full = set(np.flatnonzero(self._level < inf).tolist())
+        """Arcs whose level is finite."""
+        self._members: dict[int, set[int]] = {}
+        """Chunks on each arc that was asked for."""
+        self._slow = np.flatnonzero(shares.ratio < 1 - TOLERANCE).tolist()
+
+    def run(self) -> None:
+        """Helps the flow of least value while that is possible, then the next."""
+        heap = [(self._value[flow], flow) for flow in self._slow if flow in self._chunks]
+        heapify(heap)
+        while heap and self.looks > 0 and not self._search.chains.deadline.passed():
+            value, flow = heappop(heap)
+            if value != self._value[flow]:
+                continue
+            for moved in self._help(flow):
+                heappush(heap, (self._value[moved], moved))
+
+    def _help(self, flow: int) -> tuple[int, ...]:
+        """Gives some QPs of a flow a better path; the flows whose values changed."""
+        by_arc: dict[int, int] = {}
+        for chunk in self._chunks[flow]:
+            hot = self._holding(chunk)
+            if hot is not None:
+                best = by_arc.setdefault(hot, chunk)
+                if self._assignment.qps(chunk) > self._assignment.qps(best):
+                    by_arc[hot] = chunk
+        for hot, chunk in sorted(by_arc.items(), key=lambda found: self._level[found[0]]):
+            for place in self._places(hot, chunk):
+                self.looks -= 1
+                moved = self._take(place)
+                if moved:
+                    return moved
+        return ()
+
+    def _holding(self, chunk: int) -> int | None:
+        """The arc that holds a chunk back; None if a NIC does, or nothing."""
+        path = self._assignment.path[chunk]
+        if not len(path):
+            return None
+        arc = int(path[self._level[path].argmin()])
+        return arc if self._level[arc] <= self._rate[chunk] * (1 + TOLERANCE) else None
+
+    def _places(self, hot: int, chunk: int) -> list[_Place]:
+        """Better paths of a chunk: most gain first, among equals those of who can best give."""
+        flow, rate = self._assignment.flow[chunk], self._rate[chunk]
+        if self._ceiling[flow] <= rate * (1 + TOLERANCE):
+            return []
+        own = self._assignment.path[chunk].tolist()
+        places: list[tuple[float, float, _Place]] = []
+        for way in self._ways_of(flow):
+            gain = (min(way.level, self._ceiling[flow]) - rate) * self._per_rate[flow]
+            if way.level <= rate * (1 + TOLERANCE) or gain <= 0:
+                break
+            for full in self._filled(flow, way.arcs.difference(own)):
+                best = max(map(self._worth_of, self._on(full)), default=inf)
+                places.append((-gain, -best, _Place(chunk, hot, way, full, gain)))
+        places.sort(key=lambda found: found[:2])
+        return [place for _, _, place in places[:WAYS]]
+
+    def _filled(self, flow: int, arcs: frozenset[int]) -> list[frozenset[int]]:
+        """Arcs of which one more QP of a flow makes others give way, as alternatives.
+
+        Full arcs all have to be given way on; where there is none, any of those with no
+        room beyond who is there already.
+        """
+        full = arcs.intersection(self._full)
+        if full:
+            return [full]
+        unit, network = float(self._assignment.unit[flow]), self._assignment.network
+        crowded = [
+            arc
+            for arc in sorted(arcs)
+            if self._assignment.utilization_of(arc) + unit * network.per_gbps[arc] > 1 + TOLERANCE
+        ]
+        return [frozenset([arc]) for arc in crowded] or [frozenset()]
+
+    def _on(self, arcs: frozenset[int]) -> set[int]:
+        """Chunks that cross all of some arcs."""
+        for arc in arcs.difference(self._members):
+            self._members[arc] = set(self._assignment.members(arc))
+        return set.intersection(*(self._members[arc] for arc in arcs)) if arcs else set()
+
+    def _worth_of(self, chunk: int) -> float:
+        return self._value[self._assignment.flow[chunk]]
+
+    def _ways_of(self, flow: int) -> list[_Way]:
+        """Candidate paths of a flow, those of the highest level first."""
+        flows, terminal = self._assignment.flows, self._assignment.network.terminal
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        key = (*ends, int(flows.traffic_class[flow]))
+        found = self._ways.get(key)
+        if found is None:
+            paths = self._search.chains.paths(flow)
+            level = self._level[paths].min(axis=1, initial=inf)
+            trimmed = [self._search.chains.trimmed(path) for path in paths]
+            found = self._ways[key] = [
+                _Way(float(level[row]), trimmed[row], frozenset(trimmed[row].tolist()))
+                for row in np.argsort(-level, kind="stable").tolist()
+            ]
+        return found
+
+    def _take(self, place: _Place) -> tuple[int, ...]:
+        """Moves a chunk, or some of its QPs, to a place, against others where it is full."""
+        flow = self._assignment.flow[place.chunk]
+        moved = () if place.full.intersection(self._full) else self._move_alone(place)
+        if moved or not place.full:
+            return moved
+        ranked = sorted(
+            ((self._value[self._assignment.flow[chunk]], -chunk) for chunk in self._on(place.full)),
+            reverse=True,
+        )
+        best: tuple[float, _Deal] | None = None
+        for value, chunk in ranked[:PARTNERS]:
+            if value <= self._value[flow] * (1 + WORTH):
+                break
+            self.looks -= 1
+            deal = self._deal(place, -chunk) if self._may_give(flow, -chunk) else None
+            excess = inf if deal is None else self._excess(place, deal)
+            if deal and excess < inf and (best is None or excess < best[0] - TOLERANCE):
+                best = excess, deal
+        return self._exchange(place, best[1]) if best else ()
+
+    def _may_give(self, flow: int, chunk: int) -> bool:
+        """Whether a chunk may make room for a flow: one of equal QPs, free to move."""
+        assignment, weight = self._assignment, self._assignment.flows.weight
+        other = assignment.flow[chunk]
+        if other == flow:
+            return False
+        if abs(assignment.unit[other] - assignment.unit[flow]) > TOLERANCE * assignment.unit[flow]:
+            return False
+        if self._movable is None or {flow, other} <= self._movable:
+            return True
+        return bool(weight[other] < weight[flow])
+
+    def _deal(self, place: _Place, chunk: int) -> _Deal | None:
+        """How a chunk could take the place's old arc, by how many QPs; None if not worth it."""
+        assignment = self._assignment
+        flow, other = assignment.flow[place.chunk], assignment.flow[chunk]
+        way = next(
+            (
+                way
+                for way in self._ways_of(other)
+                if place.hot in way.arcs and place.full.isdisjoint(way.arcs)
+            ),
+            None,
+        )
+        if way is None:
+            return None
+        rate = min(way.level, self._ceiling[other])
+        loss = (self._rate[chunk] - rate) * self._per_rate[other]
+        low, high = self._value[flow], self._value[other]
+        balance = (high - low) / (place.gain + loss) if place.gain + loss > 0 else inf
+        most = min(assignment.qps(place.chunk), assignment.qps(chunk))
+        qps = int(max(1.0, min(float(most), balance)))
+        if min(low + qps * place.gain, high - qps * loss) <= low * (1 + WORTH):
+            return None
+        return _Deal(chunk, way.path, loss, qps)
+
+    def _excess(self, place: _Place, deal: _Deal) -> float:
+        """How much utilisation a deal adds above 1, infinite where that is too much."""
+        assignment, flow = self._assignment, self._assignment.flow[place.chunk]
+        arcs = np.unique(np.concatenate([place.way.path, deal.path]))
+        per_gbps = assignment.network.per_gbps[arcs]
+        before = assignment.load[arcs] * per_gbps
+        length = len(assignment.journal)
+        self._carry_out(place, deal)
+        after = assignment.load[arcs] * per_gbps
+        assignment.roll_back(length)
+        slowest = (self._value[flow] + deal.qps * place.gain) * self._heaviest
+        most = np.minimum(self._most[arcs], max(1.0, 1 / slowest))
+        if (after > np.maximum(before, most) + TOLERANCE).any():
+            return inf
+        return float(np.maximum(after - np.maximum(before, 1.0), 0.0).sum())
+
+    def _carry_out(self, place: _Place, deal: _Deal) -> tuple[int, int]:
+        """Moves both; returns the chunks that were moved, the helped one first."""
+        return (
+            self._put(place.chunk, deal.qps, place.way.path),
+            self._put(deal.chunk, deal.qps, deal.path),
+        )
+
+    def _put(self, chunk: int, qps: int, path: Ints) -> int:
+        """Moves some QPs of a chunk; returns the chunk that they are now."""
+        whole = qps == self._assignment.qps(chunk)
+        piece = chunk if whole else self._assignment.split(chunk, qps)
+        self._assignment.move(piece, path)
+        return piece
+
+    def _exchange(self, place: _Place, deal: _Deal) -> tuple[int, ...]:
+        flow, other = (self._assignment.flow[chunk] for chunk in (place.chunk, deal.chunk))
+        old = [self._assignment.path[chunk] for chunk in (place.chunk, deal.chunk)]
+        gained, gave = self._carry_out(place, deal)
+        self._note(gained, place.chunk, old[0], place.gain, deal.qps)
+        self._note(gave, deal.chunk, old[1], -deal.loss, deal.qps)
+        return flow, other
+
+    def _move_alone(self, place: _Place) -> tuple[int, ...]:
+        """Moves as many QPs as that helps, to arcs that are less full than the one they leave."""
+        assignment, flow = self._assignment, self._assignment.flow[place.chunk]
+        old, path = assignment.path[place.chunk], place.way.path
+        if self._movable is not None and flow not in self._movable:
+            return ()
+        fresh = path[~np.isin(path, old)]
+        qps = assignment.qps(place.chunk)
+        while qps:
+            gain, slowed = self._gain_alone(place, qps, fresh)
+            least = min([self._value[flow] + qps * gain, *slowed.values()])
+            if least > self._value[flow] * (1 + WORTH):
+                piece = self._put(place.chunk, qps, path)
+                self._note(piece, place.chunk, old, gain, qps)
+                self._value.update(slowed)
+                self._fill(fresh)
+                return (flow, *slowed)
+            qps //= 2
+        return ()
+
+    def _gain_alone(self, place: _Place, qps: int, fresh: Ints) -> tuple[float, dict[int, float]]:
+        """What each QP gains if so many moved, and the values of flows which that slows.
+
+        Moving to where it is fuller afterwards than where they were gains nothing.
+        """
+        assignment = self._assignment
+        flow, unit = assignment.flow[place.chunk], assignment.unit_of(place.chunk)
+        used = assignment.used_after_move(place.chunk, qps, fresh[None])[0]
+        left = assignment.utilization_of(place.hot) - qps * unit * float(
+            assignment.network.per_gbps[place.hot]
+        )
+        over = used > 1 + TOLERANCE
+        if (used[over] > np.minimum(self._most[fresh[over]], left) + TOLERANCE).any():
+            return 0.0, {}
+        slowed: dict[int, float] = {}
+        for arc, full in zip(fresh[over].tolist(), used[over].tolist(), strict=True):
+            for chunk in assignment.members(arc):
+                other, rate = assignment.flow[chunk], assignment.unit_of(chunk) / full
+                loss = max(0.0, self._rate[chunk] - rate) * assignment.qps(chunk)
+                value = slowed.get(other, self._value[other])
+                slowed[other] = value - loss * self._per_rate[other]
+        slowed.pop(flow, None)
+        rate = min(place.way.level, self._ceiling[flow], unit / max(1.0, *used.tolist()))
+        return (rate - self._rate[place.chunk]) * self._per_rate[flow], slowed
+
+    def _fill(self, arcs: Ints) -> None:
+        """Takes down the levels of arcs that have become full."""
+        assignment = self._assignment
+        for arc in arcs.tolist():
+            used = assignment.utilization_of(arc)
+            members = assignment.members(arc)
+            if used <= 1 + TOLERANCE or not members:
+                continue
+            self._full.add(arc)
+            self._level[arc] = max(assignment.unit_of(chunk) for chunk in members) / used
+            for chunk in members:
+                self._rate[chunk] = min(self._rate[chunk], assignment.unit_of(chunk) / used)
+            self._ways.clear()
+
+    def _note(self, piece: int, chunk: int, old: Ints, gain: float, qps: int) -> None:
+        """Takes down what the move of a piece of a chunk made of its flow."""
+        flow = self._assignment.flow[chunk]
+        rate = self._rate[chunk] + gain / self._per_rate[flow]
+        if piece == chunk:
+            self._rate[chunk] = rate
+            for arc in old.tolist():
+                self._members.get(arc, set()).discard(chunk)
+        else:
+            self._rate.append(rate)
+            self._chunks[flow].append(piece)
+        for arc in self._assignment.path[piece].tolist():
+            if arc in self._members:
+                self._members[arc].add(piece)
+        self._value[flow] += qps * gain

@@ -1,0 +1,390 @@
+"""A plan kept ready for what happens next: loads, members of arcs, cuts, backups.
+
+Mending takes time in proportion to what changed, and a few passes over flat arrays;
+at 24,576 NICs that is milliseconds. It covers the usual cases: links and switches that
+go or come, and flows that come while those there are stay. A NIC may lose its only
+link, and its flows their path; they get it again when the link is back. Every other
+change is for ``Repairer`` to plan over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind, State
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads, phased_loads
+from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.bounds.bound import Bound
+from heddle_controller.solve.bounds.certificate import certify_worst
+from heddle_controller.solve.bounds.cuts import Cuts
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.colouring.planes import Planes, coloured_paths
+from heddle_controller.solve.export import merged_chunks, with_nics
+from heddle_controller.solve.fairness.even import even_out
+from heddle_controller.solve.network import Network, attached
+from heddle_controller.solve.options import Options
+from heddle_controller.solve.phases import may_follow
+from heddle_controller.solve.repair.carry_over import inner_paths
+from heddle_controller.solve.repair.spare_paths import MANY as MANY_BACKUPS
+from heddle_controller.solve.repair.spare_paths import SpareWays, backups_for, poor_backups
+from heddle_controller.solve.repair.splice import spliced
+from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
+from heddle_controller.solve.search.search import LoadTarget, Search
+from heddle_controller.solve.tables.colocated_pairs import short_of_ports
+from heddle_controller.solve.unrouted import reason_unrouted
+
+HASTE = SearchLimits(effort=2000, spare=200, patience=4)
+"""How hard to try when a link was lost: a better plan can follow, a quick one cannot."""
+MANY = 64
+"""Flows without a path that are worth a colouring of their own."""
+EMPTY = np.empty(0, dtype=np.int64)
+
+
+class IncrementalPlan:
+    """One plan, indexed, and mended again and again."""
+
+    def __init__(self, plan: Plan, network: Network, planes: Planes | None) -> None:
+        """``network`` and ``planes`` are those of the plan's fabric."""
+        self.plan = plan
+        self.network = network
+        self._planes = planes
+        paths = plan.paths
+        self.assignment = Assignment(network, plan.flows)
+        self.assignment.load_chunks(inner_paths(network, paths))
+        self._chunks = Chunks(paths, len(plan.flows))
+        loads = arc_loads(network.arc_count, plan.flows, paths)
+        self._fixed = loads - self.assignment.load[:-1]
+        """Load of the arcs that no choice is about."""
+        self._routed = np.bincount(paths.flow, minlength=len(plan.flows)) > 0
+        self._cuts = Cuts(network, plan.flows, self._routed)
+        self._cuts.prepare()
+        self._spare_ways = SpareWays(network, plan)
+        self._seeking = True
+        """Whether there may be better backups for those that are poor."""
+        self._terminal = network.terminal
+        """As it was when last looked at."""
+        self._home = network.nic_arc
+        """The arc out of each NIC that has no choice."""
+        alone = np.bincount(network.tail, minlength=plan.fabric.node_count) == 1
+        self._may_change = (network.level != NodeKind.NIC) | (alone & (self._home != NONE))
+        """Nodes whose links may come and go: of NICs, only those of a sole link."""
+        used = np.concatenate([paths.arcs, plan.backups.arcs])
+        tables = plan.fabric.structure.nodes.table_size
+        self._sound = bool(
+            network.usable[used].all()
+            and self._routed.any()
+            and (tables == NONE).all()
+            and not short_of_ports(plan.flows).any()
+        )
+        self._worst_fixed = self._worst_by_tier(self._fixed)
+        self._reached = self._worst_by_tier(loads)
+        """Worst utilisation of each tier of the plan that stands, shape (tiers,)."""
+
+    def rehearse(self, options: Options) -> None:
+        """Mends what is whole, so that the first loss finds every index built and in memory.
+
+        The plan stays the one it was. One with flows that links could carry and it does not, as
+        one made for other flows or states has, is not whole: to mend it would change it.
+        """
+        plan, poor = self.plan, dict(self._spare_ways.poor)
+        waiting = attached(self.network, plan.flows) & ~self._routed
+        if self._sound and not waiting.any():
+            _ = plan.fabric.structure.out
+            self.mend(plan.fabric, plan.flows, options)
+            self._seeking, self._spare_ways.poor = self._spare_ways.poor != poor, poor
+            self.plan = plan
+
+    def can_mend(self, fabric: Fabric, flows: Flows) -> bool:
+        """Whether this can cope with what changed, and no table may fill up."""
+        structure = fabric.structure
+        if not self._sound or structure is not self.plan.fabric.structure:
+            return False
+        if not self._may_follow(flows):
+            return False
+        changed = np.flatnonzero(fabric.effective != self.plan.fabric.effective)
+        ends = structure.links.a[changed], structure.links.b[changed]
+        return all(bool(self._may_change[end].all()) for end in ends)
+
+    def _may_follow(self, flows: Flows) -> bool:
+        """Whether flows are those known, and perhaps more behind them."""
+        known = self.plan.flows
+        if flows.same_as(known):
+            return True
+        follows = flows.begins_with(known) and may_follow(len(known), flows)
+        return follows and not short_of_ports(flows).any()
+
+    def mend(self, fabric: Fabric, flows: Flows, options: Options) -> Plan | None:
+        """The plan with as little changed as the new states and flows allow.
+
+        None where no flow has a path any more, or flows have none but over links that are
+        being drained; then nothing of this is usable.
+        """
+        assignment = self.assignment
+        assignment.touched.clear()
+        lost, regained = self._take_links(fabric)
+        candidates = Candidates(self.network, options.candidate_limit)
+        homeless = sorted({c for arc in lost.tolist() for c in assignment.members(arc)})
+        gone, came, bare = self._take_flows(flows, candidates, self._flows_of(homeless))
+        drained = fabric.effective[lost >> 1] == State.DRAINED
+        if not self._routed.any() or (gone and drained.any()):
+            return None
+        homeless = [chunk for chunk in homeless if self._routed[assignment.flow[chunk]]]
+        bound = self._cuts.bound()
+        used = self._settle(candidates, bound, options, (homeless, self._chunks.of(bare)))
+        moved = {*self._flows_of(assignment.touched), *gone, *came}
+        moved |= self._spare_ways.flows_over(self.plan.backups, lost)
+        self._seeking |= len(regained) > 0
+        unrouted = self._unrouted(gone)
+        return self._put_together((fabric, flows, candidates), moved, used, bound, unrouted)
+
+    def _put_together(
+        self,
+        world: tuple[Fabric, Flows, Candidates],
+        moved: set[int],
+        used: Floats,
+        bound: Bound,
+        unrouted: dict[int, str],
+    ) -> Plan:
+        """The plan that stands, with the ways of some flows as they are now."""
+        fabric, flows, candidates = world
+        poor = self._spare_ways.poor
+        doubtful = poor.keys() - moved if self._seeking else set()
+        changed = np.array(sorted({*moved, *doubtful}), dtype=np.int64)
+        fresh = self._fresh_paths(changed)
+        planes = self.planes if len(fresh) >= MANY_BACKUPS else None
+        spare = backups_for((self.network, candidates, planes), flows, fresh, used)
+        found = poor_backups(self.network, flows, fresh, spare)
+        if stay := {row for row in doubtful if found.get(row, 0) >= poor[row]}:
+            changed = changed[~np.isin(changed, [*stay])]
+            rows = np.flatnonzero(~np.isin(fresh.flow, [*stay]))
+            fresh, spare = fresh.take(rows), spare.take(rows)
+            found = {row: cost for row, cost in found.items() if row not in stay}
+        pair = self.plan.paths, self.plan.backups
+        paths, backups = spliced(*pair, changed, (fresh, spare))
+        self._spare_ways.note(changed, spare, found)
+        self._seeking = False
+        self._reached = np.maximum(fabric.structure.worst_by_tier(used[:-1]), self._worst_fixed)
+        certificate = certify_worst(fabric, self._reached, bound)
+        self.plan = Plan(fabric, flows, paths, backups, certificate, unrouted)
+        return self.plan
+
+    def relieve(self, options: Options) -> Plan | None:
+        """The plan with flows moved that nothing happened to, so that all is at its bound.
+
+        That is, each tier is, and no arc between switches is fuller than what cuts prove of its
+        own switches and zones, or than is worth having. None where that takes more than a little;
+        then nothing of this is usable.
+        """
+        plan, assignment = self.plan, self.assignment
+        assignment.touched.clear()
+        candidates, bound = Candidates(self.network, options.candidate_limit), self._cuts.bound()
+        overall = max(bound.overall, float(bound.tiers.max(initial=0.0)))
+        arcs = np.maximum(self._cuts.of_arcs(), min(overall, 1.0))
+        target = LoadTarget(np.maximum(bound.tiers, min(overall, 1.0)), overall, arcs)
+        Search(assignment, candidates, target, options.deadline(), HASTE).run()
+        used, chosen = assignment.utilization(), self.network.chosen
+        worst = plan.fabric.structure.worst_by_tier(used[:-1])
+        over = (used[chosen] > arcs[chosen] + TOLERANCE).any()
+        if over or (np.maximum(worst, self._worst_fixed) > target.bounds + TOLERANCE).any():
+            return None
+        self._chunks.take_on(assignment)
+        moved = {*self._flows_of(assignment.touched)}
+        world = plan.fabric, plan.flows, candidates
+        return self._put_together(world, moved, used, bound, dict(plan.unrouted))
+
+    def _flows_of(self, chunks: Iterable[int]) -> list[int]:
+        return [self.assignment.flow[chunk] for chunk in chunks]
+
+    def _take_links(self, fabric: Fabric) -> tuple[Ints, Ints]:
+        """Takes on the new states; returns the arcs lost to planning, and those regained."""
+        before = self.network.usable
+        self.network = self.network.with_states(fabric)
+        self.assignment.network = self.network
+        changed = np.flatnonzero(before != self.network.usable)
+        lost, regained = changed[before[changed]], changed[~before[changed]]
+        self._cuts.change(lost, usable=False)
+        self._cuts.change(regained, usable=True)
+        return lost, regained
+
+    def _take_flows(
+        self, flows: Flows, candidates: Candidates, homeless: list[int]
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Takes on flows: which have no path any more, which get one, which of them still must.
+
+        ``homeless`` are flows that lost a path.
+        """
+        assignment, known = self.assignment, len(self._routed)
+        if len(flows) > known:
+            assignment.extend(flows)
+            more = np.zeros(len(flows) - known, dtype=np.bool_)
+            self._routed = np.append(self._routed, more)
+        cut_off, came = self._attached_now(flows, known)
+        self._chunks.make(assignment, came)
+        bare = self._uncoloured(came)
+        stuck = {row for row in {*homeless, *bare} if not self._can_go(candidates, row)}
+        gone = {*cut_off, *stuck}
+        came, bare = ([row for row in rows if row not in stuck] for rows in (came, bare))
+        self._routed[list(gone)], self._routed[came] = False, True
+        changed = np.array([*gone, *came], dtype=np.int64)
+        if len(changed) or len(flows) > known:
+            self._cuts.recount(flows, self._routed, changed)
+            self._fix(changed)
+        for chunk in self._chunks.of(gone):
+            assignment.move(chunk, EMPTY)
+        return sorted(gone), came, bare
+
+    def _attached_now(self, flows: Flows, known: int) -> tuple[list[int], list[int]]:
+        """Flows that a NIC is cut off of, if they had a path or are new; those that may get one.
+
+        ``known`` is how many were there before.
+        """
+        if self.network.terminal is self._terminal:
+            rows = np.flatnonzero(~self._routed)
+            if not len(rows):
+                return [], []
+        else:
+            rows = np.arange(len(flows), dtype=np.int64)
+        self._terminal = self.network.terminal
+        near = attached(self.network, flows, rows)
+        cut_off = rows[~near & (self._routed[rows] | (rows >= known))]
+        return cut_off.tolist(), rows[near & ~self._routed[rows]].tolist()
+
+    def _can_go(self, candidates: Candidates, row: int) -> bool:
+        flows, terminal = self.assignment.flows, self.network.terminal
+        ends = int(terminal[flows.source[row]]), int(terminal[flows.destination[row]])
+        return NONE not in ends and len(candidates.between(*ends)) > 0
+
+    def _fix(self, changed: Ints) -> None:
+        """Reckons anew the load of NICs' arcs, of which some flows came or went."""
+        flows, home = self.assignment.flows, self._home
+        arcs = [home[flows.source], np.where(home != NONE, home ^ 1, NONE)[flows.destination]]
+        marked = np.zeros(self.network.arc_count + 1, dtype=np.bool_)
+        for of_end in arcs:
+            marked[of_end[changed]] = True
+        marked[NONE] = False
+        rows = [np.flatnonzero(self._routed & marked[of_end]) for of_end in arcs]
+        uses = np.concatenate([of_end[own] for of_end, own in zip(arcs, rows, strict=True)])
+        both = np.concatenate(rows)
+        together = flows.gbps[both], flows.job[both], flows.phase[both]
+        loads = phased_loads(self.network.arc_count, uses, *together)
+        self._fixed[marked[:-1]] = loads[marked[:-1]]
+        self._worst_fixed = self._worst_by_tier(self._fixed)
+
+    def _worst_by_tier(self, loads: Floats) -> Floats:
+        used = loads * self.network.per_gbps[:-1]
+        return self.network.fabric.structure.worst_by_tier(used)
+
+    def _target(self, bound: Bound) -> LoadTarget:
+        tiers = np.maximum(bound.tiers, self._reached)
+        overall = max(bound.overall, float(tiers.max(initial=0.0)))
+        return LoadTarget(np.maximum(tiers, min(overall, 1.0)), overall)
+
+    def _settle(
+        self,
+        candidates: Candidates,
+        bound: Bound,
+        options: Options,
+        chunks: tuple[list[int], list[int]],
+    ) -> Floats:
+        """Gives chunks a path each and makes room; returns the utilisation that results.
+
+        ``chunks`` are those that lost theirs, and those of flows that came.
+        """
+        assignment, target = self.assignment, self._target(bound)
+        homeless, came = chunks
+        for chunk in homeless:
+            assignment.move(chunk, EMPTY)
+        search: Search | None = None
+        if homeless or came:
+            search = Search(assignment, candidates, target, options.deadline(), HASTE)
+            for chunk in sorted([*homeless, *came], key=assignment.gbps, reverse=True):
+                search.settle(chunk)
+        used = assignment.utilization()
+        worst = self.network.fabric.structure.worst_by_tier(used[:-1])
+        if (worst > target.bounds + TOLERANCE).any():
+            search = search or Search(assignment, candidates, target, options.deadline(), HASTE)
+            search.run_sparing(frozenset(self._flows_of(assignment.touched)))
+            used = assignment.utilization()
+        if search is not None and even_out(search, frozenset(self._flows_of(assignment.touched))):
+            used = assignment.utilization()
+        self._chunks.take_on(assignment)
+        return used
+
+    @property
+    def planes(self) -> Planes | None:
+        """The planes as links stand now; brought up to date when somebody needs them."""
+        if self._planes is not None and self._planes.network is not self.network:
+            self._planes = self._planes.with_states(self.network)
+        return self._planes
+
+    def _uncoloured(self, came: list[int]) -> list[int]:
+        """Colours flows that came, among themselves; returns those that are not placed so."""
+        assignment, flows = self.assignment, self.assignment.flows
+        if len(came) < MANY or self.planes is None:
+            return came
+        own = {
+            assignment.flow[chunk]: chunk
+            for chunk in self._chunks.of(came)
+            if assignment.qps(chunk) == flows.qps[assignment.flow[chunk]]
+        }
+        coloured = coloured_paths(self.planes, flows, np.array(sorted(own), dtype=np.int64))
+        placed = coloured.flow.tolist()
+        assignment.put([own[flow] for flow in placed], coloured)
+        placed = set(placed)
+        return [flow for flow in came if flow not in placed]
+
+    def _unrouted(self, gone: list[int]) -> dict[int, str]:
+        """Why flows have no path: as before, but for those that got one or lost theirs."""
+        network, flows = self.network, self.assignment.flows
+        reasons = {row: why for row, why in self.plan.unrouted.items() if not self._routed[row]}
+        of_nic: dict[int, str] = {}
+        for row in gone:
+            source, destination = int(flows.source[row]), int(flows.destination[row])
+            cut_off = [nic for nic in (source, destination) if network.terminal[nic] == NONE]
+            key = cut_off[0] if cut_off else -1 - row
+            if key not in of_nic:
+                of_nic[key] = reason_unrouted(network, source, destination)
+            reasons[row] = of_nic[key]
+        return reasons
+
+    def _fresh_paths(self, flows: Ints) -> Paths:
+        """All paths of some flows, as the assignment now has them."""
+        assignment = self.assignment
+        chunks = sorted(self._chunks.of(flows[self._routed[flows]].tolist()))
+        return with_nics(
+            self.network, assignment.flows, merged_chunks(assignment, chunks, renumber=False)
+        )
+
+
+class Chunks:
+    """The chunks of each flow."""
+
+    def __init__(self, paths: Paths, flows: int) -> None:
+        """Chunk ``i`` is row ``i`` of the paths."""
+        self._first: list[int] = np.searchsorted(paths.flow, np.arange(flows + 1)).tolist()
+        self._later: dict[int, list[int]] = {}
+        self._known = len(paths)
+
+    def of(self, flows: Iterable[int]) -> list[int]:
+        """The chunks of some flows, whether they have a path or not."""
+        found: list[int] = []
+        for flow in flows:
+            if flow + 1 < len(self._first):
+                found += range(self._first[flow], self._first[flow + 1])
+            found += self._later.get(flow, ())
+        return found
+
+    def make(self, assignment: Assignment, flows: list[int]) -> None:
+        """A chunk of all QPs for each of the flows that has none at all."""
+        assignment.place_whole([flow for flow in flows if not self.of([flow])])
+        self.take_on(assignment)
+
+    def take_on(self, assignment: Assignment) -> None:
+        """Notes the chunks that were made since."""
+        for chunk in range(self._known, len(assignment.flow)):
+            self._later.setdefault(assignment.flow[chunk], []).append(chunk)
+        self._known = len(assignment.flow)

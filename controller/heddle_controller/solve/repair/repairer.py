@@ -1,0 +1,193 @@
+"""A plan from the one before: only what must move moves.
+
+Paths that still hold stay. What lost its path (or never had one) is placed where
+it weighs least, and then the search makes room, but only on arcs that would
+otherwise be fuller than the bound *and* than anything in their tier was before:
+moving flows that nothing happened to is what repair is there to avoid.
+Flows that only links in maintenance could carry stay on them (``stranded``).
+
+Usually nothing is built anew: ``IncrementalPlan`` keeps the plan's loads and indexes, and the
+work is in proportion to what was lost or came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.plan import Plan, join_paths
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.attempt import PlanningProblem
+from heddle_controller.solve.bounds.bound import Bound
+from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.colouring.planes import Planes, coloured_paths
+from heddle_controller.solve.export import paths_of
+from heddle_controller.solve.fairness.even import even_out
+from heddle_controller.solve.network import Network, attached
+from heddle_controller.solve.options import Options
+from heddle_controller.solve.planner import finished_plan, solve
+from heddle_controller.solve.repair.carry_over import carried, carry_over
+from heddle_controller.solve.repair.incremental_plan import IncrementalPlan
+from heddle_controller.solve.repair.stranded import stay_put, stranded_flows
+from heddle_controller.solve.search.greedy import place_greedily
+from heddle_controller.solve.search.search import LoadTarget, Search
+from heddle_controller.solve.tables.colocated_pairs import short_of_ports
+from heddle_controller.solve.tables.needs import limited
+
+MANY = 64
+"""Flows without a path that are worth a colouring of their own."""
+
+
+class Repairer:
+    """Holds the newest plan, ready to be repaired after the next change."""
+
+    def __init__(self, previous: Plan, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.plan = previous
+        """The newest plan: the one given, then the last one that ``repair`` made."""
+        self._known: tuple[Network, Planes | None] | None = None
+        self._incremental: IncrementalPlan | None = self._indexed()
+
+    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        """A plan for the fabric and flows as they are now, which is held from then on."""
+        incremental, mended = self._incremental or self._indexed(), None
+        if incremental.can_mend(fabric, flows):
+            mended = incremental.mend(fabric, flows, self.options)
+        if mended is None:
+            self._incremental, self._known = None, (incremental.network, incremental.planes)
+            tied = short_of_ports(flows).any()  # what is tied moves together, or not at all
+            mended = (
+                self._replanned(fabric, flows)
+                if not tied
+                else anew(fabric, flows, self.plan, self.options)
+            )
+        else:
+            self._incremental = incremental
+        self.plan = mended
+        return mended
+
+    def restored(self, worth: float, options: Options) -> Plan:
+        """The newest plan, or one made anew if that is better by so much, as ``Plan.beats`` says.
+
+        Few flows are moved where that is enough. What it comes to is held from then on.
+        """
+        crowded = bool(self.plan.unrouted) and bool(limited(self.plan.fabric).any())
+        if not crowded and not self.plan.certificate.within(worth):
+            self.relieved()
+        if crowded or not self.plan.certificate.within(worth):
+            fresh = anew(self.plan.fabric, self.plan.flows, self.plan, options)
+            if fresh.beats(self.plan, worth):
+                self._incremental, self.plan = None, fresh
+        return self.plan
+
+    def relieved(self) -> Plan | None:
+        """The newest plan brought to its bound by moving few, which is held from then on.
+
+        None where there is no such within a little effort; the newest plan is still held then.
+        """
+        incremental, self._incremental = self._incremental, None
+        plan = None if incremental is None else incremental.relieve(self.options)
+        if plan is not None:
+            self._incremental, self.plan = incremental, plan
+        return plan
+
+    def is_ready_for(self, plan: Plan) -> bool:
+        """Whether it is this very plan that the next repair begins with, all indexes there."""
+        return self.plan is plan and self._incremental is not None
+
+    def _indexed(self) -> IncrementalPlan:
+        incremental = IncrementalPlan(self.plan, *self._network(self.plan.fabric))
+        incremental.rehearse(self.options)
+        return incremental
+
+    def _network(self, fabric: Fabric) -> tuple[Network, Planes | None]:
+        """Network and planes, those of last time where no link changed."""
+        known = self._known
+        if known is None or not _alike(known[0].fabric, fabric):
+            network = Network(fabric)
+            known = self._known = network, Planes(network) if network.tiered else None
+        return known
+
+    def _replanned(self, fabric: Fabric, flows: Flows) -> Plan:
+        network, planes = self._network(fabric)
+        candidates = Candidates(network, self.options.candidate_limit)
+        routed = attached(network, flows)
+        every = carried(self.plan, network, flows)
+        kept, homeless = carry_over(every, network, flows)
+        stranded = stranded_flows(candidates, flows, np.intersect1d(homeless[0], every.flow))
+        staying = stay_put(every, network, flows, stranded)
+        routed[stranded] = False  # they have no choice, so no bound is about them
+        bound, deadline = cut_bound(network, flows, routed), self.options.deadline()
+        problem = PlanningProblem(network, candidates, planes, flows, routed, bound, deadline)
+        flow, first_qp, last_qp = (column[routed[homeless[0]]] for column in homeless)
+        movable = frozenset(flow.tolist())
+        if problem.planes and len(flow) >= MANY:
+            whole = flow[last_qp - first_qp + 1 == flows.qps[flow]]
+            coloured = coloured_paths(problem.planes, flows, whole)
+            kept = join_paths([kept, coloured])
+            rest = np.isin(flow, coloured.flow, invert=True)
+            flow, first_qp, last_qp = flow[rest], first_qp[rest], last_qp[rest]
+        assignment = Assignment(network, flows)
+        assignment.load_chunks(kept)
+        for row, gbps in enumerate(staying.gbps(flows).tolist()):
+            assignment.add(int(staying.flow[row]), gbps, staying.of(row))
+        target = _no_worse(self.plan, fabric, problem.bound)
+        search = Search(assignment, problem.candidates, target, problem.deadline)
+        problem.exclude(place_greedily(search, flow, first_qp, last_qp))
+        search.run_sparing(movable)
+        even_out(search, movable)
+        paths = join_paths([paths_of(assignment, renumber=False), staying])
+        return finished_plan(problem, paths.take(np.argsort(paths.flow, kind="stable")))
+
+
+def anew(
+    fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
+) -> Plan:
+    """A plan from nothing, but that flows which only drained links could carry stay on them.
+
+    That is, where they are in the plan before.
+    """
+    plan = solve(fabric, flows, options)
+    if before is None or not plan.unrouted:
+        return plan
+    options = options or Options()
+    network = Network(fabric)
+    candidates = Candidates(network, options.candidate_limit)
+    every = carried(before, network, flows)
+    bare = np.intersect1d(every.flow, np.array([*plan.unrouted], dtype=np.int64))
+    stranded = stranded_flows(candidates, flows, bare)
+    staying = stay_put(every, network, flows, stranded)
+    if not len(staying):
+        return plan
+    routed = np.bincount(plan.paths.flow, minlength=len(flows)) > 0
+    tiers = np.array([tier.lower_bound for tier in plan.certificate.tiers])
+    bound = Bound(tiers, plan.certificate.lower_bound, plan.certificate.proof)
+    planes = Planes(network) if network.tiered else None
+    deadline = options.deadline()
+    problem = PlanningProblem(network, candidates, planes, flows, routed, bound, deadline)
+    problem.notes = plan.notes
+    paths = join_paths([plan.paths, staying])
+    whole = finished_plan(problem, paths.take(np.argsort(paths.flow, kind="stable")))
+    unrouted = {row: plan.unrouted.get(row, why) for row, why in whole.unrouted.items()}
+    return replace(whole, unrouted=unrouted)
+
+
+def _alike(one: Fabric, other: Fabric) -> bool:
+    """Whether two fabrics are the same, and every link and switch stands the same."""
+    states = ((one.link_state, other.link_state), (one.node_state, other.node_state))
+    return one.structure is other.structure and all(np.array_equal(a, b) for a, b in states)
+
+
+def _no_worse(plan: Plan, fabric: Fabric, bound: Bound) -> LoadTarget:
+    """Aims at the bound, or at what each tier had before: what is no worse may stay."""
+    tiers, structure = bound.tiers, plan.fabric.structure
+    if fabric.structure.tiers == structure.tiers:
+        loads = arc_loads(len(structure.tail), plan.flows, plan.paths)
+        tiers = np.maximum(tiers, structure.worst_by_tier(utilization(plan.fabric, loads)))
+    overall = max(bound.overall, float(tiers.max(initial=0.0)))
+    return LoadTarget(np.maximum(tiers, min(overall, 1.0)), overall)

@@ -1,0 +1,159 @@
+"""Backups of a standing plan: whose is lost with a link, and new ones for a few paths."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Floats, Ints, NodeKind
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths, Plan, starts
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.colouring.planes import Planes
+from heddle_controller.solve.export import with_nics
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.repair.backups import (
+    OF_ALL,
+    OF_BETWEEN,
+    OF_FIRST,
+    OF_LINK,
+    OF_SWITCH,
+    backups_of,
+    least_shared,
+)
+from heddle_controller.solve.repair.splice import ranges
+
+MANY = 16
+"""Paths whose backups are quicker found together than one by one."""
+
+MOST_RUNS = 8
+"""Sorted runs kept apart: all of them are looked through for each lost link."""
+EMPTY = np.empty(0, dtype=np.int64)
+_NOBODY: frozenset[int] = frozenset()
+
+
+class SpareWays:
+    """Which flows have a backup over which arc between switches, and how good; kept up to date."""
+
+    def __init__(self, network: Network, plan: Plan) -> None:
+        self._inner = np.zeros(network.arc_count, dtype=np.bool_)
+        self._inner[network.inner] = True
+        self.poor: dict[int, int] = poor_backups(network, plan.flows, plan.paths, plan.backups)
+        """What backups share with the paths of each flow, where they share anything."""
+        self._runs = [self._sorted(plan.backups)]
+        """Arcs, ascending, and the flow that uses each: of many backups at once."""
+        self._later: defaultdict[int, set[int]] = defaultdict(set)
+        """Flows by arc: of few backups."""
+
+    def _sorted(self, backups: Paths) -> tuple[Ints, Ints]:
+        arcs, flows = self._uses(backups)
+        order = np.argsort(arcs, kind="stable")
+        return arcs[order], flows[order]
+
+    def _uses(self, backups: Paths) -> tuple[Ints, Ints]:
+        kept = self._inner[backups.arcs]
+        return backups.arcs[kept], np.repeat(backups.flow, np.diff(backups.first))[kept]
+
+    def note(self, flows: Ints, fresh: Paths, poor: dict[int, int]) -> None:
+        """Takes in the backups that some flows have from now on, and which of them are poor."""
+        for flow in flows.tolist():
+            self.poor.pop(flow, None)
+        self.poor |= poor
+        if len(fresh) >= MANY:
+            self._runs.append(self._sorted(fresh))
+            if len(self._runs) > MOST_RUNS:
+                self._merge()
+            return
+        arcs, flows = self._uses(fresh)
+        for arc, flow in zip(arcs.tolist(), flows.tolist(), strict=True):
+            self._later[arc].add(flow)
+
+    def _merge(self) -> None:
+        """Makes one run of all but the first."""
+        arcs, flows = (np.concatenate(column) for column in zip(*self._runs[1:], strict=True))
+        order = np.argsort(arcs, kind="stable")
+        self._runs[1:] = [(arcs[order], flows[order])]
+
+    def flows_over(self, backups: Paths, arcs: Ints) -> set[int]:
+        """Flows of which a backup, as they are now, uses one of some arcs."""
+        arcs = arcs[self._inner[arcs]]
+        perhaps: set[int] = set()
+        for run, flows in self._runs:
+            low, high = np.searchsorted(run, arcs), np.searchsorted(run, arcs, side="right")
+            perhaps.update(flows[ranges(low, high)].tolist())
+        for arc in arcs.tolist():
+            perhaps |= self._later.get(arc, _NOBODY)
+        # Entries are never removed when backups change: what is stale is seen here.
+        rows = np.array(sorted(perhaps), dtype=np.int64)
+        low = np.searchsorted(backups.flow, rows)
+        rows = ranges(low, np.searchsorted(backups.flow, rows, side="right"))
+        begin, end = backups.first[rows], backups.first[rows + 1]
+        hit = np.isin(backups.arcs[ranges(begin, end)], arcs)
+        return set(np.repeat(backups.flow[rows], end - begin)[hit].tolist())
+
+
+def poor_backups(network: Network, flows: Flows, paths: Paths, backups: Paths) -> dict[int, int]:
+    """Flows whose backups have a link or switch in common with their paths, or are missing.
+
+    And how much that is, as ``backups.Shared`` counts it; to have none is like sharing all.
+    """
+    source, target = flows.source[paths.flow], flows.destination[paths.flow]
+    ends = network.terminal[source], network.terminal[target]
+    cost = np.where((np.diff(backups.first) == 0) & (ends[0] != ends[1]), OF_ALL, 0)
+    several, level = network.several[source], network.level
+    (owner, arcs, _), (row, spare, begins) = (
+        _between_terminals(network, some) for some in (paths, backups)
+    )
+    begins &= several[row]
+    alike = _among(row, spare, owner, arcs)
+    between = np.minimum(level[network.tail[spare]], level[network.head[spare]]) != NodeKind.NIC
+    links = _among(row, spare >> 1, owner, arcs >> 1) & ~begins
+    np.add.at(cost, row[links], OF_LINK + between[links] * OF_BETWEEN)
+    np.add.at(cost, row[begins & ~alike], OF_FIRST)
+    passed = network.head[arcs] != ends[1][owner]
+    switches = _among(row, network.head[spare], owner[passed], network.head[arcs[passed]])
+    np.add.at(cost, row[switches & ~begins], OF_SWITCH)
+    poor = np.flatnonzero(cost)
+    total = np.zeros(len(flows), dtype=np.int64)
+    np.add.at(total, paths.flow[poor], cost[poor])
+    found = np.unique(paths.flow[poor])
+    return dict(zip(found.tolist(), total[found].tolist(), strict=True))
+
+
+def _between_terminals(network: Network, paths: Paths) -> tuple[Ints, Ints, Bools]:
+    """Row and arc of all the steps of paths but those over the sole link of a NIC.
+
+    And which of them leave a NIC.
+    """
+    row, arcs = paths.owner(), paths.arcs
+    only = network.nic_arc
+    sole = (only[network.tail[arcs]] == arcs) | (only[network.head[arcs]] == arcs ^ 1)
+    row, arcs = row[~sole], arcs[~sole]
+    return row, arcs, network.level[network.tail[arcs]] == NodeKind.NIC
+
+
+def _among(row: Ints, value: Ints, other_row: Ints, other: Ints) -> Bools:
+    """Whether each value is among the other values of the same row."""
+    width = int(max(value.max(initial=0), other.max(initial=0))) + 1
+    found: Bools = np.isin(row * width + value, other_row * width + other)
+    return found
+
+
+def backups_for(
+    ways: tuple[Network, Candidates, Planes | None], flows: Flows, fresh: Paths, used: Floats
+) -> Paths:
+    """Backups for some paths of a plan, parallel to them; ``used`` is by arc and padding."""
+    network, candidates, planes = ways
+    if planes is not None and len(fresh) >= MANY:
+        return backups_of(network, candidates, planes, flows, fresh)
+    source = network.terminal[flows.source[fresh.flow]].tolist()
+    destination = network.terminal[flows.destination[fresh.flow]].tolist()
+    pieces = [
+        EMPTY if s == t else least_shared(candidates, (s, t), fresh.of(row), used)
+        for row, (s, t) in enumerate(zip(source, destination, strict=True))
+    ]
+    lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
+    arcs = np.concatenate([*pieces, EMPTY])
+    inner = Paths(fresh.flow, fresh.first_qp, fresh.last_qp, starts(lengths), arcs)
+    return with_nics(network, flows, inner, lengths > 0)

@@ -1,0 +1,10 @@
+"""Whole QPs where colouring does not do: damaged, mixed and irregular fabrics.
+
+Shares of the relaxation are rounded to whole QPs, what is left is placed greedily, and
+local search takes load off the worst arcs by ejection chains (Glover 1996), each step better
+than the arc it relieves was. A residue of flows that stay too close together is placed anew
+by constraint programming (CP-SAT), and small problems are settled by it as a whole.
+
+Cost: counted in chunks looked at and in CP-SAT's deterministic time, never in seconds, so
+that equal input gives equal output; a limit of time may end it earlier.
+"""

@@ -1,0 +1,205 @@
+"""Ejection chains: make room by moving what is in the way, and what is in its way.
+
+A chunk goes where one or two arcs are then too full; each of these ejects a chunk
+of its own, and so on to a small depth. In a healthy fabric this is the exchange
+along an alternating path (Kempe) that edge colouring rests on. A chain that comes
+to no end is taken back whole. Each chain has a budget, or the search would
+explode: chains that succeed are short, long searches fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.flows import TrafficClass
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.options import Deadline
+
+TOLERANCE = 1e-9
+"""Utilisations closer than this are equal: loads are sums of many rates."""
+
+MOST_FULL_ARCS = 2
+"""A path with more full arcs needs as many chains to succeed at once; they rarely do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """How hard to try."""
+
+    depth: int = 4
+    """Length of an ejection chain."""
+    width: int = 3
+    """Paths tried for a chunk within a chain."""
+    budget: int = 300
+    """Chunks looked at in one chain."""
+    effort: int = 40000
+    """Chunks looked at in the whole search; a count, not a time, so that plans repeat."""
+    spare: int = 3000
+    """Chunks looked at in all for arcs that are within a QP of their bound."""
+    beneath: int = 800
+    """The same for arcs above their own targets only, as full as their tier has to be elsewhere."""
+    rounds: int = 20000
+    """Arcs relieved at most."""
+    patience: int = 24
+    """Arcs in a row that could not give before the search ends."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ceiling:
+    """The utilisation that each arc may have: a measure of its tier, or its own target."""
+
+    tier: Ints
+    """Tier of each arc and the padding."""
+    of_tier: Floats
+    target: Floats
+    """Of each arc and the padding."""
+    cap: Floats
+    """What no arc may exceed for the sake of others; of each arc and the padding."""
+
+    def at(self, arcs: Ints) -> Floats:
+        """The ceilings of some arcs, any shape."""
+        of_tier = np.minimum(self.of_tier[self.tier[arcs]], self.cap[arcs])
+        ceilings: Floats = np.maximum(of_tier, self.target[arcs])
+        return ceilings
+
+    def of(self, arc: int) -> float:
+        """The ceiling of one arc."""
+        of_tier = min(float(self.of_tier[self.tier[arc]]), float(self.cap[arc]))
+        return max(of_tier, float(self.target[arc]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainLink:
+    """Where an ejection chain stands."""
+
+    ceiling: Ceiling
+    """What arcs may not exceed in the end."""
+    depth: int
+    """Steps that are left."""
+    freed: tuple[int, ...]
+    """Arcs that gave something up, which nothing may move to."""
+    placed: frozenset[int]
+    """Chunks that were moved, which stay."""
+
+    def after(self, chunk: int, full: list[int]) -> ChainLink:
+        """One step on."""
+        return ChainLink(self.ceiling, self.depth - 1, (*self.freed, *full), self.placed | {chunk})
+
+
+class Chains:
+    """Ejection chains on one assignment."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        candidates: Candidates,
+        deadline: Deadline,
+        limits: SearchLimits,
+    ) -> None:
+        self.assignment = assignment
+        self.candidates = candidates
+        self.deadline = deadline
+        self.limits = limits
+        self.movable: frozenset[int] | None = None
+        """Flows that may be moved; None for all."""
+        self._left = 0
+        self.spent = 0
+
+    def free(self, arc: int, ceiling: Ceiling, budget: int) -> bool:
+        """Takes one chunk, or one QP of one, off an arc; False leaves all as it was.
+
+        ``spent`` then says how many chunks it looked at.
+        """
+        self._left = budget
+        freed = self._eject(arc, ChainLink(ceiling, self.limits.depth, (arc,), frozenset()))
+        self.spent = budget - self._left
+        return freed
+
+    def _eject(self, arc: int, link: ChainLink) -> bool:
+        assignment = self.assignment
+        for chunk in self.members(arc):
+            if chunk in link.placed:
+                continue
+            for size in dict.fromkeys((assignment.qps(chunk), 1)):
+                if self._left <= 0 or self.deadline.passed():
+                    return False
+                if self._eject_chunk(chunk, size, link):
+                    return True
+        return False
+
+    def _eject_chunk(self, chunk: int, size: int, link: ChainLink) -> bool:
+        paths = self.paths(self.assignment.flow[chunk])
+        self._left -= 1
+        if len(paths) <= 1:
+            return False
+        after = self.assignment.used_after_move(chunk, size, paths)
+        over = after > link.ceiling.at(paths)
+        for row in self._order(after, over, paths, link):
+            full = paths[row][over[row]].tolist()
+            if full and not link.depth:
+                return False
+            if self._place(chunk, size, paths[row], full, link):
+                return True
+        return False
+
+    def _order(self, after: Floats, over: Bools, paths: Ints, link: ChainLink) -> list[int]:
+        """Rows worth a try: fewest full arcs first, none that the chain has freed."""
+        full = over.sum(axis=1)
+        barred = (paths[:, :, None] == np.array(link.freed)).any(axis=(1, 2))
+        order = np.lexsort((after.max(axis=1), full))
+        worth = order[~(barred | (full > MOST_FULL_ARCS))[order]]
+        rows: list[int] = worth[: self.limits.width].tolist()
+        return rows
+
+    def _place(self, chunk: int, size: int, path: Ints, full: list[int], link: ChainLink) -> bool:
+        """Puts a chunk on a path and frees each arc that this overfills."""
+        assignment = self.assignment
+        before = len(assignment.journal)
+        piece = chunk if size == assignment.qps(chunk) else assignment.split(chunk, size)
+        assignment.move(piece, self.trimmed(path))
+        further = link.after(piece, full)
+        for arc in full:
+            limit = link.ceiling.of(arc)
+            while assignment.utilization_of(arc) > limit:
+                if not self._eject(arc, further):
+                    assignment.roll_back(before)
+                    return False
+        return True
+
+    def members(self, arc: int) -> list[int]:
+        """Chunks on an arc that may be moved."""
+        chunks = self.assignment.members(arc)
+        if self.movable is None:
+            return chunks
+        return [chunk for chunk in chunks if self.assignment.flow[chunk] in self.movable]
+
+    def paths(self, flow: int) -> Ints:
+        """Candidate paths of a flow."""
+        terminal, flows = self.assignment.network.terminal, self.assignment.flows
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        return self.candidates.of_class(*ends, int(flows.traffic_class[flow]))
+
+    def further(self, flow: int) -> Ints:
+        """Candidate paths of a flow, and longer ones unless it has to take the shortest."""
+        terminal, flows = self.assignment.network.terminal, self.assignment.flows
+        if flows.traffic_class[flow] == TrafficClass.LATENCY:
+            return self.paths(flow)
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        return self.candidates.further(*ends)
+
+    def turning(self, flow: int) -> Ints:
+        """The same with ways that come down and go up again in a fabric of tiers."""
+        terminal, flows = self.assignment.network.terminal, self.assignment.flows
+        if flows.traffic_class[flow] == TrafficClass.LATENCY:
+            return self.paths(flow)
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        return self.candidates.turning(*ends)
+
+    def trimmed(self, path: Ints) -> Ints:
+        """A path without its padding."""
+        kept: Ints = path[path != self.assignment.network.pad]
+        return kept

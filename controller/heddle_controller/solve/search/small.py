@@ -1,0 +1,238 @@
+"""Small problems as an integer programme: whole QPs on paths, the worst link least.
+
+First the worst utilisation of all is made least; then, at that, what each tier's worst
+exceeds its bound by. Longer ways than the candidates are tried too: a relaxation says
+nothing of what whole QPs may gain by them. Ways that turn up again at some leaf are the
+last resort, where a link is overloaded still.
+
+Loads add up as in ``model.load``: a job of several phases puts the worst of them on an
+arc. Flows between the same terminals, of one rate a QP, one job and phase where that
+matters, are one group; how many of its QPs take each path is an integer variable.
+
+CP-SAT (OR-Tools) solves it within a budget of deterministic time, starting from the
+assignment there is, so that equal input gives equal output and no plan gets worse.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from heddle_controller.model.fabric import Ints
+from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.attempt import PlanningProblem, tier_worst
+from heddle_controller.solve.commodities import LINEAR
+from heddle_controller.solve.phases import phased_jobs
+from heddle_controller.solve.search.chains import TOLERANCE
+from heddle_controller.solve.search.residue import QpGroup, put_in_numbers, rows_of
+from heddle_controller.solve.search.search import Search
+
+MOST_CHOICES = 3000
+"""Pairs of a group and a path beyond which a problem is not small."""
+EFFORT_SECONDS = 0.3
+"""Of CP-SAT's deterministic time, for each of the two objectives."""
+WORTH = 1e-6
+"""Relative gain that is one."""
+FINE = 1 << 22
+"""Steps in which the largest rate of a QP is counted: CP-SAT reckons in integers."""
+FINE_RATIO = 1000
+"""Largest denominator of the ratio of two capacities; a finer one is rounded to such."""
+
+Turn = tuple[int, int]
+"""A job of several phases and one of these; ``LINEAR`` and ``ANY_PHASE`` for the rest."""
+Key = tuple[int, int, int, float, Turn]
+"""Terminals, class, Gbit/s of one QP and turn: what makes QPs alike."""
+
+
+def settle(problem: PlanningProblem, assignment: Assignment) -> None:
+    """Lowers the worst utilisation of a small assignment, where that can be; in place.
+
+    One whose fullest arc is at its proven bound stays: what else is fuller than it need be
+    is weighed against the slowest flow by ``fairness``.
+    """
+    # What the paths there are can reach is no bound here: longer ones may reach more.
+    problem = replace(problem, lp_tiers=None)
+    search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
+    if not _above_bound(problem, assignment):
+        return
+    groups = _groups(search, search.chains.further) or _groups(search, search.chains.paths)
+    # What takes too long with fewer paths takes longer with more.
+    proven = bool(groups) and _lower(problem, search, groups)
+    if proven and problem.network.tiered and _worst(problem, assignment) > 1 + WORTH:
+        groups = _groups(search, search.chains.turning)
+        if groups and _above_bound(problem, assignment):
+            _lower(problem, search, groups)
+
+
+def _above_bound(problem: PlanningProblem, assignment: Assignment) -> bool:
+    """Whether something may be gained, and there is time for it."""
+    bound = problem.target().overall * (1 + WORTH)
+    return _worst(problem, assignment) > bound and not problem.deadline.passed()
+
+
+def _lower(problem: PlanningProblem, search: Search, groups: dict[Key, QpGroup]) -> bool:
+    """Moves QPs to where the programme has them, where that is better.
+
+    Returns whether it is proven that these paths allow no better.
+    """
+    assignment = search.assignment
+    before = _worst(problem, assignment)
+    programme = _Programme(problem, search, groups)
+    counts = programme.solve()
+    if counts is None:
+        return False
+    assignment.journal.clear()
+    for group, count in zip(groups.values(), counts, strict=True):
+        put_in_numbers(search, group, count)
+    if _worst(problem, assignment) >= before * (1 - WORTH):
+        assignment.roll_back(0)
+    return programme.proven
+
+
+def _worst(problem: PlanningProblem, assignment: Assignment) -> float:
+    return float(tier_worst(problem.network, assignment).max(initial=0.0))
+
+
+def _groups(search: Search, ways: Callable[[int], Ints]) -> dict[Key, QpGroup]:
+    """Chunks by what makes their QPs alike; none where there are too many paths in all."""
+    assignment, terminal = search.assignment, search.assignment.network.terminal
+    flows, count = assignment.flows, 0
+    several = set(phased_jobs(flows).tolist())
+    found: dict[Key, QpGroup] = {}
+    for chunk, flow in enumerate(assignment.flow):
+        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        if ends[0] == ends[1]:
+            continue
+        unit, turn = assignment.unit_of(chunk), (LINEAR, ANY_PHASE)
+        if int(flows.job[flow]) in several and flows.phase[flow] != ANY_PHASE:
+            turn = int(flows.job[flow]), int(flows.phase[flow])
+        key = (*ends, int(flows.traffic_class[flow]), unit, turn)
+        if key not in found:
+            found[key] = QpGroup([], ways(flow), unit)
+            count += len(found[key].paths)
+            if count > MOST_CHOICES:
+                return {}
+        found[key].chunks.append(chunk)
+    return found
+
+
+class _Programme:
+    """The model. Loads are counted in steps of a rate, utilisation in steps on the fastest arc."""
+
+    def __init__(
+        self, problem: PlanningProblem, search: Search, of_key: dict[Key, QpGroup]
+    ) -> None:
+        self._model = cp_model.CpModel()
+        groups, turns = [*of_key.values()], [key[-1] for key in of_key]
+        self._problem, self._search, self._groups = problem, search, groups
+        network = problem.network
+        self.proven = False
+        """Whether the worst utilisation found is the least there is."""
+        self._step = max(group.unit for group in groups) / FINE
+        self._rates = [max(1, round(group.unit / self._step)) for group in groups]
+        sizes = [sum(map(search.assignment.qps, group.chunks)) for group in groups]
+        self._most = sum(rate * size for rate, size in zip(self._rates, sizes, strict=True))
+        self._columns = [self._column(*one) for one in zip(groups, sizes, strict=True)]
+        loads = self._loads(turns)
+        self._per_step = self._step * float(network.per_gbps[[*loads]].min())
+        """Utilisation that one step amounts to on the fastest arc."""
+        self._tiers: dict[int, cp_model.IntVar] = {}
+        for arc, load in loads.items():
+            slower = float(network.per_gbps[arc]) * self._step / self._per_step
+            ratio = Fraction(slower).limit_denominator(FINE_RATIO)
+            tier = int(network.tier[arc])
+            self._model.add(load * ratio.numerator <= self._worst_of(tier) * ratio.denominator)
+
+    def _column(self, group: QpGroup, size: int) -> list[cp_model.IntVar]:
+        """QPs of a group on each of its paths, those there are as a first guess."""
+        column = [self._model.new_int_var(0, size, "") for _ in range(len(group.paths))]
+        self._model.add(sum(column) == size)
+        assignment, row_of = self._search.assignment, rows_of(self._search, group)
+        now: Ints = np.zeros(len(column), dtype=np.int64)
+        for chunk in group.chunks:
+            row = row_of.get(assignment.path[chunk].tobytes())
+            if row is not None:
+                now[row] += assignment.qps(chunk)
+        for variable, number in zip(column, now.tolist(), strict=True):
+            self._model.add_hint(variable, number)
+        return column
+
+    def _loads(self, turns: list[Turn]) -> dict[int, cp_model.LinearExprT]:
+        """The load of each arc that any path uses."""
+        pad = self._problem.network.pad
+        uses: dict[tuple[int, Turn], list[cp_model.LinearExprT]] = defaultdict(list)
+        for group, column, rate, turn in zip(
+            self._groups, self._columns, self._rates, turns, strict=True
+        ):
+            for variable, path in zip(column, group.paths.tolist(), strict=True):
+                for arc in path:
+                    if arc != pad:
+                        uses[arc, turn].append(variable * rate)
+        loads: dict[int, list[cp_model.LinearExprT]] = defaultdict(list)
+        heaviest: dict[tuple[int, int], cp_model.IntVar] = {}
+        for (arc, (job, _)), terms in uses.items():
+            if job == LINEAR:
+                loads[arc].append(sum(terms))
+                continue
+            if (arc, job) not in heaviest:
+                heaviest[arc, job] = self._model.new_int_var(0, self._most, "")
+                loads[arc].append(heaviest[arc, job])
+            self._model.add(heaviest[arc, job] >= sum(terms))
+        return {arc: sum(terms) for arc, terms in loads.items()}
+
+    def _worst_of(self, tier: int) -> cp_model.IntVar:
+        """The worst utilisation of a tier, from its target upwards: less is worth nothing."""
+        if tier not in self._tiers:
+            least = self._steps(float(self._problem.target().bounds[tier]))
+            most = max(least, FINE_RATIO * self._most)
+            self._tiers[tier] = self._model.new_int_var(least, most, "")
+        return self._tiers[tier]
+
+    def _steps(self, utilization: float) -> int:
+        """A utilisation in steps; rounding may not make it more than the QPs it is made of."""
+        return max(0, int(utilization * (1 - TOLERANCE) / self._per_step))
+
+    def solve(self) -> list[Ints] | None:
+        """QPs of each group on each of its paths; None where none are found in time."""
+        model, tiers = self._model, [*self._tiers.values()]
+        least = self._steps(self._problem.target().overall)
+        worst = model.new_int_var(least, max(least, FINE_RATIO * self._most), "")
+        for tier in tiers:
+            model.add(tier <= worst)
+        model.minimize(worst)
+        found = self._solved()
+        if found is None:
+            return None
+        self.proven = found.best_objective_bound >= found.objective_value
+        top = max(round(float(found.value(worst))), least)
+        model.add(worst <= top)
+        bounds = self._problem.target().bounds
+        weights = [top // max(1, self._steps(float(bounds[tier]))) + 1 for tier in self._tiers]
+        model.minimize(sum(w * tier for w, tier in zip(weights, tiers, strict=True)))
+        self._hint(found)
+        found = self._solved() or found
+        return [np.array([found.value(x) for x in column], np.int64) for column in self._columns]
+
+    def _hint(self, found: cp_model.CpSolver) -> None:
+        self._model.clear_hints()  # type: ignore[no-untyped-call] # OR-Tools gives it no type
+        for column in self._columns:
+            for variable in column:
+                self._model.add_hint(variable, found.value(variable))
+
+    def _solved(self) -> cp_model.CpSolver | None:
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        # Several ways of searching take turns, in an order that is always the same.
+        solver.parameters.interleave_search = True
+        solver.parameters.max_deterministic_time = EFFORT_SECONDS
+        remaining = self._problem.deadline.remaining()
+        if remaining is not None:
+            solver.parameters.max_time_in_seconds = remaining
+        ended = solver.solve(self._model)
+        return solver if ended in {cp_model.OPTIMAL, cp_model.FEASIBLE} else None

@@ -1,0 +1,213 @@
+"""Keeps a plan within the exact-match tables of its switches.
+
+Where paths need more entries than a table holds, the plan gives up, in this order:
+
+1. *Parting.* The QPs of a pair of NICs go back to one path, which needs one entry a
+   switch and no more.
+2. *Pairs.* Where even one entry a pair is too many, pairs are left to the underlay.
+   Whatever that makes room for is taken back, most important first, and so are pairs
+   that fit in on another of their candidate paths.
+
+Pairs that matter least go first (priority, and whether what they send is tiny: both are
+the flows' weight), then those that send fewest bytes for each entry that they free,
+then the slowest. Where bytes are not known those go first that free most entries.
+
+A pair is given up whole: flows of one pair on one path need no more than one of them.
+Each flow given up has its reason in the plan. Entries are counted by ``needs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
+from heddle_controller.model.flows import Flows, TrafficClass
+from heddle_controller.model.plan import Paths, join_paths
+from heddle_controller.model.rates import size_words
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.tables.needs import Needs, limited, needs_of, pairs_of
+from heddle_controller.solve.tables.readmission import Seats
+
+BOUNDLESS = np.iinfo(np.int64).max // 2
+"""Room in a table without an end."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """Paths that fit the tables, and what that cost."""
+
+    paths: Paths
+    dropped: dict[int, str]
+    """Flows left to the underlay, with the reason."""
+    notes: tuple[str, ...]
+
+
+def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Paths) -> Fitted:
+    """Gives up parting, then pairs, until no switch needs more entries than it holds."""
+    fabric = network.fabric
+    if not limited(fabric).any() or not len(paths):
+        return Fitted(paths, {}, ())
+    pair = pairs_of(flows)
+    tied = np.isin(pair, _too_parted(fabric, flows, paths, pair))
+    paths = _joined(flows, paths, pair, tied)
+    needs = needs_of(fabric, flows, paths, pair)
+    room = _room(fabric, needs)
+    full_at = _given_up(needs, needs.entries, room, _Rank(flows, pair))
+    if not full_at:
+        return Fitted(paths, {}, _notes(tied, full_at))
+    seats = Seats(network, candidates, flows, room)
+    paths, full_at = _taken_back(seats, needs, paths, pair, full_at)
+    ids, size = fabric.structure.nodes.ids, fabric.structure.nodes.table_size
+    dropped = {
+        flow: f"the table of {ids[switch]} is full ({size[switch]} entries): it is left to"
+        f" the underlay{_sending(flows, flow)}; raise table_size or its priority"
+        for flow, switch in _by_flow(pair, full_at).items()
+    }
+    return Fitted(paths, dropped, _notes(tied, dropped))
+
+
+def too_parted(network: Network, flows: Flows, paths: Paths, pair: Ints) -> Bools:
+    """Which flows are of pairs whose parting exceeds a table, shape (flows,)."""
+    if not limited(network.fabric).any() or not len(paths):
+        return np.zeros(len(flows), dtype=np.bool_)
+    return np.isin(pair, _too_parted(network.fabric, flows, paths, pair))
+
+
+def _too_parted(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> list[int]:
+    needs = needs_of(fabric, flows, paths, pair)
+    return [*_given_up(needs, needs.entries - 1, _room(fabric, needs), _Rank(flows, pair))]
+
+
+def _room(fabric: Fabric, needs: Needs) -> Ints:
+    """Entries that each node could still hold, below 0 where it needs too many."""
+    size = np.where(limited(fabric), fabric.structure.nodes.table_size, BOUNDLESS)
+    return size - needs.by_switch(fabric.node_count)
+
+
+class _Rank:
+    """How much pairs matter."""
+
+    def __init__(self, flows: Flows, pair: Ints) -> None:
+        self.weight = np.zeros(int(pair.max(initial=-1)) + 1)
+        np.maximum.at(self.weight, pair, flows.weight)
+        self.gbps: Floats = np.zeros(len(self.weight))
+        np.add.at(self.gbps, pair, flows.gbps)
+        self.bytes: Floats = np.zeros(len(self.weight))
+        np.add.at(self.bytes, pair, flows.bytes)
+
+    def least_first(self, pairs: Ints, relief: Floats) -> list[int]:
+        """Pairs in the order to give them up in; ``relief``, above 0, is by pair."""
+        freed = relief[pairs]
+        keys = self.gbps[pairs], -freed, self.bytes[pairs] / freed, self.weight[pairs]
+        order = np.lexsort(keys)
+        ordered: list[int] = pairs[order].tolist()
+        return ordered
+
+    def most_first(self, pairs: Iterable[int]) -> list[int]:
+        """Pairs in the order to take them back in."""
+        return sorted(pairs, key=lambda p: (-self.weight[p], -self.bytes[p], -self.gbps[p], p))
+
+
+def _given_up(needs: Needs, saving: Ints, room: Ints, rank: _Rank) -> dict[int, int]:
+    """Pairs to give up so that no room is below 0, and the switch that demands each.
+
+    ``saving`` is what giving up the pair of each row frees at its switch; ``room`` is
+    kept up to date.
+    """
+    useful = (room[needs.switch] < 0) & (saving > 0)
+    pairs = np.unique(needs.pair[useful])
+    helps = np.where(useful, np.minimum(saving, -room[needs.switch]), 0)
+    relief = np.zeros(len(rank.weight))
+    np.add.at(relief, needs.pair, helps)
+    first = np.searchsorted(needs.pair, pairs, side="left")
+    last = np.searchsorted(needs.pair, pairs, side="right")
+    rows = {p: slice(a, b) for p, a, b in zip(pairs.tolist(), first, last, strict=True)}
+    full_at: dict[int, int] = {}
+    for one in rank.least_first(pairs, relief):
+        switches, saved = needs.switch[rows[one]], saving[rows[one]]
+        crowded = switches[(room[switches] < 0) & (saved > 0)]
+        if len(crowded):
+            full_at[one] = int(crowded[0])
+            room[switches] += saved
+    return full_at
+
+
+def _joined(flows: Flows, paths: Paths, pair: Ints, tied: Bools) -> Paths:
+    """Puts all QPs of tied pairs on the path that carries most of theirs.
+
+    Where a flow of the pair must take shortest paths, on one of such a flow.
+    """
+    if not tied.any():
+        return paths
+    latency = flows.traffic_class[paths.flow] == TrafficClass.LATENCY
+    order = np.lexsort((-paths.gbps(flows), ~latency, pair[paths.flow]))
+    best_of_pair = np.empty(int(pair.max()) + 1, dtype=np.int64)
+    heads = order[np.flatnonzero(np.diff(pair[paths.flow[order]], prepend=-1))]
+    best_of_pair[pair[paths.flow[heads]]] = heads
+    whole = np.unique(paths.flow[tied[paths.flow]])
+    one = replace(
+        paths.take(best_of_pair[pair[whole]]),
+        flow=whole,
+        first_qp=np.zeros_like(whole),
+        last_qp=flows.qps[whole] - 1,
+    )
+    return _merged(paths.take(np.flatnonzero(~tied[paths.flow])), one)
+
+
+def _merged(first: Paths, second: Paths) -> Paths:
+    """Paths of two sets of flows, by flow."""
+    both = join_paths([first, second])
+    return both.take(np.argsort(both.flow, kind="stable"))
+
+
+def _taken_back(
+    seats: Seats, needs: Needs, paths: Paths, pair: Ints, full_at: dict[int, int]
+) -> tuple[Paths, dict[int, int]]:
+    """The paths that stay, and the pairs that have none in the end."""
+    flows = seats.flows
+    pair_of_path = pair[paths.flow]
+    gone = np.isin(pair_of_path, [*full_at])
+    seats.load(paths.take(np.flatnonzero(~gone)))
+    left = dict(full_at)
+    elsewhere: list[Paths] = []
+    for one in _Rank(flows, pair).most_first(full_at):
+        rows = np.flatnonzero(pair_of_path == one)
+        low, high = np.searchsorted(needs.pair, [one, one + 1])
+        if seats.keep(paths.take(rows), needs.switch[low:high], needs.entries[low:high]):
+            gone[rows] = False
+        else:
+            found = seats.find(np.flatnonzero(pair == one))
+            if found is None:
+                continue
+            elsewhere.append(found)
+        del left[one]
+    kept = paths.take(np.flatnonzero(~gone))
+    return (_merged(kept, join_paths(elsewhere)) if elsewhere else kept), left
+
+
+def _by_flow(pair: Ints, full_at: dict[int, int]) -> dict[int, int]:
+    """The switch for each flow of the pairs given up, by flow row."""
+    rows = np.flatnonzero(np.isin(pair, [*full_at])).tolist()
+    return {row: full_at[int(pair[row])] for row in rows}
+
+
+def _sending(flows: Flows, flow: int) -> str:
+    """How many bytes a flow sends, where that is known."""
+    size = float(flows.bytes[flow])
+    return f", sending {size_words(size)} at a time" if np.isfinite(size) else ""
+
+
+def _notes(tied: Bools, dropped: dict[int, str] | dict[int, int]) -> tuple[str, ...]:
+    notes = []
+    if tied.any():
+        notes.append(f"{tied.sum()} flows are put on one path, to fit the tables")
+    if dropped:
+        notes.append(
+            f"{len(dropped)} flows are left to the underlay, to fit the tables:"
+            " of least priority first, then of fewest bytes for an entry"
+        )
+    return tuple(notes)

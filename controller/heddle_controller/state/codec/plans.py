@@ -11,10 +11,20 @@ from heddle_controller.model.fabric import Fabric, Ints, Structure
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate, starts
 from heddle_controller.model.program import Entries, Program
-from heddle_controller.state.codec.container import DamagedError, pack, unpack
-from heddle_controller.state.codec.pieces import MAGIC, Table, pack_pieces, table, unpack_pieces
+from heddle_controller.state.codec.container import DamagedError, pack
+from heddle_controller.state.codec.pieces import Table, pack_pieces, table, unpack_pieces
 
-_FLOWS = ("source", "destination", "gbps", "job", "phase", "qps", "traffic_class", "weight")
+_FLOWS = (
+    "source",
+    "destination",
+    "gbps",
+    "job",
+    "phase",
+    "qps",
+    "traffic_class",
+    "weight",
+    "bytes",
+)
 PATHS = ("flow", "first_qp", "last_qp")
 ENTRIES = (
     "switch",
@@ -83,7 +93,7 @@ def _packed_flows(flows: Flows) -> bytes:
             return packed
     meta = {"table": "flows", "ids": flows.ids}
     meta |= {"job_names": flows.job_names, "phase_names": flows.phase_names}
-    packed = pack(meta, {name: getattr(flows, name) for name in (*_FLOWS, "bytes")})
+    packed = pack(meta, {name: getattr(flows, name) for name in _FLOWS})
     _flows.append((flows, packed))
     return packed
 
@@ -96,9 +106,9 @@ def unpack_plan(packed: bytes, structure: Structure) -> tuple[Plan, Program]:
     """The plan and its program on the structure that they were made on.
 
     Raises:
-        DamagedError: the bytes are not what ``pack_plan`` made, now or in the release before.
+        DamagedError: the bytes are not what ``pack_plan`` made.
     """
-    meta, columns = unpack_pieces(packed) if packed[: len(MAGIC)] == MAGIC else unpack(packed)
+    meta, columns = unpack_pieces(packed)
     try:
         return _plan(meta, columns, structure)
     except (KeyError, TypeError, ValueError) as error:
@@ -111,30 +121,25 @@ def _plan(
     def part(prefix: str, names: tuple[str, ...]) -> dict[str, Any]:
         return {name: columns[f"{prefix}.{name}"] for name in names}
 
-    def first(name: str) -> Ints:
-        if name in columns:  # as the release before has it
-            found: Ints = columns[name]
-            return found
-        return starts(columns[f"{name.split('.', maxsplit=1)[0]}.lengths"])
+    def first(table: str) -> Ints:
+        return starts(columns[f"{table}.lengths"])
 
     flows = Flows(
         ids=tuple(meta["ids"]),
         job_names=tuple(meta["job_names"]),
         phase_names=tuple(meta["phase_names"]),
         **part("flows", _FLOWS),
-        # The release before knows no bytes: as of flows that nobody has said them of.
-        bytes=columns.get("flows.bytes", np.full(len(meta["ids"]), np.inf)),
     )
     plan = Plan(
         fabric=Fabric(structure, columns["link_state"], columns["node_state"]),
         flows=flows,
-        paths=Paths(**part("paths", (*PATHS, "arcs")), first=first("paths.first")),
-        backups=Paths(**part("backups", (*PATHS, "arcs")), first=first("backups.first")),
+        paths=Paths(**part("paths", (*PATHS, "arcs")), first=first("paths")),
+        backups=Paths(**part("backups", (*PATHS, "arcs")), first=first("backups")),
         certificate=certificate_of(meta),
         unrouted={int(row): str(reason) for row, reason in meta["unrouted"]},
         notes=tuple(meta["notes"]),
     )
     epoch, generation, intent_version = meta["program"]
     rows = part("entries", (*ENTRIES, "risk_links"))
-    entries = Entries(**rows, risk_first=first("entries.risk_first"))
+    entries = Entries(**rows, risk_first=first("entries"))
     return plan, Program(epoch, generation, intent_version, entries)

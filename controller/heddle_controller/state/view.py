@@ -126,12 +126,16 @@ class View:
             whole, moved = {}, self.names(kind)
         if moved:
             whole = {**whole}
+            values: dict[str, bytes] = self._kinds.get(kind, {})
+            same: dict[bytes, Value | None] = {}  # thousands of switches hold one plan
             for name in moved:
-                value = self.get(kind, name, parse)
+                value = values.get(name)
                 if value is None:
                     whole.pop(name, None)
-                else:
-                    whole[name] = value
+                    continue
+                if value not in same:
+                    same[value] = self.get(kind, name, parse)
+                whole[name] = same[value]
         self._whole[kind] = whole
         return whole
 

@@ -28,7 +28,7 @@ CREATE TABLE fields (
     field TEXT NOT NULL,
     value BLOB NOT NULL,
     PRIMARY KEY (fabric, field)
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE TABLE blobs (
     id TEXT PRIMARY KEY,
     body BLOB NOT NULL,

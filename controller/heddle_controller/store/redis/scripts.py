@@ -79,80 +79,39 @@ def note_of(entry: Mapping[bytes, bytes]) -> Note:
     return Note(token, writer, kind, rest[0] if rest else "", tuple(rest[1:]))
 
 
-@dataclass(frozen=True, slots=True)
 class Keys:
     """The names of everything in one store."""
 
-    name: str
-
-    def _key(self, *parts: str) -> str:
-        return ":".join((f"{{{self.name}}}", *parts))
-
-    @property
-    def sequence(self) -> str:
+    def __init__(self, name: str) -> None:
+        tag = f"{{{name}}}"
+        self.sequence = f"{tag}:sequence"
         """Number of the newest write."""
-        return self._key("sequence")
-
-    @property
-    def log(self) -> str:
+        self.log = f"{tag}:log"
         """Stream of what the newest writes changed: names only."""
-        return self._key("log")
-
-    @property
-    def leader(self) -> str:
+        self.leader = f"{tag}:leader"
         """Hash of the newest epoch and its holder."""
-        return self._key("leader")
-
-    @property
-    def lease(self) -> str:
+        self.lease = f"{tag}:lease"
         """The epoch that leads, for as long as it does."""
-        return self._key("lease")
-
-    @property
-    def requests(self) -> str:
+        self.requests = f"{tag}:requests"
         """Hash of answers by request id."""
-        return self._key("requests")
-
-    @property
-    def request_order(self) -> str:
+        self.request_order = f"{tag}:requests:order"
         """List of request ids, oldest first."""
-        return self._key("requests", "order")
-
-    @property
-    def references(self) -> str:
+        self.references = f"{tag}:references"
         """Hash of how often each blob is pointed at."""
-        return self._key("references")
-
-    @property
-    def fabrics(self) -> str:
+        self.fabrics = f"{tag}:fabrics"
         """Set of the fabrics' names."""
-        return self._key("fabrics")
-
-    @property
-    def audit(self) -> str:
+        self.audit = f"{tag}:audit"
         """Stream of the audit trail."""
-        return self._key("audit")
-
-    @property
-    def audit_marks(self) -> str:
+        self.audit_marks = f"{tag}:audit:marks"
         """Hash of its head and its anchor."""
-        return self._key("audit", "marks")
-
-    @property
-    def secrets(self) -> str:
+        self.secrets = f"{tag}:secrets"
         """Hash of what all replicas share and nobody else may know."""
-        return self._key("secrets")
-
-    @property
-    def meta(self) -> str:
+        self.meta = f"{tag}:meta"
         """Hash that says whose store this is, and in which form."""
-        return self._key("meta")
-
-    @property
-    def fabric_prefix(self) -> str:
+        self.fabric_prefix = f"{tag}:fabric:"
         """Before a fabric's name: the hash of all that is known of it."""
-        return self._key("fabric", "")
+        self._blob_prefix = f"{tag}:blob:"
 
     def blob(self, identity: str) -> str:
         """Hash of the pieces of a large value."""
-        return self._key("blob", identity)
+        return self._blob_prefix + identity

@@ -7,11 +7,11 @@ Rooms, each standing on the ones below it: ``cli`` > ``app`` > ``metrics`` > ``a
 of them in one asyncio loop. That is how the emulator runs a fabric::
 
     from heddle_agent.agent import Agent
-    from heddle_agent.fib import Link, MemoryFib, Names, NextHop, Packet, Packets, Underlay
+    from heddle_agent.fib import Link, MemoryFib, NicIds, NextHop, Packet, Packets, Underlay
     from heddle_agent.session import Channels
     from heddle_agent.watch import ManualLinks
 
-    names = Names()        # one a process: NIC name <-> int id, shared by all its agents
+    names = NicIds()        # one a process: NIC name <-> int id, shared by all its agents
     channels = Channels()  # one a process: gRPC channels by address, plain text to loopback
 
     # Every local link, as the neighbour at its other end and the link key ("0" by default).

@@ -48,7 +48,7 @@ from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.certificates import Mapper, read_rules
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.revoked import Revoked
-from heddle_controller.serve.security.tokens import Tokens
+from heddle_controller.serve.security.tokens import TokenFile
 from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import ENV_PREFIX, Settings, load_settings
 from heddle_controller.solve import Options, Repairer, anew, prove
@@ -269,7 +269,7 @@ def _server_terms(settings: Settings) -> ServerTerms:
     if settings.tls_cert and settings.tls_key:
         tls = Tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     rules = read_rules(settings.certificate_roles) if settings.certificate_roles else ()
-    tokens = Tokens(settings.tokens) if settings.tokens else None
+    tokens = TokenFile(settings.tokens) if settings.tokens else None
     revoked = Revoked(settings.revoked_certificates) if settings.revoked_certificates else None
     mapper = Mapper(settings.certificate_trust_domain, rules)
     return ServerTerms(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from heddle_agent.fib import DROPPED, MemoryFib, Names, NextHop, Packets
+from heddle_agent.fib import DROPPED, MemoryFib, NextHop, NicIds, Packets
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, State
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_emulator.hosts import Hosts
@@ -27,7 +27,7 @@ class Switches:
 
     def __init__(self, fabric: Fabric, seed: int = 0) -> None:
         self.world = fabric
-        self.names = Names()
+        self.names = NicIds()
         self._underlay = Underlay(fabric)
         ids, kind = fabric.structure.nodes.ids, fabric.structure.nodes.kind
         nics = fabric.rows_of_kind(NodeKind.NIC)

@@ -19,7 +19,7 @@ from heddle_controller.model.job import Group, Parallelism
 from heddle_emulator.fluid.wire import ROCE
 from heddle_emulator.play.iteration import Iteration, Placed, iterate
 from heddle_emulator.play.iteration import script_of as script_of_jobs
-from heddle_emulator.play.nccl import Line, Trial, script_of, table
+from heddle_emulator.play.nccl import NcclRun, SizeResult, script_of, table
 from heddle_emulator.play.play import Setting
 from heddle_emulator.strategy import choose
 from heddle_emulator.strategy.least import least_utilization
@@ -62,7 +62,7 @@ SHAPES = (Shape("1:1", 8), Shape("2:1", 4), Shape("1:1, one of eight uplinks dow
 class Reduced:
     """Bus bandwidth of the slowest job by strategy, and what no paths at all can beat."""
 
-    lines: dict[str, Line]
+    lines: dict[str, SizeResult]
     limit: float
     """GB/s."""
 
@@ -72,7 +72,7 @@ def reduced(shape: Shape, names: tuple[str, ...], seed: int, qps: int = QPS) -> 
     fabric = shape.fabric()
     hosts = [*fabric.structure.nics_of_host]
     groups = tuple((hosts[row], hosts[row + PAIRS]) for row in range(PAIRS))
-    trial = Trial("all_reduce", groups, 8, qps=qps)
+    trial = NcclRun("all_reduce", groups, 8, qps=qps)
     found = table(fabric, trial, [GIB], names, seed=seed)
     whole = table(fabric, trial, [GIB], ["ideal"])["ideal"][0].busbw
     least = least_utilization(fabric, script_of(fabric, trial).flows)

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from heddle_agent.agent import Agent
-from heddle_agent.fib import MemoryFib, Names, NextHop
+from heddle_agent.fib import MemoryFib, NextHop, NicIds
 from heddle_agent.session import Channels
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.fabric import Fabric, NodeKind
@@ -25,7 +25,7 @@ from heddle_controller.model.files.fabric_file import load_fabric_file
 
 async def run(address: str, fabric: Fabric) -> None:
     """Every switch's agent, until there is no more input."""
-    channels, names, links = Channels(), Names(), _links(fabric)
+    channels, names, links = Channels(), NicIds(), _links(fabric)
     agents = [
         Agent(
             fabric="fabrics/f1",

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, NodeKind
-from heddle_emulator.play.nccl import Trial, table
+from heddle_emulator.play.nccl import NcclRun, table
 from heddle_emulator.strategy import ecmp
 from heddle_emulator.topology import clos
 from tests.bench.rows import Row, Scale, spread
@@ -52,7 +52,7 @@ def replaced(last: int) -> dict[str, float]:
     fabric = clos(leaves=3, spines=8, nics_per_leaf=8, nics_per_host=4)
     servers = [*fabric.structure.nics_of_host]
     jobs = ((servers[0], servers[2]), (servers[1], servers[last - 1]))
-    found = table(fabric, Trial("all_reduce", jobs, 4), [MIB], [*STRATEGIES, "ideal"])
+    found = table(fabric, NcclRun("all_reduce", jobs, 4), [MIB], [*STRATEGIES, "ideal"])
     whole = found["ideal"][0].busbw
     return {name: found[name][0].busbw / whole for name in STRATEGIES}
 

@@ -18,7 +18,7 @@ from grpc import aio
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle_agent.agent import Agent
-from heddle_agent.fib import MemoryFib, Names, NextHop
+from heddle_agent.fib import MemoryFib, NextHop, NicIds
 from heddle_agent.session import Address, Channels
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.fabric import Fabric, NodeKind
@@ -27,7 +27,7 @@ from heddle_controller.model.files.fabric_file import load_fabric_file
 
 async def run(address: str, fabric: Fabric) -> None:
     """The agents of all leaves."""
-    channels, names = Channels(), Names()
+    channels, names = Channels(), NicIds()
     structure, agents = fabric.structure, []
     first, arcs = structure.out
     for row in fabric.rows_of_kind(NodeKind.LEAF).tolist():

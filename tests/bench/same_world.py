@@ -23,7 +23,7 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric, Floats, Ints, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, starts
-from heddle_emulator.drill.lab.control import Control
+from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.fluid.schedule import Schedule
@@ -174,7 +174,7 @@ def _wait_cut(lab: Lab, cut: Fabric) -> None:
 
 
 async def _planned(programs: Programs, flows: Flows) -> None:
-    async with Control(programs) as control:
+    async with LabClient(programs) as control:
         await control.demand(flows, PATIENCE)
 
 

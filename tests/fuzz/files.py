@@ -27,7 +27,7 @@ from heddle_controller.model.files.plan_file import load_plan, save_plan
 from heddle_controller.serve.codec import audit as audit_codec
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Mapper, Rule, read_rules
-from heddle_controller.serve.security.tokens import Tokens, new_token, read_grants
+from heddle_controller.serve.security.tokens import TokenFile, new_token, read_grants
 from heddle_controller.state.audit import AuditBroken, AuditEntry, AuditRecord, Mark, verify
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_controller.traffic.trace import load_trace
@@ -162,7 +162,7 @@ def _tokens() -> tuple[Callable[[bytes], bool], list[bytes]]:
     path = scratch() / "tokens"
     token, grant = new_token(Caller(Role.SCHEDULER, ""), "slurm", 4e9)
     path.write_text(grant.line())
-    tokens = Tokens(path)
+    tokens = TokenFile(path)
 
     def run(content: bytes) -> bool:
         text = content.decode(errors="replace")

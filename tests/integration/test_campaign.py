@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from heddle_emulator.campaign.events import Event, Kind, Trial
+from heddle_emulator.campaign.events import FaultEvent, FaultKind, Trial
 from heddle_emulator.campaign.executor import Processes
 from heddle_emulator.campaign.journal import Journal
 from heddle_emulator.campaign.run import run
@@ -72,10 +72,10 @@ async def test_switches_flaps_and_several_links(datagrams: bool) -> None:  # noq
     index = FABRIC.structure.index
     links = [FABRIC.find_links("l0", f"s{spine}")[0] for spine in range(3)]
     breaks = {
-        "spine": (Event(Kind.SWITCH, index["s2"]),),
-        "flap": (Event(Kind.FLAP, links[0]),),
-        "two": (Event(Kind.LINK, links[0]), Event(Kind.LINK, links[1])),
-        "both": (Event(Kind.LINK, links[1]), Event(Kind.SWITCH, index["s1"])),
+        "spine": (FaultEvent(FaultKind.SWITCH, index["s2"]),),
+        "flap": (FaultEvent(FaultKind.FLAP, links[0]),),
+        "two": (FaultEvent(FaultKind.LINK, links[0]), FaultEvent(FaultKind.LINK, links[1])),
+        "both": (FaultEvent(FaultKind.LINK, links[1]), FaultEvent(FaultKind.SWITCH, index["s1"])),
     }
     async with Site(campaign) as site:
         found = {

@@ -13,7 +13,7 @@ import pytest
 
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.flows import Flows
-from heddle_emulator.drill.lab.control import Control
+from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.netns import witness
 from heddle_emulator.netns.converge import wait_converged
@@ -68,7 +68,7 @@ def running() -> Iterator[Running]:
 
 async def _planned(lab: Lab, programs: Programs) -> dict[tuple[str, str], tuple[str, ...]]:
     flows: Flows = resolve(demands_of(PAIRS), lab.layout.fabric, origin="test")
-    async with Control(programs) as control:
+    async with LabClient(programs) as control:
         await control.demand(flows, PATIENCE)
         _, routes = await control.api.routes()
     return {(r.source, r.destination): tuple(r.paths[0].nodes[1:-1]) for r in routes}

@@ -24,7 +24,7 @@ from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.permissions import PERMISSIONS
-from heddle_controller.serve.security.tokens import Tokens, new_token
+from heddle_controller.serve.security.tokens import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
 from tests.integration.controlling import controlling
 from tests.integration.operating import heddle, unlogged
@@ -147,13 +147,13 @@ async def test_nothing_shown_nothing_done(tmp_path: Path) -> None:
         assert counted == 1
 
 
-def file_with_token(folder: Path, role: Role = Role.SCHEDULER) -> tuple[Tokens, str]:
+def file_with_token(folder: Path, role: Role = Role.SCHEDULER) -> tuple[TokenFile, str]:
     """A file with one grant, and its token."""
     folder.mkdir(exist_ok=True)
     path = folder / "tokens"
     token, grant = new_token(Caller(role, ""), "slurm", time.time() + 1000)
     path.write_text(f"{grant.line()}\n")
-    return Tokens(path), token
+    return TokenFile(path), token
 
 
 async def test_a_token_beside_certificates(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_token_command(tmp_path: Path) -> None:
         "token", "new", "l0", "--role", "agent", "--fabric", "f1", "--switch", "l0", "--file", file
     )
     assert agent.code == 0, agent.err
-    tokens = Tokens(file)
+    tokens = TokenFile(file)
     assert str(tokens.caller(token)) == "scheduler token slurm"
     assert tokens.caller(agent.out.strip()) == Caller(Role.AGENT, "token l0", "f1", "l0")
     listed = heddle("token", "list", "--file", file, "--json")

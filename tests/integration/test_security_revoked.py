@@ -22,7 +22,7 @@ from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.revoked import Revoked
-from heddle_controller.serve.security.tokens import Tokens, new_token
+from heddle_controller.serve.security.tokens import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
 from tests.integration.serving import LOOPBACK, OPTIONS, reason, refusal, serving
 from tests.waiting import PATIENCE
@@ -105,7 +105,7 @@ async def test_a_token_that_is_taken_back_ends_its_streams(tmp_path: Path) -> No
     made = [new_token(Caller(Role.READER, ""), name, time.time() + 1000) for name in ("a", "b")]
     file.write_text("".join(f"{grant.line()}\n" for _, grant in made))
     terms = replace(
-        LOOPBACK, tls=Tls(server.cert, server.key), admission=Admission(tokens=Tokens(file))
+        LOOPBACK, tls=Tls(server.cert, server.key), admission=Admission(tokens=TokenFile(file))
     )
     async with serving(tmp_path, terms) as s, dial(s.api.port, authority, None) as channel:
         await s.put_fabric()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.nccl import Trial, script_of
+from heddle_emulator.play.nccl import NcclRun, script_of
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import Outcome, choose
 from heddle_emulator.strategy.makespan import Sending
@@ -104,7 +104,7 @@ def test_collectives_take_as_long_as_their_bytes(
     ranks = data.draw(st.sampled_from([2, 4]) if power else st.integers(2, 6))
     groups = [hosts[:ranks], hosts[ranks : 2 * ranks]][: data.draw(st.integers(1, 2))]
     qps = data.draw(st.sampled_from([1, 2, 4]))
-    trial = Trial(op, tuple(map(tuple, groups)), 1, algorithm, qps, pxn=False)
+    trial = NcclRun(op, tuple(map(tuple, groups)), 1, algorithm, qps, pxn=False)
     size = data.draw(st.sampled_from([256, 512])) * KIB
     whole = size if op == "sendrecv" or algorithm == "tree" else size * ranks
     fluid, packets = _both(fabric, trial, cost, whole, data.draw(st.integers(0, 99)))
@@ -112,7 +112,9 @@ def test_collectives_take_as_long_as_their_bytes(
     assert fluid == pytest.approx(packets, rel=CLOSE)
 
 
-def _both(fabric: Fabric, trial: Trial, cost: Costs, size: float, seed: int) -> tuple[float, float]:
+def _both(
+    fabric: Fabric, trial: NcclRun, cost: Costs, size: float, seed: int
+) -> tuple[float, float]:
     """Makespans of a collective of so many bytes, hashed, in either world."""
     script = script_of(fabric, trial).scaled(size)
     carried = choose("ecmp", fabric, script.flows, seed).carried
@@ -141,6 +143,6 @@ def test_paths_of_a_message_meet_others_at_different_links(
         zones=2, leaves=2, spines=2, nics_per_leaf=3, cores=2, taper=1.0, nics_per_host=1
     )
     groups = tuple(tuple(pair.split()) for pair in pairs)
-    trial = Trial(op, groups, 1, algorithm, qps, pxn=False)
+    trial = NcclRun(op, groups, 1, algorithm, qps, pxn=False)
     fluid, packets = _both(fabric, trial, Costs(4096, 0.0, 6e-7), 512 * KIB, seed)
     assert fluid == pytest.approx(packets, rel=CLOSE)

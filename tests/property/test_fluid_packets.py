@@ -14,7 +14,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
-from heddle_emulator.play.nccl import Trial, script_of
+from heddle_emulator.play.nccl import NcclRun, script_of
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import choose
 from tests.property.packet_fabrics import small_fabrics
@@ -51,7 +51,7 @@ costs = st.builds(Costs, st.sampled_from([0.0, 0.02, 0.1]), st.sampled_from([0.0
 
 
 @st.composite
-def trials(draw: st.DrawFn, fabric: Fabric) -> Trial:
+def trials(draw: st.DrawFn, fabric: Fabric) -> NcclRun:
     """One group or two, on hosts in any order."""
     op, algorithm = draw(st.sampled_from(WAYS))
     hosts = draw(st.permutations([*fabric.structure.nics_of_host]))
@@ -59,7 +59,7 @@ def trials(draw: st.DrawFn, fabric: Fabric) -> Trial:
     ranks = draw(st.sampled_from([2, 4]) if power else st.integers(2, 6))
     groups = [hosts[:ranks], hosts[ranks : 2 * ranks]][: draw(st.integers(1, 2))]
     qps = draw(st.sampled_from([1, 1, 2, 4]))
-    return Trial(op, tuple(map(tuple, groups)), 1, algorithm, qps, pxn=False)
+    return NcclRun(op, tuple(map(tuple, groups)), 1, algorithm, qps, pxn=False)
 
 
 @settings(max_examples=examples(30), derandomize=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.nccl import Trial, script_of
+from heddle_emulator.play.nccl import NcclRun, script_of
 from heddle_emulator.play.play import Setting, play
 from heddle_emulator.play.same_way import same_way
 from heddle_emulator.play.stage import capacities, staged
@@ -26,19 +26,19 @@ WAYS = [(op, name) for op, kind in KINDS.items() for name in kind.algorithms]
 
 
 @st.composite
-def trials(draw: st.DrawFn) -> tuple[Fabric, Trial]:
+def trials(draw: st.DrawFn) -> tuple[Fabric, NcclRun]:
     """One or two communicators of two or four hosts drawn from either fabric."""
     fabric = draw(st.sampled_from(FABRICS))
     op, algorithm = draw(st.sampled_from(WAYS))
     hosts = draw(st.permutations([*fabric.structure.nics_of_host]))
     groups = draw(st.sampled_from([(hosts[:2],), (hosts[:4],), (hosts[:2], hosts[2:4])]))
     pxn, qps = draw(st.booleans()), draw(st.integers(1, 3))
-    return fabric, Trial(op, tuple(map(tuple, groups)), 2, algorithm, qps, pxn)
+    return fabric, NcclRun(op, tuple(map(tuple, groups)), 2, algorithm, qps, pxn)
 
 
 @settings(max_examples=examples(8))
 @given(trials())
-def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, Trial]) -> None:
+def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, NcclRun]) -> None:
     """Demands of each communicator add up to a NIC's line at its busiest NIC, nowhere to more."""
     fabric, trial = case
     flows = script_of(fabric, trial).flows
@@ -50,7 +50,7 @@ def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, Trial]) -> N
 
 @settings(max_examples=examples(8))
 @given(trials(), st.sampled_from(["ecmp", "spray", "ideal", "greedy"]))
-def test_every_byte_crosses_its_nics(case: tuple[Fabric, Trial], name: str) -> None:
+def test_every_byte_crosses_its_nics(case: tuple[Fabric, NcclRun], name: str) -> None:
     """Streams bring just what moves between hosts over NICs, headers added, whoever chose paths.
 
     A header is that of a full packet or of the last of a message.
@@ -78,7 +78,7 @@ def test_every_byte_crosses_its_nics(case: tuple[Fabric, Trial], name: str) -> N
 
 @settings(max_examples=examples(8))
 @given(trials(), st.sampled_from(["e-ecmp:8", "e-ecmp:32", "spray"]))
-def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, Trial], name: str) -> None:
+def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, NcclRun], name: str) -> None:
     """A flow's paths over the same arcs are told together, and no others."""
     fabric, trial = case
     carried = choose(name, fabric, script_of(fabric, trial).flows, 1).carried
@@ -92,7 +92,7 @@ def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, Trial], name: str) -
 
 @settings(max_examples=examples(8))
 @given(trials())
-def test_nothing_beats_its_busiest_arc(case: tuple[Fabric, Trial]) -> None:
+def test_nothing_beats_its_busiest_arc(case: tuple[Fabric, NcclRun]) -> None:
     """However carried, a collective takes as long as its busiest NIC or GPU needs, or longer."""
     fabric, trial = case
     script = script_of(fabric, trial).scaled(1e9)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold
-from heddle_controller.reconcile.rollout.sessions import Told, introduced, to_ask
+from heddle_controller.reconcile.rollout.sessions import HeldState, introduced, to_ask
 from heddle_controller.state.records import Committed, Programmed
 from tests.property.test_reconcile_rollout import Rollout
 from tests.support.depth import examples
@@ -58,9 +58,9 @@ class Leading(Rollout):
         """Switches come back; those of which a digest says nothing tell more."""
         super().reconnect(*switches)
         if self.tells:
-            doubtful = to_ask(self.ledger, [Told(self.session(one)) for one in switches])
+            doubtful = to_ask(self.ledger, [HeldState(self.session(one)) for one in switches])
             listed = [
-                Told(
+                HeldState(
                     session,
                     self.network.tables[session.switch].listed(self.fabric, session.switch),
                     self.fabric.structure,

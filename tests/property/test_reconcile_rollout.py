@@ -16,7 +16,7 @@ from heddle_controller.model.program import Program
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.answers import acknowledged, unanswered
-from heddle_controller.reconcile.rollout.sessions import Told, introduced
+from heddle_controller.reconcile.rollout.sessions import HeldState, introduced
 from heddle_controller.reconcile.rollout.steps import Step, Switches, next_steps, operations_of
 from heddle_controller.reconcile.southbound import (
     AgentSession,
@@ -179,7 +179,7 @@ class Rollout:
     def reconnect(self, *switches: int) -> None:
         """Switches come back with what they hold."""
         self.away -= set(switches)
-        self.ledger = introduced(self.ledger, [Told(self.session(one)) for one in switches])
+        self.ledger = introduced(self.ledger, [HeldState(self.session(one)) for one in switches])
 
     def session(self, switch: int) -> AgentSession:
         """How a switch introduces itself."""

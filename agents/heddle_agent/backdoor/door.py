@@ -28,7 +28,7 @@ from heddle_agent.backdoor.freshness import Sender
 from heddle_agent.backdoor.keys import KeyRing
 from heddle_agent.backdoor.records import Records, after
 from heddle_agent.backdoor.refusals import Refusal, Refusals
-from heddle_agent.backdoor.wire import Head, Kind, MalformedError, Record
+from heddle_agent.backdoor.wire import Head, MalformedError, NoticeKind, Record
 from heddle_agent.fib import Link
 
 TICK_SECONDS = 1.0
@@ -130,7 +130,7 @@ class BackDoor:
             self._hello(name, self._peers[name], 0, answer=True)
         digest = wire.encode_digest(*self.records.summary)
         for name in self._in_turn():
-            self._send(Kind.DIGEST, digest, name, self._peers[name])
+            self._send(NoticeKind.DIGEST, digest, name, self._peers[name])
 
     def _in_turn(self) -> list[str]:
         """The peers whose turn it is to be told a digest."""
@@ -167,7 +167,7 @@ class BackDoor:
             # It does not know this start of ours. Whoever it is, let it learn of it; what it says
             # itself may be a recording.
             self._hello(head.sender, self._peers.get(head.sender, address), head.token, answer=True)
-            return None if head.kind is Kind.HELLO else Refusal.STALE
+            return None if head.kind is NoticeKind.HELLO else Refusal.STALE
         sender = self._senders.setdefault(head.sender, Sender())
         known = sender.token
         if not sender.fresh(head.token, head.counter):
@@ -177,24 +177,24 @@ class BackDoor:
             self._send(kind, answer, head.sender, address)
         if known != sender.token:
             digest = wire.encode_digest(*self.records.summary)
-            self._send(Kind.DIGEST, digest, head.sender, address)
+            self._send(NoticeKind.DIGEST, digest, head.sender, address)
         return None
 
-    def _answers(self, head: Head, body: bytes) -> Iterator[tuple[Kind, bytes]]:
+    def _answers(self, head: Head, body: bytes) -> Iterator[tuple[NoticeKind, bytes]]:
         """Act on what a fresh datagram says; what there is to say to its sender in return."""
         match head.kind:
-            case Kind.HELLO:
+            case NoticeKind.HELLO:
                 if wire.decode_hello(body):
-                    yield Kind.HELLO, wire.encode_hello(answer=False)
-            case Kind.NOTICE:
+                    yield NoticeKind.HELLO, wire.encode_hello(answer=False)
+            case NoticeKind.NOTICE:
                 self._notice(wire.decode_notice(body), head.sender)
-            case Kind.DIGEST:
+            case NoticeKind.DIGEST:
                 if wire.decode_digest(body) != self.records.summary:
                     for versions in self.records.versions():
-                        yield Kind.VERSIONS, versions
-            case Kind.VERSIONS:
+                        yield NoticeKind.VERSIONS, versions
+            case NoticeKind.VERSIONS:
                 for record in self.records.newer_than(wire.decode_versions(body)):
-                    yield Kind.NOTICE, wire.encode_notice(record)
+                    yield NoticeKind.NOTICE, wire.encode_notice(record)
 
     def _notice(self, record: Record, sender: str) -> None:
         if record.origin == self._switch:
@@ -237,7 +237,7 @@ class BackDoor:
         body = wire.encode_notice(record)
         for name, address in self._peers.items():
             if name not in (sender, record.origin) and self._token_of(name):
-                self._send(Kind.NOTICE, body, name, address)
+                self._send(NoticeKind.NOTICE, body, name, address)
 
     def _token_of(self, name: str) -> int:
         sender = self._senders.get(name)
@@ -251,9 +251,9 @@ class BackDoor:
         if len(self._greeted) >= _MOST_HELLOS:
             self._greeted.clear()
         self._greeted[name, token] = now
-        self._send(Kind.HELLO, wire.encode_hello(answer=answer), name, address, token)
+        self._send(NoticeKind.HELLO, wire.encode_hello(answer=answer), name, address, token)
 
-    def _send(self, kind: Kind, body: bytes, name: str, address: str, token: int = 0) -> None:
+    def _send(self, kind: NoticeKind, body: bytes, name: str, address: str, token: int = 0) -> None:
         signing = self.keys.signing
         if signing is None:
             return

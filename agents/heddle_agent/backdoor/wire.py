@@ -56,7 +56,7 @@ ROWS_A_DATAGRAM = 48
 """Of VERSIONS: such a datagram passes any network in one piece."""
 
 
-class Kind(IntEnum):
+class NoticeKind(IntEnum):
     """What a datagram is for."""
 
     HELLO = 1
@@ -72,7 +72,7 @@ class MalformedError(Exception):
 class Head(NamedTuple):
     """Who speaks to whom."""
 
-    kind: Kind
+    kind: NoticeKind
     key_id: bytes
     fabric: bytes
     token: int
@@ -151,7 +151,7 @@ def unseal(datagram: bytes) -> Datagram:
     if magic != _MAGIC or version != _FORMAT:
         raise MalformedError("not of this version")
     try:
-        head_kind = Kind(kind)
+        head_kind = NoticeKind(kind)
     except ValueError:
         raise MalformedError("of no known kind") from None
     sender, end = _read_text(signed, _HEAD.size)

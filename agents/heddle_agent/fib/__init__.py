@@ -2,7 +2,7 @@
 
 from heddle_agent.fib.hashing import flow_hash, flow_hashes, name_hash
 from heddle_agent.fib.memory import MemoryFib
-from heddle_agent.fib.names import Names, Packets
+from heddle_agent.fib.names import NicIds, Packets
 from heddle_agent.fib.port import Avoiding, Detouring, Fib
 from heddle_agent.fib.underlay import DROPPED, DirectUnderlay, Underlay
 from heddle_agent.fib.values import (
@@ -39,8 +39,8 @@ __all__ = [
     "Link",
     "Match",
     "MemoryFib",
-    "Names",
     "NextHop",
+    "NicIds",
     "Packet",
     "Packets",
     "Perils",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle_agent.fib.hashing import Ints
-from heddle_agent.fib.names import Names, Packets
+from heddle_agent.fib.names import NicIds, Packets
 from heddle_agent.fib.values import ANY_PORT, Match
 
 MISS = -1
@@ -56,7 +56,7 @@ class Compiled:
         return found
 
 
-def compiled(matches: Sequence[Match], names: Names) -> Compiled:
+def compiled(matches: Sequence[Match], names: NicIds) -> Compiled:
     """Arrange matches for bulk lookup."""
     count = len(matches)
     columns = tuple(zip(*matches, strict=True)) or ((), (), (), ())

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from heddle_agent.fib.compiled import MISS, SHAPES, Compiled, compiled
 from heddle_agent.fib.hashing import Ints
-from heddle_agent.fib.names import Names, Packets
+from heddle_agent.fib.names import NicIds, Packets
 from heddle_agent.fib.underlay import DROPPED, DirectUnderlay, Ecmp, Underlay
 from heddle_agent.fib.values import (
     ANY_PORT,
@@ -48,11 +48,11 @@ class MemoryFib:
         underlay: Underlay | None = None,
         *,
         seed: int = 0,
-        names: Names | None = None,
+        names: NicIds | None = None,
         table_size: int = 0,
     ) -> None:
         self.next_hops = tuple(next_hops)
-        self.names = Names() if names is None else names
+        self.names = NicIds() if names is None else names
         self.table_size = table_size
         self.withdrawn = False
         self._switch = switch

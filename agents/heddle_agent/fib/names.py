@@ -1,6 +1,6 @@
 """Names of NICs as small integers, so that packets travel as arrays.
 
-One ``Names`` is shared by all agents of a process: an array of packets then means the same to each
+One ``NicIds`` is shared by all agents of a process: an array of packets then means the same to each
 of them. It only grows, and belongs to one thread.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from heddle_agent.fib.hashing import Hashes, Ints, name_hash
 
 
-class Names:
+class NicIds:
     """NIC names and their ids, counted from 0 in the order first seen."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -55,7 +55,7 @@ class Packets:
     """UDP packets as arrays, one element each, all of one length."""
 
     source: Ints
-    """Ids of source NICs in the ``Names`` of the FIB that is asked."""
+    """Ids of source NICs in the ``NicIds`` of the FIB that is asked."""
     destination: Ints
     """Ids of destination NICs."""
     source_port: Ints

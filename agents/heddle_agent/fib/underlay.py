@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from heddle_agent.fib.hashing import Ints, choose, chosen, flow_hash, flow_hashes
-from heddle_agent.fib.names import Names, Packets
+from heddle_agent.fib.names import NicIds, Packets
 from heddle_agent.fib.values import NextHop, Packet
 
 DROPPED = -1
@@ -35,7 +35,7 @@ class TabledUnderlay(Protocol):
         """Sets of live next hops as a matrix, their sizes, and the set of each destination.
 
         Next hops are indices into those of the FIB, ascending in a row and then ``DROPPED``;
-        ``dead`` ones are left out. Destinations are ids in the FIB's ``Names``.
+        ``dead`` ones are left out. Destinations are ids in the FIB's ``NicIds``.
         """
 
 
@@ -56,7 +56,7 @@ class Ecmp:
     """The hashing choice of one switch over its underlay; answers index into its next hops."""
 
     def __init__(
-        self, underlay: Underlay, rows: Mapping[tuple[str, str], int], seed: int, names: Names
+        self, underlay: Underlay, rows: Mapping[tuple[str, str], int], seed: int, names: NicIds
     ) -> None:
         self._underlay = underlay
         self._tabled = underlay if isinstance(underlay, TabledUnderlay) else None

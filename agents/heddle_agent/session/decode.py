@@ -17,8 +17,8 @@ import numpy as np
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Match, NextHop, Perils
 from heddle_agent.session.risks import LinkNames, RiskColumns, below, numbers
-from heddle_agent.session.vocabulary import BYTES, Names, NamesError, Vocabulary
-from heddle_agent.table import Fence, Mode, Operations, Push, Ways
+from heddle_agent.session.vocabulary import BYTES, NamesError, StringTable, Vocabulary
+from heddle_agent.table import Fence, Mode, Operations, Push, PushTargets
 
 _MODES = {
     pb.PUSH_MODE_FULL_SYNC: Mode.FULL_SYNC,
@@ -62,7 +62,7 @@ def decode_push(message: pb.Push, vocabulary: Vocabulary | None = None) -> Push:
     )
 
 
-def _operations(batch: pb.OperationBatch, names: Names) -> Operations:
+def _operations(batch: pb.OperationBatch, names: StringTable) -> Operations:
     try:
         columns = [_checked(name, getattr(batch, name)) for name in _NAMES]
         sources, destinations, nics, nic_addresses, *links = names.rows(*columns)
@@ -106,7 +106,7 @@ def _matches(batch: pb.OperationBatch, sources: list[str], destinations: list[st
     return list(zip(sources, destinations, numbers(from_), numbers(to), strict=True))
 
 
-def _hops(batch: pb.OperationBatch, names: Names) -> list[NextHop]:
+def _hops(batch: pb.OperationBatch, names: StringTable) -> list[NextHop]:
     columns = tuple(_checked(name, getattr(batch, name)) for name in _HOPS)
     known = names.hops.get(columns)
     if known is None:
@@ -116,7 +116,7 @@ def _hops(batch: pb.OperationBatch, names: Names) -> list[NextHop]:
     return known
 
 
-def _new_hops(names: Names, nodes: bytes, keys: bytes, addresses: bytes) -> list[NextHop]:
+def _new_hops(names: StringTable, nodes: bytes, keys: bytes, addresses: bytes) -> list[NextHop]:
     node, key = names.rows(nodes, keys)
     told = numbers(addresses)
     (known,) = names.rows(np.array([n - 1 for n in told if n], dtype="<u4").tobytes())
@@ -126,7 +126,7 @@ def _new_hops(names: Names, nodes: bytes, keys: bytes, addresses: bytes) -> list
     return list(map(_hop, zip(*columns, strict=True)))
 
 
-def _ways(batch: pb.OperationBatch, links: LinkNames, hops: list[NextHop]) -> Ways:
+def _ways(batch: pb.OperationBatch, links: LinkNames, hops: list[NextHop]) -> PushTargets:
     """What entries lead to, way by way."""
     spare: list[NextHop | None] = [None, *hops]
     primaries = list(map(hops.__getitem__, _column("way_primaries", batch.way_primaries)))
@@ -135,7 +135,7 @@ def _ways(batch: pb.OperationBatch, links: LinkNames, hops: list[NextHop]) -> Wa
         raise ValueError
     risks = RiskColumns.of(batch)
     risks.check(len(links.keys), len(primaries))
-    return Ways(primaries, backups, Perils(None, partial(risks.read, links)))
+    return PushTargets(primaries, backups, Perils(None, partial(risks.read, links)))
 
 
 def _repeated(matches: list[Match]) -> str:
@@ -166,7 +166,7 @@ _INDEXES = {
 """Into which table a column points, and from which number it counts."""
 
 
-def _fault(batch: pb.OperationBatch, names: Names) -> str:
+def _fault(batch: pb.OperationBatch, names: StringTable) -> str:
     """Say which column does not fit, or which number points outside its table."""
     read: Callable[[str], Any] = partial(getattr, batch)
     columns = {
@@ -182,7 +182,7 @@ def _fault(batch: pb.OperationBatch, names: Names) -> str:
     return _astray(columns, names) or "risk_ends has to rise, up to the length of risk_links"
 
 
-def _astray(columns: Mapping[str, list[int]], names: Names) -> str:
+def _astray(columns: Mapping[str, list[int]], names: StringTable) -> str:
     """The first number that cannot be; empty if all can."""
     for name in _PORTS:
         for row, port in enumerate(columns[name]):

@@ -27,7 +27,7 @@ class NamesError(Exception):
 Hops: TypeAlias = dict[tuple[bytes, ...], list[NextHop]]
 
 
-class Names(NamedTuple):
+class StringTable(NamedTuple):
     """Texts and their numbers."""
 
     numbers: NDArray[np.uint32]
@@ -58,11 +58,11 @@ def _texts(found: list[str]) -> NDArray[np.object_]:
     return column
 
 
-def _names(numbers: NDArray[np.uint32], texts: list[str]) -> Names:
-    return Names(numbers, _texts(texts), {})
+def _names(numbers: NDArray[np.uint32], texts: list[str]) -> StringTable:
+    return StringTable(numbers, _texts(texts), {})
 
 
-def _no_names() -> Names:
+def _no_names() -> StringTable:
     return _names(np.empty(0, dtype=np.uint32), [])
 
 
@@ -73,7 +73,7 @@ class Vocabulary:
         self._epoch = 0
         self._names = _no_names()
 
-    def names(self, push: pb.Push) -> Names:
+    def names(self, push: pb.Push) -> StringTable:
         """The names that hold for a push, with those that it gives.
 
         Raises:
@@ -91,7 +91,7 @@ class Vocabulary:
         return known
 
 
-def _joined(known: Names, batch: pb.OperationBatch) -> Names:
+def _joined(known: StringTable, batch: pb.OperationBatch) -> StringTable:
     """Names and those of a batch."""
     size = len(batch.name_numbers)
     if size != BYTES * len(batch.names):
@@ -102,17 +102,17 @@ def _joined(known: Names, batch: pb.OperationBatch) -> Names:
     texts = np.concatenate([known.texts, _texts(list(batch.names))])
     numbers = np.concatenate([known.numbers, given])
     order = numbers.argsort(kind="stable")
-    joined = Names(numbers[order], texts[order], known.hops)
+    joined = StringTable(numbers[order], texts[order], known.hops)
     again = np.flatnonzero(joined.numbers[1:] == joined.numbers[:-1])
     if not len(again):
         return joined
     return _once(joined, again)
 
 
-def _once(names: Names, again: NDArray[np.intp]) -> Names:
+def _once(names: StringTable, again: NDArray[np.intp]) -> StringTable:
     """Names of which some come again right behind, in these rows."""
     for row in again.tolist():
         one, other = names.texts[row : row + 2]
         if one != other:
             raise NamesError(f"number {names.numbers[row]} is {one!r} already, not {other!r}")
-    return Names(np.delete(names.numbers, again), np.delete(names.texts, again), names.hops)
+    return StringTable(np.delete(names.numbers, again), np.delete(names.texts, again), names.hops)

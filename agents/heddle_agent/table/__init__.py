@@ -13,9 +13,9 @@ from heddle_agent.table.push import (
     OperationFailure,
     Operations,
     Push,
+    PushTargets,
     Receipt,
     Status,
-    Ways,
 )
 from heddle_agent.table.receive import outdated
 from heddle_agent.table.turns import Turns
@@ -33,10 +33,10 @@ __all__ = [
     "OperationFailure",
     "Operations",
     "Push",
+    "PushTargets",
     "Receipt",
     "Status",
     "Turns",
-    "Ways",
     "keep_in_memory",
     "outdated",
     "table_digest",

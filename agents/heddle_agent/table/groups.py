@@ -16,7 +16,7 @@ from itertools import compress
 from operator import is_, itemgetter
 
 from heddle_agent.fib import Choice, Group, Link, NextHop
-from heddle_agent.table.push import GroupKey, Ways
+from heddle_agent.table.push import GroupKey, PushTargets
 
 FEW = 512
 """Groups that are walked in less time than anybody would notice a lost link in."""
@@ -105,7 +105,7 @@ def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group
 
     Keys whose risks nobody has looked at yet are not compared: their groups are new.
     """
-    ways = Ways.of(keys)
+    ways = PushTargets.of(keys)
     made = ways.groups()
     if not ways.perils.known:
         return _with(groups, groups.by_key, made), made, made

@@ -42,7 +42,7 @@ class Fence(NamedTuple):
 NO_FENCE = Fence()
 
 
-class Ways(Sequence[GroupKey]):
+class PushTargets(Sequence[GroupKey]):
     """What entries lead to, way by way; risk links are worked out when they are first looked at."""
 
     def __init__(
@@ -53,9 +53,9 @@ class Ways(Sequence[GroupKey]):
         self._primaries, self._backups = primaries, backups
 
     @classmethod
-    def of(cls, keys: Sequence[GroupKey]) -> Ways:
+    def of(cls, keys: Sequence[GroupKey]) -> PushTargets:
         """Those whose keys are there already."""
-        if isinstance(keys, Ways):
+        if isinstance(keys, PushTargets):
             return keys
         perils = Perils([key[2:] for key in keys])
         return cls([key[0] for key in keys], [key[1] for key in keys], perils)

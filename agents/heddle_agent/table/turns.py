@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from heddle_agent.fib import Count, Failure, Match
 from heddle_agent.table.forwarding import Forwarding
 from heddle_agent.table.program import confirm, pending, withdraw
-from heddle_agent.table.push import OperationFailure, Push, Receipt, Ways
+from heddle_agent.table.push import OperationFailure, Push, PushTargets, Receipt
 from heddle_agent.table.receive import receive
 from heddle_agent.table.state import Table
 
@@ -113,7 +113,7 @@ class Turns:
     def _taken(self, table: Table, push: Push) -> tuple[Table, Receipt]:
         # Here groups have numbers, in the kernel: those that are alike shall be one.
         keys = push.operations.keys
-        if isinstance(keys, Ways):
+        if isinstance(keys, PushTargets):
             keys.perils.read()
         taken, receipt = receive(table, push)
         if taken.fence > table.fence:

@@ -136,11 +136,11 @@ class KernelLinks:
         found = rtnetlink.interfaces()
         present = {interface.number for interface in found}
         for index in self._at.keys() - present:
-            self._seen(rtnetlink.Interface(index, "", "", carries=False, gone=True))
+            self._seen(rtnetlink.InterfaceState(index, "", "", carries=False, gone=True))
         for interface in found:
             self._seen(interface)
 
-    def _seen(self, interface: rtnetlink.Interface) -> None:
+    def _seen(self, interface: rtnetlink.InterfaceState) -> None:
         row = self._at.get(interface.number)
         if row is None and not interface.gone:
             row = self._missing(interface)
@@ -155,7 +155,7 @@ class KernelLinks:
         if line.carries != interface.carries:
             self._carrier(row, line, carries=interface.carries)
 
-    def _missing(self, interface: rtnetlink.Interface) -> int | None:
+    def _missing(self, interface: rtnetlink.InterfaceState) -> int | None:
         """The link whose interface is gone and whose place this new one takes."""
         gone = [row for row, line in enumerate(self._lines) if line.index == _GONE]
         alias = alias_of(interface)
@@ -165,7 +165,7 @@ class KernelLinks:
             rows = [row for row in gone if self.ports[row].interface == interface.name]
         return rows[0] if rows else None
 
-    def _move(self, row: int, interface: rtnetlink.Interface) -> None:
+    def _move(self, row: int, interface: rtnetlink.InterfaceState) -> None:
         """A link is on another interface now, or on one of another name."""
         line = self._lines[row]
         line.index, line.interface = interface.number, interface.name

@@ -86,7 +86,7 @@ def find_ports(where: str, switch: str) -> list[Port]:
     return ports
 
 
-def _by_alias(found: Iterable[rtnetlink.Interface]) -> dict[str, Mapping[str, object]]:
+def _by_alias(found: Iterable[rtnetlink.InterfaceState]) -> dict[str, Mapping[str, object]]:
     told: dict[str, Mapping[str, object]] = {}
     for interface in found:
         match = _FORM.fullmatch(interface.alias)
@@ -96,7 +96,7 @@ def _by_alias(found: Iterable[rtnetlink.Interface]) -> dict[str, Mapping[str, ob
     return told
 
 
-def alias_of(interface: rtnetlink.Interface) -> tuple[str, str] | None:
+def alias_of(interface: rtnetlink.InterfaceState) -> tuple[str, str] | None:
     """The neighbour and the key that an interface's alias names; None if it names none."""
     match = _FORM.fullmatch(interface.alias)
     return (match[1], match[2]) if match else None

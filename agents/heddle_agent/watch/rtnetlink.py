@@ -41,7 +41,7 @@ _SO_RCVBUFFORCE = 33
 _SOL_NETLINK, _GET_STRICT = 270, 12
 
 
-class Interface(NamedTuple):
+class InterfaceState(NamedTuple):
     """One interface at one time."""
 
     number: int
@@ -70,9 +70,9 @@ class LinkSocket:
         """For event loops."""
         return self._socket.fileno()
 
-    def read(self) -> list[Interface] | None:
+    def read(self) -> list[InterfaceState] | None:
         """Changes since the last call, in order; None if some were lost: then ask for all."""
-        found: list[Interface] = []
+        found: list[InterfaceState] = []
         while True:
             try:
                 data = self._socket.recv(_READ)
@@ -89,7 +89,7 @@ class LinkSocket:
         self._socket.close()
 
 
-def interfaces() -> list[Interface]:
+def interfaces() -> list[InterfaceState]:
     """All interfaces of this network namespace."""
     body = _LINK.pack(0, 0, 0, 0, 0)
     return [_interface(*message) for message in _dump(_GET_LINK, body) if _tells(*message)]
@@ -221,12 +221,12 @@ def _tells(kind: int, body: bytes) -> bool:
     return about_links and _LINK.unpack_from(body)[0] == socket.AF_UNSPEC
 
 
-def _interface(kind: int, body: bytes) -> Interface:
+def _interface(kind: int, body: bytes) -> InterfaceState:
     _, _, index, flags, _ = _LINK.unpack_from(body)
     told = dict(_attributes(body[_LINK.size :]))
     name, alias = (_text(told.get(key, b"")) for key in (_NAME, _ALIAS))
     carries = bool(flags & _UP and flags & _LOWER_UP) and kind == _NEW_LINK
-    return Interface(index, name, alias, carries, kind == _DELETED_LINK)
+    return InterfaceState(index, name, alias, carries, kind == _DELETED_LINK)
 
 
 def _text(value: bytes) -> str:

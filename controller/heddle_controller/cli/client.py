@@ -44,7 +44,7 @@ OPTIONS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class TlsFiles:
     """What a client shows, and whom it trusts."""
 
     ca: Path | None = None
@@ -98,7 +98,7 @@ class Client:
     """Seconds a call may take."""
     json: bool
     named_fabric: str | None
-    files: Files = Files()
+    files: TlsFiles = TlsFiles()
     told: list[str] = field(default_factory=list)
     """Notes that were made, which are not made again."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from heddle.text import plain_numbers
-from heddle_controller.cli.client import Client, Files
+from heddle_controller.cli.client import Client, TlsFiles
 from heddle_controller.cli.failure import EXIT_CODES, Failure, House
 
 PEM = click.Path(path_type=Path, dir_okay=False)
@@ -77,7 +77,7 @@ def main(
 
     'heddle plan' and 'heddle token' work offline; all else talks to a controller.
     """
-    files = Files(tls_ca, tls_cert, tls_key, token_file)
+    files = TlsFiles(tls_ca, tls_cert, tls_key, token_file)
     ctx.obj = Client(server, timeout, as_json, None, files)
 
 

@@ -14,7 +14,7 @@ import click
 from heddle_controller.cli.client import Client
 from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, Failure
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
-from heddle_controller.cli.plan_run import Order, Outcome, Tell, run
+from heddle_controller.cli.plan_run import CheckedPlan, Order, Tell, run
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
 from heddle_controller.model.plan import Certificate
@@ -79,7 +79,7 @@ def _progress() -> Iterator[Tell]:
         yield lambda step: status.update(f"{step} …")
 
 
-def _summary(outcome: Outcome, out: Path | None) -> None:
+def _summary(outcome: CheckedPlan, out: Path | None) -> None:
     plan, timing = outcome.plan, outcome.timing
     routed = len(plan.flows) - len(plan.unrouted)
     repaired = "repair_seconds" in timing

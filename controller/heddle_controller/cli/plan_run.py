@@ -55,7 +55,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckedPlan:
     """A plan that passed the check."""
 
     plan: Plan
@@ -77,7 +77,7 @@ class Outcome:
         }
 
 
-def run(order: Order, tell: Tell) -> Outcome:
+def run(order: Order, tell: Tell) -> CheckedPlan:
     """Carry an order out. Nothing is written unless the plan passed the check.
 
     Raises:
@@ -100,7 +100,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _run(order: Order, tell: Tell) -> Outcome:
+def _run(order: Order, tell: Tell) -> CheckedPlan:
     from heddle_controller.solve import Options, Repairer  # noqa: PLC0415 - see above
 
     tell("loading")
@@ -122,7 +122,7 @@ def _run(order: Order, tell: Tell) -> Outcome:
     if order.out:
         tell(f"writing {order.out}")
         timing["write_seconds"] = save_plan(plan, order.out, timing=timing, changed=changed)
-    return Outcome(plan, changed, timing)
+    return CheckedPlan(plan, changed, timing)
 
 
 def _flows(order: Order, fabric: Fabric) -> Flows:

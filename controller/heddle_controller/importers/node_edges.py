@@ -43,7 +43,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ImportRequest:
     """What is to be imported and how; ``problems`` grows while it is read."""
 
     origin: str
@@ -52,7 +52,9 @@ class Request:
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_edges(links: list[Record], ends: Ends, request: Request, *, both_ways: bool) -> list[Edge]:
+def read_edges(
+    links: list[Record], ends: Ends, request: ImportRequest, *, both_ways: bool
+) -> list[Edge]:
     """Every link once; what is wrong with some goes to the request's problems.
 
     With ``both_ways`` two links with swapped ends are the two directions of one.
@@ -67,16 +69,16 @@ def read_edges(links: list[Record], ends: Ends, request: Request, *, both_ways: 
         if end not in names:
             reason = f"none has a {end}; map its attribute, such as {end}=NAME"
             raise refuse(request.origin, "edges", reason)
-    reader = _Reader(names, ends, request)
+    reader = _EdgeReader(names, ends, request)
     edges = [edge for row, link in enumerate(links) if (edge := reader.edge(row, link))]
     return _once(edges, request.problems) if both_ways else edges
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _EdgeReader:
     names: Mapping[str, str]
     ends: Ends
-    request: Request
+    request: ImportRequest
 
     def edge(self, row: int, link: Record) -> Edge | None:
         """One link; None, and a problem, if it cannot be read."""

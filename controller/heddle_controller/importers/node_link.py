@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from heddle_controller.importers.node_edges import Edge, Ends, Request, read_edges
+from heddle_controller.importers.node_edges import Edge, Ends, ImportRequest, read_edges
 from heddle_controller.importers.node_words import (
     HOST,
     NODE_FIELDS,
@@ -57,7 +57,7 @@ def import_node_link(
         raise refuse(origin, "", "not an object; give node-link data with nodes and edges")
     told = _listed(document, ("nodes",), origin)
     links = _listed(document, ("edges", "links"), origin)
-    request = Request(origin, mapping, options)
+    request = ImportRequest(origin, mapping, options)
     of_links = {"state"} if any(mapping.get("state") in link for link in links) else ()
     names = names_of(told, NODE_FIELDS, mapping, origin, what="node", shared=of_links)
     if "id" not in names:
@@ -92,7 +92,7 @@ def _listed(document: Record, names: tuple[str, ...], origin: str) -> list[Recor
 
 
 def _kinds(
-    told: list[Record], attribute: str | None, edges: list[Edge], request: Request
+    told: list[Record], attribute: str | None, edges: list[Edge], request: ImportRequest
 ) -> list[str]:
     """Kind of each node; "host" for one that stands for all its NICs."""
     if attribute is None:

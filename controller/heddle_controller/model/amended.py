@@ -17,7 +17,7 @@ import numpy as np
 from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
 from heddle_controller.model.few import MOST, search_few
 from heddle_controller.model.hop_counts import Hops
-from heddle_controller.model.reach import UNREACHED, Bits, Made, Reach
+from heddle_controller.model.reach import UNREACHED, Bits, HopCountOrigin, Reach
 
 Spread = Callable[[Ints, Ints, Hops], Bits]
 
@@ -57,7 +57,7 @@ def _updated(
         several[known.row[node]] = np.packbits(counts & (count > 1))
     columns = np.flatnonzero(again)
     rows = np.unique(known.row[structure.tail[changed]])
-    made = Made(of=known.made.token, columns=columns, rows=rows)
+    made = HopCountOrigin(of=known.made.token, columns=columns, rows=rows)
     if not len(columns):
         return replace(known, several=several, made=made)
     part = np.where(known.distance.columns(columns) == 0, 0, UNREACHED).astype(np.int16)

@@ -56,7 +56,7 @@ class Entries:
     risk_links: Ints
     """Link rows further down the path whose loss makes the primary useless, ascending;
     then, as ``~row``, those whose loss makes the backup useless, likewise."""
-    made: Made | None = field(default=None, repr=False, compare=False)
+    made: EntryOrigin | None = field(default=None, repr=False, compare=False)
     """How they were made of others, where that is known; no part of what they are."""
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ def _others(rows: Ints, count: int) -> Ints:
     return np.flatnonzero(rest)
 
 
-class Mark(NamedTuple):
+class EntryMark(NamedTuple):
     """Which entries are meant, by their very columns: copies share those that do not change.
 
     It keeps no column alive: entries that know what they were made of do not hold all before them.
@@ -143,7 +143,7 @@ class Mark(NamedTuple):
     stage: ref[Ints]
 
     @classmethod
-    def on(cls, entries: Entries) -> Mark:
+    def on(cls, entries: Entries) -> EntryMark:
         """The mark of some entries."""
         return cls(tuple(ref(column) for column in _but_stage(entries)), ref(entries.stage))
 
@@ -159,11 +159,11 @@ def _but_stage(entries: Entries) -> list[Ints]:
     return [getattr(entries, name) for name in names]
 
 
-class Made(NamedTuple):
+class EntryOrigin(NamedTuple):
     """How entries were made of others. Both are marked: a copy with other columns is not meant."""
 
-    of: Mark
-    to: Mark
+    of: EntryMark
+    to: EntryMark
     edit: Edit
 
 
@@ -190,8 +190,8 @@ __all__ = [
     "NONE",
     "Edit",
     "Entries",
-    "Made",
-    "Mark",
+    "EntryMark",
+    "EntryOrigin",
     "Program",
     "no_entries",
 ]

@@ -21,7 +21,7 @@ UNREACHED = np.iinfo(np.int16).max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class HopCountOrigin:
     """Which hop counts these are, and which they were made from."""
 
     token: object = field(default_factory=object)
@@ -48,7 +48,7 @@ class Reach:
     """A bit for each distance above 0: is there more than one next hop?"""
     twin: Bools
     """Whether each arc runs to a NIC beside another one from the same switch."""
-    made: Made = field(default_factory=Made)
+    made: HopCountOrigin = field(default_factory=HopCountOrigin)
     """Where it comes from."""
 
 

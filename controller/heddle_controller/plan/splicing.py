@@ -15,7 +15,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Ints
 from heddle_controller.model.plan import starts
-from heddle_controller.model.program import COLUMNS, Edit, Entries, Made, Mark
+from heddle_controller.model.program import COLUMNS, Edit, Entries, EntryMark, EntryOrigin
 
 
 def edit_between(old: Entries, new: Entries, *, stages: bool = False) -> Edit | None:
@@ -23,7 +23,7 @@ def edit_between(old: Entries, new: Entries, *, stages: bool = False) -> Edit | 
 
     Unless ``stages`` matter, either may be a copy with others.
     """
-    if Mark.on(old).is_of(new, stages=stages):
+    if EntryMark.on(old).is_of(new, stages=stages):
         none = np.empty(0, dtype=np.int64)
         return Edit(none, none)
     made = new.made
@@ -66,7 +66,7 @@ def spliced(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
         **columns, risk_first=starts(np.concatenate(lengths)), risk_links=np.concatenate(links)
     )
     came = places + np.arange(len(fresh)) - np.searchsorted(gone, places)
-    return replace(new, made=Made(Mark.on(old), Mark.on(new), Edit(gone, came)))
+    return replace(new, made=EntryOrigin(EntryMark.on(old), EntryMark.on(new), Edit(gone, came)))
 
 
 def _stretches(count: int, gone: Ints, places: Ints) -> Iterator[_Stretch]:

@@ -52,7 +52,7 @@ class Refusal(Exception):  # noqa: N818 - it refuses a call; that is no fault of
         self.retry_seconds = retry_seconds
 
 
-class Told(NamedTuple):
+class GrpcStatus(NamedTuple):
     """What gRPC takes for a status."""
 
     code: grpc.StatusCode
@@ -150,7 +150,7 @@ def with_request(
     status.details.append(_packed(error_details_pb2.RequestInfo(request_id=request_id)))
     told = rpc_status.to_status(status)
     trailing = (*(told.trailing_metadata or ()), *marks)
-    return cast("grpc.Status", Told(told.code, told.details, trailing))
+    return cast("grpc.Status", GrpcStatus(told.code, told.details, trailing))
 
 
 def _status(code: grpc.StatusCode, message: str, *details: Message) -> status_pb2.Status:

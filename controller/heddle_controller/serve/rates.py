@@ -37,7 +37,7 @@ class RateBook:
 
     def __init__(self) -> None:
         self._newest: dict[str, dict[str, Rates]] = {}
-        self._watchers: dict[str, set[Watcher]] = {}
+        self._watchers: dict[str, set[RateWatcher]] = {}
         self._closed = False
 
     def publish(self, fabric: str, source: str, rates: Rates) -> None:
@@ -64,7 +64,7 @@ class RateBook:
             Refusal: RESOURCE_EXHAUSTED when the watcher is too slow, UNAVAILABLE
                 when the controller shuts down.
         """
-        watcher = Watcher()
+        watcher = RateWatcher()
         watchers = self._watchers.setdefault(fabric, set())
         watchers.add(watcher)
         try:
@@ -78,7 +78,7 @@ class RateBook:
         raise shutting_down()
 
 
-class Watcher:
+class RateWatcher:
     """RateBook.publish -> one watch stream, at most ``QUEUE`` batches."""
 
     def __init__(self) -> None:

@@ -24,11 +24,11 @@ from heddle_controller.serve.door.door import Door
 from heddle_controller.serve.health import Health
 from heddle_controller.serve.interceptors.auth import Admission, Auth, is_loopback
 from heddle_controller.serve.interceptors.errors import Errors
-from heddle_controller.serve.interceptors.freshness import Freshness
+from heddle_controller.serve.interceptors.freshness import StaleMarks
 from heddle_controller.serve.interceptors.limits import Limits
-from heddle_controller.serve.interceptors.metrics import CallMeter, Metrics
+from heddle_controller.serve.interceptors.metrics import CallMeter, CallMetrics
 from heddle_controller.serve.interceptors.parsing import Parsing
-from heddle_controller.serve.interceptors.trace import Trace
+from heddle_controller.serve.interceptors.trace import CallTrace
 from heddle_controller.serve.security.budget import Allowance, Budget
 from heddle_controller.serve.security.keys import Tls, credentials
 
@@ -99,12 +99,12 @@ class ApiServer:
         self._asking: asyncio.Task[None] | None = None
         self._server = aio.server(
             interceptors=[
-                Trace(),
-                Metrics(meter),
+                CallTrace(),
+                CallMetrics(meter),
                 auth,
                 Limits(Budget(terms.allowance)),
                 Errors(terms.unary_limit),
-                Freshness(stale_for),
+                StaleMarks(stale_for),
                 Parsing(),
             ],
             options=_options(terms),

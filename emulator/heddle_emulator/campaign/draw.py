@@ -19,7 +19,7 @@ import numpy as np
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State
-from heddle_emulator.campaign.events import Event, Kind, Trial
+from heddle_emulator.campaign.events import FaultEvent, FaultKind, Trial
 from heddle_emulator.campaign.rates import MEND_HOURS, expected
 
 
@@ -63,28 +63,32 @@ def trials(fabric: Fabric, drawing: Drawing, count: int) -> list[Trial]:
     return [Trial(number, _events(fabric, links, drawing, number)) for number in range(count)]
 
 
-def _events(fabric: Fabric, links: Ints, drawing: Drawing, number: int) -> tuple[Event, ...]:
+def _events(fabric: Fabric, links: Ints, drawing: Drawing, number: int) -> tuple[FaultEvent, ...]:
     if drawing.draw is Draw.EACH:
-        return (Event(Kind.LINK, int(links[number % len(links)])),)
+        return (FaultEvent(FaultKind.LINK, int(links[number % len(links)])),)
     random = np.random.default_rng([drawing.seed, number])
     if drawing.draw is Draw.RANDOM:
         drawn = random.choice(links, drawing.at_once, replace=False)
-        return tuple(Event(Kind.LINK, row) for row in drawn.tolist())
+        return tuple(FaultEvent(FaultKind.LINK, row) for row in drawn.tolist())
     return _published(fabric, links, drawing.mend_hours, random)
 
 
 def _published(
     fabric: Fabric, links: Ints, mend_hours: float, random: np.random.Generator
-) -> tuple[Event, ...]:
+) -> tuple[FaultEvent, ...]:
     switches = np.flatnonzero(fabric.structure.nodes.kind != NodeKind.NIC)
     hourly = expected(len(links), len(switches))
     most = np.array([hourly.links, hourly.flaps, hourly.switches]) / hourly.total
-    first = Kind(random.choice([Kind.LINK.value, Kind.FLAP.value, Kind.SWITCH.value], p=most))
+    first = FaultKind(
+        random.choice([FaultKind.LINK.value, FaultKind.FLAP.value, FaultKind.SWITCH.value], p=most)
+    )
     standing = int(random.poisson(hourly.lasting * mend_hours))
     lasting = hourly.links / hourly.lasting
-    kinds = [Kind.LINK if random.random() < lasting else Kind.SWITCH for _ in range(standing)]
-    found: dict[tuple[bool, int], Event] = {}
+    kinds = [
+        FaultKind.LINK if random.random() < lasting else FaultKind.SWITCH for _ in range(standing)
+    ]
+    found: dict[tuple[bool, int], FaultEvent] = {}
     for kind in [*kinds, first]:  # what stands already breaks first
-        row = int(random.choice(switches if kind is Kind.SWITCH else links))
-        found.setdefault((kind is Kind.SWITCH, row), Event(kind, row))
+        row = int(random.choice(switches if kind is FaultKind.SWITCH else links))
+        found.setdefault((kind is FaultKind.SWITCH, row), FaultEvent(kind, row))
     return tuple(found.values())

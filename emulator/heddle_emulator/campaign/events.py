@@ -13,7 +13,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fault import Fault, LinkDown, SwitchDown
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """What an event does; the value is its word in files."""
 
     LINK = "link"
@@ -25,22 +25,22 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class FaultEvent:
     """Something that breaks."""
 
-    kind: Kind
+    kind: FaultKind
     row: int
     """Of the link or the node."""
 
     def words(self, fabric: Fabric) -> str:
         """Such as "link l0-s1#0" or "switch s3"."""
         ids = fabric.structure.nodes.ids
-        name = ids[self.row] if self.kind is Kind.SWITCH else fabric.link_label(self.row)
+        name = ids[self.row] if self.kind is FaultKind.SWITCH else fabric.link_label(self.row)
         return f"{self.kind.value} {name}"
 
     def fault(self) -> Fault:
         """What breaks it, and mends it. A flap strikes again by itself and so is a link here."""
-        return SwitchDown(self.row) if self.kind is Kind.SWITCH else LinkDown((self.row,))
+        return SwitchDown(self.row) if self.kind is FaultKind.SWITCH else LinkDown((self.row,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,4 +49,4 @@ class Trial:
 
     number: int
     """From 0; with the campaign's seed it draws the events."""
-    events: tuple[Event, ...]
+    events: tuple[FaultEvent, ...]

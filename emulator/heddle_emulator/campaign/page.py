@@ -8,7 +8,7 @@ from heddle_controller.model.fabric import NodeKind
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.result import Result
 from heddle_emulator.campaign.summary import MEASURES, Summary
-from heddle_emulator.report.campaign import CampaignEvidence, Spread, TrialLine
+from heddle_emulator.report.campaign import CampaignEvidence, SpreadChart, TrialLine
 from heddle_emulator.report.evidence import Fact
 
 _UNITS = {"s": "s", "%": "share", "": "flows"}
@@ -24,7 +24,7 @@ def evidence(
     """All that a page needs; ``replays`` are those of the worst trials, relative to the page."""
     whole = [result for result in results if not result.fault]
     spreads = tuple(
-        Spread(
+        SpreadChart(
             measure.title,
             measure.unit and _UNITS[measure.unit],
             tuple(float(measure.of(result)) for result in whole),

@@ -11,7 +11,7 @@ import yaml
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.events import Event, Kind
+from heddle_emulator.campaign.events import FaultEvent, FaultKind
 from heddle_emulator.campaign.result import Result
 from heddle_emulator.campaign.summary import Summary
 
@@ -50,13 +50,13 @@ def replay(campaign: Campaign, result: Result) -> str:
     return yaml.safe_dump(record, sort_keys=False, default_flow_style=None, width=100)
 
 
-def _step(fabric: Fabric, event: Event) -> dict[str, Any]:
+def _step(fabric: Fabric, event: FaultEvent) -> dict[str, Any]:
     ids, links = fabric.structure.nodes.ids, fabric.structure.links
-    if event.kind is Kind.SWITCH:
+    if event.kind is FaultKind.SWITCH:
         return {"at": STRIKES, "crash": ids[event.row]}
     a, b = ids[int(links.a[event.row])], ids[int(links.b[event.row])]
     cable = f"{a} to {b} key {links.key[event.row]}"
-    if event.kind is Kind.FLAP:
+    if event.kind is FaultKind.FLAP:
         return {"at": STRIKES, "flap": cable, "period": "20ms", "count": 3}
     return {"at": STRIKES, "cut": cable}
 

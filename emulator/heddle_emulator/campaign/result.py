@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from heddle_controller.model.fabric import Fabric
-from heddle_emulator.campaign.events import Event, Kind, Trial
+from heddle_emulator.campaign.events import FaultEvent, FaultKind, Trial
 
 NEEDLESS = 1e-6
 """Relative; gaps and utilisations nearer than that are equal."""
@@ -19,7 +19,7 @@ class Result:
 
     number: int
     events: tuple[tuple[str, int], ...]
-    """Kind and row of each, see ``Event``."""
+    """Kind and row of each, see ``FaultEvent``."""
     words: str
     """The same, for people."""
     affected: int = 0
@@ -68,7 +68,9 @@ class Result:
 
     def trial(self) -> Trial:
         """The trial that it came of."""
-        return Trial(self.number, tuple(Event(Kind(kind), row) for kind, row in self.events))
+        return Trial(
+            self.number, tuple(FaultEvent(FaultKind(kind), row) for kind, row in self.events)
+        )
 
 
 def begun(trial: Trial, fabric: Fabric) -> Result:

@@ -25,7 +25,7 @@ import numpy as np
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.events import Kind, Trial
+from heddle_emulator.campaign.events import FaultKind, Trial
 from heddle_emulator.campaign.look import Look, crossing, look, moved
 from heddle_emulator.campaign.result import NEEDLESS, Result, begun
 from heddle_emulator.campaign.told import ToldFleet
@@ -132,7 +132,7 @@ class Site:
         struck = time.time()
         local = await self._strike(trial)
         lost = np.flatnonzero(~self.fleet.world.carries[::2]).tolist()
-        flapped = [event.row for event in trial.events if event.kind is Kind.FLAP]
+        flapped = [event.row for event in trial.events if event.kind is FaultKind.FLAP]
         self.fleet.converge()
         converged = self._look() if local.stranded else local
         await self._settled(before, changed=bool(lost), several=len(trial.events) > 1 or not lost)
@@ -156,7 +156,7 @@ class Site:
     async def _mended(self, trial: Trial, result: Result) -> Result:
         """From the mending to the plan of the whole fabric."""
         before, start = self._plan.generation, time.time()
-        lasting = [event for event in trial.events if event.kind is not Kind.FLAP]
+        lasting = [event for event in trial.events if event.kind is not FaultKind.FLAP]
         for fault in reversed(self._struck):
             await fault.mend(self.fleet)
         self.fleet.converge()
@@ -172,10 +172,10 @@ class Site:
 
     async def _strike(self, trial: Trial) -> Look:
         """Break everything; how things are once agents have done what they do on their own."""
-        self._struck = [event.fault() for event in trial.events if event.kind is not Kind.FLAP]
+        self._struck = [event.fault() for event in trial.events if event.kind is not FaultKind.FLAP]
         for fault in self._struck:
             await fault.strike(self.fleet)
-        flaps = [event.row for event in trial.events if event.kind is Kind.FLAP]
+        flaps = [event.row for event in trial.events if event.kind is FaultKind.FLAP]
         if not flaps:
             return self._look()
         await self.fleet.set_links(flaps, up=False)

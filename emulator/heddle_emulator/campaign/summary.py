@@ -15,7 +15,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class TrialMeasure:
     """A number of every trial."""
 
     title: str
@@ -30,23 +30,23 @@ class Measure:
         return f"{value:.1%}" if self.unit == "%" else f"{value:g}"
 
 
-MEASURES: dict[str, Measure] = {
-    "stranded_local": Measure("QPs stranded after local repair", lambda r: r.stranded_local),
-    "stranded_bgp": Measure("QPs stranded once BGP has converged", lambda r: r.stranded_bgp),
-    "slowest_local": Measure(
+MEASURES: dict[str, TrialMeasure] = {
+    "stranded_local": TrialMeasure("QPs stranded after local repair", lambda r: r.stranded_local),
+    "stranded_bgp": TrialMeasure("QPs stranded once BGP has converged", lambda r: r.stranded_bgp),
+    "slowest_local": TrialMeasure(
         "slowest flow after local repair", lambda r: r.slowest_local, "%", lowest_is_worst=True
     ),
-    "stranded": Measure("QPs stranded under the new plan", lambda r: r.stranded),
-    "worst": Measure("worst link under the new plan", lambda r: r.worst, "%"),
-    "slowest": Measure(
+    "stranded": TrialMeasure("QPs stranded under the new plan", lambda r: r.stranded),
+    "worst": TrialMeasure("worst link under the new plan", lambda r: r.worst, "%"),
+    "slowest": TrialMeasure(
         "slowest flow under the new plan", lambda r: r.slowest, "%", lowest_is_worst=True
     ),
-    "gap": Measure("certificate's gap", lambda r: r.gap, "%"),
-    "affected": Measure("flows affected", lambda r: r.affected),
-    "moved": Measure("flows moved", lambda r: r.moved),
-    "cut_off": Measure("flows cut off", lambda r: r.cut_off),
-    "acked_seconds": Measure("failure to last ack", lambda r: r.acked_seconds, "s"),
-    "mended_seconds": Measure("mended to last ack", lambda r: r.mended_seconds, "s"),
+    "gap": TrialMeasure("certificate's gap", lambda r: r.gap, "%"),
+    "affected": TrialMeasure("flows affected", lambda r: r.affected),
+    "moved": TrialMeasure("flows moved", lambda r: r.moved),
+    "cut_off": TrialMeasure("flows cut off", lambda r: r.cut_off),
+    "acked_seconds": TrialMeasure("failure to last ack", lambda r: r.acked_seconds, "s"),
+    "mended_seconds": TrialMeasure("mended to last ack", lambda r: r.mended_seconds, "s"),
 }
 
 

@@ -37,7 +37,7 @@ from heddle_emulator.campaign.run import Report, run
 from heddle_emulator.campaign.seat import CampaignError
 from heddle_emulator.campaign.summary import MEASURES, Summary, summed_up
 from heddle_emulator.cli.interrupt import interrupted
-from heddle_emulator.cli.output import Screen, echo
+from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.report.campaign import campaign_page
 
 FAILED = 1
@@ -156,7 +156,7 @@ def _played(told: Campaign, executor: Executor, journal: Journal) -> int:
 @contextmanager
 def _progress(told: Campaign) -> Iterator[Report]:
     """A bar with the time that is left; off a terminal a line for each tenth."""
-    console = Screen(stderr=True)
+    console = CleanConsole(stderr=True)
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
@@ -176,7 +176,7 @@ def _progress(told: Campaign) -> Iterator[Report]:
 
 
 def _show(told: Campaign, summary: Summary, out: Path, replays: list[Path]) -> None:
-    console = Screen(highlight=False)
+    console = CleanConsole(highlight=False)
     rows = Table(box=None, pad_edge=False)
     for place, column in enumerate(_HEAD):
         rows.add_column(column, justify="right" if place else "left", no_wrap=True)

@@ -13,7 +13,7 @@ from heddle_controller.model.demand import resolve
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.cli.fabric import wire, wire_of
-from heddle_emulator.cli.output import Screen, echo
+from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.cli.sizes import bytes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
@@ -82,7 +82,7 @@ def compare(
     loaded = load_fabric_file(fabric)
     wanted = resolve(load_demands(flows), loaded, origin=str(flows))
     try:
-        with Screen(stderr=True).status("loading") as status:
+        with CleanConsole(stderr=True).status("loading") as status:
             found = compared(loaded, wanted, names, seed, status.update, sending=sending)
     except (ClientError, ControllerError, TimeoutError) as error:
         told = str(error) or "a switch did not come to hold its plan in time"
@@ -110,6 +110,6 @@ def _show(found: Comparison) -> None:
             "never" if seconds is None else f"{seconds:.3f}" if seconds >= 1 else f"{seconds:.3g}",
             str(outcome.lost_flows),
         )
-    console = Screen(highlight=False)
+    console = CleanConsole(highlight=False)
     console.print(table)
     console.print(f"no worst link can be below {found.lower_bound:.3f}; seed {found.seed}")

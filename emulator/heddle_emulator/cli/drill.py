@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heddle_emulator.cli.interrupt import interrupted
-from heddle_emulator.cli.output import Screen
+from heddle_emulator.cli.output import CleanConsole
 from heddle_emulator.client import ClientError
 from heddle_emulator.drill.fluid import world as fluid_world
 from heddle_emulator.drill.fluid.story import assumptions
@@ -84,8 +84,8 @@ def drill(
 
 def _screen() -> Console:
     """As wide as the terminal; in files and pipes wide enough for every column."""
-    screen = Screen()
-    return screen if screen.is_terminal else Screen(width=FILE_COLUMNS)
+    screen = CleanConsole()
+    return screen if screen.is_terminal else CleanConsole(width=FILE_COLUMNS)
 
 
 def _played(verdicts: list[Verdict], runs: int, play: Play) -> None:
@@ -97,7 +97,7 @@ def _played(verdicts: list[Verdict], runs: int, play: Play) -> None:
     verdicts[-1] = replace(verdicts[-1], assumptions=told)
     start = time.monotonic()
     try:
-        with Screen(stderr=True).status("") as shown:
+        with CleanConsole(stderr=True).status("") as shown:
             say = lambda step: shown.update(f"{scenario.name}: {step}")  # noqa: E731
             values = play(scenario, runs, say, stories.append)
         findings = judge(scenario, values)

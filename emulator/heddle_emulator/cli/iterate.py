@@ -16,7 +16,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
-from heddle_emulator.cli.output import Screen, echo
+from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.timeline import Timeline
@@ -129,7 +129,7 @@ def iterate(
     _check_step(step, placed, iterations)
     found: dict[str, _Found] = {}
     try:
-        with Screen(stderr=True).status("loading") as status:
+        with CleanConsole(stderr=True).status("loading") as status:
             for name in names:
                 status.update(name)
                 carried = choose(name, loaded, script.flows, seed).carried
@@ -245,7 +245,7 @@ def _show(placed: Sequence[Placed], found: dict[str, _Found], seed: int) -> None
                 f"{job.compute_seconds:.4f}",
                 f"{job.network_share:.1%}",
             )
-    console = Screen(highlight=False)
+    console = CleanConsole(highlight=False)
     console.print(table)
     for name, told in found.items():
         for tier, values in told.over.most.items() if told.over else ():

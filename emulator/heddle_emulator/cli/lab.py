@@ -14,7 +14,7 @@ import click
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_emulator.cli.interrupt import interrupted
-from heddle_emulator.cli.output import Screen, echo
+from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.netns import mark, needs
 from heddle_emulator.netns import status as looking
 from heddle_emulator.netns.errors import LabError
@@ -95,7 +95,7 @@ def up(
 
 
 def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
-    start, screen = time.monotonic(), Screen(stderr=True)
+    start, screen = time.monotonic(), CleanConsole(stderr=True)
     layout = lay_out(fabric)
     for swept in mark.sweep():
         screen.print(f"removed lab {swept}, whose owner is gone")

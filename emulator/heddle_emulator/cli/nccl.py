@@ -14,11 +14,11 @@ import numpy as np
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, Floats
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
-from heddle_emulator.cli.output import Screen, echo, echo_lines
+from heddle_emulator.cli.output import CleanConsole, echo, echo_lines
 from heddle_emulator.cli.sizes import sizes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
-from heddle_emulator.play.nccl import Line, Trial, table
+from heddle_emulator.play.nccl import NcclRun, SizeResult, table
 from heddle_emulator.strategy.choose import DEFAULT, names_of
 from heddle_emulator.traffic.collective import KINDS
 from heddle_emulator.traffic.matrix import load_matrix, most_sent
@@ -102,9 +102,9 @@ def nccl(
     loaded = without(named_fabric(fabric), down)
     hosts = hosts if told is None or hosts else max(len(told) // max(gpus, 1), 1) * groups
     drawn = _groups(loaded, hosts, groups, seed if placement == "random" else None)
-    trial = Trial(op, drawn, gpus, algorithm, _checked(qps), pxn, told)
+    trial = NcclRun(op, drawn, gpus, algorithm, _checked(qps), pxn, told)
     try:
-        with Screen(stderr=True).status("loading") as status:
+        with CleanConsole(stderr=True).status("loading") as status:
             costs, tell = settings_of(words), status.update
             found = table(loaded, trial, wanted, names, seed=seed, setting=costs, tell=tell)
     except (ClientError, ControllerError, TimeoutError) as error:
@@ -147,7 +147,9 @@ def _groups(
     return tuple(tuple(taken[group::groups]) for group in range(groups))
 
 
-def _record(trial: Trial, found: Mapping[str, Sequence[Line]], seed: int) -> dict[str, object]:
+def _record(
+    trial: NcclRun, found: Mapping[str, Sequence[SizeResult]], seed: int
+) -> dict[str, object]:
     return {
         "op": trial.op,
         "algorithm": _called(trial),
@@ -158,14 +160,16 @@ def _record(trial: Trial, found: Mapping[str, Sequence[Line]], seed: int) -> dic
     }
 
 
-def _called(trial: Trial) -> str:
+def _called(trial: NcclRun) -> str:
     """The algorithm by name."""
     if trial.matrix is not None:
         return "matrix"
     return trial.algorithm or next(iter(KINDS[trial.op].algorithms))
 
 
-def _show(trial: Trial, found: Mapping[str, Sequence[Line]], fabric: Fabric, seed: int) -> None:
+def _show(
+    trial: NcclRun, found: Mapping[str, Sequence[SizeResult]], fabric: Fabric, seed: int
+) -> None:
     many = f", {len(trial.groups)} communicators" if len(trial.groups) > 1 else ""
     echo(f"# {trial.op} ({_called(trial)}), {trial.ranks} ranks{many}, {fabric.name}, seed {seed}")
     for name, lines in found.items():
@@ -187,7 +191,7 @@ _HEAD = _columns("size", "count", "type", "redop", "root", "time", "algbw", "bus
 _UNITS = _columns("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)")
 
 
-def _told(trial: Trial, line: Line) -> str:
+def _told(trial: NcclRun, line: SizeResult) -> str:
     """A line as nccl-tests have it."""
     kind = KINDS[trial.op]
     count = line.size // FLOAT_BYTES // (trial.ranks if kind.divided else 1)

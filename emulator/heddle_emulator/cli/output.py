@@ -22,7 +22,7 @@ def echo_lines(text: str) -> None:
     click.echo(clean_lines(text))  # noqa: TID251 - the one place
 
 
-class Screen(Console):
+class CleanConsole(Console):
     """A console whose texts, also in tables, are clean."""
 
     @override

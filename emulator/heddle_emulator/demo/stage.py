@@ -22,7 +22,7 @@ PATIENCE = 45.0
 
 
 @dataclass(slots=True)
-class Stage:
+class DemoStage:
     """The parts in play, and the newest plan with what packets made of it."""
 
     screen: Screen

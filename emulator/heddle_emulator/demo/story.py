@@ -26,7 +26,7 @@ from heddle_emulator.demo import tables
 from heddle_emulator.demo.checks import CLOSE, crossing, gap, moved, needless
 from heddle_emulator.demo.scene import scene_jobs
 from heddle_emulator.demo.screen import Screen
-from heddle_emulator.demo.stage import FABRIC, PATIENCE, Stage, first_of, now, seconds_since
+from heddle_emulator.demo.stage import FABRIC, PATIENCE, DemoStage, first_of, now, seconds_since
 from heddle_emulator.fault import LinkDown, draw_link
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.fleet.logs import agent_logs
@@ -49,7 +49,7 @@ async def play(screen: Screen, fabric: Fabric, *, seed: int, keep: bool) -> bool
     screen.line(f"{len(flows):,} flows of {QPS} QPs; hosts and hashes drawn from seed {seed}")
     with tempfile.TemporaryDirectory(prefix="heddle-demo-") as name, agent_logs(Path(name)):
         async with _parts(screen, fabric, Path(name), seed) as (controller, client, fleet):
-            stage = Stage(screen, fabric, jobs, flows, seed, controller, client, fleet)
+            stage = DemoStage(screen, fabric, jobs, flows, seed, controller, client, fleet)
             hashed = _hash(stage)
             await _place(stage, hashed)
             await _break(stage)
@@ -73,13 +73,13 @@ async def _parts(
             yield controller, client, fleet
 
 
-def _hash(stage: Stage) -> dict[str, Measurement]:
+def _hash(stage: DemoStage) -> dict[str, Measurement]:
     """What hashing makes of the traffic, while the agents' tables are still empty."""
     one = stage.measure(stage.flows.with_qps(1))
     return {"ECMP": one, f"E-ECMP-{QPS}": stage.measure()}
 
 
-async def _place(stage: Stage, hashed: dict[str, Measurement]) -> None:
+async def _place(stage: DemoStage, hashed: dict[str, Measurement]) -> None:
     """Submit all jobs at once, and measure when every switch holds the plan."""
     screen, client = stage.screen, stage.client
     screen.title("Jobs placed")
@@ -114,7 +114,7 @@ def _programmed(plan: plan_pb2.Plan) -> tuple[int, int]:
     return plan.programmed_switch_count, plan.switch_count
 
 
-def _certificate(stage: Stage) -> None:
+def _certificate(stage: DemoStage) -> None:
     certificate = stage.plan.certificate
     stage.screen.line(
         f"certificate of plan {stage.plan.generation}: worst link"
@@ -124,7 +124,7 @@ def _certificate(stage: Stage) -> None:
     stage.screen.table(tables.TIER_HEAD, tables.tier_rows(certificate))
 
 
-async def _break(stage: Stage) -> None:
+async def _break(stage: DemoStage) -> None:
     """Take a spine link down: local repair first, then a new plan."""
     screen, before = stage.screen, stage.heddle
     assert before is not None
@@ -157,7 +157,7 @@ async def _break(stage: Stage) -> None:
     _certificate(stage)
 
 
-def _shared_rack_links(stage: Stage, found: Measurement) -> Bools:
+def _shared_rack_links(stage: DemoStage, found: Measurement) -> Bools:
     """Leaf-spine links in use at leaves that carry several jobs, shape (links,)."""
     structure, paths = stage.fabric.structure, found.paths
     heads, tails = structure.head[paths.arcs], structure.tail[paths.arcs]
@@ -171,7 +171,7 @@ def _shared_rack_links(stage: Stage, found: Measurement) -> Bools:
     return np.asarray(used & ((shared[a] & spine[b]) | (shared[b] & spine[a])))
 
 
-def _moves(stage: Stage, before: Measurement, after: Measurement, on_it: Ints) -> None:
+def _moves(stage: DemoStage, before: Measurement, after: Measurement, on_it: Ints) -> None:
     """Which flows moved, and that none did that had no need."""
     screen, flows = stage.screen, stage.flows
     which = moved(before.paths, after.paths)
@@ -191,7 +191,7 @@ def _moves(stage: Stage, before: Measurement, after: Measurement, on_it: Ints) -
     screen.check(not len(still), "no flow is left on the dead link")
 
 
-async def _keep(stage: Stage) -> None:
+async def _keep(stage: DemoStage) -> None:
     """Leave everything running until Ctrl-C."""
     screen, api = stage.screen, stage.controller.api
     screen.title("Still running: try it from another terminal, Ctrl-C ends it")

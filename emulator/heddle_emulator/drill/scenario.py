@@ -15,7 +15,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 
 
-class Kind(Enum):
+class StepKind(Enum):
     """What a step does; the value is its word in a file."""
 
     CUT = "cut"
@@ -63,12 +63,12 @@ class Kind(Enum):
     """A job ends, whatever it still had to do."""
 
 
-CABLES = frozenset({Kind.CUT, Kind.SILENCE, Kind.MEND, Kind.DEGRADE, Kind.FLAP})
-FAULTS = frozenset({Kind.CUT, Kind.SILENCE, Kind.DEGRADE, Kind.CRASH})
+CABLES = frozenset({StepKind.CUT, StepKind.SILENCE, StepKind.MEND, StepKind.DEGRADE, StepKind.FLAP})
+FAULTS = frozenset({StepKind.CUT, StepKind.SILENCE, StepKind.DEGRADE, StepKind.CRASH})
 """What takes something from packets that are on their way."""
-PROGRAMS = frozenset({Kind.KILL, Kind.START, Kind.HANG, Kind.RESUME, Kind.SKEW})
+PROGRAMS = frozenset({StepKind.KILL, StepKind.START, StepKind.HANG, StepKind.RESUME, StepKind.SKEW})
 """What befalls the controller or the agent of a switch."""
-JOBS = frozenset({Kind.SUBMIT, Kind.FINISH})
+JOBS = frozenset({StepKind.SUBMIT, StepKind.FINISH})
 CONTROLLER = "controller"
 STORE = "store"
 ALL = "all"
@@ -135,7 +135,7 @@ class Step:
 
     at: float
     """Seconds from the start of the run; those of set-up have 0."""
-    kind: Kind
+    kind: StepKind
     targets: tuple[Target, ...]
     line: int = 0
     share: float = 1.0
@@ -263,7 +263,7 @@ class LabSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class ControlDelays:
     """How long control takes in a world of virtual time; all in seconds.
 
     What is told is what it takes there, whatever this machine needs: so a verdict is the same on
@@ -322,7 +322,7 @@ class Scenario:
     seed: int = 0
     lab: LabSpec = field(default_factory=LabSpec)
     jobs: tuple[JobSpec, ...] = ()
-    control: Control = field(default_factory=Control)
+    control: ControlDelays = field(default_factory=ControlDelays)
     race: bool = False
     """Whether steps of one moment come in an order drawn from the seed, another in each run."""
     world: str = ""

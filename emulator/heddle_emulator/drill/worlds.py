@@ -7,32 +7,32 @@ from collections.abc import Iterable, Iterator
 from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem
 from heddle_emulator.drill.measures import MEASURES
-from heddle_emulator.drill.scenario import ALL, CONTROLLER, EachFlow, Kind, Scenario, Step
+from heddle_emulator.drill.scenario import ALL, CONTROLLER, EachFlow, Scenario, Step, StepKind
 
 FLUID, NETNS = "fluid", "netns"
 _IN_LAB = frozenset(
     {
-        Kind.CUT,
-        Kind.SILENCE,
-        Kind.DEGRADE,
-        Kind.MEND,
-        Kind.KILL,
-        Kind.START,
-        Kind.HANG,
-        Kind.RESUME,
-        Kind.CRASH,
-        Kind.REBOOT,
-        Kind.PART,
-        Kind.JOIN,
-        Kind.FAIL,
-        Kind.RESTORE,
-        Kind.SKEW,
-        Kind.SLOW,
-        Kind.DRAIN,
-        Kind.UNDRAIN,
+        StepKind.CUT,
+        StepKind.SILENCE,
+        StepKind.DEGRADE,
+        StepKind.MEND,
+        StepKind.KILL,
+        StepKind.START,
+        StepKind.HANG,
+        StepKind.RESUME,
+        StepKind.CRASH,
+        StepKind.REBOOT,
+        StepKind.PART,
+        StepKind.JOIN,
+        StepKind.FAIL,
+        StepKind.RESTORE,
+        StepKind.SKEW,
+        StepKind.SLOW,
+        StepKind.DRAIN,
+        StepKind.UNDRAIN,
     }
 )
-_KINDS = {FLUID: frozenset(Kind) - {Kind.FLAP}, NETNS: _IN_LAB}
+_KINDS = {FLUID: frozenset(StepKind) - {StepKind.FLAP}, NETNS: _IN_LAB}
 """Flaps are unrolled before a world sees them."""
 
 
@@ -73,7 +73,7 @@ def _unable(step: Step, world: str) -> str:
     if step.kind not in _KINDS[world]:
         able = [name for name, kinds in _KINDS.items() if step.kind in kinds]
         return f"{world} cannot {word}; leave it out, or play it in {_only(able)}"
-    if world == NETNS and step.kind is Kind.SKEW and set(step.targets) != {CONTROLLER}:
+    if world == NETNS and step.kind is StepKind.SKEW and set(step.targets) != {CONTROLLER}:
         return f"{world} has one clock; skew the {CONTROLLER}, or play it in {FLUID}"
     return ""
 
@@ -84,7 +84,7 @@ def _in_lab(scenario: Scenario) -> Iterator[Problem]:
             f"job {spec.job.name} (line {spec.line})", f"{NETNS} has no jobs; probe flows"
         )
     for step in scenario.timeline:
-        if step.kind is Kind.DEGRADE and not scenario.lab.rate_mbit:
+        if step.kind is StepKind.DEGRADE and not scenario.lab.rate_mbit:
             at = f"timeline (line {step.line})"
             yield Problem(at, "cables have no speed to lose; give lab: {rate_mbit: 20} or the like")
     if not scenario.probes:
@@ -99,7 +99,7 @@ def _in_fluid(scenario: Scenario) -> Iterator[Problem]:
         if probe.protocol == "tcp":
             yield Problem(at, f"{FLUID} knows no protocols; leave protocol out")
     for step in scenario.setup:
-        if step.kind is Kind.KILL and step.point is not None:
+        if step.kind is StepKind.KILL and step.point is not None:
             at = f"setup (line {step.line})"
             yield Problem(at, f"the {CONTROLLER} dies at a point of its work; put it in timeline")
 

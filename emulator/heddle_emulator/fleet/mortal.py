@@ -42,7 +42,7 @@ ALWAYS = frozenset({"close", "leadership_lost"})
 UNDER_WAY_SECONDS = 0.05
 
 
-class Fate:
+class FaultPlan:
     """What a folder says shall go wrong."""
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +75,7 @@ class Fate:
             return ""
 
 
-def break_in(fate: Fate) -> None:
+def break_in(fate: FaultPlan) -> None:
     """Have calls of the store and of agents, and the clock, meet their fate first."""
     for store in (EmbeddedStore, RedisStore):
         for name, method in inspect.getmembers(store, inspect.iscoroutinefunction):
@@ -92,14 +92,14 @@ def break_in(fate: Fate) -> None:
     SystemClock.now = lambda self: now(self) + fate.skew  # type: ignore[method-assign]
 
 
-async def _under_way(sending: Future[PushReport], fate: Fate) -> PushReport:
+async def _under_way(sending: Future[PushReport], fate: FaultPlan) -> PushReport:
     """Meet the fate of who has sent a push and may not have heard of it."""
     await asyncio.wait([sending], timeout=UNDER_WAY_SECONDS)
     fate.meet("push")
     return await sending
 
 
-def _fated(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., Any]:
+def _fated(name: str, method: Callable[..., Any], fate: FaultPlan) -> Callable[..., Any]:
     """A call of the store that may fail, or be the controller's last."""
 
     @functools.wraps(method)
@@ -116,5 +116,5 @@ def _fated(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., A
 
 
 if __name__ == "__main__":
-    break_in(Fate(Path(sys.argv[1])))
+    break_in(FaultPlan(Path(sys.argv[1])))
     main(sys.argv[2:], prog_name="heddle-controller")

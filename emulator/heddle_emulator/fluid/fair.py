@@ -27,13 +27,13 @@ def fair_rates(room: Floats, streams: Streams) -> tuple[Floats, Ints]:
     ``room`` is the Gbit/s that each arc has for these streams. The arc is ``NONE``
     where the stream's own limit holds it. A stream that uses nothing has its limit.
     """
-    filling = _Filling(room, streams)
+    filling = _FairFilling(room, streams)
     while len(filling.rows):
         filling.round()
     return filling.rate, filling.bottleneck
 
 
-class _Filling:
+class _FairFilling:
     """What still rises between two rounds; arcs are renumbered to those in use."""
 
     def __init__(self, room: Floats, streams: Streams) -> None:

@@ -32,7 +32,7 @@ FASTEST = 1e300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class ScheduleResult:
     """What came of a schedule; infinite is "never"."""
 
     ready: Floats
@@ -43,9 +43,9 @@ class Run:
     """When each activity was complete."""
     events: int
 
-    def of(self, count: int) -> Run:
+    def of(self, count: int) -> ScheduleResult:
         """The same of the first so many activities."""
-        return Run(self.ready[:count], self.begin[:count], self.end[:count], self.events)
+        return ScheduleResult(self.ready[:count], self.begin[:count], self.end[:count], self.events)
 
     @property
     def makespan(self) -> float:
@@ -91,14 +91,16 @@ class World:
         self._due = np.full(len(schedule.streams), np.inf)
         self._release(np.flatnonzero(self._pending == 0))
 
-    def run(self) -> Run:
+    def run(self) -> ScheduleResult:
         """Play to the end, or until nothing moves any more."""
         self.advance(np.inf)
         return self.told()
 
-    def told(self) -> Run:
+    def told(self) -> ScheduleResult:
         """What has come of it so far."""
-        return Run(self._ready.copy(), self._begin.copy(), self._end.copy(), self._events)
+        return ScheduleResult(
+            self._ready.copy(), self._begin.copy(), self._end.copy(), self._events
+        )
 
     @property
     def done(self) -> bool:

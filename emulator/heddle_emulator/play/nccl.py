@@ -30,7 +30,7 @@ BOUND = "bound"
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class NcclRun:
     """What is run."""
 
     op: str
@@ -59,7 +59,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SizeResult:
     """One size."""
 
     size: int
@@ -73,7 +73,7 @@ class Line:
     """GB/s, over the communicators."""
 
 
-def script_of(fabric: Fabric, trial: Trial) -> Script:
+def script_of(fabric: Fabric, trial: NcclRun) -> Script:
     """The collective with a size of one byte, in every communicator at once.
 
     Raises:
@@ -97,7 +97,7 @@ def script_of(fabric: Fabric, trial: Trial) -> Script:
     return writer.script()
 
 
-def _algorithm(trial: Trial) -> Algorithm:
+def _algorithm(trial: NcclRun) -> Algorithm:
     """What moves the bytes of a trial."""
     matrix = trial.matrix
     if matrix is None:
@@ -129,14 +129,14 @@ def algorithm_of(op: str, name: str) -> Algorithm:
 
 def table(
     fabric: Fabric,
-    trial: Trial,
+    trial: NcclRun,
     sizes: Sequence[int],
     names: Sequence[str],
     *,
     seed: int = 0,
     setting: Setting = PLAIN,
     tell: Callable[[str], None] = lambda _: None,
-) -> dict[str, list[Line]]:
+) -> dict[str, list[SizeResult]]:
     """A line for each size, by strategy; last the bound, where a strategy proves one.
 
     Raises:
@@ -157,13 +157,13 @@ def table(
 
 def lines(
     fabric: Fabric,
-    trial: Trial,
+    trial: NcclRun,
     script: Script,
     choice: Choice | None,
     *,
     sizes: Sequence[int],
     setting: Setting = PLAIN,
-) -> list[Line]:
+) -> list[SizeResult]:
     """A line for each size; ``choice`` None is that nothing leaves its host."""
     carried = choice.carried if choice else whole(script.flows, no_paths())
     found = []
@@ -174,12 +174,12 @@ def lines(
     return found
 
 
-def _line(trial: Trial, size: int, seconds: Floats) -> Line:
+def _line(trial: NcclRun, size: int, seconds: Floats) -> SizeResult:
     slowest = float(seconds.max())
     each = np.divide(size / GIGA, seconds, out=np.full(len(seconds), np.inf), where=seconds > 0)
     slow = float(each.min())
-    return Line(size, slowest, slow, slow * trial.factor, float(each.mean()) * trial.factor)
+    return SizeResult(size, slowest, slow, slow * trial.factor, float(each.mean()) * trial.factor)
 
 
-def _bound(trial: Trial, script: Script, size: int, bound: float, wire: Wire) -> Line:
+def _bound(trial: NcclRun, script: Script, size: int, bound: float, wire: Wire) -> SizeResult:
     return _line(trial, size, np.array([least_seconds(script.scaled(size), bound, wire)]))

@@ -9,7 +9,7 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric, Floats
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.fluid.wire import NO_COST, Wire
-from heddle_emulator.fluid.world import Run, World
+from heddle_emulator.fluid.world import ScheduleResult, World
 from heddle_emulator.play.stage import NVLINK_GBPS, capacities, staged, ways_of_messages
 from heddle_emulator.play.unrolled import FOLLOWED, unrolled
 from heddle_emulator.strategy.carried import Carried
@@ -43,7 +43,7 @@ class Played:
     """A script that was played."""
 
     script: Script
-    run: Run
+    run: ScheduleResult
 
     @property
     def seconds(self) -> float:

@@ -36,7 +36,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StageBar:
     """A stage over all runs."""
 
     stage: str
@@ -51,7 +51,7 @@ class Bars:
 
     stages: tuple[str, ...]
     bars: tuple[Bar, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[StageBar, ...]
     ticks: tuple[Tick, ...]
     runs: int
     height: float
@@ -82,7 +82,7 @@ def bars(convergence: Convergence | None) -> Bars | None:
     return Bars(convergence.stages, tuple(drawn), _rows(convergence), ticks, len(ranked), height)
 
 
-def _rows(convergence: Convergence) -> tuple[Row, ...]:
+def _rows(convergence: Convergence) -> tuple[StageBar, ...]:
     columns = [
         *zip(convergence.stages, zip(*(run.seconds for run in convergence.runs), strict=True),
              strict=True),
@@ -91,10 +91,10 @@ def _rows(convergence: Convergence) -> tuple[Row, ...]:
     return tuple(_row(stage, sorted(values)) for stage, values in columns)
 
 
-def _row(stage: str, ordered: list[float]) -> Row:
+def _row(stage: str, ordered: list[float]) -> StageBar:
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
-    return Row(stage, *(words.seconds(value) for value in (middle, p99, ordered[-1])))
+    return StageBar(stage, *(words.seconds(value) for value in (middle, p99, ordered[-1])))
 
 
 def strip(measured: Measured) -> tuple[float, ...]:

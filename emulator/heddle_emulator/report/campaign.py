@@ -21,7 +21,7 @@ LEAST_BAR = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SpreadChart:
     """One measure over all trials that were played to their end."""
 
     title: str
@@ -56,7 +56,7 @@ class CampaignEvidence:
     """Trials with which something was wrong."""
     good_means: str
     """What was true of all others, as the end of a sentence: "stranded nothing"."""
-    spreads: tuple[Spread, ...]
+    spreads: tuple[SpreadChart, ...]
     trials: tuple[TrialLine, ...]
     """The worst, the very worst first."""
     facts: tuple[Fact, ...] = ()
@@ -69,7 +69,7 @@ class CampaignEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SpreadRow:
     """A spread, ready to be drawn."""
 
     title: str
@@ -106,11 +106,11 @@ def _sentence(evidence: CampaignEvidence) -> str:
     return f"{trials if evidence.played == 1 else f'All {trials}'} {evidence.good_means}"
 
 
-def _row(spread: Spread) -> Row:
+def _row(spread: SpreadChart) -> SpreadRow:
     ordered = sorted(spread.values)
     places = [0, *(max(0, math.ceil(part * len(ordered)) - 1) for part in (0.5, 0.9, 0.99)), -1]
     numbers = tuple(words.quantity(ordered[place], spread.unit) for place in places)
-    return Row(
+    return SpreadRow(
         title=spread.title,
         numbers=numbers,
         path=_histogram(ordered),

@@ -55,7 +55,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimeSeries:
     """A value over time: ``values[i]`` stands from ``times[i]`` until the next time."""
 
     name: str
@@ -71,7 +71,7 @@ class Chart:
     title: str
     unit: str
     """"Gbit/s", "share" (0 to 1, shown in per cent), "packets"; anything else is shown as it is."""
-    lines: tuple[Line, ...]
+    lines: tuple[TimeSeries, ...]
     """Jobs or groups of flows; few enough to be told apart, the rest added up into one."""
     ceiling: Number = None
     """What the lines could reach, such as the rate offered; drawn where given."""

@@ -42,7 +42,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Cable:
+class HeatCell:
     """A cell in words."""
 
     name: str
@@ -68,7 +68,7 @@ class Panel:
     mean_text: str
     over: int
     dead: int
-    fullest: tuple[Cable, ...]
+    fullest: tuple[HeatCell, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _panel(one: HeatMap, moment: Moment, arm: float) -> Panel:
         over=sum(value > FULL for value, _, _ in ranked),
         dead=len(dead),
         fullest=tuple(
-            Cable(_cable(one, row, column), words.percent(value), band(value))
+            HeatCell(_cable(one, row, column), words.percent(value), band(value))
             for value, row, column in ranked[:FULLEST]
         ),
     )

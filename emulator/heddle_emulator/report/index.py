@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from heddle_emulator.report import words
 from heddle_emulator.report.evidence import Evidence
-from heddle_emulator.report.page import Verdict, environment, verdict
+from heddle_emulator.report.page import VerdictBox, environment, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class IndexRow:
     """An entry as it is shown."""
 
     page: str
     evidence: Evidence
-    verdict: Verdict
+    verdict: VerdictBox
     held: int
     """Expectations that did."""
 
@@ -54,6 +54,6 @@ def _sentence(held: int, total: int) -> str:
     return f"{total - held} of {words.count(total, 'drill')} failed"
 
 
-def _row(entry: Entry) -> Row:
+def _row(entry: Entry) -> IndexRow:
     held = sum(one.held for one in entry.evidence.expectations)
-    return Row(entry.page, entry.evidence, verdict(entry.evidence), held)
+    return IndexRow(entry.page, entry.evidence, verdict(entry.evidence), held)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from heddle_emulator.report import words
 from heddle_emulator.report.axis import Axis, Tick
-from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Number, Story
+from heddle_emulator.report.evidence import Chart, Event, Mark, Number, Story, TimeSeries
 from heddle_emulator.report.timeline import WORDS, episodes
 
 WIDTH, HEIGHT = 1000.0, 260.0
@@ -118,14 +118,14 @@ def _within(chart: Chart, begin: float, end: float) -> Chart | None:
     return replace(chart, title=f"{chart.title}, around the first fault", lines=tuple(parts))
 
 
-def _part(line: Line, begin: float, end: float) -> Line:
+def _part(line: TimeSeries, begin: float, end: float) -> TimeSeries:
     points = list(zip(line.times, line.values, strict=True))
     before = [value for time, value in points if time <= begin]
     inside = [(time, value) for time, value in points if begin < time < end]
     first = before[-1] if before else None
     told = [(begin, first), *inside]
     times, values = zip(*told, (end, told[-1][1]), strict=True)
-    return Line(line.name, times, values)
+    return TimeSeries(line.name, times, values)
 
 
 def _range(chart: Chart, stories: Sequence[Story]) -> tuple[float, float]:
@@ -179,14 +179,14 @@ def _flags(events: Sequence[Event], axis: Axis) -> Iterator[Flag]:
             yield Flag(x, event.mark, f"{words.seconds(event.at)}: {event.text}")
 
 
-def _curve(number: int, line: Line, unit: str, axes: tuple[Axis, Axis]) -> Curve:
+def _curve(number: int, line: TimeSeries, unit: str, axes: tuple[Axis, Axis]) -> Curve:
     known = [value for value in line.values if value is not None]
     ends = (known[0], min(known), max(known), known[-1]) if known else ()
     told = [words.with_unit(value, unit) for value in ends] or [words.NONE] * 4
     return Curve(line.name, _steps(line, axes), min(number, MOST_LINES - 1), *told)
 
 
-def _steps(line: Line, axes: tuple[Axis, Axis]) -> str:
+def _steps(line: TimeSeries, axes: tuple[Axis, Axis]) -> str:
     """An SVG path; where many points fall on one pixel, the first, least, greatest and last."""
     across, up = axes
     parts, drawn = list[str](), False
@@ -200,7 +200,7 @@ def _steps(line: Line, axes: tuple[Axis, Axis]) -> str:
     return "".join(parts)
 
 
-def _by_pixel(line: Line, across: Axis) -> Iterator[tuple[float, list[Number]]]:
+def _by_pixel(line: TimeSeries, across: Axis) -> Iterator[tuple[float, list[Number]]]:
     at, group = None, list[Number]()
     for time, value in zip(line.times, line.values, strict=True):
         x = across.at(time)

@@ -37,7 +37,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _MapArcs:
     """The arcs of one map."""
 
     title: str
@@ -56,7 +56,7 @@ def heat_maps(fabric: Fabric, snapshots: Sequence[Snapshot]) -> tuple[HeatMap, .
     return tuple(one for one in maps if len(one.rows) * len(one.columns) <= MOST_CELLS)
 
 
-def _parts(fabric: Fabric) -> Iterator[_Part]:
+def _parts(fabric: Fabric) -> Iterator[_MapArcs]:
     """Arcs by the kinds of their ends, then by zone, then by direction."""
     structure, nodes = fabric.structure, fabric.structure.nodes
     tail, head, kind = structure.tail, structure.head, structure.nodes.kind
@@ -71,21 +71,23 @@ def _parts(fabric: Fabric) -> Iterator[_Part]:
             yield from _directions(fabric, where, (below, above), arcs)
 
 
-def _directions(fabric: Fabric, where: str, kinds: tuple[int, int], arcs: Ints) -> Iterator[_Part]:
+def _directions(
+    fabric: Fabric, where: str, kinds: tuple[int, int], arcs: Ints
+) -> Iterator[_MapArcs]:
     tail, head = fabric.structure.tail[arcs], fabric.structure.head[arcs]
     below, above = (NodeKind(kind).name.lower() for kind in kinds)
     if below == above:
-        yield _Part(f"{where}{below} to {above}", below, above, arcs, tail, head, False)
+        yield _MapArcs(f"{where}{below} to {above}", below, above, arcs, tail, head, False)
         return
     up = fabric.structure.nodes.kind[tail] == kinds[0]
     there, back = np.flatnonzero(up), np.flatnonzero(~up)
     title = f"{where}{below} to {above}"
-    yield _Part(title, above, below, arcs[there], head[there], tail[there], True)
+    yield _MapArcs(title, above, below, arcs[there], head[there], tail[there], True)
     title = f"{where}{above} to {below}"
-    yield _Part(title, above, below, arcs[back], tail[back], head[back], False)
+    yield _MapArcs(title, above, below, arcs[back], tail[back], head[back], False)
 
 
-def _map(fabric: Fabric, part: _Part, snapshots: Sequence[Snapshot]) -> HeatMap:
+def _map(fabric: Fabric, part: _MapArcs, snapshots: Sequence[Snapshot]) -> HeatMap:
     rows, row_of = _ordered(fabric, part.row)
     columns, column_of = _ordered(fabric, part.column)
     shape = len(rows), len(columns)

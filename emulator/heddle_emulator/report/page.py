@@ -43,7 +43,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerdictBox:
     """The first thing that is read."""
 
     word: str
@@ -67,18 +67,18 @@ def page(evidence: Evidence) -> str:
     )
 
 
-def verdict(evidence: Evidence) -> Verdict:
+def verdict(evidence: Evidence) -> VerdictBox:
     """Whether it held, in a word, and what that rests on, in a sentence."""
     failed = [one for one in evidence.expectations if not one.held]
     if evidence.fault:
-        return Verdict("Not run", evidence.proves, f"It ended early: {evidence.fault}")
+        return VerdictBox("Not run", evidence.proves, f"It ended early: {evidence.fault}")
     total = words.count(len(evidence.expectations), "expectation")
     over = words.count(_runs(evidence), "run")
     if evidence.held:
         every = {1: "The one expectation", 2: "Both expectations"}
         held = every.get(len(evidence.expectations), f"All {total}")
-        return Verdict("Held", evidence.proves, f"{held} held, over {over}.")
-    return Verdict("Failed", evidence.proves, f"{_failed(failed)} Of {total}, {_not(failed)}.")
+        return VerdictBox("Held", evidence.proves, f"{held} held, over {over}.")
+    return VerdictBox("Failed", evidence.proves, f"{_failed(failed)} Of {total}, {_not(failed)}.")
 
 
 def _failed(failed: list[Found]) -> str:

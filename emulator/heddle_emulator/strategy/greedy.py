@@ -18,7 +18,7 @@ import numpy as np
 from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
-from heddle_emulator.strategy.ways import Ways
+from heddle_emulator.strategy.ways import EqualCostHops
 from heddle_emulator.underlay import Underlay
 
 
@@ -69,7 +69,7 @@ class _Placing:
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
-        self._ways = Ways(Underlay(fabric))
+        self._ways = EqualCostHops(Underlay(fabric))
         self._load: Floats = np.zeros(2 * fabric.link_count)
         self._stages: dict[tuple[int, int], list[_Stage]] = {}
 

@@ -16,7 +16,7 @@ from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.strategy.carried import Carried
-from heddle_emulator.strategy.ways import Ways
+from heddle_emulator.strategy.ways import EqualCostHops
 from heddle_emulator.underlay import Underlay
 
 
@@ -37,7 +37,7 @@ def ideal(fabric: Fabric, flows: Flows) -> Carried:
 def _uses(fabric: Fabric, flows: Flows) -> tuple[Ints, Ints, Floats]:
     """Which flow puts which part of itself on which arc, parallel columns."""
     head = fabric.structure.head
-    ways = Ways(Underlay(fabric))
+    ways = EqualCostHops(Underlay(fabric))
     found = []
     flow, arc, part = _out_of_nics(fabric, flows)
     while len(flow):

@@ -14,7 +14,7 @@ from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.strategy.ways import Ways
+from heddle_emulator.strategy.ways import EqualCostHops
 from heddle_emulator.underlay import Underlay
 
 LOST = -2
@@ -55,7 +55,7 @@ def _slowest(fabric: Fabric, flows: Flows, seeds: int, random: np.random.Generat
 
 def _walked(fabric: Fabric, flows: Flows, flow: Ints, random: np.random.Generator) -> Ints:
     """Arcs that a packet of each flow takes, then ``NONE``; ``LOST`` last if it gets nowhere."""
-    ways, head = Ways(Underlay(fabric)), fabric.structure.head
+    ways, head = EqualCostHops(Underlay(fabric)), fabric.structure.head
     node, goal = flows.source[flow], flows.destination[flow]
     hops: list[Ints] = []
     open_ = np.arange(len(flow), dtype=np.int64)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
-from heddle_emulator.strategy.ways import Ways, by_value, place_of_nics
+from heddle_emulator.strategy.ways import EqualCostHops, by_value, place_of_nics
 from heddle_emulator.switches import Switches
 from heddle_emulator.underlay import Underlay
 
@@ -27,8 +27,8 @@ class Static:
     def __init__(self, fabric: Fabric, seed: int) -> None:
         self._world = fabric
         self._hashed = Switches(fabric, seed)
-        self._wired = Ways(Underlay(_all_up(fabric)))
-        self._live = Ways(Underlay(fabric))
+        self._wired = EqualCostHops(Underlay(_all_up(fabric)))
+        self._live = EqualCostHops(Underlay(fabric))
         self._place = place_of_nics(fabric)[1]
         self._entered = _entry_switches(fabric)
 
@@ -54,7 +54,7 @@ class DModK:
     """
 
     def __init__(self, fabric: Fabric) -> None:
-        self._ways = Ways(Underlay(fabric))
+        self._ways = EqualCostHops(Underlay(fabric))
         self._number = place_of_nics(fabric)[0]
         self._kind = fabric.structure.nodes.kind
         self._head = fabric.structure.head

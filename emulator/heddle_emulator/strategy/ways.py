@@ -17,7 +17,7 @@ from heddle_emulator.underlay import Underlay
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class EqualCostHops:
     """The equal-cost next hops of every switch of a fabric, in order of the nodes they enter."""
 
     underlay: Underlay

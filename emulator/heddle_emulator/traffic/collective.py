@@ -307,7 +307,7 @@ def hand_round(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa: ARG00
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CollectiveKind:
     """An operation as nccl-tests has it."""
 
     algorithms: dict[str, Algorithm]
@@ -326,8 +326,8 @@ def _over(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
-KINDS: dict[str, Kind] = {
-    "all_reduce": Kind(
+KINDS: dict[str, CollectiveKind] = {
+    "all_reduce": CollectiveKind(
         {
             "ring": ring_all_reduce,
             "tree": tree_all_reduce,
@@ -337,21 +337,23 @@ KINDS: dict[str, Kind] = {
         lambda ranks: 2 * _over(ranks),
         redop="sum",
     ),
-    "all_gather": Kind(
+    "all_gather": CollectiveKind(
         {"ring": ring_all_gather, "tree": tree_all_gather, "mesh": mesh_all_gather},
         _over,
         divided=True,
     ),
-    "reduce_scatter": Kind(
+    "reduce_scatter": CollectiveKind(
         {"ring": ring_all_gather, "mesh": mesh_all_gather}, _over, redop="sum", divided=True
     ),
-    "broadcast": Kind({"chain": chain_broadcast, "tree": tree_broadcast}, lambda _: 1.0, root=0),
-    "alltoall": Kind(
+    "broadcast": CollectiveKind(
+        {"chain": chain_broadcast, "tree": tree_broadcast}, lambda _: 1.0, root=0
+    ),
+    "alltoall": CollectiveKind(
         {"pairwise": all_to_all, "rounds": all_to_all_rounds, "skewed": all_to_all_skewed},
         _over,
         divided=True,
     ),
-    "sendrecv": Kind({"ring": send_on}, lambda _: 1.0, redop="sum"),
+    "sendrecv": CollectiveKind({"ring": send_on}, lambda _: 1.0, redop="sum"),
 }
 
 STAGES: dict[str, Algorithm] = {"handon": hand_on, "handround": hand_round}

@@ -230,7 +230,13 @@ def test_the_wire_format_is_as_written_down() -> None:
     """A NOTICE byte by byte: other agents have to read it."""
     record = wire.Record("spine0", 7, 3, (LOST,))
     head = wire.Head(
-        wire.Kind.NOTICE, wire.key_id(KEY), wire.fabric_id("fabrics/f1"), 0xA, 0xB, 0xC, "spine0"
+        wire.NoticeKind.NOTICE,
+        wire.key_id(KEY),
+        wire.fabric_id("fabrics/f1"),
+        0xA,
+        0xB,
+        0xC,
+        "spine0",
     )
     datagram = wire.seal(head, wire.encode_notice(record), KEY)
     assert datagram[:4] == b"Hb\x01\x02"

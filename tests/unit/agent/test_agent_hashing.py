@@ -4,13 +4,13 @@ from collections import Counter
 
 import numpy as np
 
-from heddle_agent.fib import Names, flow_hash, flow_hashes
+from heddle_agent.fib import NicIds, flow_hash, flow_hashes
 from heddle_agent.fib.hashing import choose, chosen
 
 
 def test_scalar_and_array_agree_on_every_packet() -> None:
     """The two forms of the hash, and of the choice, give the same values, bit for bit."""
-    names = Names(f"nic{number}" for number in range(50))
+    names = NicIds(f"nic{number}" for number in range(50))
     draw = np.random.default_rng(3)
     source, destination = draw.integers(0, 50, 500), draw.integers(0, 50, 500)
     ports, other = draw.integers(0, 65536, 500), draw.integers(0, 65536, 500)
@@ -46,12 +46,12 @@ def test_the_hash_tells_directions_and_ports_apart() -> None:
 
 def test_the_hash_does_not_depend_on_the_order_of_names() -> None:
     """Two processes that met the NICs in another order hash them alike."""
-    assert Names(["a", "b"]).hashes.tolist() == Names(["b", "a"]).hashes.tolist()[::-1]
+    assert NicIds(["a", "b"]).hashes.tolist() == NicIds(["b", "a"]).hashes.tolist()[::-1]
 
 
 def test_names_keep_their_ids() -> None:
     """A name has one id for ever, and the id leads back to it."""
-    names = Names(["x", "y"])
+    names = NicIds(["x", "y"])
     assert names.ids(["y", "z", "x", "z"]).tolist() == [1, 2, 0, 2]
     assert [names.name(number) for number in range(len(names))] == ["x", "y", "z"]
     assert len(names.hashes) == 3

@@ -8,7 +8,7 @@ import pytest
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_emulator.campaign.draw import Draw, Drawing, between_switches, trials
-from heddle_emulator.campaign.events import Kind
+from heddle_emulator.campaign.events import FaultKind
 from heddle_emulator.campaign.rates import (
     CABLE,
     HOURS_A_MONTH,
@@ -78,7 +78,11 @@ def test_kinds_come_as_often_as_published() -> None:
     drawn = trials(fabric, Drawing(Draw.PUBLISHED, mend_hours=1e-9, seed=1), count)
     assert all(len(trial.events) == 1 for trial in drawn)
     kinds = Counter(trial.events[0].kind for trial in drawn)
-    shares = {Kind.LINK: hourly.links, Kind.FLAP: hourly.flaps, Kind.SWITCH: hourly.switches}
+    shares = {
+        FaultKind.LINK: hourly.links,
+        FaultKind.FLAP: hourly.flaps,
+        FaultKind.SWITCH: hourly.switches,
+    }
     for kind, rate in shares.items():
         share = rate / hourly.total
         assert abs(kinds[kind] - share * count) < 3 * np.sqrt(count * share * (1 - share))

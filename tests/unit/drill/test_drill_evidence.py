@@ -11,10 +11,10 @@ import pytest
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
 from heddle_emulator.drill.lab.logs import Sighting
 from heddle_emulator.drill.lab.seen import Seen
-from heddle_emulator.drill.lab.story import Played, story
+from heddle_emulator.drill.lab.story import LabRecord, story
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.report import evidence
-from heddle_emulator.drill.scenario import Kind, Step
+from heddle_emulator.drill.scenario import Step, StepKind
 from heddle_emulator.drill.verdict import Values, Verdict, judge
 from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.netns.probe.spec import ProbeFlow
@@ -103,7 +103,7 @@ def test_a_drill_that_could_not_be_played_is_evidence_too(tmp_path: Path) -> Non
     assert "no lab to be had" in page(told)
 
 
-def _run() -> Played:
+def _run() -> LabRecord:
     """100 packets a millisecond apart from 0; those of 10 to 14 ms are lost."""
     flow = ProbeFlow("one", "a", "b", "10.0.0.1", "10.0.0.2", 1, 2, 1000.0)
     sent = np.arange(100, dtype=np.int64) * MILLI
@@ -115,8 +115,8 @@ def _run() -> Played:
     plan = plan_pb2.Plan(generation=2, changed_count=7)
     plan.commit_time.FromNanoseconds(60 * MILLI)
     seen.links, seen.plans = [(0, link)], [(0, plan), (0, plan)]
-    cut = Step(0.01, Kind.CUT, ())
-    return Played("", 3, 0, 100 * MILLI, ((10 * MILLI, cut, "l0-s0"),), {"one": [notes]}, {},
+    cut = Step(0.01, StepKind.CUT, ())
+    return LabRecord("", 3, 0, 100 * MILLI, ((10 * MILLI, cut, "l0-s0"),), {"one": [notes]}, {},
                   {"one": 0.005}, 10 * MILLI, [Sighting(11 * MILLI, "s0", "l0-s0"),
                   Sighting(5 * NANO, "s0", "later")], [], seen, FABRIC, ())  # fmt: skip
 

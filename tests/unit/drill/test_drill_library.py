@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.scenario import Kind, Point
+from heddle_emulator.drill.scenario import Point, StepKind
 from tests.drills.table import PAGE, page, paths
 
 SCENARIOS = [load_scenario(path) for path in paths()]
 STEPS = [step for one in SCENARIOS for step in (*one.setup, *one.timeline)]
-UNROLLED = {Kind.FLAP}
+UNROLLED = {StepKind.FLAP}
 """Kinds that are cuts and mends once a file is read."""
 
 
@@ -29,14 +29,14 @@ def test_every_kind_of_fault_is_drilled() -> None:
     kinds = {step.kind for step in STEPS}
     text = "".join(path.read_text() for path in paths())
     kinds |= {kind for kind in UNROLLED if f"{kind.value}:" in text}
-    assert set(Kind) - kinds == set()
+    assert set(StepKind) - kinds == set()
     assert {step.point for step in STEPS} >= set(Point)
 
 
 def test_one_two_four_and_eight_links_are_lost_at_once() -> None:
     """As many as a name says, at the same moment."""
     found = {
-        one.name: sum(len(step.targets) for step in one.timeline if step.kind is Kind.CUT)
+        one.name: sum(len(step.targets) for step in one.timeline if step.kind is StepKind.CUT)
         for one in SCENARIOS
         if one.name.startswith("lost-")
     }

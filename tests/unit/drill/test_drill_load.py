@@ -8,7 +8,7 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.scenario import Bound, CableName, Hop, Kind, Statistic
+from heddle_emulator.drill.scenario import Bound, CableName, Hop, Statistic, StepKind
 from heddle_emulator.drill.verdict import Key, judge, statistic
 
 LIBRARY = sorted((Path(__file__).parents[2] / "drills").glob("*/*.yaml"))
@@ -57,7 +57,7 @@ def test_a_file_means_what_it_says(tmp_path: Path) -> None:
     (variant,) = scenario.variants
     assert len(variant.flows) == 4
     first, second = scenario.timeline
-    assert (first.at, first.kind, first.targets) == (0.1, Kind.CUT, (Hop("one", 2),))
+    assert (first.at, first.kind, first.targets) == (0.1, StepKind.CUT, (Hop("one", 2),))
     assert second.targets == (CableName("l0", "s1"), CableName("l1", "s1"))
     recovered, lost = scenario.expectations
     assert (recovered.statistic, recovered.bound) == (Statistic.P99, Bound.MOST)

@@ -8,7 +8,7 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.scenario import Bundle, Kind, Point, Scenario, When
+from heddle_emulator.drill.scenario import Bundle, Point, Scenario, StepKind, When
 from heddle_emulator.drill.worlds import FLUID, NETNS, fit
 
 HEAD = """drill: example
@@ -67,15 +67,15 @@ def test_every_step_is_understood(tmp_path: Path) -> None:
     )
     first = scenario.timeline[:4]
     assert [step.at for step in first] == pytest.approx([0.01, 0.02, 0.03, 0.04])
-    assert [step.kind for step in first] == [Kind.CUT, Kind.MEND] * 2
+    assert [step.kind for step in first] == [StepKind.CUT, StepKind.MEND] * 2
     by_kind = {step.kind: step for step in scenario.timeline[4:]}
-    assert by_kind[Kind.SILENCE].share == 0.25
-    assert by_kind[Kind.DEGRADE].gbps == 50
-    assert by_kind[Kind.CUT].targets == (Bundle(True, "z0"),)
-    assert by_kind[Kind.KILL].point is Point.COMMIT
-    assert by_kind[Kind.SKEW].by == -3600
-    assert by_kind[Kind.PART].targets == ("controller", "z0-l1")
-    assert by_kind[Kind.REPLACE].other == "z1-l1-h1"
+    assert by_kind[StepKind.SILENCE].share == 0.25
+    assert by_kind[StepKind.DEGRADE].gbps == 50
+    assert by_kind[StepKind.CUT].targets == (Bundle(True, "z0"),)
+    assert by_kind[StepKind.KILL].point is Point.COMMIT
+    assert by_kind[StepKind.SKEW].by == -3600
+    assert by_kind[StepKind.PART].targets == ("controller", "z0-l1")
+    assert by_kind[StepKind.REPLACE].other == "z1-l1-h1"
     assert scenario.control.plan == pytest.approx(0.03)
     assert [spec.compute for spec in scenario.jobs] == [0.005, 0.0]
     assert scenario.expectations[0].when is When.AFTER

@@ -13,7 +13,7 @@ from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.cli import run
-from heddle_emulator.cli.output import Screen
+from heddle_emulator.cli.output import CleanConsole
 from heddle_emulator.topology import PUBLISHED
 
 SHAPES = {
@@ -98,7 +98,7 @@ def test_a_terminal_obeys_nobodys_names() -> None:
     """In texts and in tables, whatever a file calls its drill or its fabric."""
     odd = "x\x1b[2J\r \u202etxt\x9b\u2028"
     shown = io.StringIO()
-    screen = Screen(file=shown, width=200)
+    screen = CleanConsole(file=shown, width=200)
     table = Table(title=odd)
     table.add_column(odd)
     table.add_row(odd)

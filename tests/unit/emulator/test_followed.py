@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.nccl import Trial, script_of
+from heddle_emulator.play.nccl import NcclRun, script_of
 from heddle_emulator.play.play import Played, Setting, play
 from heddle_emulator.play.unrolled import unrolled
 from heddle_emulator.strategy import choose
@@ -20,7 +20,7 @@ FABRIC = clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=1)
 HOSTS = tuple(FABRIC.structure.nics_of_host)
 
 
-def _played(trial: Trial, wire: Wire, followed: int, strategy: str = "ideal") -> Played:
+def _played(trial: NcclRun, wire: Wire, followed: int, strategy: str = "ideal") -> Played:
     script = script_of(FABRIC, trial).scaled(SIZE)
     carried = choose(strategy, FABRIC, script.flows, 2).carried
     return play(FABRIC, script, carried, Setting(wire, followed=followed))
@@ -31,7 +31,7 @@ def _played(trial: Trial, wire: Wire, followed: int, strategy: str = "ideal") ->
 def test_a_ring_alone_is_the_same_either_way(ranks: int, followed: int) -> None:
     """2 (n - 1) steps, each a start, an n-th of it at 50 GB/s and two links."""
     wire = Wire(startup_seconds=STARTUP, hop_seconds=1e-6)
-    trial = Trial("all_reduce", (HOSTS[:ranks],), 1)
+    trial = NcclRun("all_reduce", (HOSTS[:ranks],), 1)
     each = STARTUP + SIZE / ranks / 50e9 + 2e-6
     seconds = _played(trial, wire, followed).seconds
     assert seconds == pytest.approx(2 * (ranks - 1) * each)
@@ -40,14 +40,14 @@ def test_a_ring_alone_is_the_same_either_way(ranks: int, followed: int) -> None:
 def test_a_tree_waits_for_its_pieces() -> None:
     """Two ranks, all of it a piece for each tree: up whole, which takes both, then down."""
     wire = Wire(startup_seconds=STARTUP, piece_bytes=int(SIZE))
-    trial = Trial("all_reduce", (HOSTS[:2],), 1, "tree")
+    trial = NcclRun("all_reduce", (HOSTS[:2],), 1, "tree")
     assert _played(trial, wire, 1000).seconds == pytest.approx(2 * (STARTUP + SIZE / 50e9))
 
 
 def test_a_chain_passes_on_piece_by_piece() -> None:
     """Four ranks, ten pieces: the last comes two pieces and three starts after all were sent."""
     wire = Wire(startup_seconds=STARTUP, piece_bytes=int(SIZE / 10))
-    trial = Trial("broadcast", (HOSTS[:4],), 1, "chain")
+    trial = NcclRun("broadcast", (HOSTS[:4],), 1, "chain")
     seconds = _played(trial, wire, 1000).seconds
     assert seconds == pytest.approx(3 * STARTUP + SIZE / 50e9 * 1.2)
 
@@ -56,7 +56,7 @@ def test_every_byte_is_still_sent() -> None:
     """Followed or not: the same flows carry the same, and nothing waits for ever."""
     wire = Wire(header_bytes=82, startup_seconds=STARTUP, piece_bytes=1 << 20)
     for op, algorithm in (("all_reduce", "ring"), ("all_reduce", "tree"), ("broadcast", "chain")):
-        trial = Trial(op, (HOSTS[:3], HOSTS[4:7]), 1, algorithm, qps=2)
+        trial = NcclRun(op, (HOSTS[:3], HOSTS[4:7]), 1, algorithm, qps=2)
         script = script_of(FABRIC, trial).scaled(SIZE)
         told = unrolled(script, wire)
         assert len(told.sent) == len(told.ready) == len(told.arrived) > len(script)
@@ -69,7 +69,7 @@ def test_every_byte_is_still_sent() -> None:
 def test_ends_are_those_of_the_script() -> None:
     """What is told of a run is told of the activities that there were, in either way."""
     wire = replace(Wire(), startup_seconds=STARTUP)
-    trial = Trial("all_gather", (HOSTS[:4], HOSTS[4:]), 1)
+    trial = NcclRun("all_gather", (HOSTS[:4], HOSTS[4:]), 1)
     for followed in (0, 1000):
         played = _played(trial, wire, followed, "ecmp")
         assert len(played.run.end) == len(played.script)

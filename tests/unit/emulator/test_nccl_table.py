@@ -12,7 +12,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_emulator.cli import run
 from heddle_emulator.cli.sizes import bytes_of, size_words, sizes_of
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.nccl import Trial, table
+from heddle_emulator.play.nccl import NcclRun, table
 from heddle_emulator.play.play import Setting
 from heddle_emulator.topology import clos, rail_optimised
 
@@ -37,7 +37,7 @@ def _hosts(fabric: Fabric, count: int) -> tuple[str, ...]:
 def test_bus_bandwidth_is_what_the_nics_carry(op: str, algorithm: str, nics: int) -> None:
     """Without headers and latency, on a crossbar: 50 GB/s for each 400 Gbit/s NIC in use."""
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4, nics_per_host=4)
-    trial = Trial(op, (_hosts(fabric, 4),), 4, algorithm, pxn=False)
+    trial = NcclRun(op, (_hosts(fabric, 4),), 4, algorithm, pxn=False)
     (line,) = table(fabric, trial, [64 * MIB], ["ideal"])["ideal"]
     over = 15 / 16 if op == "all_gather" and algorithm == "mesh" else 1
     inside = 12 / 15 if over < 1 else 1  # the part of a mesh that has to leave its host
@@ -48,7 +48,7 @@ def test_headers_and_latency_by_hand() -> None:
     """Two hosts of a GPU each: 2 steps of 10 us, 4 links of 1 us each time, 525 headers a step."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1, nics_per_host=1)
     wire = Wire(payload_bytes=1000, header_bytes=30, startup_seconds=1e-5, hop_seconds=1e-6)
-    trial = Trial("all_reduce", (_hosts(fabric, 2),), 1)
+    trial = NcclRun("all_reduce", (_hosts(fabric, 2),), 1)
     (line,) = table(fabric, trial, [MIB], ["ecmp"], setting=Setting(wire))["ecmp"]
     sent = (MIB + 2 * 525 * 30) * 8e-9 / 400
     assert line.seconds == pytest.approx(sent + 2 * (1e-5 + 4e-6))
@@ -58,7 +58,7 @@ def test_headers_and_latency_by_hand() -> None:
 def test_nvlink_can_be_what_is_slow() -> None:
     """With NVLink at a quarter of the host's NICs, it and not the fabric sets the pace."""
     fabric = clos(leaves=2, spines=4, nics_per_leaf=4, nics_per_host=4)
-    trial = Trial("all_reduce", (_hosts(fabric, 2),), 4)
+    trial = NcclRun("all_reduce", (_hosts(fabric, 2),), 4)
     slow = Setting(nvlink_gbps=400.0)
     (line,) = table(fabric, trial, [MIB], ["ideal"], setting=slow)["ideal"]
     assert line.busbw == pytest.approx(50.0)
@@ -67,7 +67,7 @@ def test_nvlink_can_be_what_is_slow() -> None:
 def test_a_collision_halves_the_ring() -> None:
     """One spine for two NICs: the ring goes at half speed, and the bound says it must."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2, nics_per_host=2)
-    trial = Trial("all_reduce", (_hosts(fabric, 2),), 2)
+    trial = NcclRun("all_reduce", (_hosts(fabric, 2),), 2)
     found = table(fabric, trial, [MIB], ["ecmp", "te", "ideal"])
     assert found["ideal"][0].busbw == pytest.approx(100.0)
     assert found["ecmp"][0].busbw == pytest.approx(50.0)
@@ -80,7 +80,7 @@ def test_heddle_reaches_the_bound_where_hashing_does_not() -> None:
     fabric = rail_optimised(units=2, servers=4, rails=4, spines=4, parallel=1)
     hosts = [*fabric.structure.nics_of_host]
     groups = tuple((hosts[row], hosts[row + 4]) for row in range(4))
-    found = table(fabric, Trial("all_reduce", groups, 4), [MIB], ["ecmp", "te", "ideal"], seed=3)
+    found = table(fabric, NcclRun("all_reduce", groups, 4), [MIB], ["ecmp", "te", "ideal"], seed=3)
     assert found["te"][0].busbw == pytest.approx(found["ideal"][0].busbw)
     assert found["ecmp"][0].busbw < 0.7 * found["te"][0].busbw
     assert found["ecmp"][0].busbw <= found["ecmp"][0].busbw_mean
@@ -89,7 +89,7 @@ def test_heddle_reaches_the_bound_where_hashing_does_not() -> None:
 def test_one_host_needs_no_fabric() -> None:
     """All of it over NVLink: 3,600 Gbit/s of a GPU are 450 GB/s."""
     fabric = clos(leaves=1, spines=1, nics_per_leaf=8)
-    found = table(fabric, Trial("all_reduce", (_hosts(fabric, 1),)), [MIB], ["ecmp"])
+    found = table(fabric, NcclRun("all_reduce", (_hosts(fabric, 1),)), [MIB], ["ecmp"])
     assert found["ecmp"][0].busbw == pytest.approx(450.0)
 
 
@@ -98,11 +98,11 @@ def test_what_cannot_be_run_is_refused() -> None:
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2, nics_per_host=2)
     two = (_hosts(fabric, 2),)
     for trial, word in (
-        (Trial("allreduce", two), "all_reduce"),
-        (Trial("all_reduce", two, 2, "pairwise"), "ring, tree"),
-        (Trial("all_reduce", (("x", "y"),)), "'?x"),
-        (Trial("all_reduce", (_hosts(fabric, 1),), 1), "2 GPUs"),
-        (Trial("all_reduce", (two[0], two[0])), "twice"),
+        (NcclRun("allreduce", two), "all_reduce"),
+        (NcclRun("all_reduce", two, 2, "pairwise"), "ring, tree"),
+        (NcclRun("all_reduce", (("x", "y"),)), "'?x"),
+        (NcclRun("all_reduce", (_hosts(fabric, 1),), 1), "2 GPUs"),
+        (NcclRun("all_reduce", (two[0], two[0])), "twice"),
     ):
         with pytest.raises(InputError, match=word):
             table(fabric, trial, [MIB], ["ideal"])
@@ -112,7 +112,7 @@ def test_sprayed_packets_pass_as_many_links_as_others() -> None:
     """A message of a byte takes the latency of its hops, over however many ways it may go."""
     fabric = clos(leaves=2, spines=8, nics_per_leaf=1, nics_per_host=1)
     wire = Wire(startup_seconds=0.0, hop_seconds=1e-6)
-    trial = Trial("sendrecv", (_hosts(fabric, 2),), 1)
+    trial = NcclRun("sendrecv", (_hosts(fabric, 2),), 1)
     found = table(fabric, trial, [1], ["ecmp", "spray"], setting=Setting(wire))
     assert found["spray"][0].seconds == pytest.approx(found["ecmp"][0].seconds)
     assert found["ecmp"][0].seconds == pytest.approx(4e-6, rel=1e-3)

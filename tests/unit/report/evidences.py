@@ -15,11 +15,11 @@ from heddle_emulator.report.evidence import (
     Evidence,
     Fact,
     Found,
-    Line,
     Mark,
     Measured,
     Stages,
     Story,
+    TimeSeries,
 )
 from heddle_emulator.report.maps import Snapshot, heat_maps
 from heddle_emulator.topology.clos import clos
@@ -38,8 +38,8 @@ RATES = Chart(
     "Rate of each job",
     "Gbit/s",
     (
-        Line("train", (0.0, FAULT, 0.1012, 2.0), (1600.0, 800.0, 1500.0, 1600.0)),
-        Line("serve", (0.0, FAULT, 0.1012, 2.0), (400.0, None, 400.0, 400.0)),
+        TimeSeries("train", (0.0, FAULT, 0.1012, 2.0), (1600.0, 800.0, 1500.0, 1600.0)),
+        TimeSeries("serve", (0.0, FAULT, 0.1012, 2.0), (400.0, None, 400.0, 400.0)),
     ),
     ceiling=1600.0,
 )

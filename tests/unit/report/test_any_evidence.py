@@ -13,12 +13,12 @@ from heddle_emulator.report.evidence import (
     Evidence,
     Found,
     HeatMap,
-    Line,
     Mark,
     Measured,
     Moment,
     Stages,
     Story,
+    TimeSeries,
 )
 from heddle_emulator.report.page import page
 from heddle_emulator.report.plain import from_plain, to_plain
@@ -31,10 +31,10 @@ NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 
 @st.composite
-def _lines(draw: st.DrawFn) -> Line:
+def _lines(draw: st.DrawFn) -> TimeSeries:
     times = sorted(draw(st.lists(TIMES, max_size=8)))
     values = draw(st.lists(NUMBERS, min_size=len(times), max_size=len(times)))
-    return Line(draw(WORDS), tuple(times), tuple(values))
+    return TimeSeries(draw(WORDS), tuple(times), tuple(values))
 
 
 @st.composite

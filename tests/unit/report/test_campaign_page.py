@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from heddle_emulator.report.campaign import (
     CampaignEvidence,
-    Spread,
+    SpreadChart,
     TrialLine,
     _row,
     campaign_page,
@@ -23,9 +23,9 @@ GOOD = CampaignEvidence(
     bad=0,
     good_means="left no flow stranded",
     spreads=(
-        Spread("failure to last ack", "s", (0.05, 0.06, 0.07, 0.3)),
-        Spread("slowest flow", "share", (1.0, 1.0, 1.0, 0.5), lowest_is_worst=True),
-        Spread("QPs stranded", "", (0.0, 0.0, 0.0, 0.0)),
+        SpreadChart("failure to last ack", "s", (0.05, 0.06, 0.07, 0.3)),
+        SpreadChart("slowest flow", "share", (1.0, 1.0, 1.0, 0.5), lowest_is_worst=True),
+        SpreadChart("QPs stranded", "", (0.0, 0.0, 0.0, 0.0)),
     ),
     trials=(TrialLine(3, "l0-s1 down", "slowest flow 50 %", bad=False, replay="replays/t-3.yaml"),),
     facts=(Fact("seed", "7"),),
@@ -64,7 +64,7 @@ def test_what_is_not_well_comes_first(change: dict[str, int], sentence: str) -> 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300))
 def test_no_trial_is_left_out_of_a_histogram(values: list[float]) -> None:
     """The first and the last bin are there, and numbers are those of trials."""
-    row = _row(Spread("x", "", tuple(values)))
+    row = _row(SpreadChart("x", "", tuple(values)))
     assert (row.path == "") == (min(values) == max(values))
     if row.path:
         assert row.path.startswith("M0 ")

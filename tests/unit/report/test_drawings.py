@@ -18,12 +18,12 @@ from heddle_emulator.report.evidence import (
     Dead,
     Event,
     HeatMap,
-    Line,
     Mark,
     Measured,
     Moment,
     Stages,
     Story,
+    TimeSeries,
 )
 from heddle_emulator.report.palette import BANDS, band
 from tests.unit.report.evidences import EVENTS, held
@@ -77,7 +77,7 @@ def test_extremes_of_a_line_are_drawn_however_many_points_there_are(
     points.sort(key=lambda point: point[0])
     times, values = zip(*points, strict=True)
     known = [value for value in values if value is not None]
-    chart = Chart("rates", "Gbit/s", (Line("a", times, values),))
+    chart = Chart("rates", "Gbit/s", (TimeSeries("a", times, values),))
     story = Story("run", charts=(chart,))
     drawn = lines.plots(story, [story])
     assert bool(drawn) == bool(known)
@@ -94,7 +94,7 @@ def test_extremes_of_a_line_are_drawn_however_many_points_there_are(
 
 def test_a_dip_of_milliseconds_is_drawn_by_itself() -> None:
     """A run of seconds shows it as a line; around the fault it has a width, on the same scale."""
-    rates = Chart("rate", "", (Line("a", (0.0, 0.1, 0.12, 10.0), (8.0, 2.0, 7.0, 7.0)),))
+    rates = Chart("rate", "", (TimeSeries("a", (0.0, 0.1, 0.12, 10.0), (8.0, 2.0, 7.0, 7.0)),))
     story = Story("run", seconds=10.0, events=EVENTS, charts=(rates,))
     whole, closer = lines.plots(story, [story])
     assert closer.title == "rate, around the first fault"
@@ -103,7 +103,7 @@ def test_a_dip_of_milliseconds_is_drawn_by_itself() -> None:
     assert widths[0] < 3
     assert widths[1] > 50
     assert closer.curves[0].least == "2"
-    still = replace(rates, lines=(Line("a", (0.0, 10.0), (8.0, 8.0)),))
+    still = replace(rates, lines=(TimeSeries("a", (0.0, 10.0), (8.0, 8.0)),))
     assert len(lines.plots(replace(story, charts=(still,)), [story])) == 1
 
 
@@ -115,8 +115,8 @@ def _width(path: str) -> float:
 
 def test_charts_of_one_title_have_one_scale() -> None:
     """So that variants can be compared by eye."""
-    small = Story("a", charts=(Chart("rate", "", (Line("x", (0, 1), (10, 10)),)),))
-    large = Story("b", charts=(Chart("rate", "", (Line("x", (0, 1), (40, 40)),)),))
+    small = Story("a", charts=(Chart("rate", "", (TimeSeries("x", (0, 1), (10, 10)),)),))
+    large = Story("b", charts=(Chart("rate", "", (TimeSeries("x", (0, 1), (40, 40)),)),))
     (first,), (second,) = (lines.plots(one, [small, large]) for one in (small, large))
     assert first.y_ticks == second.y_ticks
 

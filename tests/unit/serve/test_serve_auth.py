@@ -26,7 +26,7 @@ from heddle_controller.serve.security.budget import Allowance, Budget
 from heddle_controller.serve.security.caller import Caller, Role, current_caller
 from heddle_controller.serve.security.certificates import Mapper, Rule, names_of, read_rules
 from heddle_controller.serve.security.permissions import PERMISSIONS, may_call
-from heddle_controller.serve.security.tokens import Tokens, new_token
+from heddle_controller.serve.security.tokens import TokenFile, new_token
 
 PROTOS: tuple[ModuleType, ...] = (
     agent_pb2,
@@ -237,7 +237,7 @@ def test_tokens(tmp_path: Path) -> None:
     path.chmod(0o600)
     assert token not in path.read_text()
     assert token.rpartition(".")[2] not in path.read_text()
-    tokens = Tokens(path, lambda: clock[0])
+    tokens = TokenFile(path, lambda: clock[0])
     assert str(tokens.caller(token)) == "scheduler token slurm"
     found = tokens.caller(other)
     assert found is not None
@@ -266,17 +266,17 @@ def test_a_broken_file_of_tokens_lets_nobody_in(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     token, grant = new_token(Caller(Role.READER, ""), "r", time.time() + 100)
     path.write_text(grant.line())
-    tokens = Tokens(path)
+    tokens = TokenFile(path)
     assert tokens.caller(token) is not None
     path.write_text(grant.line() + "\nx reader never nothing\n")
     assert tokens.caller(token) is None
     with pytest.raises(InputError, match="line 2"):
-        Tokens(path)
+        TokenFile(path)
     path.write_text(grant.line() + "\n")
     assert tokens.caller(token) is not None
     path.chmod(0o666)
     with pytest.raises(InputError, match="chmod"):
-        Tokens(path)
+        TokenFile(path)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_tokens_over_plain_text(tmp_path: Path, peer: str, *, secure: bool, take
     path = tmp_path / "tokens"
     token, grant = new_token(Caller(Role.SCHEDULER, ""), "slurm", time.time() + 100)
     path.write_text(grant.line())
-    admission = Admission(insecure=True, tokens=Tokens(path))
+    admission = Admission(insecure=True, tokens=TokenFile(path))
     about = {"transport_security_type": [b"ssl" if secure else b"insecure"]}
     call = cast("Any", Call(peer, about, token))
     if taken:
@@ -306,7 +306,7 @@ def test_a_bad_token_is_not_forgiven_for_being_local(tmp_path: Path) -> None:
     """Who shows a token is taken at it; so is one who shows another scheme."""
     path = tmp_path / "tokens"
     path.write_text("")
-    for admission in (Admission(), Admission(tokens=Tokens(path))):
+    for admission in (Admission(), Admission(tokens=TokenFile(path))):
         with pytest.raises(Refusal, match="unknown or has expired"):
             admission.caller(cast("Any", Call("ipv4:127.0.0.1:5", token="x")))
 

@@ -11,7 +11,7 @@ from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.agents import encoder as room
 from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.codec import entries
-from heddle_controller.serve.codec.told import Told
+from heddle_controller.serve.codec.told import SentNames
 from tests.unit.store.samples import clos, plan_of, program_of
 
 FABRICS = [clos(), clos()]
@@ -40,7 +40,7 @@ def waiting(fabric: int = 0, generation: int = 1) -> Waiting:
 
 def whole(made: entries.Encoded) -> pb.Push:
     """A push for an agent that was told nothing."""
-    return made.named(Told()).push
+    return made.named(SentNames()).push
 
 
 def queued(*pushes: Waiting) -> Encoder:

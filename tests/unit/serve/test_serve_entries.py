@@ -15,7 +15,7 @@ from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.codec import entries as codec
 from heddle_controller.serve.codec.distinct import distinct
-from heddle_controller.serve.codec.told import Told
+from heddle_controller.serve.codec.told import SentNames
 from heddle_emulator.topology import clos
 
 FABRIC = clos(leaves=2, spines=4, nics_per_leaf=4, parallel=2)
@@ -102,7 +102,7 @@ def test_an_agent_reads_what_the_entries_say(told: list[tuple[list[Row], int]]) 
         for sets, deletes in parts
     ]
     for (sets, deletes), made in zip(parts, codec.encoded(pushes), strict=True):
-        push = made.named(Told()).push
+        push = made.named(SentNames()).push
         operations = decode_push(push).operations
         entries = [expected(row) for row in sets]
         assert operations.matches[: len(sets)] == [match for match, _ in entries]
@@ -173,7 +173,7 @@ def test_a_push_carries_who_wrote_it(mode: PushMode) -> None:
 @given(st.lists(st.tuples(BATCH, st.integers(0, 4), st.booleans()), min_size=1, max_size=5))
 def test_names_are_told_once_a_session(told: list[tuple[list[Row], int, bool]]) -> None:
     """Encoded together or not, each push gives what no other has; a new epoch begins anew."""
-    sides, vocabulary, epoch, given_names = Told(), Vocabulary(), 1, set[str]()
+    sides, vocabulary, epoch, given_names = SentNames(), Vocabulary(), 1, set[str]()
     for rows, count, elected in told:
         if elected:
             epoch, given_names = epoch + 1, set[str]()
@@ -193,7 +193,7 @@ def test_whoever_forgets_is_told_again() -> None:
     """After a refusal, and of another fabric, every name comes again, and says that it does."""
     row: Row = (NICS[0], NICS[1], 7, ARCS[0], NONE, [], [])
     other = clos(leaves=2, spines=4, nics_per_leaf=4, parallel=2)
-    told, names = Told(), []
+    told, names = SentNames(), []
     for fabric, forget in ((FABRIC, False), (FABRIC, False), (FABRIC, True), (other, False)):
         if forget:
             told.forget()

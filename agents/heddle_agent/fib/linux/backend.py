@@ -43,8 +43,8 @@ from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, open_socket,
 from heddle_agent.fib.linux.netlink import Opener
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
-from heddle_agent.fib.linux.notes import Kind, Notes
-from heddle_agent.fib.linux.ways import Staged, Ways
+from heddle_agent.fib.linux.notes import NoteKind, Notes
+from heddle_agent.fib.linux.ways import NextHopGroups, Staged
 from heddle_agent.fib.values import (
     Batch,
     Capability,
@@ -87,7 +87,7 @@ class LinuxFib:
         self._kernel = Kernel(opener)
         self._notes = Notes()
         self._nics = Nics()
-        self._ways = Ways()
+        self._ways = NextHopGroups()
         self._entries = Entries()
         self._hops = Hops(self._kernel.routes, self._kernel.urgent, cables)
         self._detours = Detours(self._kernel.routes)
@@ -177,7 +177,7 @@ class LinuxFib:
     @property
     def withdrawn(self) -> bool:
         """Whether no packet is matched against entries, as a note in the kernel says."""
-        return bool(self._notes.of(Kind.OVERLAY))
+        return bool(self._notes.of(NoteKind.OVERLAY))
 
     def set_overlay(self, *, withdrawn: bool) -> str:
         """Take the rules that ask the maps out, or put them back: one transaction."""
@@ -185,9 +185,9 @@ class LinuxFib:
             return ""
         transaction = Transaction()
         if withdrawn:
-            self._notes.put(transaction, Kind.OVERLAY, {1: "withdrawn"})
+            self._notes.put(transaction, NoteKind.OVERLAY, {1: "withdrawn"})
         else:
-            self._notes.drop(transaction, Kind.OVERLAY, [1])
+            self._notes.drop(transaction, NoteKind.OVERLAY, [1])
         self._write_rules(transaction, self._rules)
         try:
             self._commit(transaction)
@@ -241,7 +241,7 @@ class LinuxFib:
                 return
         new = [g for g in dict.fromkeys(sets.values()) if g not in self._ways.numbers]
         notes = self._ways.add(new, self._hops.slots, batch.diverted, transaction)
-        self._notes.put(transaction, Kind.GROUP, notes)
+        self._notes.put(transaction, NoteKind.GROUP, notes)
         self._prepare(set(sets.values()), rules, transaction)
         self._ways.flip(transaction)
         numbers = list(map(self._ways.numbers.__getitem__, change.sets.values()))
@@ -260,7 +260,7 @@ class LinuxFib:
         staged, notes = self._ways.stage(
             dict.fromkeys(befores), self._hops.slots, batch.diverted, transaction
         )
-        self._notes.put(transaction, Kind.GROUP, notes)
+        self._notes.put(transaction, NoteKind.GROUP, notes)
         self._prepare(set(change.sets.values()), rules, transaction)
         self._commit(transaction)
         self._rules = rules
@@ -294,19 +294,19 @@ class LinuxFib:
 
     def _note_hops(self, transaction: Transaction) -> None:
         """Note slots and interfaces that are new."""
-        known = self._notes.of(Kind.HOP)
+        known = self._notes.of(NoteKind.HOP)
         slots = {s: json.dumps(port) for port, s in self._hops.slots.items() if s not in known}
-        self._notes.put(transaction, Kind.HOP, slots)
-        known = self._notes.of(Kind.INTERFACE)
+        self._notes.put(transaction, NoteKind.HOP, slots)
+        known = self._notes.of(NoteKind.INTERFACE)
         changed = self._hops.changed_interfaces
         fresh = {index: name for index, name in changed.items() if index not in known}
-        self._notes.put(transaction, Kind.INTERFACE, fresh)
+        self._notes.put(transaction, NoteKind.INTERFACE, fresh)
 
     def _sweep(self, needed: Collection[Group], transaction: Transaction) -> None:
         """Remove groups that had no entry before this batch, and get none by it."""
         unused = self._ways.unused(needed)
         self._ways.drop(unused, transaction)
-        self._notes.drop(transaction, Kind.GROUP, unused)
+        self._notes.drop(transaction, NoteKind.GROUP, unused)
 
     def _refused(
         self, sets: Mapping[Match, Group], batch: Batch
@@ -380,13 +380,13 @@ class LinuxFib:
         self._kernel.install()
         kernel = self._kernel.nft
         self._notes.load(nft.ask_elements(kernel, schema.NOTES))
-        self._nics.load(self._notes.of(Kind.NIC))
-        self._hops.load(self._notes.of(Kind.HOP), self._notes.of(Kind.INTERFACE))
+        self._nics.load(self._notes.of(NoteKind.NIC))
+        self._hops.load(self._notes.of(NoteKind.HOP), self._notes.of(NoteKind.INTERFACE))
         read = read_all(kernel)
         numbers = {number for told in read for number in np.unique(told.values).tolist()}
         transaction = Transaction()
         self._ways.load(
-            self._notes.of(Kind.GROUP),
+            self._notes.of(NoteKind.GROUP),
             nft.ask_elements(kernel, schema.WAYS),
             self._hops.slots,
             numbers,

@@ -14,7 +14,7 @@ from heddle_agent.fib.linux import detours, elements, nft, rtnetlink, schema
 from heddle_agent.fib.linux.kernel import Kernel, open_socket
 from heddle_agent.fib.linux.netlink import KernelError, Netlink, Opener
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
-from heddle_agent.fib.linux.notes import Kind, Notes
+from heddle_agent.fib.linux.notes import NoteKind, Notes
 
 
 class Removed(NamedTuple):
@@ -64,7 +64,7 @@ def _table(kernel: Kernel) -> tuple[int, Mapping[int, str]]:
         transaction.commit(kernel.nft)
     except RefusedError as refused:
         raise refused.error from refused
-    return entries, notes.of(Kind.INTERFACE)
+    return entries, notes.of(NoteKind.INTERFACE)
 
 
 def _same(interface: rtnetlink.Interface | None, number: int) -> bool:

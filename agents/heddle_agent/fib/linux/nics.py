@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 
 from heddle_agent.fib.linux.nft import Transaction
-from heddle_agent.fib.linux.notes import Kind, Notes
+from heddle_agent.fib.linux.notes import NoteKind, Notes
 
 
 def _packed(address: str) -> bytes | None:
@@ -74,13 +74,13 @@ class Nics:
         for packed in fresh.values():
             owner = self._names.get(packed)
             if owner is not None and owner not in fresh:  # it has no entries any more
-                notes.drop(transaction, Kind.NIC, [self._numbers.pop(owner)])
+                notes.drop(transaction, NoteKind.NIC, [self._numbers.pop(owner)])
                 del self.addresses[owner], self._names[packed]
         for name, packed in fresh.items():
             number = self._numbers.get(name) or next(unused)
             texts[number] = f"{socket.inet_ntop(socket.AF_INET, packed)} {name}"
             self._put(name, packed, number)
-        notes.put(transaction, Kind.NIC, texts)
+        notes.put(transaction, NoteKind.NIC, texts)
 
     def _put(self, name: str, packed: bytes, number: int) -> None:
         before = self.addresses.get(name)

@@ -24,7 +24,7 @@ _NUMBER_BITS = 24
 _NUMBERS = (1 << _NUMBER_BITS) - 1
 
 
-class Kind(IntEnum):
+class NoteKind(IntEnum):
     """What a number counts."""
 
     GROUP = 1
@@ -39,9 +39,9 @@ class Notes:
     """All notes, as they are in the kernel once the transaction at hand is."""
 
     def __init__(self) -> None:
-        self._texts: dict[Kind, dict[int, str]] = {kind: {} for kind in Kind}
+        self._texts: dict[NoteKind, dict[int, str]] = {kind: {} for kind in NoteKind}
 
-    def of(self, kind: Kind) -> Mapping[int, str]:
+    def of(self, kind: NoteKind) -> Mapping[int, str]:
         """Text by number."""
         return self._texts[kind]
 
@@ -52,15 +52,15 @@ class Notes:
             name, piece = _KEY.unpack(key)
             comment = found.get(_USER_DATA, b"")
             pieces[name][piece] = comment[2:-1]
-        kinds = {int(kind): kind for kind in Kind}
-        self._texts = {kind: {} for kind in Kind}
+        kinds = {int(kind): kind for kind in NoteKind}
+        self._texts = {kind: {} for kind in NoteKind}
         for name, parts in pieces.items():
             known = kinds.get(name >> _NUMBER_BITS)
             if known is not None:
                 words = b"".join(part for _, part in sorted(parts.items()))
                 self._texts[known][name & _NUMBERS] = words.decode(errors="replace")
 
-    def put(self, transaction: Transaction, kind: Kind, texts: dict[int, str]) -> None:
+    def put(self, transaction: Transaction, kind: NoteKind, texts: dict[int, str]) -> None:
         """Write notes in place of those of the same numbers."""
         self.drop(transaction, kind, [n for n in texts if n in self._texts[kind]])
         packed = [
@@ -71,7 +71,7 @@ class Notes:
         transaction.various(NOTES, packed)
         self._texts[kind].update(texts)
 
-    def drop(self, transaction: Transaction, kind: Kind, numbers: Iterable[int]) -> None:
+    def drop(self, transaction: Transaction, kind: NoteKind, numbers: Iterable[int]) -> None:
         """Remove the notes of these numbers."""
         packed = [
             plain(key)
@@ -81,7 +81,7 @@ class Notes:
         transaction.various(NOTES, packed, delete=True)
 
 
-def _pieces(kind: Kind, number: int, text: str) -> list[tuple[bytes, bytes]]:
+def _pieces(kind: NoteKind, number: int, text: str) -> list[tuple[bytes, bytes]]:
     """Keys and comments that hold a text."""
     words = text.encode()
     name = kind << _NUMBER_BITS | number

@@ -17,13 +17,13 @@ from collections.abc import Collection
 
 from heddle_agent.fib.linux.entries import Change, Entries
 from heddle_agent.fib.linux.schema import Shape
-from heddle_agent.fib.linux.ways import Staged, Ways
+from heddle_agent.fib.linux.ways import NextHopGroups, Staged
 
 _CROSSING = {(True, False), (False, True)}
 
 
 def befores(
-    change: Change, entries: Entries, ways: Ways, shapes: Collection[Shape]
+    change: Change, entries: Entries, ways: NextHopGroups, shapes: Collection[Shape]
 ) -> list[Staged] | None:
     """The group of each entry to set, and the mark by which its packets forward now.
 

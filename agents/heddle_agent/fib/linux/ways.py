@@ -34,7 +34,7 @@ _LAST = (1 << 24) - 1
 _DATA = 2
 
 
-class Ways:
+class NextHopGroups:
     """The groups of one switch."""
 
     def __init__(self) -> None:

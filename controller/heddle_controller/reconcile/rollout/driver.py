@@ -34,14 +34,14 @@ from heddle_controller.reconcile.rollout.look import (
 from heddle_controller.reconcile.rollout.presence import Presence
 from heddle_controller.reconcile.rollout.pushes import (
     Outrun,
-    Sent,
+    PendingPush,
     asked_of,
     believed,
     outruns,
     question,
 )
-from heddle_controller.reconcile.rollout.report import Reporter
-from heddle_controller.reconcile.rollout.sessions import Told
+from heddle_controller.reconcile.rollout.report import FactWriter
+from heddle_controller.reconcile.rollout.sessions import HeldState
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.rollout.target import RolloutSettings, Target
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport
@@ -91,7 +91,7 @@ class Rollout:
         self._metrics = metrics
         self._settings = settings
         self._presence = Presence(settings.patience, clock.monotonic())
-        self._reporter = Reporter(fabric, epoch, store, clock, metrics)
+        self._reporter = FactWriter(fabric, epoch, store, clock, metrics)
         self._wake = asyncio.Event()
         self._next: Target | None = None
         self._target: Target | None = None
@@ -199,7 +199,7 @@ class Rollout:
         """The answers that have come."""
         answers: list[Answer] = []
         lost: list[Step] = []
-        told: list[Told] = []
+        told: list[HeldState] = []
         for sent in self._presence.answered():
             failures = sent.failures()
             if failures is not None:
@@ -232,7 +232,7 @@ class Rollout:
             if asked_of(session, self._epoch):
                 self._push(session, None, question(ledger, self._epoch), now)
         orphans = [step for step in gone if step is not None]
-        met = [Told(session) for session in new if not asked_of(session, self._epoch)]
+        met = [HeldState(session) for session in new if not asked_of(session, self._epoch)]
         return replace(heard, orphans=orphans, met=met)
 
     def _believes(self, session: AgentSession) -> bool:
@@ -284,14 +284,14 @@ class Rollout:
         self._followers.add(session.switch)
         task = asyncio.ensure_future(self._gateway.push(session, push))
         task.add_done_callback(self._answered)
-        self._presence.sent[session.switch] = Sent(session, step, push, now, task)
+        self._presence.sent[session.switch] = PendingPush(session, step, push, now, task)
 
     def _answered(self, task: asyncio.Task[PushReport]) -> None:
         if not task.cancelled():
             task.exception()  # taken here: the epoch may be over, and nobody look any more
         self._wake.set()
 
-    def _measure(self, sent: Sent, failures: int) -> None:
+    def _measure(self, sent: PendingPush, failures: int) -> None:
         seconds = self._clock.monotonic() - sent.time
         self._metrics.count(Metric.PUSHES, self._fabric)
         self._metrics.count(Metric.OPERATIONS, self._fabric, sent.operations)

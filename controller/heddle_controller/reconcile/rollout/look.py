@@ -15,7 +15,7 @@ import numpy as np
 from heddle_controller.reconcile.rollout.answers import Answer, acknowledged, unanswered
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.progress import JobProgress, job_progress
-from heddle_controller.reconcile.rollout.sessions import Told, introduced, to_ask
+from heddle_controller.reconcile.rollout.sessions import HeldState, introduced, to_ask
 from heddle_controller.reconcile.rollout.steps import (
     Step,
     Switches,
@@ -36,11 +36,11 @@ class Heard:
     answers: Sequence[Answer] = ()
     lost: Sequence[Step] = ()
     """Their sessions ended first."""
-    told: Sequence[Told] = ()
+    told: Sequence[HeldState] = ()
     """What switches answered to questions."""
     orphans: Sequence[Step] = ()
     """Sent to sessions that others have replaced."""
-    met: Sequence[Told] = ()
+    met: Sequence[HeldState] = ()
     """New sessions whose introduction is believed as it is."""
 
 

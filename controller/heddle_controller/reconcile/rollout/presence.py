@@ -15,7 +15,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Ints, NodeKind, Structure
 from heddle_controller.reconcile.rollout.columns import sending
-from heddle_controller.reconcile.rollout.pushes import Sent
+from heddle_controller.reconcile.rollout.pushes import PendingPush
 from heddle_controller.reconcile.rollout.steps import Switches
 from heddle_controller.reconcile.southbound import AgentSession
 
@@ -35,7 +35,7 @@ class Presence:
         self._missing: frozenset[str] | None = None
         """Those that have none, likewise."""
         self.sessions: dict[str, AgentSession] = {}
-        self.sent: dict[str, Sent] = {}
+        self.sent: dict[str, PendingPush] = {}
 
     def update(
         self, present: Mapping[str, AgentSession], structure: Structure, now: float
@@ -53,12 +53,12 @@ class Presence:
                 new.append(session)
         return new
 
-    def answered(self) -> list[Sent]:
+    def answered(self) -> list[PendingPush]:
         """Pushes that are done; each is returned once."""
         done = [switch for switch, sent in self.sent.items() if sent.task.done()]
         return [self.sent.pop(switch) for switch in done]
 
-    def orphaned(self) -> list[Sent]:
+    def orphaned(self) -> list[PendingPush]:
         """Pushes to sessions that another has replaced; nobody waits for them any more."""
         lost = [
             switch

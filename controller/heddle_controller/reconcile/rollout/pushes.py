@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.sessions import Told
+from heddle_controller.reconcile.rollout.sessions import HeldState
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.southbound import (
     UNKNOWN_DIGEST,
@@ -55,7 +55,7 @@ class Outrun(PortError):  # noqa: N818 - an event of leadership, not a fault
 
 
 @dataclass(eq=False)
-class Sent:
+class PendingPush:
     """A push under way."""
 
     session: AgentSession
@@ -96,14 +96,14 @@ class Sent:
             for operation in range(self.operations)
         )
 
-    def told(self) -> Told:
+    def told(self) -> HeldState:
         """What the answer to a question says that its switch holds."""
         table, fabric = self.task.result().table, self.push.fabric
         if table is None:
-            return Told(replace(self.session, generation=0, table_digest=UNKNOWN_DIGEST))
+            return HeldState(replace(self.session, generation=0, table_digest=UNKNOWN_DIGEST))
         session = replace(self.session, generation=table.generation, table_digest=table.digest)
         asked = fabric.structure if self.push.tell_entries else None
-        return Told(session, table.entries, asked)
+        return HeldState(session, table.entries, asked)
 
 
 def question(ledger: Ledger, epoch: int, *, entries: bool = False) -> Push:

@@ -16,7 +16,7 @@ from heddle_controller.reconcile.rollout.target import Target
 from heddle_controller.state.records import JobFacts
 
 
-class Reporter:
+class FactWriter:
     """Writes only what is new; what could not be written is new again the next time."""
 
     def __init__(

@@ -23,7 +23,7 @@ from heddle_controller.reconcile.southbound import UNKNOWN_DIGEST, AgentSession
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class HeldState:
     """A session, with what its switch holds by now."""
 
     session: AgentSession
@@ -33,7 +33,7 @@ class Told:
     """In the rows of which they were asked for; None if they were not."""
 
 
-def introduced(ledger: Ledger, told: Iterable[Told]) -> Ledger:
+def introduced(ledger: Ledger, told: Iterable[HeldState]) -> Ledger:
     """The ledger after agents introduced themselves, those of switches that the fabric has.
 
     A digest says more than a generation: an agent that holds the right entries needs
@@ -73,7 +73,7 @@ def introduced(ledger: Ledger, told: Iterable[Told]) -> Ledger:
     return in_order(ledger, np.array(known, dtype=np.int64)) if known else ledger
 
 
-def to_ask(ledger: Ledger, told: Sequence[Told]) -> list[AgentSession]:
+def to_ask(ledger: Ledger, told: Sequence[HeldState]) -> list[AgentSession]:
     """Sessions of switches whose digest said nothing, to be asked for every entry.
 
     Args:

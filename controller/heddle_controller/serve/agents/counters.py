@@ -36,7 +36,7 @@ Report = tuple[AgentSession, Counters]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class CounterReading:
     """Counters of the entries of one switch, sorted by pair of NICs and port."""
 
     instance: str
@@ -69,7 +69,7 @@ class CounterBook:
         self._rates = rates
         self._meter = meter
         self._waiting: dict[Switch, Report] = {}
-        self._last: dict[Switch, Reading] = {}
+        self._last: dict[Switch, CounterReading] = {}
         self._gone: set[Switch] = set()
         """Forgotten since the reports that are being reckoned came."""
         self._work: asyncio.Task[None] | None = None
@@ -123,8 +123,8 @@ class CounterBook:
 
 
 def _compared(
-    index: FlowIndex, reports: Sequence[Report], before: Sequence[Reading | None]
-) -> list[tuple[Reading, Growth | None]]:
+    index: FlowIndex, reports: Sequence[Report], before: Sequence[CounterReading | None]
+) -> list[tuple[CounterReading, Growth | None]]:
     """Each report as a reading, and how much it grew, where there is one to compare it with."""
     made = []
     for (about, counters), last in zip(reports, before, strict=True):
@@ -137,7 +137,7 @@ def _compared(
     return made
 
 
-def _reading(about: AgentSession, counters: Counters, index: FlowIndex) -> Reading:
+def _reading(about: AgentSession, counters: Counters, index: FlowIndex) -> CounterReading:
     """The entries that count: NICs known, the source joined to the switch."""
     structure = index.plan.fabric.structure
     rows = np.array([structure.index.get(nic, NONE) for nic in counters.nics] or [NONE])
@@ -145,7 +145,7 @@ def _reading(about: AgentSession, counters: Counters, index: FlowIndex) -> Readi
     kept = _joined(structure, about.switch, source) & (destination != NONE)
     code = index.pairs(source[kept], destination[kept]) * PORTS + counters.source_port[kept]
     code, first = np.unique(code, return_index=True)
-    return Reading(
+    return CounterReading(
         about.instance,
         structure,
         counters.time,
@@ -167,7 +167,7 @@ def _joined(structure: Structure, switch: str, nics: Ints) -> Bools:
     return found
 
 
-def _comparable(before: Reading, now: Reading) -> bool:
+def _comparable(before: CounterReading, now: CounterReading) -> bool:
     if before.instance != now.instance or now.time <= before.time:
         return False
     if before.structure is now.structure:
@@ -175,7 +175,7 @@ def _comparable(before: Reading, now: Reading) -> bool:
     return before.structure.nodes.ids == now.structure.nodes.ids
 
 
-def _grown(before: Reading, now: Reading) -> tuple[Ints, Ints]:
+def _grown(before: CounterReading, now: CounterReading) -> tuple[Ints, Ints]:
     """By how many packets and bytes each entry grew; one that began anew counts from 0."""
     at = np.searchsorted(before.code, now.code)
     known = np.append(before.code, NONE)[at] == now.code
@@ -186,7 +186,7 @@ def _grown(before: Reading, now: Reading) -> tuple[Ints, Ints]:
     return grown[0], grown[1]
 
 
-def _rates(index: FlowIndex, reading: Reading, size: Ints, seconds: float) -> Rates:
+def _rates(index: FlowIndex, reading: CounterReading, size: Ints, seconds: float) -> Rates:
     """Rates of the flows that the entries carry; a flow's QPs added up."""
     pair, port = np.divmod(reading.code, PORTS)
     element, row, share = index.shares(pair, port)

@@ -22,7 +22,7 @@ MOST_PUSHES = 256
 """Likewise pushes: most have no operations."""
 
 
-class Waiting(Protocol):
+class EncodingJob(Protocol):
     """A push that is to be encoded."""
 
     push: Push
@@ -37,14 +37,14 @@ class Encoder:
     """Of all streams of a gateway; its methods run in the event loop."""
 
     def __init__(self) -> None:
-        self._queue: deque[Waiting] = deque()
+        self._queue: deque[EncodingJob] = deque()
 
-    def add(self, pending: Waiting) -> None:
+    def add(self, pending: EncodingJob) -> None:
         """A push will be asked for soon."""
         if pending.push.operation_count < LARGE_PUSH:
             self._queue.append(pending)
 
-    async def message(self, pending: Waiting) -> Encoded:
+    async def message(self, pending: EncodingJob) -> Encoded:
         """The message of a push."""
         if pending.push.operation_count >= LARGE_PUSH:
             (message,) = await asyncio.to_thread(encoded, [pending.push])
@@ -55,10 +55,10 @@ class Encoder:
             each.message = message
         return made[0]
 
-    def _others(self, first: Waiting) -> list[Waiting]:
+    def _others(self, first: EncodingJob) -> list[EncodingJob]:
         """Those to be encoded with one; they wait no more."""
         structure, room = first.push.fabric.structure, TOGETHER - first.push.operation_count
-        others: list[Waiting] = []
+        others: list[EncodingJob] = []
         while self._queue and room > 0 and len(others) < MOST_PUSHES:
             each = self._queue[0]
             if each is not first and each.waits:

@@ -51,7 +51,7 @@ class Obedience:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OverlayStates:
     """All agents of a fabric with a session here."""
 
     agents: int
@@ -108,13 +108,13 @@ class OverlayBook:
                 session.order(order)
         self._measure(fabric)
 
-    def standing(self, fabric: str, *, withdrawn: bool) -> Standing:
+    def standing(self, fabric: str, *, withdrawn: bool) -> OverlayStates:
         """How the agents of a fabric stand, if they are to stand so."""
         sessions = self._sessions.get(fabric, {})
         obeying = sum([agent.stands is withdrawn for agent in sessions.values()])
         failed = [(session, agent) for session, agent in sessions.items() if agent.message]
         failures = tuple((session.about.switch, agent.message) for session, agent in failed)
-        return Standing(len(sessions), obeying, failures)
+        return OverlayStates(len(sessions), obeying, failures)
 
     async def run(self) -> None:
         """Follow the store until it is closed."""

@@ -34,7 +34,7 @@ from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.codec.columns import BYTES
 from heddle_controller.serve.codec.entries import Encoded
-from heddle_controller.serve.codec.told import Told
+from heddle_controller.serve.codec.told import SentNames
 from heddle_controller.state.errors import SessionLost, StaleEpoch
 
 
@@ -87,7 +87,7 @@ class Pending:
         if self.message is None:
             self.message = await encoder.message(self)
 
-    def wire(self, nonce: int, told: Told) -> pb.ControllerMessage:
+    def wire(self, nonce: int, told: SentNames) -> pb.ControllerMessage:
         """For the agent, who was told these names; to be sent now."""
         assert self.message is not None, "it is encoded first"
         message, self.message = self.message.named(told), None
@@ -157,7 +157,7 @@ class Carried:
     async def encode(self, encoder: Encoder) -> None:
         """Nothing: the leader's encoder was at it."""
 
-    def wire(self, nonce: int, told: Told) -> pb.ControllerMessage:
+    def wire(self, nonce: int, told: SentNames) -> pb.ControllerMessage:
         """For the agent, under this stream's nonce, and with the names that the leader gave."""
         told.forget()
         message = pb.ControllerMessage(push=self.push)
@@ -193,7 +193,7 @@ class AgentStream:
         self._limit = limit
         self._tenure = tenure or Tenure()
         self._encoder = encoder or Encoder()
-        self._told = Told()
+        self._told = SentNames()
         self._nonce = 0
         self._unsent: deque[int] = deque()
         self._pending: dict[int, Pending | Carried] = {}

@@ -25,7 +25,7 @@ from heddle_controller.reconcile.southbound import Push
 from heddle_controller.serve.codec.columns import Columns
 from heddle_controller.serve.codec.distinct import Distinct, distinct
 from heddle_controller.serve.codec.lexicon import lexicon
-from heddle_controller.serve.codec.told import Told
+from heddle_controller.serve.codec.told import SentNames
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class Encoded:
     used: Ints | None
     """Numbers of all names that it speaks of; None for a push without operations."""
 
-    def named(self, told: Told) -> pb.ControllerMessage:
+    def named(self, told: SentNames) -> pb.ControllerMessage:
         """With the names that an agent is yet to be told, who is told now."""
         if self.used is not None:
             told.complete(self.message.push, self.structure, self.used)
@@ -74,7 +74,7 @@ def encoded(pushes: Sequence[Push]) -> list[Encoded]:
 def push_to_pb(push: Push, nonce: int) -> pb.Push:
     """One push for the wire, to an agent that has been told nothing."""
     (made,) = encoded([push])
-    message = made.named(Told())
+    message = made.named(SentNames())
     message.push.nonce = nonce
     return message.push
 

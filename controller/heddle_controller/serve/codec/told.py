@@ -17,7 +17,7 @@ from heddle_controller.model.fabric import NONE, Bools, Ints, Structure
 from heddle_controller.serve.codec.lexicon import Lexicon, lexicon
 
 
-class Told:
+class SentNames:
     """Which names of a structure an agent knows, by pushes of one epoch."""
 
     def __init__(self) -> None:

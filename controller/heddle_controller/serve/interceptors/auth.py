@@ -26,13 +26,13 @@ import structlog
 
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
-from heddle_controller.serve.interceptors.standing import Standing
+from heddle_controller.serve.interceptors.standing import OpenStreams
 from heddle_controller.serve.interceptors.trace import current_request
 from heddle_controller.serve.security.caller import Caller, Role, set_caller
 from heddle_controller.serve.security.certificates import Mapper, names_of
 from heddle_controller.serve.security.permissions import may_call
 from heddle_controller.serve.security.revoked import Revoked
-from heddle_controller.serve.security.tokens import Tokens
+from heddle_controller.serve.security.tokens import TokenFile
 
 PLAIN_TEXT = errors.Refusal(
     grpc.StatusCode.UNAUTHENTICATED,
@@ -88,7 +88,7 @@ class Admission:
     insecure: bool = False
     """Plain text from other hosts too."""
     mapper: Mapper = field(default_factory=Mapper)
-    tokens: Tokens | None = None
+    tokens: TokenFile | None = None
     revoked: Revoked | None = None
     origin: Callable[[str], str | None] | None = None
     """Where there is a door for strangers: the address of who is behind one of its connections."""
@@ -145,7 +145,7 @@ class Auth(Around):
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self.standing = Standing(admission.stamp)
+        self.standing = OpenStreams(admission.stamp)
         """Streams under way; somebody has to ``run`` it."""
 
     def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:

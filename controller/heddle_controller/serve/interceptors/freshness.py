@@ -20,7 +20,7 @@ AGE = "heddle-stale-seconds"
 """Trailing metadata beside it: since when the store has not been heard."""
 
 
-class Freshness(Around):
+class StaleMarks(Around):
     """Marks what is answered while ``stale_for`` is more than 0 seconds."""
 
     def __init__(self, stale_for: Callable[[], float]) -> None:

@@ -24,7 +24,7 @@ class CallMeter(Protocol):
         """A call ended with a status name such as "OK" after so long."""
 
 
-class Metrics(Around):
+class CallMetrics(Around):
     """Tells the meter of every call, streams too."""
 
     def __init__(self, meter: CallMeter) -> None:

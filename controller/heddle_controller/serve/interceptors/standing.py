@@ -38,7 +38,7 @@ class Stream:
     """Raises ``Refusal`` where it may not go on."""
 
 
-class Standing:
+class OpenStreams:
     """All streams of one server."""
 
     def __init__(self, stamp: Callable[[], object]) -> None:

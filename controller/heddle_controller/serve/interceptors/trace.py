@@ -27,7 +27,7 @@ def current_request() -> str:
     return str(structlog.contextvars.get_contextvars().get("request", ""))
 
 
-class Trace(Around):
+class CallTrace(Around):
     """Binds the id to the log context; logs the call's end at debug level."""
 
     def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:

@@ -30,7 +30,7 @@ SILENT_CALLS = 6
 
 
 @dataclass(slots=True, eq=False)
-class Mirror:
+class RemoteSession:
     """One session of another replica."""
 
     about: AgentSession
@@ -50,7 +50,7 @@ class Line:
     """By the monotonic clock."""
     received: int = 0
     sent: int = 0
-    mirrors: dict[int, Mirror] = field(default_factory=dict)
+    mirrors: dict[int, RemoteSession] = field(default_factory=dict)
 
 
 class Mirrors:
@@ -178,7 +178,7 @@ class Mirrors:
             log.warning("session not understood", replica=line.replica, why=str(error))
             return
         about = replace(about, pushed=session.pushed)
-        line.mirrors[session.session] = Mirror(about, session.time)
+        line.mirrors[session.session] = RemoteSession(about, session.time)
         self._show(line, session.session)
 
     def _show(self, line: Line, session: int) -> None:
@@ -192,7 +192,9 @@ class Mirrors:
             pump = self._pump(line, session, mirror, mirror.stream)
             mirror.pump = asyncio.create_task(pump, name=f"relay {about.switch}")
 
-    async def _pump(self, line: Line, session: int, mirror: Mirror, stream: AgentStream) -> None:
+    async def _pump(
+        self, line: Line, session: int, mirror: RemoteSession, stream: AgentStream
+    ) -> None:
         """Put what is for the agent on the line, until the session is over."""
         try:
             async with aclosing(stream.outgoing()) as outgoing:
@@ -210,7 +212,7 @@ class Mirrors:
         finally:
             mirror.stream = mirror.pump = None
 
-    def _close(self, mirror: Mirror) -> None:
+    def _close(self, mirror: RemoteSession) -> None:
         if mirror.stream is not None:
             self._gateway.close_session(mirror.stream)
 

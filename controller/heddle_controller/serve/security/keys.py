@@ -42,14 +42,14 @@ def credentials(tls: Tls) -> grpc.ServerCredentials:
     Raises:
         InputError: the files cannot be used as they are now.
     """
-    keys = Keys(tls)
+    keys = TlsKeys(tls)
     newer: Any = keys.newer  # may also give None, which the types do not know
     return grpc.dynamic_ssl_server_credentials(
         keys.first, newer, require_client_authentication=tls.client_ca is not None
     )
 
 
-class Keys:
+class TlsKeys:
     """The files as they were last found good."""
 
     def __init__(self, tls: Tls) -> None:

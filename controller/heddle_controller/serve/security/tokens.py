@@ -71,7 +71,7 @@ def new_token(caller: Caller, name: str, expires: float) -> tuple[str, Grant]:
     return token, Grant(name, caller, expires, _hash(token))
 
 
-class Tokens:
+class TokenFile:
     """The grants of one file."""
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:

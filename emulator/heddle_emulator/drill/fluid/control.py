@@ -23,7 +23,7 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
 from heddle_emulator.client import Client, ClientError
 from heddle_emulator.drill.fluid.heard import Heard, Watcher
-from heddle_emulator.drill.scenario import CONTROLLER, Kind, Scenario
+from heddle_emulator.drill.scenario import CONTROLLER, Scenario, StepKind
 from heddle_emulator.fleet import Controllers, DoomedController, Held, StagedFleet
 from heddle_emulator.fleet.logs import agent_logs
 from heddle_emulator.hosts import of_several, told_hosts
@@ -64,7 +64,7 @@ class Conductor:
         apart = {
             str(target)
             for step in steps
-            if step.kind is Kind.PART and CONTROLLER in step.targets
+            if step.kind is StepKind.PART and CONTROLLER in step.targets
             for target in step.targets
             if target != CONTROLLER
         }

@@ -14,7 +14,7 @@ import numpy as np
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, State
 from heddle_emulator.drill.fluid.streams import capacity_of, schedule_of, streams_of
 from heddle_emulator.drill.fluid.traffic import Traffic
-from heddle_emulator.drill.fluid.ways import Ways, Worth, ways_of, worth_of
+from heddle_emulator.drill.fluid.ways import QpPaths, Worth, ways_of, worth_of
 from heddle_emulator.fault.cables import Cables
 from heddle_emulator.fluid.world import World
 from heddle_emulator.walk import Forwarding
@@ -28,7 +28,7 @@ class Turn:
     """How everything stood from a moment on."""
 
     at: float
-    ways: Ways
+    ways: QpPaths
     worth: Worth
     losing: Bools
     """Whether each flow loses packets."""
@@ -135,7 +135,7 @@ class Course:
         self.losses.moments += self._per_flow(fresh) > 0
         self.losses.loops += self._per_flow(ways.looped) > 0
 
-    def _ways(self, forwarding: Forwarding) -> Ways:
+    def _ways(self, forwarding: Forwarding) -> QpPaths:
         present = self.fabric.with_links(self._states())
         now = self.world.now if self.turns else 0.0
         return ways_of(present, self.traffic, now, forwarding)
@@ -154,7 +154,7 @@ class Course:
     def _present_capacity(self) -> Floats:
         return self.cables.capacity(self.fabric)
 
-    def _note(self, ways: Ways) -> None:
+    def _note(self, ways: QpPaths) -> None:
         """Keep how everything stands now."""
         capacity = self._present_capacity()
         lossy = self._lossy(ways)
@@ -179,7 +179,7 @@ class Course:
         known.since[~losing] = np.inf
         known.since[losing] = np.minimum(known.since[losing], now)
 
-    def _lossy(self, ways: Ways) -> Bools:
+    def _lossy(self, ways: QpPaths) -> Bools:
         return ways.crosses(self.cables.lossy(self.fabric)) & ways.alive
 
     def _per_flow(self, qps: Bools) -> Floats:
@@ -188,7 +188,7 @@ class Course:
         owner = np.repeat(np.arange(len(flows)), flows.qps)
         return np.bincount(owner[qps], minlength=len(flows)).astype(np.float64)
 
-    def _stream_wanted(self, ways: Ways) -> Bools:
+    def _stream_wanted(self, ways: QpPaths) -> Bools:
         """Streams of flows that are wanted; a ring is where the job is."""
         wanted = np.ones(len(self.cast.flow), dtype=np.bool_)
         own = self.cast.qp != NONE

@@ -17,7 +17,7 @@ SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class FinishedRun:
     """One run that is over."""
 
     scenario: Scenario
@@ -34,7 +34,7 @@ class Outcome:
         return self.scenario.timeline[0].at if self.scenario.timeline else float("inf")
 
 
-def measured(outcome: Outcome) -> dict[tuple[str, str], float]:
+def measured(outcome: FinishedRun) -> dict[tuple[str, str], float]:
     """Values by measure, with the part of the run where it is of one, and what it is of."""
     found: dict[tuple[str, str], float] = {}
     for name, rows in outcome.course.traffic.groups.items():
@@ -44,7 +44,7 @@ def measured(outcome: Outcome) -> dict[tuple[str, str], float]:
     return found
 
 
-def _group(outcome: Outcome, name: str, rows: Ints) -> Iterator[tuple[str, float]]:
+def _group(outcome: FinishedRun, name: str, rows: Ints) -> Iterator[tuple[str, float]]:
     course, traffic = outcome.course, outcome.course.traffic
     losses, streams = course.losses, streams_of_group(course, name, rows)
     lost = float(sum(span.lost[streams].sum() for span in course.spans))
@@ -80,7 +80,7 @@ def _group(outcome: Outcome, name: str, rows: Ints) -> Iterator[tuple[str, float
 
 def _timed(
     measure: str,
-    outcome: Outcome,
+    outcome: FinishedRun,
     value: Callable[[Turn], float],
     worst: Callable[[Sequence[float]], float],
 ) -> Iterator[tuple[str, float]]:
@@ -95,7 +95,7 @@ def _timed(
         yield f"{measure} {When.DURING.value}", worst([value(turn) for turn in during])
 
 
-def _whole(outcome: Outcome) -> Iterator[tuple[str, float]]:
+def _whole(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
     def fullest(turn: Turn) -> float:
         return float(turn.worth.utilization.max(initial=0.0))
 
@@ -104,7 +104,7 @@ def _whole(outcome: Outcome) -> Iterator[tuple[str, float]]:
     yield from _stages(outcome)
 
 
-def _plans(outcome: Outcome) -> Iterator[tuple[str, float]]:
+def _plans(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
     plans, begin = outcome.log.plans, outcome.begin
     if not plans:
         return
@@ -122,7 +122,7 @@ def _plans(outcome: Outcome) -> Iterator[tuple[str, float]]:
     yield "moved", float(sum(plan.changed_count for _, plan in plans[1:]))
 
 
-def _stages(outcome: Outcome) -> Iterator[tuple[str, float]]:
+def _stages(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
     log, begin = outcome.log, outcome.begin
     if not np.isfinite(begin):
         return
@@ -141,7 +141,7 @@ def _stages(outcome: Outcome) -> Iterator[tuple[str, float]]:
     yield "converged", done if outcome.settled else float("inf")
 
 
-def _job(outcome: Outcome, name: str) -> Iterator[tuple[str, float]]:
+def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
     """How long iterations took, against those that were over before the first step."""
     course, traffic = outcome.course, outcome.course.traffic
     run = course.world.told()

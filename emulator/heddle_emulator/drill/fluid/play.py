@@ -18,7 +18,7 @@ from heddle_emulator.drill.fluid.agenda import PUSHES
 from heddle_emulator.drill.fluid.control import GIVEN_UP_SECONDS, ROLLOUT_SECONDS, Conductor
 from heddle_emulator.drill.fluid.course import Course
 from heddle_emulator.drill.fluid.log import Log
-from heddle_emulator.drill.fluid.stage import Stage
+from heddle_emulator.drill.fluid.stage import FluidStage
 from heddle_emulator.drill.fluid.steps import Steps
 from heddle_emulator.drill.fluid.traffic import Traffic
 from heddle_emulator.drill.scenario import Scenario, Step
@@ -32,7 +32,7 @@ CLOSE_LOOKS = 20_000
 """QPs times pushes of a moment up to which packets are sent between any two pushes."""
 
 
-class Play(Stage):
+class Play(FluidStage):
     """One run under way."""
 
     def __init__(

@@ -24,7 +24,7 @@ LONG_AGO = -1e3
 FEW = 4
 
 
-class Stage:
+class FluidStage:
     """One run's; time is virtual, in seconds."""
 
     def __init__(self, scenario: Scenario, traffic: Traffic, conductor: Conductor) -> None:

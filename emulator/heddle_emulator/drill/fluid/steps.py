@@ -11,55 +11,55 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from heddle_emulator.drill.fluid.control import PATIENCE
-from heddle_emulator.drill.fluid.stage import Stage
+from heddle_emulator.drill.fluid.stage import FluidStage
 from heddle_emulator.drill.places import cables
-from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
+from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Step, StepKind, Target
 from heddle_emulator.drill.words import in_words
 from heddle_emulator.report.evidence import Mark
 
 _ENDS = frozenset(
     {
-        Kind.MEND,
-        Kind.START,
-        Kind.UNDRAIN,
-        Kind.REBOOT,
-        Kind.RESUME,
-        Kind.JOIN,
-        Kind.RESTORE,
+        StepKind.MEND,
+        StepKind.START,
+        StepKind.UNDRAIN,
+        StepKind.REBOOT,
+        StepKind.RESUME,
+        StepKind.JOIN,
+        StepKind.RESTORE,
     }
 )
 """Steps that make something whole."""
-_QUIET = frozenset({Kind.DRAIN, Kind.SUBMIT, Kind.FINISH, Kind.SKEW})
+_QUIET = frozenset({StepKind.DRAIN, StepKind.SUBMIT, StepKind.FINISH, StepKind.SKEW})
 """Steps that break nothing."""
 
 
 class Steps:
     """Does steps in one stage."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: FluidStage) -> None:
         self.stage = stage
-        self._do: dict[Kind, Callable[[Step], Awaitable[None]]] = {
-            Kind.CUT: self._cut,
-            Kind.SILENCE: self._silence,
-            Kind.DEGRADE: self._degrade,
-            Kind.MEND: self._mend,
-            Kind.CRASH: self._crash,
-            Kind.REBOOT: self._reboot,
-            Kind.KILL: self._kill,
-            Kind.START: self._start,
-            Kind.HANG: self._hang,
-            Kind.RESUME: self._resume,
-            Kind.SLOW: self._slow,
-            Kind.PART: self._part,
-            Kind.JOIN: self._join,
-            Kind.FAIL: self._fail,
-            Kind.RESTORE: self._restore,
-            Kind.SKEW: self._skew,
-            Kind.DRAIN: self._drain,
-            Kind.UNDRAIN: self._drain,
-            Kind.REPLACE: self._jobs,
-            Kind.SUBMIT: self._jobs,
-            Kind.FINISH: self._jobs,
+        self._do: dict[StepKind, Callable[[Step], Awaitable[None]]] = {
+            StepKind.CUT: self._cut,
+            StepKind.SILENCE: self._silence,
+            StepKind.DEGRADE: self._degrade,
+            StepKind.MEND: self._mend,
+            StepKind.CRASH: self._crash,
+            StepKind.REBOOT: self._reboot,
+            StepKind.KILL: self._kill,
+            StepKind.START: self._start,
+            StepKind.HANG: self._hang,
+            StepKind.RESUME: self._resume,
+            StepKind.SLOW: self._slow,
+            StepKind.PART: self._part,
+            StepKind.JOIN: self._join,
+            StepKind.FAIL: self._fail,
+            StepKind.RESTORE: self._restore,
+            StepKind.SKEW: self._skew,
+            StepKind.DRAIN: self._drain,
+            StepKind.UNDRAIN: self._drain,
+            StepKind.REPLACE: self._jobs,
+            StepKind.SUBMIT: self._jobs,
+            StepKind.FINISH: self._jobs,
         }
 
     async def do(self, step: Step) -> None:
@@ -195,7 +195,7 @@ class Steps:
 
     async def _drain(self, step: Step) -> None:
         for target in step.targets:
-            drained = step.kind is Kind.DRAIN
+            drained = step.kind is StepKind.DRAIN
             await self.stage.conductor.drain(str(target), drained=drained)
         self.stage.provoke()
 

@@ -10,10 +10,10 @@ import numpy as np
 from heddle.v1 import plan_pb2
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_emulator.drill.fluid.course import Turn
-from heddle_emulator.drill.fluid.measure import Outcome, rates, streams_of_group
+from heddle_emulator.drill.fluid.measure import FinishedRun, rates, streams_of_group
 from heddle_emulator.drill.fluid.traffic import DEMANDS
-from heddle_emulator.drill.scenario import Control
-from heddle_emulator.report.evidence import Certified, Chart, Event, Line, Mark, Story
+from heddle_emulator.drill.scenario import ControlDelays
+from heddle_emulator.report.evidence import Certified, Chart, Event, Mark, Story, TimeSeries
 from heddle_emulator.report.maps import Snapshot, heat_maps
 
 MOST_LINES = 8
@@ -23,7 +23,7 @@ MOMENT = 1e-9
 """Seconds before the end in which nothing is seen: what stops there stops with the run."""
 
 
-def story(outcome: Outcome, title: str, variant: str) -> Story:
+def story(outcome: FinishedRun, title: str, variant: str) -> Story:
     """A run for the report."""
     return Story(
         title=title,
@@ -37,7 +37,7 @@ def story(outcome: Outcome, title: str, variant: str) -> Story:
     )
 
 
-def _recoveries(outcome: Outcome) -> Iterator[Event]:
+def _recoveries(outcome: FinishedRun) -> Iterator[Event]:
     """When nothing was lost any more."""
     turns = outcome.course.turns
     for before, turn in pairwise(turns):
@@ -45,7 +45,7 @@ def _recoveries(outcome: Outcome) -> Iterator[Event]:
             yield Event(turn.at, Mark.RECOVERED, "no packet is lost any more")
 
 
-def _charts(outcome: Outcome) -> Iterator[Chart]:
+def _charts(outcome: FinishedRun) -> Iterator[Chart]:
     course, horizon = outcome.course, outcome.horizon
     names = [one.spec.job.name for one in course.traffic.placed]
     names = [*dict.fromkeys(names), DEMANDS][:MOST_LINES]
@@ -71,13 +71,13 @@ def _slowest(turns: list[Turn], rows: Ints) -> Floats:
     return np.array([turn.worth.ratios[rows].min() for turn in turns])
 
 
-def _line(name: str, times: Floats, values: Floats, end: float) -> Line:
+def _line(name: str, times: Floats, values: Floats, end: float) -> TimeSeries:
     before = np.flatnonzero(times < end - MOMENT)
     shown = [round(float(value), 4) for value in values[before]]
-    return Line(name, (*times[before].round(6).tolist(), end), (*shown, shown[-1]))
+    return TimeSeries(name, (*times[before].round(6).tolist(), end), (*shown, shown[-1]))
 
 
-def _snapshots(outcome: Outcome) -> Iterator[Snapshot]:
+def _snapshots(outcome: FinishedRun) -> Iterator[Snapshot]:
     """Before the first step, at the worst after it, and at the end."""
     turns, begin = outcome.course.turns, outcome.begin
     before = [turn for turn in turns if turn.at < begin] or turns[:1]
@@ -93,7 +93,7 @@ def _snapshot(title: str, turn: Turn) -> Snapshot:
     return Snapshot(title, turn.at, turn.worth.utilization, turn.capacity > 0)
 
 
-def _certificates(outcome: Outcome) -> Iterator[Certified]:
+def _certificates(outcome: FinishedRun) -> Iterator[Certified]:
     plans = outcome.log.plans
     for title, place in (("before", 0), ("after", len(plans) - 1)):
         if plans and (place or title == "before"):
@@ -106,9 +106,9 @@ def _certified(title: str, plan: plan_pb2.Plan) -> Certified:
     return Certified(title, told.max_utilization, told.lower_bound, told.gap, told.proof, tiers)
 
 
-def assumptions(control: Control) -> tuple[str, ...]:
+def assumptions(control: ControlDelays) -> tuple[str, ...]:
     """What the fluid world takes for granted, with the times that it was told."""
-    ms = {name: f"{getattr(control, name) * 1e3:g} ms" for name in Control.__slots__}
+    ms = {name: f"{getattr(control, name) * 1e3:g} ms" for name in ControlDelays.__slots__}
     plans = (
         "Planning and pushes take as long as they took on this machine."
         if control.measured

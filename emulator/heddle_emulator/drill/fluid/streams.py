@@ -13,7 +13,7 @@ import numpy as np
 from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_emulator.drill.fluid.traffic import Traffic
-from heddle_emulator.drill.fluid.ways import Ways
+from heddle_emulator.drill.fluid.ways import QpPaths
 from heddle_emulator.fluid.schedule import Schedule, join_schedules
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.wire import NO_COST
@@ -45,7 +45,7 @@ def capacity_of(fabric: Fabric, traffic: Traffic) -> Floats:
     return capacities(fabric, traffic.script)
 
 
-def schedule_of(fabric: Fabric, traffic: Traffic, ways: Ways) -> tuple[Schedule, Cast]:
+def schedule_of(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> tuple[Schedule, Cast]:
     """All that will be sent, over the ways of now."""
     jobs = _jobs(fabric, traffic, ways)
     rest = _demands(traffic, ways)
@@ -54,17 +54,17 @@ def schedule_of(fabric: Fabric, traffic: Traffic, ways: Ways) -> tuple[Schedule,
     return replace(schedule, streams=_held(schedule.streams, traffic, ways, cast)), cast
 
 
-def streams_of(fabric: Fabric, traffic: Traffic, ways: Ways) -> Streams:
+def streams_of(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> Streams:
     """The same streams, over the ways of now."""
     return schedule_of(fabric, traffic, ways)[0].streams
 
 
-def _jobs(fabric: Fabric, traffic: Traffic, ways: Ways) -> Schedule:
+def _jobs(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> Schedule:
     flows = traffic.script.flows
     return staged(fabric, traffic.script, whole(flows, ways.paths(flows)), NO_COST, apart=True)
 
 
-def _demands(traffic: Traffic, ways: Ways) -> Schedule:
+def _demands(traffic: Traffic, ways: QpPaths) -> Schedule:
     """An activity for each flow, a stream for each of its QPs, as long as anybody looks."""
     first = len(traffic.script.flows)
     flows = traffic.flows.take(np.arange(first, len(traffic.flows)))
@@ -101,7 +101,7 @@ def _cast(traffic: Traffic, job_streams: int) -> Cast:
     )
 
 
-def _held(streams: Streams, traffic: Traffic, ways: Ways, cast: Cast) -> Streams:
+def _held(streams: Streams, traffic: Traffic, ways: QpPaths, cast: Cast) -> Streams:
     """Streams that have no way may not move."""
     limit = streams.limit.copy()
     own = cast.qp != NONE
@@ -111,7 +111,7 @@ def _held(streams: Streams, traffic: Traffic, ways: Ways, cast: Cast) -> Streams
     return replace(streams, limit=limit)
 
 
-def rings_waiting(script: Script, flows: Flows, ways: Ways, cast: Cast) -> Floats:
+def rings_waiting(script: Script, flows: Flows, ways: QpPaths, cast: Cast) -> Floats:
     """QPs without a way, of each ring."""
     lost = np.zeros(len(flows))
     flow_of_qp = np.repeat(np.arange(len(flows)), flows.qps)

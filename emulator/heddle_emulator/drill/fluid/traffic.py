@@ -16,7 +16,7 @@ import numpy as np
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate, no_flows
-from heddle_emulator.drill.scenario import ALL, EachFlow, JobSpec, Kind, Scenario
+from heddle_emulator.drill.scenario import ALL, EachFlow, JobSpec, Scenario, StepKind
 from heddle_emulator.play.iteration import Placed, write_iterations
 from heddle_emulator.traffic.asked import workload_of
 from heddle_emulator.traffic.script import Script, Writer
@@ -43,7 +43,7 @@ class Placement:
 def placements(scenario: Scenario) -> list[Placement]:
     """All that the timeline makes of the jobs, in order of their beginning."""
     specs = {spec.job.name: spec for spec in scenario.jobs}
-    late = {str(t) for s in scenario.timeline if s.kind is Kind.SUBMIT for t in s.targets}
+    late = {str(t) for s in scenario.timeline if s.kind is StepKind.SUBMIT for t in s.targets}
     found: list[Placement] = []
     now: dict[str, int] = {}
 
@@ -63,11 +63,11 @@ def placements(scenario: Scenario) -> list[Placement]:
             begin(name, spec.job.hosts, 0.0)
     for step in scenario.timeline:
         for target in step.targets:
-            if step.kind is Kind.SUBMIT:
+            if step.kind is StepKind.SUBMIT:
                 begin(str(target), specs[str(target)].job.hosts, step.at)
-            elif step.kind is Kind.FINISH:
+            elif step.kind is StepKind.FINISH:
                 finish(str(target), step.at)
-            elif step.kind is Kind.REPLACE:
+            elif step.kind is StepKind.REPLACE:
                 host = str(target)
                 name = next(n for n, row in now.items() if host in found[row].hosts)
                 before = finish(name, step.at).hosts

@@ -17,7 +17,7 @@ from heddle_emulator.walk import Fate, Forwarding, walk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ways:
+class QpPaths:
     """A row for each QP of all flows that there may be; those not wanted have no arcs."""
 
     wanted: Bools
@@ -48,7 +48,7 @@ class Ways:
         return hit
 
 
-def ways_of(fabric: Fabric, traffic: Traffic, now: float, forwarding: Forwarding) -> Ways:
+def ways_of(fabric: Fabric, traffic: Traffic, now: float, forwarding: Forwarding) -> QpPaths:
     """Walk a packet of every QP that is wanted now through a fabric as it is."""
     first_qp, qps = traffic.first_qp, traffic.flows.qps
     rows = np.flatnonzero(traffic.active(now))
@@ -63,7 +63,7 @@ def ways_of(fabric: Fabric, traffic: Traffic, now: float, forwarding: Forwarding
     lengths = np.zeros(count, dtype=np.int64)
     lengths[own] = taken.sum(axis=1)
     assert len(own) == int(qps[rows].sum())
-    return Ways(wanted, alive, looped, starts(lengths), walked.arcs[taken])
+    return QpPaths(wanted, alive, looped, starts(lengths), walked.arcs[taken])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class Worth:
     """Load over capacity of each arc."""
 
 
-def worth_of(traffic: Traffic, ways: Ways, capacity: Floats) -> Worth:
+def worth_of(traffic: Traffic, ways: QpPaths, capacity: Floats) -> Worth:
     """``capacity`` is what arcs carry now, in Gbit/s; 0 for those that carry nothing."""
     flows = traffic.flows
     kept = np.flatnonzero(ways.alive)

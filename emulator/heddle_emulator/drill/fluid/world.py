@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from heddle_emulator.drill.fluid.control import OPTIONS, Conductor
-from heddle_emulator.drill.fluid.measure import Outcome, measured
+from heddle_emulator.drill.fluid.measure import FinishedRun, measured
 from heddle_emulator.drill.fluid.play import Play
 from heddle_emulator.drill.fluid.story import story
 from heddle_emulator.drill.fluid.traffic import Traffic, traffic_of
@@ -75,14 +75,14 @@ class House:
                     tell(worst[1])
         return dict(found)
 
-    async def _once(self, scenario: Scenario, traffic: Traffic, number: int) -> Outcome:
+    async def _once(self, scenario: Scenario, traffic: Traffic, number: int) -> FinishedRun:
         horizon, seed = horizon_of(scenario), scenario.seed + number
         async with Conductor(scenario, seed, self._controllers) as conductor:
             played = Play(scenario, traffic, conductor, seed)
             await played.run(horizon)
             assert played.course is not None
             settled = conductor.settled and not played.agenda.pushes
-            outcome = Outcome(scenario, played.course, played.log, horizon, settled)
+            outcome = FinishedRun(scenario, played.course, played.log, horizon, settled)
         if any(one.spec.iterations for one in traffic.placed):
             outcome.course.world.advance(horizon + PATIENCE)
         return outcome

@@ -32,7 +32,7 @@ SERVED_SECONDS = 20.0
 """How long is tried to find a controller that takes a wish."""
 
 
-class Control:
+class LabClient:
     """Use as ``async with``: a client of the lab's controller and its watcher."""
 
     def __init__(self, programs: Programs) -> None:

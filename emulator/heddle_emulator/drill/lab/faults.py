@@ -23,7 +23,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.drill.lab.paths import Way
 from heddle_emulator.drill.lab.starved import Starved
 from heddle_emulator.drill.places import cables
-from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Kind, Step, Target
+from heddle_emulator.drill.scenario import ALL, CONTROLLER, Hop, Step, StepKind, Target
 from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.netns import tools
 from heddle_emulator.netns.errors import LabError
@@ -80,19 +80,19 @@ class Faults:
     def do(self, step: Step, rows: Sequence[int]) -> int:
         """Do a step; the nanosecond just before it began to take effect."""
         begin = time.time_ns()
-        if step.kind is Kind.CUT:
+        if step.kind is StepKind.CUT:
             for row in rows:
                 self.lab.set_link(row, up=False)
             self.cut.update(rows)
-        elif step.kind is Kind.SILENCE:
+        elif step.kind is StepKind.SILENCE:
             for row in rows:
                 self._set_silence(row, share=step.share)
             self.silent.update(rows)
-        elif step.kind is Kind.DEGRADE:
+        elif step.kind is StepKind.DEGRADE:
             for row in rows:
                 self.lab.set_speed(row, step.gbps)
             self.degraded.update(rows)
-        elif step.kind is Kind.MEND:
+        elif step.kind is StepKind.MEND:
             self.mend(self._broken() if ALL in step.targets else rows)
         else:
             self._to_programs(step)
@@ -101,23 +101,23 @@ class Faults:
     def _to_programs(self, step: Step) -> None:
         """What befalls programs, or what lies between them."""
         match step.kind:
-            case Kind.FAIL | Kind.RESTORE | Kind.SKEW:
+            case StepKind.FAIL | StepKind.RESTORE | StepKind.SKEW:
                 self._order(step)
-            case Kind.KILL:
+            case StepKind.KILL:
                 self._kill(step)
-            case Kind.START:
+            case StepKind.START:
                 self._start(step)
-            case Kind.CRASH:
+            case StepKind.CRASH:
                 for node in self._nodes(step):
                     self._crash(node)
-            case Kind.REBOOT:
+            case StepKind.REBOOT:
                 for node in self._nodes(step):
                     self._reboot(node)
-            case Kind.HANG | Kind.RESUME | Kind.SLOW:
+            case StepKind.HANG | StepKind.RESUME | StepKind.SLOW:
                 self._stop_or_go(step)
             case _:
                 one, other = sorted(self._nodes(step))
-                self._part(one, other, apart=step.kind is Kind.PART)
+                self._part(one, other, apart=step.kind is StepKind.PART)
 
     def mend(self, rows: Sequence[int]) -> None:
         """Make cables whole again."""
@@ -192,9 +192,9 @@ class Faults:
     def _stop_or_go(self, step: Step) -> None:
         """Of several controllers the one that leads stops, and any that has goes on."""
         for node in self._nodes(step):
-            if step.kind is Kind.SLOW:
+            if step.kind is StepKind.SLOW:
                 self._slow(node, step.by)
-            elif step.kind is Kind.HANG:
+            elif step.kind is StepKind.HANG:
                 self._hang(self._who(node), hangs=True)
             else:
                 of_many = self._programs().replicas if node == MGMT else (node,)
@@ -249,10 +249,10 @@ class Faults:
                 self._programs().start_agent(node)
 
     def _order(self, step: Step) -> None:
-        if step.kind is Kind.SKEW:
+        if step.kind is StepKind.SKEW:
             self._orders().skew(step.by)
         else:
-            self._orders().store_down(down=step.kind is Kind.FAIL)
+            self._orders().store_down(down=step.kind is StepKind.FAIL)
 
     def _crash(self, node: str) -> None:
         self._programs().kill(node)

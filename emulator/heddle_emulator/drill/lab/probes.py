@@ -18,7 +18,7 @@ CANDIDATES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class ProbeStreams:
     """One probe and its streams."""
 
     name: str
@@ -29,7 +29,7 @@ class Sending:
 
 def sendings(
     scenario: Scenario, variant: Variant, lab: Lab, paths: Pathfinder
-) -> tuple[list[Sending], dict[str, Way]]:
+) -> tuple[list[ProbeStreams], dict[str, Way]]:
     """The streams of all probes, and the ways of those that have a single one.
 
     All ways are asked for at once: asking every switch is what takes time.
@@ -45,14 +45,14 @@ def sendings(
     asked = [flow for flows in singles.values() for flow in flows]
     answers = iter(paths.ways(asked) if asked else ())
     told = {name: [(flow, next(answers)) for flow in flows] for name, flows in singles.items()}
-    found, ways = list[Sending](), dict[str, Way]()
+    found, ways = list[ProbeStreams](), dict[str, Way]()
     for probe in scenario.probes:
         if isinstance(probe, EachFlow):
             of = next((v for v in scenario.variants if v.name == probe.variant), variant)
-            found.append(Sending(probe.name, tuple(_each(probe, of, lab)), probe.mbit))
+            found.append(ProbeStreams(probe.name, tuple(_each(probe, of, lab)), probe.mbit))
             continue
         flow, ways[probe.name] = _chosen(told[probe.name], probe, ways)
-        found.append(Sending(probe.name, (flow,), probe.mbit))
+        found.append(ProbeStreams(probe.name, (flow,), probe.mbit))
     return found, ways
 
 

@@ -16,10 +16,10 @@ from heddle_emulator.drill.lab.measure import Window, measured
 from heddle_emulator.drill.lab.meter import Reading, read, snapshots
 from heddle_emulator.drill.lab.pace import Pace
 from heddle_emulator.drill.lab.paths import Way
-from heddle_emulator.drill.lab.probes import Sending
+from heddle_emulator.drill.lab.probes import ProbeStreams
 from heddle_emulator.drill.lab.stand import Stand
-from heddle_emulator.drill.lab.story import Played
-from heddle_emulator.drill.scenario import FAULTS, Kind, Step
+from heddle_emulator.drill.lab.story import LabRecord
+from heddle_emulator.drill.scenario import FAULTS, Step, StepKind
 from heddle_emulator.netns import witness
 from heddle_emulator.netns.probe.handle import Probe
 from heddle_emulator.netns.probe.notes import Notes
@@ -40,11 +40,11 @@ Values = dict[tuple[str, str], float]
 
 
 @dataclass(slots=True)
-class Run:
+class LabRun:
     """One run under way; times are of the wall clock, in ns."""
 
     stand: Stand
-    sendings: list[Sending]
+    sendings: list[ProbeStreams]
     ways: dict[str, Way]
     done: list[tuple[int, Step, str]] = field(default_factory=list)
     """When each step was done, and to what."""
@@ -78,7 +78,7 @@ class Run:
             beside = pace.told()
         seen = witness.hear(stand.lab).since(before)
         self.probes = {one.name: [next(notes) for _ in one.flows] for one in self.sendings}
-        silent = any(step.kind is Kind.SILENCE for step in stand.scenario.timeline)
+        silent = any(step.kind is StepKind.SILENCE for step in stand.scenario.timeline)
         window = Window(begin, self.fault, end, silent)
         offered = {one.name: one.offered for one in self.sendings if one.offered}
         values = measured(self.probes, offered, window) | self._looped(seen)
@@ -141,10 +141,10 @@ class Run:
             values["forgotten", ""] = await control.forgotten()
         return values
 
-    def played(self, variant: str, number: int, values: Values, window: Window) -> Played:
+    def played(self, variant: str, number: int, values: Values, window: Window) -> LabRecord:
         """All that is told of a run."""
         stand, programs = self.stand, self.stand.programs
-        return Played(
+        return LabRecord(
             variant,
             number,
             begin=window.begin,
@@ -164,13 +164,13 @@ class Run:
 
 async def do(stand: Stand, step: Step, rows: list[int]) -> int:
     """Do a step to cables of these rows; when it was done."""
-    if step.kind in {Kind.DRAIN, Kind.UNDRAIN}:
+    if step.kind in {StepKind.DRAIN, StepKind.UNDRAIN}:
         begin = time.time_ns()
         assert stand.control is not None
         for target in step.targets:
-            await stand.control.drain(str(target), drained=step.kind is Kind.DRAIN)
+            await stand.control.drain(str(target), drained=step.kind is StepKind.DRAIN)
         return begin
-    if step.kind is Kind.START:  # which waits until it serves
+    if step.kind is StepKind.START:  # which waits until it serves
         return await asyncio.to_thread(stand.faults.do, step, rows)
     return stand.faults.do(step, rows)
 

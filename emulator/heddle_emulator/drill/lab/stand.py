@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from heddle_emulator.drill.lab.control import Control
+from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.faults import Faults
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.netns.lab import Lab
@@ -19,7 +19,7 @@ class Stand:
     scenario: Scenario
     lab: Lab
     programs: Programs | None
-    control: Control | None
+    control: LabClient | None
     faults: Faults
 
     def is_left_alone(self) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from heddle_emulator.drill.lab.paths import Pathfinder, Way
-from heddle_emulator.drill.lab.probes import Sending, sendings
+from heddle_emulator.drill.lab.probes import ProbeStreams, sendings
 from heddle_emulator.drill.lab.stand import Stand
 from heddle_emulator.drill.scenario import Variant
 from heddle_emulator.netns.errors import LabError
@@ -25,7 +25,7 @@ class Steady:
         self._home: dict[str, dict[str, Way]] = {}
         """Ways in the first run of each variant."""
 
-    async def find(self, variant: Variant) -> tuple[list[Sending], dict[str, Way]]:
+    async def find(self, variant: Variant) -> tuple[list[ProbeStreams], dict[str, Way]]:
         """The streams of all probes and their ways.
 
         Agents far from a cable that is back learn of it last, and turn their flows back then. So

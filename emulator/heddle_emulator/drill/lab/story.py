@@ -15,10 +15,10 @@ from heddle.v1 import common_pb2
 from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_emulator.drill.lab.logs import Sighting
 from heddle_emulator.drill.lab.seen import Seen
-from heddle_emulator.drill.scenario import Kind, Scenario, Step
+from heddle_emulator.drill.scenario import Scenario, Step, StepKind
 from heddle_emulator.drill.words import in_words
 from heddle_emulator.netns.probe.notes import Notes
-from heddle_emulator.report.evidence import Chart, Event, Line, Mark, Story
+from heddle_emulator.report.evidence import Chart, Event, Mark, Story, TimeSeries
 from heddle_emulator.report.maps import Snapshot, heat_maps
 
 NANO = 1e9
@@ -27,13 +27,22 @@ BINS = 250
 PER_BIN = 4
 """Packets that a point is made of, at least."""
 MOST_LINES = 8
-MENDS = frozenset({Kind.MEND, Kind.START, Kind.UNDRAIN, Kind.REBOOT, Kind.RESUME, Kind.JOIN,
-                   Kind.RESTORE})  # fmt: skip
-HARMLESS = frozenset({Kind.DRAIN, Kind.SUBMIT, Kind.FINISH})
+MENDS = frozenset(
+    {
+        StepKind.MEND,
+        StepKind.START,
+        StepKind.UNDRAIN,
+        StepKind.REBOOT,
+        StepKind.RESUME,
+        StepKind.JOIN,
+        StepKind.RESTORE,
+    }
+)
+HARMLESS = frozenset({StepKind.DRAIN, StepKind.SUBMIT, StepKind.FINISH})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Played:
+class LabRecord:
     """One run as it was seen, times in nanoseconds by the machine's clock."""
 
     variant: str
@@ -65,7 +74,7 @@ class Played:
         return max(self.recovered.values(), default=0.0), lost
 
 
-def story(run: Played, runs: int) -> Story:
+def story(run: LabRecord, runs: int) -> Story:
     """A run for the report."""
     which = "the only run" if runs == 1 else f"run {run.number} of {runs}, the worst for packets"
     return Story(
@@ -78,7 +87,7 @@ def story(run: Played, runs: int) -> Story:
     )
 
 
-def _events(run: Played) -> Iterator[Event]:
+def _events(run: LabRecord) -> Iterator[Event]:
     def at(when: int) -> float:
         return (when - run.begin) / NANO
 
@@ -104,7 +113,7 @@ def _mark(step: Step) -> Mark:
     return Mark.OTHER if step.kind in HARMLESS else Mark.FAULT
 
 
-def _control(run: Played) -> Iterator[tuple[int, Mark, str]]:
+def _control(run: LabRecord) -> Iterator[tuple[int, Mark, str]]:
     """Who led, and what controllers knew and did, by their own times."""
     for when, name in run.leaders:
         yield when, Mark.OTHER, f"{name} leads"
@@ -120,7 +129,7 @@ def _control(run: Played) -> Iterator[tuple[int, Mark, str]]:
             yield one.programmed, Mark.ACK, f"generation {number} in every FIB"
 
 
-def _charts(run: Played) -> Iterator[Chart]:
+def _charts(run: LabRecord) -> Iterator[Chart]:
     lines = [_delivered(run, name) for name in run.probes]
     found = [line for line in lines if line is not None][:MOST_LINES]
     if found:
@@ -132,7 +141,7 @@ def _charts(run: Played) -> Iterator[Chart]:
         yield Chart("Rate of each probe, all its streams together", "Mbit/s", lines_)
 
 
-def _delivered(run: Played, name: str) -> Line | None:
+def _delivered(run: LabRecord, name: str) -> TimeSeries | None:
     """Share of the packets of a probe that came, by when they were sent; TCP has none."""
     notes = [one.within(run.begin, run.end) for one in run.probes[name]]
     sent = np.concatenate([one.sent for one in notes]) if notes else np.empty(0, dtype=np.int64)
@@ -147,22 +156,22 @@ def _delivered(run: Played, name: str) -> Line | None:
     return _line(run, name, edges, share)
 
 
-def _rate(run: Played, name: str) -> Line:
+def _rate(run: LabRecord, name: str) -> TimeSeries:
     edges = _edges(run, BINS // 2)
     pairs = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
     rates = [sum(one.mbit(low, high) for one in run.probes[name]) for low, high in pairs]
     return _line(run, name, edges, np.asarray(rates))
 
 
-def _edges(run: Played, bins: int) -> Ints:
+def _edges(run: LabRecord, bins: int) -> Ints:
     return np.linspace(run.begin, run.end, bins + 1).astype(np.int64)
 
 
-def _line(run: Played, name: str, edges: Ints, values: Floats) -> Line:
+def _line(run: LabRecord, name: str, edges: Ints, values: Floats) -> TimeSeries:
     """Steps: the last value stands until the end."""
     times = ((edges - run.begin) / NANO).round(6).tolist()
     shown = [None if np.isnan(value) else round(float(value), 4) for value in values]
-    return Line(name, tuple(times), (*shown, shown[-1]))
+    return TimeSeries(name, tuple(times), (*shown, shown[-1]))
 
 
 def assumptions(scenario: Scenario) -> tuple[str, ...]:

@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from heddle_emulator.drill.lab.control import Control
+from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.faults import Faults
-from heddle_emulator.drill.lab.run import Run, Values, do
+from heddle_emulator.drill.lab.run import LabRun, Values, do
 from heddle_emulator.drill.lab.stand import Stand
 from heddle_emulator.drill.lab.steady import PATIENCE, Steady
-from heddle_emulator.drill.lab.story import Played, story
-from heddle_emulator.drill.scenario import CONTROLLER, Kind, LabSpec, Scenario, Variant
+from heddle_emulator.drill.lab.story import LabRecord, story
+from heddle_emulator.drill.scenario import CONTROLLER, LabSpec, Scenario, StepKind, Variant
 from heddle_emulator.drill.verdict import Key
 from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.netns import mark, witness
@@ -32,7 +32,7 @@ from heddle_emulator.netns.scrape import wait_introduced, wait_links_up
 from heddle_emulator.netns.up import bring_up
 from heddle_emulator.report.evidence import Story
 
-ORDERED = frozenset({Kind.FAIL, Kind.RESTORE, Kind.SKEW})
+ORDERED = frozenset({StepKind.FAIL, StepKind.RESTORE, StepKind.SKEW})
 """Steps for which a controller has to look out for orders."""
 
 Report = Callable[[str], None]
@@ -97,9 +97,9 @@ async def _played(
     async with AsyncExitStack() as stack:
         control = None
         if programs is not None:
-            control = await stack.enter_async_context(Control(programs))
+            control = await stack.enter_async_context(LabClient(programs))
             steps = (*scenario.setup, *scenario.timeline)
-            control.seen.skewed = any(step.kind is Kind.SKEW for step in steps)
+            control.seen.skewed = any(step.kind is StepKind.SKEW for step in steps)
         up = time.monotonic() - start
         faults = Faults(lab, programs)
         faults.prepare()
@@ -119,7 +119,7 @@ class _Play:
         self.report, self.tell = told
         self.steady = Steady(stand)
         self.found: Found = defaultdict(list)
-        self.worst: dict[str, Played] = {}
+        self.worst: dict[str, LabRecord] = {}
         """Run of each variant that is told in full."""
 
     async def variant(self, variant: Variant, runs: int) -> None:
@@ -145,13 +145,13 @@ class _Play:
         stand = self.stand
         stand.lab.reseed(stand.scenario.seed + number - 1)
         drained = set(stand.control.drained) if stand.control is not None else set[str]()
-        run = Run(stand, *await self.steady.find(variant))
+        run = LabRun(stand, *await self.steady.find(variant))
         values, window = await run.play()
         self._keep(run.played(variant.name, number, values, window))
         self._note(variant, values)
         await self._whole_again(drained)
 
-    def _keep(self, played: Played) -> None:
+    def _keep(self, played: LabRecord) -> None:
         """Keep a run for the report if none of its variant was worse."""
         worst = self.worst.setdefault(played.variant, played)
         if played.badness > worst.badness:
@@ -170,7 +170,7 @@ class _Play:
     def _left_dead(self) -> set[str]:
         """Nodes whose program the set-up killed: runs begin without it."""
         steps = self.stand.scenario.setup
-        killed = {target for step in steps if step.kind is Kind.KILL for target in step.targets}
+        killed = {target for step in steps if step.kind is StepKind.KILL for target in step.targets}
         return {MGMT if target == CONTROLLER else str(target) for target in killed}
 
     async def _whole_again(self, drained: set[str]) -> None:

@@ -19,10 +19,10 @@ from heddle_emulator.drill.scenario import (
     EachFlow,
     Expectation,
     Hop,
-    Kind,
     ProbeSpec,
     Scenario,
     Step,
+    StepKind,
     Target,
     When,
 )
@@ -85,7 +85,7 @@ def _step(scenario: Scenario, where: str, step: Step) -> Iterator[Problem]:
         reason = _wrong(scenario, step, target)
         if reason:
             yield Problem(at, reason)
-    if step.kind is Kind.REPLACE and step.other not in scenario.fabric.structure.nics_of_host:
+    if step.kind is StepKind.REPLACE and step.other not in scenario.fabric.structure.nics_of_host:
         yield Problem(at, f"there is no host {step.other} to take its place")
     if step.point is not None and any(target != CONTROLLER for target in step.targets):
         yield Problem(at, "only the controller dies at a point; leave point out")
@@ -102,24 +102,24 @@ def _wrong(scenario: Scenario, step: Step, target: Target) -> str:
     hosts = {host for spec in scenario.jobs for host in spec.job.hosts}
     if kind in JOBS:
         known, why = jobs, f"there is no job {target}; there are {_some(jobs)}"
-    elif kind is Kind.REPLACE:
+    elif kind is StepKind.REPLACE:
         known, why = hosts, f"no job has host {target}; they have {_some(hosts)}"
-    elif kind in {Kind.FAIL, Kind.RESTORE}:
+    elif kind in {StepKind.FAIL, StepKind.RESTORE}:
         known, why = {STORE}, f"{target} cannot fail; name the {STORE}"
     else:
         known, why = {*switches(scenario.fabric)}, f"there is no switch {target}"
-        if kind in PROGRAMS | {Kind.PART, Kind.JOIN}:
+        if kind in PROGRAMS | {StepKind.PART, StepKind.JOIN}:
             known.add(CONTROLLER)
     return "" if target in known else why
 
 
-def _no_cable(scenario: Scenario, kind: Kind, target: Target) -> str:
+def _no_cable(scenario: Scenario, kind: StepKind, target: Target) -> str:
     names = {probe.name for probe in scenario.probes if isinstance(probe, ProbeSpec)}
     if isinstance(target, Hop):
         known = target.probe in names
         return "" if known else f"there is no probe {target.probe}; hops are those of a probe"
     if isinstance(target, str):
-        all_of_them = kind is Kind.MEND and target == ALL
+        all_of_them = kind is StepKind.MEND and target == ALL
         return "" if all_of_them else f"{target} is no cable; name it as 'l0 to s1'"
     if cables(scenario.fabric, target):
         return ""

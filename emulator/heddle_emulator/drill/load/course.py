@@ -15,25 +15,25 @@ from heddle_emulator.drill.scenario import (
     CABLES,
     Bundle,
     Hop,
-    Kind,
     Scenario,
     Step,
+    StepKind,
     Target,
 )
 
 _OPPOSITES = {
-    Kind.REBOOT: Kind.CRASH,
-    Kind.UNDRAIN: Kind.DRAIN,
-    Kind.START: Kind.KILL,
-    Kind.RESUME: Kind.HANG,
-    Kind.JOIN: Kind.PART,
-    Kind.RESTORE: Kind.FAIL,
+    StepKind.REBOOT: StepKind.CRASH,
+    StepKind.UNDRAIN: StepKind.DRAIN,
+    StepKind.START: StepKind.KILL,
+    StepKind.RESUME: StepKind.HANG,
+    StepKind.JOIN: StepKind.PART,
+    StepKind.RESTORE: StepKind.FAIL,
 }
 """What undoes, and what it undoes."""
 _DOES = frozenset(_OPPOSITES.values())
-_STATES = {Kind.DEGRADE: "degraded", Kind.SILENCE: "silent", Kind.CUT: "cut"}
+_STATES = {StepKind.DEGRADE: "degraded", StepKind.SILENCE: "silent", StepKind.CUT: "cut"}
 """What cables may be, each worse than the one before."""
-_LASTING = {Kind.KILL: "killed", Kind.HANG: "hanging", Kind.CRASH: "without power"}
+_LASTING = {StepKind.KILL: "killed", StepKind.HANG: "hanging", StepKind.CRASH: "without power"}
 
 
 def contradictions(scenario: Scenario) -> Iterator[Problem]:
@@ -42,7 +42,7 @@ def contradictions(scenario: Scenario) -> Iterator[Problem]:
     for where, steps in (("setup", scenario.setup), ("timeline", scenario.timeline)):
         moment: dict[tuple[float, str], Step] = {}
         for step in steps:
-            pair = step.kind in {Kind.PART, Kind.JOIN}
+            pair = step.kind in {StepKind.PART, StepKind.JOIN}
             for target in step.targets[:1] if pair else step.targets:
                 at = f"{where} (line {step.line})"
                 before = moment.setdefault((step.at, str(target)), step)
@@ -59,13 +59,13 @@ def _against(before: Step, step: Step) -> bool:
     """Whether two steps cannot both be of one moment: one does, the other undoes."""
     kinds = {before.kind, step.kind}
     return before.kind is not step.kind and (
-        Kind.MEND in kinds or bool(kinds & _OPPOSITES.keys() and kinds & _DOES)
+        StepKind.MEND in kinds or bool(kinds & _OPPOSITES.keys() and kinds & _DOES)
     )
 
 
-def _worse(kind: Kind, than: Kind) -> bool:
+def _worse(kind: StepKind, than: StepKind) -> bool:
     order = list(_STATES)
-    return order.index(kind) > order.index(than) or kind is than is Kind.DEGRADE
+    return order.index(kind) > order.index(than) or kind is than is StepKind.DEGRADE
 
 
 @dataclass(slots=True)
@@ -73,9 +73,9 @@ class _Mind:
     """How everything stands, and since which line."""
 
     scenario: Scenario
-    broken: dict[int, tuple[Kind, int]] = field(default_factory=dict)
+    broken: dict[int, tuple[StepKind, int]] = field(default_factory=dict)
     """By link row: what was done to it last, and the line."""
-    lasting: dict[tuple[Kind, str], int] = field(default_factory=dict)
+    lasting: dict[tuple[StepKind, str], int] = field(default_factory=dict)
     """What was done and not undone, and the line."""
     hops: bool = False
     """Whether cables were broken that are not known yet."""
@@ -86,7 +86,7 @@ class _Mind:
         late = {
             str(target)
             for step in self.scenario.timeline
-            if step.kind is Kind.SUBMIT
+            if step.kind is StepKind.SUBMIT
             for target in step.targets
         }
         for spec in self.scenario.jobs:
@@ -99,23 +99,23 @@ class _Mind:
             return self._cables(step, target)
         if step.kind in _DOES or step.kind in _OPPOSITES:
             return self._lasting(step, str(target))
-        if step.kind is Kind.SUBMIT:
+        if step.kind is StepKind.SUBMIT:
             return self._submit(str(target))
-        if step.kind is Kind.FINISH:
+        if step.kind is StepKind.FINISH:
             gone = self.hosts.pop(str(target), None) is None
             return f"job {target} does not run then; submit it before" if gone else ""
-        return self._replace(step, str(target)) if step.kind is Kind.REPLACE else ""
+        return self._replace(step, str(target)) if step.kind is StepKind.REPLACE else ""
 
     def _cables(self, step: Step, target: Target) -> str:
         if isinstance(target, Hop):
             self.hops = True
             return ""
-        if step.kind is Kind.MEND and target == ALL:
+        if step.kind is StepKind.MEND and target == ALL:
             known = self.hops or self.broken
             self.broken, self.hops = {}, False
             return "" if known else "nothing is broken then; leave it out, or break something"
         rows = cables(self.scenario.fabric, target)
-        if step.kind is Kind.MEND:
+        if step.kind is StepKind.MEND:
             whole = [row for row in rows if row not in self.broken]
             for row in rows:
                 self.broken.pop(row, None)
@@ -154,7 +154,7 @@ class _Mind:
         return ""
 
     def _pair(self, step: Step) -> str:
-        if step.kind not in {Kind.PART, Kind.JOIN}:
+        if step.kind not in {StepKind.PART, StepKind.JOIN}:
             return ""
         return " ".join(sorted(str(target) for target in step.targets))
 

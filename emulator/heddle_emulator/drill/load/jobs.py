@@ -26,7 +26,7 @@ from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.jobs_file import read_job
 from heddle_controller.traffic.yaml_text import Record
 from heddle_emulator.drill.load.durations import CURE, seconds
-from heddle_emulator.drill.scenario import Control, JobSpec
+from heddle_emulator.drill.scenario import ControlDelays, JobSpec
 
 OWN = ("compute", "iterations")
 TIMES = ("detect", "silent", "notice", "report", "plan", "push", "bgp")
@@ -53,19 +53,19 @@ def read_drill_jobs(fields: Fields, path: Path, fabric: Fabric) -> tuple[JobSpec
     return tuple(found)
 
 
-def read_control(fields: Fields) -> Control:
+def read_control(fields: Fields) -> ControlDelays:
     """How long control takes, where it is told."""
     value = fields.record.get("control")
     if value is None:
-        return Control()
+        return ControlDelays()
     if not isinstance(value, Record):
         fields.fault(f"control is {short(value)}; give a mapping such as {{plan: 20ms}}")
-        return Control()
+        return ControlDelays()
     own = Fields(value, f"control (line {value.line})", fields.problems)
     own.only(*TIMES, "measured")
-    plain = Control()
+    plain = ControlDelays()
     times = {name: _time(own, name, getattr(plain, name)) for name in TIMES}
-    return Control(**times, measured=value.get("measured", False) is True)
+    return ControlDelays(**times, measured=value.get("measured", False) is True)
 
 
 def _time(own: Fields, name: str, default: float) -> float:

@@ -33,12 +33,12 @@ from heddle_controller.model.files.records import short
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record
 from heddle_emulator.drill.load.durations import CURE, seconds
-from heddle_emulator.drill.scenario import Bundle, CableName, Hop, Kind, Point, Step, Target
+from heddle_emulator.drill.scenario import Bundle, CableName, Hop, Point, Step, StepKind, Target
 
 _HOP = re.compile(r"hop ([0-9]+) of (\S+)")
 _BUNDLE = re.compile(r"(links|uplinks) of (\S+)")
 _CABLE = re.compile(r"(\S+) to (\S+?)(?: key (\S+))?")
-_KINDS = {kind.value: kind for kind in Kind}
+_KINDS = {kind.value: kind for kind in StepKind}
 _POINTS = {point.value: point for point in Point}
 MOST_FLAPS = 1000
 PAIR = 2
@@ -58,13 +58,13 @@ def _unrolled(step: Step | None) -> Iterator[Step]:
     """The step itself, or the cuts and mends that a flap is made of."""
     if step is None:
         return
-    if step.kind is not Kind.FLAP:
+    if step.kind is not StepKind.FLAP:
         yield step
         return
     for turn in range(step.count):
         at = step.at + turn * step.period
-        yield replace(step, kind=Kind.CUT, at=at)
-        yield replace(step, kind=Kind.MEND, at=at + step.period / 2)
+        yield replace(step, kind=StepKind.CUT, at=at)
+        yield replace(step, kind=StepKind.MEND, at=at + step.period / 2)
 
 
 def _step(own: Fields, *, timed: bool) -> Step | None:
@@ -82,7 +82,7 @@ def _step(own: Fields, *, timed: bool) -> Step | None:
         at = 0.0
     targets = [_target(own, kind, text) for text in (value if isinstance(value, list) else [value])]
     found = tuple(target for target in targets if target is not None)
-    if kind in {Kind.PART, Kind.JOIN} and len(found) != PAIR:
+    if kind in {StepKind.PART, StepKind.JOIN} and len(found) != PAIR:
         own.fault(f"{kind.value} names {len(found)}; name two, as [controller, l0]")
     told: dict[str, Any] = {}
     for word in known:
@@ -159,18 +159,18 @@ _OPTIONS: dict[str, tuple[str, _Read]] = {
 """Field of a step and reader, by word."""
 _NEEDED = frozenset({"gbps", "period", "by", "with"})
 _OPTIONS_OF = {
-    Kind.SILENCE: ("share",),
-    Kind.DEGRADE: ("gbps",),
-    Kind.FLAP: ("period", "count"),
-    Kind.KILL: ("point",),
-    Kind.START: ("empty",),
-    Kind.SLOW: ("by",),
-    Kind.SKEW: ("by",),
-    Kind.REPLACE: ("with",),
+    StepKind.SILENCE: ("share",),
+    StepKind.DEGRADE: ("gbps",),
+    StepKind.FLAP: ("period", "count"),
+    StepKind.KILL: ("point",),
+    StepKind.START: ("empty",),
+    StepKind.SLOW: ("by",),
+    StepKind.SKEW: ("by",),
+    StepKind.REPLACE: ("with",),
 }
 
 
-def _target(own: Fields, kind: Kind, text: object) -> Target | None:
+def _target(own: Fields, kind: StepKind, text: object) -> Target | None:
     if isinstance(text, str) and text:
         if match := _HOP.fullmatch(text):
             return Hop(match[2], int(match[1]))

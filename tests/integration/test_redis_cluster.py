@@ -83,12 +83,11 @@ async def test_all_that_a_store_does_is_done_in_a_cluster(cluster: Cluster) -> N
     await other.close()
 
 
-@pytest.mark.parametrize("waits", [0, 1])
-async def test_a_master_that_dies_takes_nothing_acknowledged_with_it(
-    cluster: Cluster, waits: int
+async def test_a_master_that_dies_takes_nothing_with_it_that_its_replica_was_waited_for(
+    cluster: Cluster,
 ) -> None:
     """The replica takes over; both controllers find it by the nodes that are left."""
-    durability = Durability(waits)
+    durability = Durability(1)
     one = await opened(cluster.url, lease=SHORT_LEASE, durability=durability)
     other = await opened(cluster.url, lease=SHORT_LEASE, durability=durability)
     await acknowledged(lambda: one.put_fabric("f1", clos(hosts=JOBS), request=Request("f")))

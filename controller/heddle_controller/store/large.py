@@ -17,9 +17,9 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
 from heddle_controller.state.codec.container import DamagedError
 from heddle_controller.state.codec.deltas import Base, unpack_delta
-from heddle_controller.state.codec.demands import pack_demands, unpack_demands
+from heddle_controller.state.codec.demands import unpack_demands
 from heddle_controller.state.codec.plans import unpack_plan
-from heddle_controller.state.codec.structure import pack_structure, unpack_structure
+from heddle_controller.state.codec.structure import unpack_structure
 from heddle_controller.state.demands import demand_sets
 from heddle_controller.state.errors import Unusable
 from heddle_controller.state.fabrics import meta_of
@@ -150,18 +150,6 @@ class LargeValues:
             used |= {row.digest for row in plan_rows(view).values()}
         for digest in set(self.structures) - used:
             del self.structures[digest]
-
-    def packed(self, view: View) -> dict[str, bytes]:
-        """Those that a fabric wants, by blob, as far as they are in memory; plans are left out."""
-        meta, found = meta_of(view), {}
-        structure = self.structures.get(meta.digest)
-        if structure is not None:
-            found[meta.blob] = pack_structure(structure, f"fabric {view.name!r}").body
-        for one in demand_sets(view).values():
-            held = self.demands.get(one.blob)
-            if held is not None:
-                found[one.blob] = pack_demands(held)
-        return found
 
     def _views(self) -> list[View]:
         return [self._applier.view(name) for name in self._applier.fabrics()]

@@ -50,9 +50,9 @@ class RedisApplier:
         self._leases = Leases(mirror, writer, bounds, lease)
         writes = Writes(mirror.link, mirror.keys, writer, bounds, durability)
         self._writes = WriteBatcher(self.name, writes.deliver)
-        self.recovery = Recovery(mirror, writer, bounds, self.apply_inner, self._leases.end_all)
+        self.recovery = Recovery(mirror, self._leases.end_all)
         self._follower = Follower(mirror, self.feed, writer, self._leases.wake)
-        writes.on_done += [self._made, self.recovery.note]
+        writes.on_done.append(self._made)
         self.link.on_return += [self.recovery.look_again, self._follower.begin_anew]
 
     @property

@@ -52,7 +52,6 @@ LEAD = _script("lead")
 RENEW = _script("renew")
 RESIGN = _script("resign")
 LIFT = _script("lift")
-RAISE = _script("raise")
 
 
 class Note(NamedTuple):

@@ -28,10 +28,12 @@ from heddle_controller.store.redis.applier import RedisApplier
 from heddle_controller.store.redis.cures import check_readable, cure_of
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Mirror
-from heddle_controller.store.redis.recovery import ROUNDS
 from heddle_controller.store.redis.scripts import FORM, Keys
 from heddle_controller.store.redis.writes import Durability
 from heddle_controller.store.store import NO_ASK, StateStore
+
+ROUNDS = 20
+"""In which an observation is said again; others have to come between as often."""
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -47,7 +49,6 @@ class RedisStore(StateStore):
     def __init__(self, applier: RedisApplier, now: Callable[[], float]) -> None:
         super().__init__(applier, now)
         self._redis = applier
-        applier.recovery.packed = self._large.packed
         applier.recovery.see_again = self._see_again
 
     @property
@@ -57,18 +58,13 @@ class RedisStore(StateStore):
 
     def figures(self) -> Iterable[tuple[str, str, Callable[[], float]]]:
         """What an operator should see of the server: name, meaning, and how to read it."""
-        losses = self._redis.recovery.losses
+        recovery = self._redis.recovery
         return (
             ("heddle_store_losses", "Times that the store was lost", lambda: self.link.losses),
             (
-                "heddle_store_writes_offered_again",
-                "Acknowledged writes that a store which came back older did not have",
-                lambda: sum(loss.lost for loss in losses),
-            ),
-            (
-                "heddle_store_writes_lost",
-                "Those of them that could not be given back",
-                lambda: sum(loss.refused for loss in losses),
+                "heddle_store_older_returns",
+                "Times that the store came back without writes that it had acknowledged",
+                lambda: recovery.returns,
             ),
         )
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import NotFound, PortError
-from heddle_controller.state.records import Request
+from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.redis import RedisStore
 from tests.redis_clients import opened
 from tests.redis_server import NEVER, RedisServer
-from tests.unit.store.samples import clos, job
+from tests.unit.store.samples import clos, job, plan_of, program_of
 from tests.waiting import PATIENCE
 
 
@@ -84,3 +85,28 @@ async def test_an_emptied_server_is_begun_anew(server: RedisServer) -> None:
     assert verify(page.anchor, page.records) == page.head
     await other.close()
     await one.close()
+
+
+async def test_routes_are_of_the_plan_that_there_is(server: RedisServer) -> None:
+    """What was kept of a plan that is lost answers for no plan that is made after it."""
+    store = await opened(server.url)
+    indexes = FlowIndexes(store)
+    plans = []
+    for _ in range(2):
+        await store.put_fabric("f1", clos())
+        epoch = await store.acquire_leadership("c1")
+        plans.append(plan_of((await store.intent("f1")).fabric))
+        program = program_of(plans[-1], epoch, 1)
+        await store.commit(
+            "f1",
+            epoch=epoch,
+            expected_generation=0,
+            plan=plans[-1],
+            program=program,
+            facts=PlanFacts(),
+        )
+        index = await indexes.of("f1")
+        assert index is not None
+        assert index.plan is plans[-1]
+        await emptied(server, store)
+    await store.close()

@@ -55,7 +55,7 @@ class FlowIndex:
 
     def __init__(self, committed: Committed, before: FlowIndex | None = None) -> None:
         """``before`` is the index of an earlier plan; what was asked of it is made at once."""
-        self.generation = committed.generation
+        self.epoch, self.generation = committed.program.epoch, committed.generation
         self.plan = committed.plan
         same = before is not None and before.is_of(self.plan)
         known = before if same else None
@@ -157,15 +157,16 @@ class FlowIndexes:
             NotFound: there is no such fabric.
         """
         asked = asyncio.get_running_loop().time()
-        generation = (await self._store.versions(fabric)).generation
+        committed = await self._store.committed(fabric)
         self._asked[fabric] = max(asked, self._asked.get(fabric, asked))
         async with self._making.setdefault(fabric, asyncio.Lock()):
             kept = self._kept.get(fabric)
-            if kept is not None and kept.generation >= generation:
-                return kept
-            committed = await self._store.committed(fabric)
             if committed is None:
                 return None
+            # By epoch too: generations go on from lower ones where a store came back older.
+            newest = committed.program.epoch, committed.generation
+            if kept is not None and (kept.epoch, kept.generation) >= newest:
+                return kept
             self._kept[fabric] = await asyncio.to_thread(FlowIndex, committed, kept)
             return self._kept[fabric]
 

@@ -57,17 +57,21 @@ async def generation(controller: Controller, above: int) -> int:
             await asyncio.sleep(0.05)
 
 
+async def programmed(controller: Controller) -> int:
+    """The plan that all switches hold once all jobs are in it: there may be one without them."""
+    words = ("job", "watch", "--until", "programmed", "--seconds", f"{PATIENCE:g}")
+    done = await controller.does(*words)
+    assert done.code == 0, done.out + done.err
+    return await generation(controller, 0)
+
+
 async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path) -> None:
     """Submitted, programmed in every switch, explained, drained, lost a link, deleted."""
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
             await fleet.connected(PATIENCE)
-            done = await controller.does(
-                "job", "watch", "--until", "programmed", "--seconds", "240"
-            )
-            assert done.code == 0, done.out + done.err
-            first = await generation(controller, 0)
+            first = await programmed(controller)
             shown = await controller.does("show", "plan")
             assert "no plan below 1.000 (cut), gap 0.0%" in shown.out
 
@@ -98,7 +102,7 @@ async def test_agents_follow_a_controller_that_was_killed(tmp_path: Path) -> Non
         await begun(tmp_path, controller)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
             await fleet.connected(PATIENCE)
-            before = await generation(controller, 0)
+            before = await programmed(controller)
             controller.process.kill()
             await controller.process.wait()
             async with controlling(tmp_path, "--listen", controller.address) as following:
@@ -127,7 +131,7 @@ async def test_metrics_tell_what_the_controller_did(tmp_path: Path) -> None:
         await begun(tmp_path, controller)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
             await fleet.connected(PATIENCE)
-            await generation(controller, 0)
+            await programmed(controller)
             await told(
                 controller,
                 r'heddle_connected_agents{fabric="pod"} 8\.0',
@@ -151,7 +155,7 @@ async def test_what_switches_count_comes_out_as_rates_of_flows(tmp_path: Path) -
         await begun(tmp_path, controller)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
             await fleet.connected(PATIENCE)
-            await generation(controller, 0)
+            await programmed(controller)
             routes = await controller.does("show", "routes", "--job", "red", "--json")
             route = json.loads(routes.out.splitlines()[0])
             pace = asyncio.create_task(send(fleet, route))

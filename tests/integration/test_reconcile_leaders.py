@@ -15,7 +15,7 @@ from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.state.errors import StaleGeneration, Unavailable
-from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
+from tests.unit.reconcile.world import ENGINE, IMPATIENT, House, ring, three_tiers
 from tests.waiting import PATIENCE
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
@@ -240,6 +240,7 @@ async def test_an_epoch_out_of_this_world_is_not_believed(house: House, claim: i
 
     Believed, it would have all leaders to come share the last epoch that a store can count to.
     """
+    house.settings = IMPATIENT
     house.gateway.switches["l0.0"].table.fence = (claim, 1)
     async with house.running():
         await house.intake.put_fabric("f1", house.fabric)

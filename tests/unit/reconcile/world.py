@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,12 @@ SETTINGS = ReconcileSettings(
     retry_first=0.02,
     retry_last=0.1,
     compare_after=3600.0,
-    rollout=RolloutSettings(patience=0.2, linger=0.005, retry_first=0.02, retry_last=0.1),
+    rollout=RolloutSettings(patience=10 * PATIENCE, linger=0.005, retry_first=0.02, retry_last=0.1),
 )
+"""A switch that answers late, as on a busy machine, is waited for."""
+
+IMPATIENT = replace(SETTINGS, rollout=replace(SETTINGS.rollout, patience=0.2))
+"""For tests of switches that do not answer: others go on without them."""
 
 
 class RealClock:

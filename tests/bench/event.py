@@ -241,7 +241,8 @@ async def across(h: House) -> None:
         rows = range(begin, min(begin + CHUNK, count))
         some = [demand_to_pb(demands, row) for row in rows]
         name = "" if begin else "fabrics/f1/demands/across"
-        await put.write(demand_pb2.PutDemandsRequest(name=name, demands=some))
+        told = 0 if begin else count
+        await put.write(demand_pb2.PutDemandsRequest(name=name, demands=some, flow_count=told))
     await put.done_writing()
     await put
 

@@ -75,7 +75,9 @@ SPEC = job_codec.job_to_pb(job("new", ("h0.1", "h1.1")))
 FLOW = demand_pb2.FlowDemand(flow="f", source="n0.0", destination="n1.1", gbps=10, job="x", qps=2)
 GOOD: dict[str, Callable[[], Message]] = {
     "ListAuditRecords": lambda: audit_pb2.ListAuditRecordsRequest(after=1, page_size=2),
-    "PutDemands": lambda: demand_pb2.PutDemandsRequest(name=f"{F1}/demands/d2", demands=[FLOW]),
+    "PutDemands": lambda: demand_pb2.PutDemandsRequest(
+        name=f"{F1}/demands/d2", demands=[FLOW], flow_count=1
+    ),
     "ListDemandSets": lambda: demand_pb2.ListDemandSetsRequest(parent=F1, page_size=1),
     "ListDemands": lambda: demand_pb2.ListDemandsRequest(name=f"{F1}/demands/d1", page_size=1),
     "DeleteDemands": lambda: demand_pb2.DeleteDemandsRequest(name=f"{F1}/demands/d2"),

@@ -101,7 +101,7 @@ async def test_long_names_of_flows_are_refused(
     async with serving(tmp_path) as s:
         await s.put_fabric()
         asked = [
-            pb.PutDemandsRequest(name="fabrics/f1/demands/d1"),
+            pb.PutDemandsRequest(name="fabrics/f1/demands/d1", flow_count=1),
             pb.PutDemandsRequest(demands=[flow]),
         ]
         error = await refusal(s.demands.PutDemands(iter(asked)))

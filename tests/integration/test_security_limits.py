@@ -29,7 +29,7 @@ async def test_messages_are_as_large_as_is_said(tmp_path: Path) -> None:
         assert error.code().name == "RESOURCE_EXHAUSTED"
         flows = [demand_pb2.FlowDemand(flow="f" * MOST, source="h0", destination="h1", gbps=1)]
         parts = [
-            demand_pb2.PutDemandsRequest(name=NAME, request_id="r1"),
+            demand_pb2.PutDemandsRequest(name=NAME, request_id="r1", flow_count=1),
             demand_pb2.PutDemandsRequest(demands=flows),
         ]
         error = await refusal(demands.PutDemands(iter(parts)))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterable, Iterator
 from pathlib import Path
 
+import pytest
 from grpc import aio
 
 from heddle.v1 import common_pb2
@@ -24,7 +25,7 @@ FLOWS = [
 
 def told(*flows: pb.FlowDemand, request_id: str = "") -> Iterator[pb.PutDemandsRequest]:
     """The name first, then a message a flow."""
-    yield pb.PutDemandsRequest(name=NAME, request_id=request_id)
+    yield pb.PutDemandsRequest(name=NAME, request_id=request_id, flow_count=len(flows))
     for flow in flows:
         yield pb.PutDemandsRequest(demands=[flow])
 
@@ -80,7 +81,7 @@ async def test_sets_are_listed_by_page(tmp_path: Path) -> None:
         await s.put_fabric(name="f2")
         for n, fabric in ((3, "f1"), (1, "f1"), (2, "f1"), (1, "f2")):
             first, *_ = told()
-            first.name = f"fabrics/{fabric}/demands/d{n}"
+            first.name, first.flow_count = f"fabrics/{fabric}/demands/d{n}", 1
             flow = pb.FlowDemand(flow=f"x{n}", source="n0.0", destination="n1.0", gbps=1)
             await s.demands.PutDemands(iter([first, pb.PutDemandsRequest(demands=[flow])]))
         request = pb.ListDemandSetsRequest(parent="fabrics/f1", page_size=2)
@@ -100,9 +101,23 @@ async def test_a_stream_that_breaks_changes_nothing(tmp_path: Path) -> None:
         await s.put_fabric()
         await s.demands.PutDemands(told(FLOWS[0]))
         call = s.demands.PutDemands()
-        await call.write(pb.PutDemandsRequest(name=NAME))
+        await call.write(pb.PutDemandsRequest(name=NAME, flow_count=2))
         await call.write(pb.PutDemandsRequest(demands=FLOWS[1:]))
         call.cancel()
+        listed = await s.demands.ListDemands(pb.ListDemandsRequest(name=NAME))
+        assert [d.flow for d in listed.demands] == ["a"]
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+async def test_a_set_is_as_large_as_was_said(tmp_path: Path, count: int) -> None:
+    """A stream that ends with more or fewer flows is refused: it may have been cut off."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.demands.PutDemands(told(FLOWS[0]))
+        first, *others = told(*FLOWS)
+        first.flow_count = count
+        error = await refusal(s.demands.PutDemands(iter([first, *others])))
+        assert "3 came" in violations(error)["flow_count"]
         listed = await s.demands.ListDemands(pb.ListDemandsRequest(name=NAME))
         assert [d.flow for d in listed.demands] == ["a"]
 

@@ -44,7 +44,7 @@ def put(client: Client, name: str, file: Path) -> None:
 
 
 def _messages(name: str, demands: Demands) -> Iterator[pb.PutDemandsRequest]:
-    yield pb.PutDemandsRequest(name=name, request_id=request_id())
+    yield pb.PutDemandsRequest(name=name, request_id=request_id(), flow_count=len(demands))
     for first in range(0, len(demands), PER_MESSAGE):
         rows = range(first, min(first + PER_MESSAGE, len(demands)))
         yield pb.PutDemandsRequest(demands=[codec.demand_to_pb(demands, row) for row in rows])

@@ -50,15 +50,20 @@ class DemandService(DemandServiceServicer):
     async def PutDemands(
         self, request_iterator: AsyncIterator[pb.PutDemandsRequest], context: Context
     ) -> pb.DemandSet:
-        """Stored when the client half-closes; a broken stream never gets here."""
-        name, request_id = "", ""
+        """Stored when the client half-closes, if all flows came that it said would.
+
+        gRPC may end a stream that broke as if it had been half-closed.
+        """
+        name, request_id, told = "", "", 0
         parts: list[Demands] = []
         count, first = 0, True
         async for message in request_iterator:
             if first:
                 name, request_id, first = message.name, message.request_id, False
-            elif message.name or message.request_id:
-                raise refuse("request", "name", "it belongs in the first message only")
+                told = message.flow_count
+            elif message.name or message.request_id or message.flow_count:
+                field = "flow_count" if message.flow_count else "name"
+                raise refuse("request", field, "it belongs in the first message only")
             count += len(message.demands)
             if count > MAX_DEMANDS:
                 text = f"a set holds at most {MAX_DEMANDS} flows: divide it into several sets"
@@ -68,6 +73,9 @@ class DemandService(DemandServiceServicer):
             parts.append(await asyncio.to_thread(codec.demands_from_pb, message.demands, before))
         fabric, of_set = names.parse_demands(name, "name")
         asked = request_of(request_id)
+        if count != told:
+            text = f"says {told}, but {count} came; nothing was stored: send the whole set again"
+            raise refuse("request", "flow_count", text)
         columns = await asyncio.to_thread(codec.joined, parts)
         record = await self._intake.put_demands(fabric, of_set, columns, request=asked)
         return codec.record_to_pb(fabric, record)

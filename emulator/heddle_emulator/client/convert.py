@@ -70,7 +70,7 @@ def demands_to_pb(
     name: str, request_id: str, fabric: Fabric, flows: Flows
 ) -> Iterator[demand_pb2.PutDemandsRequest]:
     """Messages that put flows as a set of demands under a name such as "fabrics/f1/demands/d1"."""
-    yield demand_pb2.PutDemandsRequest(name=name, request_id=request_id)
+    yield demand_pb2.PutDemandsRequest(name=name, request_id=request_id, flow_count=len(flows))
     for begin in range(0, len(flows), DEMANDS_A_MESSAGE):
         rows = range(begin, min(begin + DEMANDS_A_MESSAGE, len(flows)))
         yield demand_pb2.PutDemandsRequest(demands=[_demand(fabric, flows, row) for row in rows])

@@ -27,7 +27,7 @@ from heddle.v1 import common_pb2 as heddle_dot_v1_dot_common__pb2
 from heddle.v1 import placement_pb2 as heddle_dot_v1_dot_placement__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16heddle/v1/demand.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\x1a\x19heddle/v1/placement.proto\"\xa6\x01\n\nFlowDemand\x12\x0c\n\x04\x66low\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x03 \x01(\t\x12\x0c\n\x04gbps\x18\x04 \x01(\x01\x12\x0b\n\x03job\x18\x05 \x01(\t\x12\r\n\x05phase\x18\x06 \x01(\t\x12\x0b\n\x03qps\x18\x07 \x01(\r\x12.\n\rtraffic_class\x18\x08 \x01(\x0e\x32\x17.heddle.v1.TrafficClass\"]\n\x11PutDemandsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12&\n\x07\x64\x65mands\x18\x03 \x03(\x0b\x32\x15.heddle.v1.FlowDemand\"\xb8\x01\n\tDemandSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nflow_count\x18\x02 \x01(\r\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12/\n\x0bupdate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x05state\x18\x05 \x01(\x0e\x32\x13.heddle.v1.JobState\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x16\n\x0eunrouted_count\x18\x07 \x01(\r\"N\n\x15ListDemandSetsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"\\\n\x16ListDemandSetsResponse\x12)\n\x0b\x64\x65mand_sets\x18\x01 \x03(\x0b\x32\x14.heddle.v1.DemandSet\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"I\n\x12ListDemandsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"V\n\x13ListDemandsResponse\x12&\n\x07\x64\x65mands\x18\x01 \x03(\x0b\x32\x15.heddle.v1.FlowDemand\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"8\n\x14\x44\x65leteDemandsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"/\n\x15\x44\x65leteDemandsResponse\x12\x16\n\x0eintent_version\x18\x01 \x01(\x04\"r\n\tRateBatch\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10interval_seconds\x18\x02 \x01(\x01\x12\r\n\x05\x66lows\x18\x03 \x03(\t\x12\x12\n\nrates_gbps\x18\x04 \x03(\x01\"I\n\x12ReportRatesRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12#\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x14.heddle.v1.RateBatch\"D\n\x13ReportRatesResponse\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x01 \x01(\x04\x12\x15\n\runknown_count\x18\x02 \x01(\x04\"#\n\x11WatchRatesRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t2\xe0\x03\n\rDemandService\x12\x42\n\nPutDemands\x12\x1c.heddle.v1.PutDemandsRequest\x1a\x14.heddle.v1.DemandSet(\x01\x12U\n\x0eListDemandSets\x12 .heddle.v1.ListDemandSetsRequest\x1a!.heddle.v1.ListDemandSetsResponse\x12L\n\x0bListDemands\x12\x1d.heddle.v1.ListDemandsRequest\x1a\x1e.heddle.v1.ListDemandsResponse\x12R\n\rDeleteDemands\x12\x1f.heddle.v1.DeleteDemandsRequest\x1a .heddle.v1.DeleteDemandsResponse\x12N\n\x0bReportRates\x12\x1d.heddle.v1.ReportRatesRequest\x1a\x1e.heddle.v1.ReportRatesResponse(\x01\x12\x42\n\nWatchRates\x12\x1c.heddle.v1.WatchRatesRequest\x1a\x14.heddle.v1.RateBatch0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16heddle/v1/demand.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\x1a\x19heddle/v1/placement.proto\"\xa6\x01\n\nFlowDemand\x12\x0c\n\x04\x66low\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x03 \x01(\t\x12\x0c\n\x04gbps\x18\x04 \x01(\x01\x12\x0b\n\x03job\x18\x05 \x01(\t\x12\r\n\x05phase\x18\x06 \x01(\t\x12\x0b\n\x03qps\x18\x07 \x01(\r\x12.\n\rtraffic_class\x18\x08 \x01(\x0e\x32\x17.heddle.v1.TrafficClass\"q\n\x11PutDemandsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12&\n\x07\x64\x65mands\x18\x03 \x03(\x0b\x32\x15.heddle.v1.FlowDemand\x12\x12\n\nflow_count\x18\x04 \x01(\r\"\xb8\x01\n\tDemandSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nflow_count\x18\x02 \x01(\r\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12/\n\x0bupdate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x05state\x18\x05 \x01(\x0e\x32\x13.heddle.v1.JobState\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x16\n\x0eunrouted_count\x18\x07 \x01(\r\"N\n\x15ListDemandSetsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"\\\n\x16ListDemandSetsResponse\x12)\n\x0b\x64\x65mand_sets\x18\x01 \x03(\x0b\x32\x14.heddle.v1.DemandSet\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"I\n\x12ListDemandsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"V\n\x13ListDemandsResponse\x12&\n\x07\x64\x65mands\x18\x01 \x03(\x0b\x32\x15.heddle.v1.FlowDemand\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"8\n\x14\x44\x65leteDemandsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"/\n\x15\x44\x65leteDemandsResponse\x12\x16\n\x0eintent_version\x18\x01 \x01(\x04\"r\n\tRateBatch\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10interval_seconds\x18\x02 \x01(\x01\x12\r\n\x05\x66lows\x18\x03 \x03(\t\x12\x12\n\nrates_gbps\x18\x04 \x03(\x01\"I\n\x12ReportRatesRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12#\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x14.heddle.v1.RateBatch\"D\n\x13ReportRatesResponse\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x01 \x01(\x04\x12\x15\n\runknown_count\x18\x02 \x01(\x04\"#\n\x11WatchRatesRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t2\xe0\x03\n\rDemandService\x12\x42\n\nPutDemands\x12\x1c.heddle.v1.PutDemandsRequest\x1a\x14.heddle.v1.DemandSet(\x01\x12U\n\x0eListDemandSets\x12 .heddle.v1.ListDemandSetsRequest\x1a!.heddle.v1.ListDemandSetsResponse\x12L\n\x0bListDemands\x12\x1d.heddle.v1.ListDemandsRequest\x1a\x1e.heddle.v1.ListDemandsResponse\x12R\n\rDeleteDemands\x12\x1f.heddle.v1.DeleteDemandsRequest\x1a .heddle.v1.DeleteDemandsResponse\x12N\n\x0bReportRates\x12\x1d.heddle.v1.ReportRatesRequest\x1a\x1e.heddle.v1.ReportRatesResponse(\x01\x12\x42\n\nWatchRates\x12\x1c.heddle.v1.WatchRatesRequest\x1a\x14.heddle.v1.RateBatch0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,29 +37,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FLOWDEMAND']._serialized_start=122
   _globals['_FLOWDEMAND']._serialized_end=288
   _globals['_PUTDEMANDSREQUEST']._serialized_start=290
-  _globals['_PUTDEMANDSREQUEST']._serialized_end=383
-  _globals['_DEMANDSET']._serialized_start=386
-  _globals['_DEMANDSET']._serialized_end=570
-  _globals['_LISTDEMANDSETSREQUEST']._serialized_start=572
-  _globals['_LISTDEMANDSETSREQUEST']._serialized_end=650
-  _globals['_LISTDEMANDSETSRESPONSE']._serialized_start=652
-  _globals['_LISTDEMANDSETSRESPONSE']._serialized_end=744
-  _globals['_LISTDEMANDSREQUEST']._serialized_start=746
-  _globals['_LISTDEMANDSREQUEST']._serialized_end=819
-  _globals['_LISTDEMANDSRESPONSE']._serialized_start=821
-  _globals['_LISTDEMANDSRESPONSE']._serialized_end=907
-  _globals['_DELETEDEMANDSREQUEST']._serialized_start=909
-  _globals['_DELETEDEMANDSREQUEST']._serialized_end=965
-  _globals['_DELETEDEMANDSRESPONSE']._serialized_start=967
-  _globals['_DELETEDEMANDSRESPONSE']._serialized_end=1014
-  _globals['_RATEBATCH']._serialized_start=1016
-  _globals['_RATEBATCH']._serialized_end=1130
-  _globals['_REPORTRATESREQUEST']._serialized_start=1132
-  _globals['_REPORTRATESREQUEST']._serialized_end=1205
-  _globals['_REPORTRATESRESPONSE']._serialized_start=1207
-  _globals['_REPORTRATESRESPONSE']._serialized_end=1275
-  _globals['_WATCHRATESREQUEST']._serialized_start=1277
-  _globals['_WATCHRATESREQUEST']._serialized_end=1312
-  _globals['_DEMANDSERVICE']._serialized_start=1315
-  _globals['_DEMANDSERVICE']._serialized_end=1795
+  _globals['_PUTDEMANDSREQUEST']._serialized_end=403
+  _globals['_DEMANDSET']._serialized_start=406
+  _globals['_DEMANDSET']._serialized_end=590
+  _globals['_LISTDEMANDSETSREQUEST']._serialized_start=592
+  _globals['_LISTDEMANDSETSREQUEST']._serialized_end=670
+  _globals['_LISTDEMANDSETSRESPONSE']._serialized_start=672
+  _globals['_LISTDEMANDSETSRESPONSE']._serialized_end=764
+  _globals['_LISTDEMANDSREQUEST']._serialized_start=766
+  _globals['_LISTDEMANDSREQUEST']._serialized_end=839
+  _globals['_LISTDEMANDSRESPONSE']._serialized_start=841
+  _globals['_LISTDEMANDSRESPONSE']._serialized_end=927
+  _globals['_DELETEDEMANDSREQUEST']._serialized_start=929
+  _globals['_DELETEDEMANDSREQUEST']._serialized_end=985
+  _globals['_DELETEDEMANDSRESPONSE']._serialized_start=987
+  _globals['_DELETEDEMANDSRESPONSE']._serialized_end=1034
+  _globals['_RATEBATCH']._serialized_start=1036
+  _globals['_RATEBATCH']._serialized_end=1150
+  _globals['_REPORTRATESREQUEST']._serialized_start=1152
+  _globals['_REPORTRATESREQUEST']._serialized_end=1225
+  _globals['_REPORTRATESRESPONSE']._serialized_start=1227
+  _globals['_REPORTRATESRESPONSE']._serialized_end=1295
+  _globals['_WATCHRATESREQUEST']._serialized_start=1297
+  _globals['_WATCHRATESREQUEST']._serialized_end=1332
+  _globals['_DEMANDSERVICE']._serialized_start=1335
+  _globals['_DEMANDSERVICE']._serialized_end=1815
 # @@protoc_insertion_point(module_scope)

@@ -81,10 +81,16 @@ class PutDemandsRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     DEMANDS_FIELD_NUMBER: _builtins.int
+    FLOW_COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """In the first message only: "fabrics/f1/demands/d1"."""
     request_id: _builtins.str
     """In the first message only; a repeated call answers as the first did."""
+    flow_count: _builtins.int
+    """In the first message only: how many flows the whole set has. A stream that
+    ends with another number of them is refused with INVALID_ARGUMENT: one that
+    was cut off on its way may look as if the client had half-closed it.
+    """
     @_builtins.property
     def demands(self) -> _containers.RepeatedCompositeFieldContainer[Global___FlowDemand]:
         """Any number a message, any number of messages."""
@@ -95,10 +101,11 @@ class PutDemandsRequest(_message.Message):
         name: _builtins.str = ...,
         request_id: _builtins.str = ...,
         demands: _abc.Iterable[Global___FlowDemand] | None = ...,
+        flow_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["demands", b"demands", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demands", b"demands", "flow_count", b"flow_count", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

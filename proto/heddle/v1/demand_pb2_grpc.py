@@ -73,7 +73,8 @@ class DemandServiceServicer:
 
     def PutDemands(self, request_iterator, context):
         """Sets flow demands. A set of demands is replaced whole when the client
-        half-closes; a stream that breaks before changes nothing.
+        half-closes after as many flows as it said; a stream that breaks before
+        changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,7 +35,8 @@ class DemandServiceStub:
     def __new__(cls, channel: _aio.Channel) -> DemandServiceAsyncStub: ...
     PutDemands: _grpc.StreamUnaryMultiCallable[_demand_pb2.PutDemandsRequest, _demand_pb2.DemandSet]
     """Sets flow demands. A set of demands is replaced whole when the client
-    half-closes; a stream that breaks before changes nothing.
+    half-closes after as many flows as it said; a stream that breaks before
+    changes nothing.
     """
     ListDemandSets: _grpc.UnaryUnaryMultiCallable[_demand_pb2.ListDemandSetsRequest, _demand_pb2.ListDemandSetsResponse]
     """Lists the sets of a fabric by name, and how far each has come."""
@@ -55,7 +56,8 @@ class DemandServiceAsyncStub(DemandServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     PutDemands: _aio.StreamUnaryMultiCallable[_demand_pb2.PutDemandsRequest, _demand_pb2.DemandSet]  # type: ignore[assignment]
     """Sets flow demands. A set of demands is replaced whole when the client
-    half-closes; a stream that breaks before changes nothing.
+    half-closes after as many flows as it said; a stream that breaks before
+    changes nothing.
     """
     ListDemandSets: _aio.UnaryUnaryMultiCallable[_demand_pb2.ListDemandSetsRequest, _demand_pb2.ListDemandSetsResponse]  # type: ignore[assignment]
     """Lists the sets of a fabric by name, and how far each has come."""
@@ -78,7 +80,8 @@ class DemandServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_demand_pb2.DemandSet, _abc.Awaitable[_demand_pb2.DemandSet]]:
         """Sets flow demands. A set of demands is replaced whole when the client
-        half-closes; a stream that breaks before changes nothing.
+        half-closes after as many flows as it said; a stream that breaks before
+        changes nothing.
         """
 
     @_abc_1.abstractmethod

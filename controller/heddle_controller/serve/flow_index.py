@@ -76,6 +76,14 @@ class FlowIndex:
         """Whether what flows are found by and explained from is made already."""
         return "rows" in vars(self) and "ground" in vars(self)
 
+    def is_made_of(self, committed: Committed) -> bool:
+        """Whether a plan is the one that it was made of.
+
+        By epoch too: generations go on from lower ones where a store came back older.
+        """
+        newest = committed.program.epoch, committed.generation
+        return (self.epoch, self.generation) == newest
+
     def is_of(self, plan: Plan) -> bool:
         """Whether a plan is for the same flows between the same rows."""
         mine = self.plan
@@ -159,16 +167,20 @@ class FlowIndexes:
         asked = asyncio.get_running_loop().time()
         committed = await self._store.committed(fabric)
         self._asked[fabric] = max(asked, self._asked.get(fabric, asked))
+        kept = self._kept.get(fabric)
+        if committed is None:
+            return None
+        if kept is not None and kept.is_made_of(committed):
+            return kept
         async with self._making.setdefault(fabric, asyncio.Lock()):
-            kept = self._kept.get(fabric)
+            # Asked again: whoever had the turn before may have met a newer one.
+            committed, kept = await self._store.committed(fabric), self._kept.get(fabric)
             if committed is None:
                 return None
-            # By epoch too: generations go on from lower ones where a store came back older.
-            newest = committed.program.epoch, committed.generation
-            if kept is not None and (kept.epoch, kept.generation) >= newest:
-                return kept
-            self._kept[fabric] = await asyncio.to_thread(FlowIndex, committed, kept)
-            return self._kept[fabric]
+            if kept is None or not kept.is_made_of(committed):
+                kept = await asyncio.to_thread(FlowIndex, committed, kept)
+                self._kept[fabric] = kept
+            return kept
 
     async def run(self) -> None:
         """Have the index of a new plan made before anybody asks, where one was asked for before.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
-from heddle_controller.state.records import PlanFacts
+from heddle_controller.state.records import Committed, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from tests.unit.store.samples import clos, plan_of, program_of
 from tests.waiting import PATIENCE
@@ -48,6 +50,27 @@ async def test_who_asks_once_hears_of_the_newest_who_asks_often_soon_after(tmp_p
     await commit(store, epoch, 3)
     assert generation(await indexes.of("f1")) == 3
     assert generation(await indexes.lately("f1")) == 3
+    await store.close()
+
+
+async def test_a_store_that_came_back_older_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index is of the plan that the store has, though a newer one was known of it."""
+    store = await open_embedded(tmp_path / "store.sqlite3")
+    await store.put_fabric("f1", clos())
+    epoch, indexes = await store.acquire_leadership("test"), FlowIndexes(store)
+    await commit(store, epoch, 1)
+    older = await store.committed("f1")
+    await commit(store, epoch, 2)
+    assert generation(await indexes.of("f1")) == 2
+
+    async def restored(fabric: str) -> Committed | None:
+        assert fabric == "f1"
+        return older
+
+    monkeypatch.setattr(store, "committed", restored)
+    assert generation(await indexes.of("f1")) == 1
     await store.close()
 
 

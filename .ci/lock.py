@@ -1,5 +1,7 @@
 """Write requirements.lock: one universal, hashed lock for the four distributions and the tools.
 
+What the optional extra of the emulator needs, in the same versions, is in requirements-ray.lock.
+
 Why a script and not one command line: the distributions need each other, and those names must
 not reach an index; and what this machine configures (mirrors, local wheel folders) must not
 reach the lock, which holds names, versions and hashes only.
@@ -16,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DISTRIBUTIONS = ("proto", "controller", "agents", "emulator")
 LOCK = ROOT / "requirements.lock"
+RAY_LOCK = ROOT / "requirements-ray.lock"
 
 
 def wanted() -> list[str]:
@@ -28,20 +31,32 @@ def wanted() -> list[str]:
     return sorted(line for line in found if not line.startswith("heddle-"))
 
 
+def extra() -> list[str]:
+    """What the extra ``heddle-emulator[ray]`` requires."""
+    project = tomllib.loads((ROOT / "emulator/pyproject.toml").read_text())["project"]
+    found: list[str] = project["optional-dependencies"]["ray"]
+    return found
+
+
 def main() -> int:
-    """Resolve and write the lock; versions already in it stay unless --upgrade is given."""
+    """Resolve and write both locks; versions already in them stay unless --upgrade is given."""
+    return resolve(LOCK, wanted()) or resolve(RAY_LOCK, extra(), f"--constraints={LOCK}")
+
+
+def resolve(lock: Path, requirements: list[str], *options: str) -> int:
+    """Write one lock; returns the exit code."""
     uv = Path(sys.executable).with_name("uv")
     command = [
         os.fspath(uv), "pip", "compile", "--quiet", "--no-config", "--universal",
         "--python-version=3.11", "--generate-hashes", "--no-emit-index-url",
         "--no-emit-find-links", "--no-header", "--no-annotate",
-        f"--output-file={LOCK}", *sys.argv[1:], "-",
+        f"--output-file={lock}", *options, *sys.argv[1:], "-",
     ]  # fmt: skip
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
     if "PIP_CERT" in os.environ:  # a private certificate authority says nothing about the index
         env.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])
     return subprocess.run(
-        command, input="\n".join(wanted()), text=True, env=env, check=False
+        command, input="\n".join(requirements), text=True, env=env, check=False
     ).returncode
 
 

@@ -13,10 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.executor import Processes
-from heddle_emulator.campaign.journal import Journal
-from heddle_emulator.campaign.run import run
-from heddle_emulator.campaign.summary import Summary, summed_up
+from heddle_emulator.campaign.results import Summary, summed_up
+from heddle_emulator.campaign.run import Journal, run
+from heddle_emulator.executor.processes import ProcessExecutor
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from tests.bench.rows import Row, Scale
@@ -46,7 +45,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
             first = time.perf_counter() if done <= 1 else first
             advance(done)
 
-        results = run(campaign, Processes(WORKERS), journal, report)
+        results = run(campaign, ProcessExecutor(WORKERS), journal, report)
     seconds = time.perf_counter() - begin
     return _rows(title, summed_up(results, campaign.failures), seconds, first - begin)
 

@@ -31,7 +31,7 @@ from heddle_controller.serve.security.tokens import TokenFile, new_token, read_g
 from heddle_controller.state.audit import AuditBroken, AuditEntry, AuditRecord, Mark, verify
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_controller.traffic.trace import load_trace
-from heddle_emulator.campaign.load import load_campaign
+from heddle_emulator.campaign.campaign import load_campaign
 from heddle_emulator.drill.load import load_scenario
 from tests.fuzz.target import ROOT, Target, as_json, check, of_file, scratch
 from tests.property.test_traffic_garbage import AICB, GRAPH, JOBS, SIMAI, TABLE

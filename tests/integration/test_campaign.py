@@ -8,12 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from heddle_emulator.campaign.events import FaultEvent, FaultKind, Trial
-from heddle_emulator.campaign.executor import Processes
-from heddle_emulator.campaign.journal import Journal
-from heddle_emulator.campaign.run import run
-from heddle_emulator.campaign.seat import CampaignError
-from heddle_emulator.campaign.site import Site
+from heddle_emulator.campaign.run import Journal, run
+from heddle_emulator.campaign.trials import FaultEvent, FaultKind, Trial
+from heddle_emulator.campaign.warm_fabric import WarmFabric
+from heddle_emulator.executor import ExecutorError
+from heddle_emulator.executor.processes import ProcessExecutor
 from tests.unit.campaign.campaigns import FABRIC, small
 
 
@@ -36,11 +35,11 @@ def test_two_processes_play_what_one_was_kept_from(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with Journal(tmp_path, campaign, resume=False) as journal, pytest.raises(KeyboardInterrupt):
-        run(campaign, Processes(1), journal, stop)
+        run(campaign, ProcessExecutor(1), journal, stop)
     assert _children() <= before
     with Journal(tmp_path, campaign, resume=True) as journal:
         assert len(journal.results) == 2
-        results = run(campaign, Processes(2), journal, lambda *_: None)
+        results = run(campaign, ProcessExecutor(2), journal, lambda *_: None)
     assert _children() <= before
     assert sorted(result.number for result in results) == list(range(6))
     for result in results:
@@ -57,8 +56,8 @@ def test_a_worker_that_cannot_begin_ends_the_campaign(
     """Where no controller comes up it is said once, not for every trial."""
     monkeypatch.setenv("HEDDLE_DEBOUNCE_SECONDS", "nonsense")
     with Journal(tmp_path, small(), resume=False) as journal:
-        with pytest.raises(CampaignError, match="no fabric could be brought up"):
-            run(small(), Processes(1), journal, lambda *_: None)
+        with pytest.raises(ExecutorError, match="no fabric could be brought up"):
+            run(small(), ProcessExecutor(1), journal, lambda *_: None)
         assert not journal.results
 
 
@@ -77,9 +76,9 @@ async def test_switches_flaps_and_several_links(datagrams: bool) -> None:  # noq
         "two": (FaultEvent(FaultKind.LINK, links[0]), FaultEvent(FaultKind.LINK, links[1])),
         "both": (FaultEvent(FaultKind.LINK, links[1]), FaultEvent(FaultKind.SWITCH, index["s1"])),
     }
-    async with Site(campaign) as site:
+    async with WarmFabric(campaign) as fabric:
         found = {
-            name: await site.run(Trial(number, events))
+            name: await fabric.run(Trial(number, events))
             for number, (name, events) in enumerate(breaks.items())
         }
     for name, result in found.items():

@@ -15,7 +15,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_emulator.campaign.draw import between_switches
+from heddle_emulator.campaign.trials import between_switches
 from heddle_emulator.topology import clos, rail_optimised, three_tier
 from heddle_emulator.traffic import flows_between
 from tests.race.race import BETWEEN_SECONDS, Course, broken_session, moment

@@ -1,18 +1,44 @@
-"""A campaign as a value: what it runs on, what is drawn, how much of it."""
+"""A campaign: what it runs on, what is drawn, how much of it; and how it is read from a file.
+
+::
+
+    campaign: one-zone
+    fabric: {clos: {leaves: 192, spines: 16, nics_per_leaf: 16}}
+    demands:
+      - {pattern: permutation, qps: 4, seed: 1}
+    draw: published        # or each, random
+    failures: 1000
+    seed: 7
+    at_once: 1             # links, where draw is random
+    mend: 24h              # where draw is published
+    notices: told          # or datagrams
+
+Fabric and demands are written as in a drill; both may be left out where the command names files.
+Every fault of a file is told at once, with its line and a cure.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import Flows
-from heddle_emulator.campaign.draw import Drawing, trials
-from heddle_emulator.campaign.events import Trial
+from heddle_controller.traffic.fields import Fields
+from heddle_controller.traffic.yaml_text import Record, load_yaml
+from heddle_emulator.campaign.rates import MEND_HOURS
+from heddle_emulator.campaign.trials import Draw, Drawing, Trial, trials
+from heddle_emulator.drill.load.demands import read_demands
+from heddle_emulator.drill.load.fabric import read_fabric
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,3 +68,73 @@ class Campaign:
         for array in (*arrays, flows.source, flows.destination, flows.gbps, flows.qps):
             found.update(np.ascontiguousarray(array).tobytes())
         return found.hexdigest()[:16]
+
+
+_KEYS = ("campaign", "fabric", "demands", "draw", "failures", "seed", "at_once", "mend", "notices")
+_HOURS = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*(h|d)")
+_UNITS = {"h": 1.0, "d": 24.0}
+DRAWS = {draw.value: draw for draw in Draw}
+_NOTICES = {"told": False, "datagrams": True}
+
+
+def load_campaign(path: Path) -> Campaign:
+    """The campaign in a file.
+
+    Raises:
+        InputError: with a problem for each fault, its line and what would cure it.
+    """
+    document = load_yaml(path)
+    if not isinstance(document, Record):
+        raise refuse(str(path), "", f"is {short(document)}; give a mapping with 'campaign: NAME'")
+    problems: list[Problem] = []
+    fields = Fields(document, f"line {document.line}", problems)
+    fields.only(*_KEYS)
+    fabric = read_fabric(path, fields)
+    if fabric is None:
+        raise InputError(str(path), *problems[:MAX_PROBLEMS])
+    campaign = Campaign(
+        name=fields.text("campaign", "name it"),
+        fabric=fabric,
+        flows=read_demands(fields, fabric),
+        drawing=_drawing(fields),
+        failures=fields.integer("failures", 1000),
+        datagrams=fields.choice("notices", _NOTICES, default=False),
+        told=_told(path, document),
+    )
+    if not len(campaign.flows) and not problems:
+        fields.fault("demands nothing; give demands, such as {pattern: permutation, qps: 4}")
+    if problems:
+        raise InputError(str(path), *problems[:MAX_PROBLEMS])
+    return campaign
+
+
+def _drawing(fields: Fields) -> Drawing:
+    return Drawing(
+        draw=fields.choice("draw", DRAWS, Draw.RANDOM),
+        at_once=fields.integer("at_once", 1),
+        mend_hours=_hours(fields),
+        seed=fields.integer("seed", 0, least=0),
+    )
+
+
+def _hours(fields: Fields) -> float:
+    value = fields.record.get("mend", f"{MEND_HOURS:g}h")
+    found = _HOURS.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        fields.fault(f"mend is {short(value)}; give a time such as 24h or 3d")
+        return MEND_HOURS
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _told(path: Path, document: Record) -> dict[str, Any]:
+    """What a replay is given: a file is named so that it is found from anywhere."""
+    fabric = document["fabric"]
+    where = str((path.parent / fabric).resolve()) if isinstance(fabric, str) else fabric
+    return {"fabric": where, "demands": document.get("demands")}
+
+
+def changed(campaign: Campaign, **given: Any) -> Campaign:  # noqa: ANN401 - see Campaign, Drawing
+    """A campaign with what the command line says instead; None is not given."""
+    told = {name: value for name, value in given.items() if value is not None}
+    drawing = {name: told.pop(name) for name in ("draw", "at_once", "seed") if name in told}
+    return replace(campaign, drawing=replace(campaign.drawing, **drawing), **told)

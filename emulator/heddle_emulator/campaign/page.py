@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from heddle_controller.model.fabric import NodeKind
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.result import Result
-from heddle_emulator.campaign.summary import MEASURES, Summary
+from heddle_emulator.campaign.results import MEASURES, Result, Summary
 from heddle_emulator.report.campaign import CampaignEvidence, SpreadChart, TrialLine
 from heddle_emulator.report.evidence import Fact
 

@@ -11,9 +11,8 @@ import yaml
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.events import FaultEvent, FaultKind
-from heddle_emulator.campaign.result import Result
-from heddle_emulator.campaign.summary import Summary
+from heddle_emulator.campaign.results import Result, Summary
+from heddle_emulator.campaign.trials import FaultEvent, FaultKind
 
 FOLDER = "replays"
 STRIKES, SETTLE = "100ms", "2s"

@@ -1,14 +1,25 @@
-"""A campaign from its first trial to its last: what is still to do, who plays it, what is kept."""
+"""A campaign from its first trial to its last: what is left to play, and what is kept on disk.
+
+The journal has a line of JSON for each result, so a campaign that was killed can go on. The first
+line says which campaign it is. A line is written in one go and flushed; what a crash tears is the
+last line at most, and it is cut off when the file is opened again.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
 
+from heddle_controller.model.errors import refuse
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.executor import Executor
-from heddle_emulator.campaign.journal import Journal
-from heddle_emulator.campaign.result import Result
+from heddle_emulator.campaign.results import Result, read_result
+from heddle_emulator.campaign.worker import CampaignWorker
+from heddle_emulator.executor import Executor
 
 Report = Callable[[int, int], None]
 """Told how many trials are done, and of how many."""
@@ -23,7 +34,7 @@ def run(
     under way.
 
     Raises:
-        CampaignError: those who play are gone.
+        ExecutorError: a worker died, or could not be set up.
         InputError: the fabric is not one to draw from.
     """
     trials = campaign.trials()
@@ -32,9 +43,77 @@ def run(
     done = len(trials) - len(left)
     report(done, len(trials))
     if left:
-        with closing(executor.results(campaign, left)) as results:  # type: ignore[type-var]
+        make = partial(CampaignWorker, campaign)
+        with closing(executor.map(make, left)) as results:  # type: ignore[type-var]
             for result in results:
                 journal.add(result)
                 done += 1
                 report(done, len(trials))
     return tuple(journal.results.values())
+
+
+NAME = "trials.jsonl"
+
+
+class Journal:
+    """Use as ``with``. ``results`` are those of before by number; ``add`` writes another."""
+
+    def __init__(self, folder: Path, campaign: Campaign, *, resume: bool) -> None:
+        """Open or begin the file of a folder.
+
+        Raises:
+            InputError: there is one and it shall not go on, or it is another campaign's.
+        """
+        self.path = folder / NAME
+        self.results: dict[int, Result] = {}
+        head = {"campaign": campaign.name, "fingerprint": campaign.fingerprint()}
+        if self.path.exists() and self.path.stat().st_size:
+            if not resume:
+                raise refuse(str(self.path), "", "is there already; resume it, or give --out DIR")
+            self._read(head)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(f"{json.dumps(head)}\n", encoding="utf-8")
+        self._file: IO[str] = self.path.open("a", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def add(self, result: Result) -> None:
+        """Write a result; it is the system's to keep once this returns."""
+        self.results[result.number] = result
+        self._file.write(f"{json.dumps(result.record())}\n")
+        self._file.flush()
+
+    def _read(self, head: dict[str, str]) -> None:
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            with self.path.open("r+b") as file:
+                file.truncate(len(whole))
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                record = json.loads(line)
+                if number == 1:
+                    self._compare(record, head)
+                else:
+                    result = read_result(record)
+                    self.results[result.number] = result
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                cure = f"is not what a campaign writes ({error}); give another --out"
+                raise refuse(str(self.path), f"line {number}", cure) from error
+        if not whole:
+            self.path.write_text(f"{json.dumps(head)}\n", encoding="utf-8")
+
+    def _compare(self, found: dict[str, str], head: dict[str, str]) -> None:
+        if found.get("fingerprint") != head["fingerprint"]:
+            reason = "is of another fabric, other flows or another drawing; give another --out"
+            raise refuse(str(self.path), "line 1", reason)

@@ -25,19 +25,17 @@ from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.draw import Draw
-from heddle_emulator.campaign.executor import Executor, Processes
-from heddle_emulator.campaign.journal import Journal
-from heddle_emulator.campaign.load import DRAWS, changed, load_campaign
+from heddle_emulator.campaign.campaign import DRAWS, Campaign, changed, load_campaign
 from heddle_emulator.campaign.page import evidence, outcome
-from heddle_emulator.campaign.ray_executor import Ray
 from heddle_emulator.campaign.replay import write_replays
-from heddle_emulator.campaign.run import Report, run
-from heddle_emulator.campaign.seat import CampaignError
-from heddle_emulator.campaign.summary import MEASURES, Summary, summed_up
+from heddle_emulator.campaign.results import MEASURES, Summary, summed_up
+from heddle_emulator.campaign.run import Journal, Report, run
+from heddle_emulator.campaign.trials import Draw
 from heddle_emulator.cli.interrupt import interrupted
 from heddle_emulator.cli.output import CleanConsole, echo
+from heddle_emulator.executor import Executor, ExecutorError
+from heddle_emulator.executor.processes import ProcessExecutor
+from heddle_emulator.executor.ray_cluster import RayExecutor
 from heddle_emulator.report.campaign import campaign_page
 
 FAILED = 1
@@ -66,7 +64,7 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Folder for results, summary and replays.",
 )
 @click.option("--resume", is_flag=True, help="Go on with what the folder has.")
-@click.option("--ray", metavar="ADDRESS", help="Play on a Ray cluster instead.")
+@click.option("--ray", metavar="ADDRESS", help="Play on this Ray cluster; 'local' starts one here.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
 def campaign(
     *,
@@ -136,7 +134,9 @@ def _asked(file: Path | None, fabric: Path | None, flows: Path | None) -> Campai
 
 
 def _executor(ray: str | None, workers: int | None) -> Executor:
-    return Ray(ray, workers or 0) if ray else Processes(workers or os.cpu_count() or 1)
+    return (
+        RayExecutor(ray, workers or 0) if ray else ProcessExecutor(workers or os.cpu_count() or 1)
+    )
 
 
 def _played(told: Campaign, executor: Executor, journal: Journal) -> int:
@@ -147,7 +147,7 @@ def _played(told: Campaign, executor: Executor, journal: Journal) -> int:
     except KeyboardInterrupt:
         echo(f"interrupted: {len(journal.results)} trials are kept, go on with --resume")
         return INTERRUPTED
-    except CampaignError as error:
+    except ExecutorError as error:
         echo(f"error: {error}", err=True)
         return FAILED
     return 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.draw import Drawing
-from heddle_emulator.campaign.events import Trial
-from heddle_emulator.campaign.result import Result, begun
+from heddle_emulator.campaign.results import begun
+from heddle_emulator.campaign.trials import Drawing
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 
@@ -35,8 +36,10 @@ class Player:
     """Results after which it is interrupted."""
     given: list[int] = field(default_factory=list)
 
-    def results(self, campaign: Campaign, trials: Sequence[Trial]) -> Iterator[Result]:
-        """See ``Executor``; from the last to the first, as order is nobody's promise."""
+    def map(self, make: Callable[[], Any], trials: Sequence[Any]) -> Iterator[Any]:
+        """See ``Executor``; from the last to the first, as no order is promised."""
+        assert isinstance(make, partial)
+        (campaign,) = make.args
         for count, trial in enumerate(reversed(trials)):
             if count == self.ends_after:
                 raise KeyboardInterrupt

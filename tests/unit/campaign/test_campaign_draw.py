@@ -7,8 +7,6 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NodeKind, State
-from heddle_emulator.campaign.draw import Draw, Drawing, between_switches, trials
-from heddle_emulator.campaign.events import FaultKind
 from heddle_emulator.campaign.rates import (
     CABLE,
     HOURS_A_MONTH,
@@ -16,6 +14,7 @@ from heddle_emulator.campaign.rates import (
     SWITCH,
     expected,
 )
+from heddle_emulator.campaign.trials import Draw, Drawing, FaultKind, between_switches, trials
 from heddle_emulator.topology import clos
 from tests.unit.campaign.campaigns import FABRIC
 

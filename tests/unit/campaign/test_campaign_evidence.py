@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from functools import partial
+
 from heddle_emulator.campaign.page import evidence
-from heddle_emulator.campaign.result import Result
-from heddle_emulator.campaign.summary import summed_up
+from heddle_emulator.campaign.results import Result, summed_up
+from heddle_emulator.campaign.worker import CampaignWorker
 from heddle_emulator.report.campaign import campaign_page
 from tests.unit.campaign.campaigns import Player, small
 from tests.unit.report.reading import Reader
@@ -13,7 +15,7 @@ COMMAND = "heddle-emulator campaign x.yaml"
 def _played(*, faults: frozenset[int] = frozenset()) -> list[Result]:
     campaign = small(4)
     results: list[Result] = []
-    results.extend(Player(faults).results(campaign, campaign.trials()))
+    results.extend(Player(faults).map(partial(CampaignWorker, campaign), campaign.trials()))
     return results
 
 

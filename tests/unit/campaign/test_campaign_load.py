@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from heddle_controller.model.errors import InputError
-from heddle_emulator.campaign.draw import Draw
-from heddle_emulator.campaign.load import changed, load_campaign
+from heddle_emulator.campaign.campaign import changed, load_campaign
+from heddle_emulator.campaign.trials import Draw
 
 GOOD = """
 campaign: example

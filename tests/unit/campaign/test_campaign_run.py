@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from heddle_controller.model.errors import InputError
-from heddle_emulator.campaign.draw import Drawing
-from heddle_emulator.campaign.journal import NAME, Journal
 from heddle_emulator.campaign.page import evidence
-from heddle_emulator.campaign.ray_executor import Ray
 from heddle_emulator.campaign.replay import write_replays
-from heddle_emulator.campaign.run import run
-from heddle_emulator.campaign.summary import summed_up
+from heddle_emulator.campaign.results import summed_up
+from heddle_emulator.campaign.run import NAME, Journal, run
+from heddle_emulator.campaign.trials import Drawing
+from heddle_emulator.campaign.worker import CampaignWorker
 from heddle_emulator.drill.load import load_scenario
+from heddle_emulator.executor.ray_cluster import RayExecutor
 from heddle_emulator.report.campaign import campaign_page
 from tests.unit.campaign.campaigns import Player, small
 
@@ -136,4 +137,4 @@ def test_a_cluster_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not installed that is said, with what to install."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"heddle-emulator\[ray\]"):
-        list(Ray("auto").results(small(), small().trials()))
+        list(RayExecutor("auto").map(partial(CampaignWorker, small()), small().trials()))

@@ -1,8 +1,8 @@
-"""Who plays trials: processes of this machine, or whatever else meets the same port.
+"""Trials on processes of this machine.
 
-Each process has a seat of its own and is sent a trial whenever it has none, so a slow one holds
-up nobody. Processes start afresh, leave Ctrl-C to the parent, and end in order when asked to or
-when the parent is gone: a controller is never left behind.
+Each process starts afresh, has one worker, and gets a trial whenever it has none. Processes leave
+Ctrl-C to the parent, and end in order when told to or when the parent is gone: nothing that a
+worker started is left behind.
 """
 
 from __future__ import annotations
@@ -13,44 +13,30 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
-from typing import Protocol
+from typing import Any, Generic
 
-from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.events import Trial
-from heddle_emulator.campaign.result import Result
-from heddle_emulator.campaign.seat import CampaignError, Seat
+from heddle_emulator.executor import ExecutorError, MakeWorker, R, T, Worker
 
 WATCH_SECONDS = 0.5
 END_SECONDS = 20.0
 
 
-class Executor(Protocol):
-    """Plays trials somewhere."""
-
-    def results(self, campaign: Campaign, trials: Sequence[Trial]) -> Iterator[Result]:
-        """Results as they come, in any order; closing the iterator ends all that it started.
-
-        Raises:
-            CampaignError: those who play are gone.
-        """
-
-
 @dataclass(frozen=True, slots=True)
-class Processes:
+class ProcessExecutor:
     """So many processes of this machine."""
 
     workers: int
 
-    def results(self, campaign: Campaign, trials: Sequence[Trial]) -> Iterator[Result]:
-        """See the port."""
+    def map(self, make: MakeWorker[T, R], trials: Sequence[T]) -> Iterator[R]:
+        """See ``Executor``."""
         waiting = deque(trials)
-        workers = [_Worker(campaign) for _ in range(min(self.workers, len(trials)))]
+        workers = [_WorkerProcess(make) for _ in range(min(self.workers, len(trials)))]
         try:
             for worker in workers:
                 worker.begin(waiting.popleft())
@@ -69,37 +55,37 @@ class Processes:
                 worker.end()
 
 
-class _Worker:
-    """A process, seen from the parent."""
+class _WorkerProcess(Generic[T, R]):
+    """A process with one worker, seen from the parent."""
 
-    def __init__(self, campaign: Campaign) -> None:
+    def __init__(self, make: MakeWorker[T, R]) -> None:
         context = get_context("spawn")
         self.pipe, far = context.Pipe()
         self.process: SpawnProcess = context.Process(
-            target=_work, args=(campaign, far, os.getpid()), name="campaign"
+            target=_serve, args=(make, far, os.getpid()), name="worker"
         )
         self.process.start()
         far.close()
 
-    def begin(self, trial: Trial) -> None:
-        """Send a trial; one that is gone is found out when its result is asked for."""
+    def begin(self, trial: T) -> None:
+        """Send a trial; a process that is gone is noticed when its result is read."""
         with suppress(OSError):
             self.pipe.send(trial)
 
-    def result(self) -> Result:
-        """What came of it, once the pipe has something."""
+    def result(self) -> R:
+        """What came of the trial, once the pipe has something."""
         try:
-            found: Result | CampaignError = self.pipe.recv()
+            found: R | ExecutorError = self.pipe.recv()
         except (EOFError, OSError) as error:
             self.process.join(END_SECONDS)
             reason = f"a worker ended with exit code {self.process.exitcode}"
-            raise CampaignError(reason) from error
-        if isinstance(found, CampaignError):
+            raise ExecutorError(reason) from error
+        if isinstance(found, ExecutorError):
             raise found
         return found
 
     def end(self) -> None:
-        """Wait for its end; kill it if it does not come."""
+        """Wait for the process to end; kill it if it does not."""
         self.process.join(END_SECONDS)
         if self.process.is_alive():
             self.process.kill()
@@ -107,21 +93,21 @@ class _Worker:
         self.pipe.close()
 
 
-def _work(campaign: Campaign, pipe: Connection, parent: int) -> None:
-    """A worker process, from its start to its end."""
+def _serve(make: MakeWorker[Any, Any], pipe: Connection, parent: int) -> None:
+    """Be a worker process, from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
-    with Seat(campaign) as seat:
-        threading.Thread(target=_follow, args=(parent, seat), daemon=True).start()
+    with closing(make()) as worker:
+        threading.Thread(target=_follow, args=(parent, worker), daemon=True).start()
         with suppress(EOFError, OSError):  # the parent has closed its end
             while True:
-                pipe.send(_answer(seat, pipe.recv()))
+                pipe.send(_answer(worker, pipe.recv()))
 
 
-def _answer(seat: Seat, trial: Trial) -> Result | CampaignError:
+def _answer(worker: Worker[T, R], trial: T) -> R | ExecutorError:
     try:
-        return seat.run(trial)
-    except CampaignError as error:
+        return worker.run(trial)
+    except ExecutorError as error:
         return error
 
 
@@ -129,9 +115,9 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a hand
     raise SystemExit(0)
 
 
-def _follow(parent: int, seat: Seat) -> None:
+def _follow(parent: int, worker: Worker[Any, Any]) -> None:
     """End with the parent, however it ended."""
     while os.getppid() == parent:
         time.sleep(WATCH_SECONDS)
-    seat.close()
+    worker.close()
     os._exit(1)

@@ -1,13 +1,15 @@
-"""Which parts break together in a trial: one after another, at random, or as often as published.
+"""Trials: what breaks together, drawn one after another, at random, or as often as published.
+
+A trial is known by its number: with the campaign's seed the number says all that is drawn, so any
+trial can be played again without those before it.
 
 ``each``       every link between switches in its turn, and again from the first
-``random``     so many links between switches at once, any as likely as any other
+``random``     so many links between switches at once, all equally likely
 ``published``  what breaks next by the published rates, and beside it what is still broken
                by then: a Poisson number of lasting failures within the time to mend
 
-Only links between switches are drawn: a NIC that loses its one link has no way that
-anybody could find. A leaf that loses its power cuts its NICs off too, but what matters is
-what it does to all the others.
+Only links between switches are drawn: a NIC that loses its one link has no path that anybody could
+find. A leaf that loses its power cuts off its NICs too; what matters is what it does to all others.
 """
 
 from __future__ import annotations
@@ -19,8 +21,47 @@ import numpy as np
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State
-from heddle_emulator.campaign.events import FaultEvent, FaultKind, Trial
 from heddle_emulator.campaign.rates import MEND_HOURS, expected
+from heddle_emulator.fault import Fault, LinkDown, SwitchDown
+
+
+class FaultKind(Enum):
+    """What an event does; the value is its word in files."""
+
+    LINK = "link"
+    """A cable loses its carrier, and stays so until it is mended."""
+    FLAP = "flap"
+    """A cable loses its carrier and has it back, several times within moments."""
+    SWITCH = "switch"
+    """A switch loses its power, and its table with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """Something that breaks."""
+
+    kind: FaultKind
+    row: int
+    """Of the link or the node."""
+
+    def words(self, fabric: Fabric) -> str:
+        """Such as "link l0-s1#0" or "switch s3"."""
+        ids = fabric.structure.nodes.ids
+        name = ids[self.row] if self.kind is FaultKind.SWITCH else fabric.link_label(self.row)
+        return f"{self.kind.value} {name}"
+
+    def fault(self) -> Fault:
+        """What breaks it, and mends it. A flap strikes again by itself and so is a link here."""
+        return SwitchDown(self.row) if self.kind is FaultKind.SWITCH else LinkDown((self.row,))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What breaks together, and is mended again."""
+
+    number: int
+    """From 0; with the campaign's seed it draws the events."""
+    events: tuple[FaultEvent, ...]
 
 
 class Draw(Enum):

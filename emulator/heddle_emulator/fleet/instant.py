@@ -16,7 +16,7 @@ from heddle_agent.fib import Link
 from heddle_emulator.fleet import Fleet
 
 
-class ToldFleet(Fleet):
+class InstantNoticeFleet(Fleet):
     """As ``Fleet`` without notices, but every agent is told of every link that changes."""
 
     async def set_links(self, rows: Sequence[int], *, up: bool) -> None:

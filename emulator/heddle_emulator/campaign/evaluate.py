@@ -16,7 +16,7 @@ from heddle_emulator.walk import Forwarding, Walk, walk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Look:
+class Evaluation:
     """The flows at one moment."""
 
     walk: Walk
@@ -39,14 +39,14 @@ class Look:
         return int(np.count_nonzero(~self.joined))
 
 
-def look(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Look:
+def evaluate(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Evaluation:
     """Walk, and add up."""
     walked = walk(fabric, flows, forwarding)
     paths = walked.paths()
     used = utilization(fabric, arc_loads(2 * fabric.link_count, flows, paths))
     ratios = flow_ratios(fabric.structure.capacity, flows, paths)
     joined = _joined(fabric, flows) if len(walked.lost) else np.ones(len(flows), dtype=np.bool_)
-    return Look(
+    return Evaluation(
         walked,
         joined,
         float(used[_between_switches(fabric)].max(initial=0.0)),

@@ -25,13 +25,13 @@ import numpy as np
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.events import FaultKind, Trial
-from heddle_emulator.campaign.look import Look, crossing, look, moved
-from heddle_emulator.campaign.result import NEEDLESS, Result, begun
-from heddle_emulator.campaign.told import ToldFleet
+from heddle_emulator.campaign.evaluate import Evaluation, crossing, evaluate, moved
+from heddle_emulator.campaign.results import NEEDLESS, Result, begun
+from heddle_emulator.campaign.trials import FaultKind, Trial
 from heddle_emulator.client import Client
 from heddle_emulator.fault import Fault
 from heddle_emulator.fleet import Controller, Fleet
+from heddle_emulator.fleet.instant import InstantNoticeFleet
 from heddle_emulator.fleet.logs import agent_logs
 from heddle_emulator.hosts import told_hosts
 
@@ -45,7 +45,7 @@ FLAPS = 3
 FLAP_SECONDS = 0.01
 
 
-class Site:
+class WarmFabric:
     """Use as ``async with``: entered when every switch holds the first plan."""
 
     def __init__(self, campaign: Campaign) -> None:
@@ -56,8 +56,8 @@ class Site:
         self._rows: dict[tuple[str, str, str], int] = {}
         self._down: set[int] = set()
         self._news = asyncio.Event()
-        self._seen: Look
-        self._first: Look
+        self._seen: Evaluation
+        self._first: Evaluation
         self._plan: plan_pb2.Plan
         self._struck: list[Fault] = []
 
@@ -86,7 +86,7 @@ class Site:
         controller = await enter(Controller(folder, "--counter-interval-seconds=0"))
         self._client = client = await enter(Client(controller.api, FABRIC))
         await client.put_fabric(told.fabric)
-        kind = Fleet if told.datagrams else ToldFleet
+        kind = Fleet if told.datagrams else InstantNoticeFleet
         fleet = kind(told.fabric, [controller.api], name=FABRIC, notices=told.datagrams)
         self.fleet = await enter(fleet)
         await fleet.connected(PATIENCE_SECONDS)
@@ -95,7 +95,7 @@ class Site:
         self._plan = await client.programmed_plan(plan.generation - 1, PATIENCE_SECONDS)
         self.fleet.switches.hosts = await told_hosts(told.fabric, client)
         self._watch_links()
-        self._first = self._seen = self._look()
+        self._first = self._seen = self._evaluate()
 
     def _watch_links(self) -> None:
         """Follow what the controller knows of links."""
@@ -117,7 +117,7 @@ class Site:
 
         Raises:
             ClientError, TimeoutError: the controller did not answer, or no plan was held in time;
-                how the site stands is not known then.
+                the state of the fabric is not known then.
         """
         start = time.monotonic()
         await self.fleet.connected(PATIENCE_SECONDS)
@@ -134,9 +134,9 @@ class Site:
         lost = np.flatnonzero(~self.fleet.world.carries[::2]).tolist()
         flapped = [event.row for event in trial.events if event.kind is FaultKind.FLAP]
         self.fleet.converge()
-        converged = self._look() if local.stranded else local
+        converged = self._evaluate() if local.stranded else local
         await self._settled(before, changed=bool(lost), several=len(trial.events) > 1 or not lost)
-        self._seen = seen = self._look()
+        self._seen = seen = self._evaluate()
         certificate = self._plan.certificate
         return replace(
             result,
@@ -162,7 +162,7 @@ class Site:
         self.fleet.converge()
         await self.fleet.connected(PATIENCE_SECONDS)
         await self._settled(before, changed=bool(lasting), several=len(lasting) > 1)
-        self._seen = seen = self._look()
+        self._seen = seen = self._evaluate()
         fuller = seen.worst > self._first.worst * (1 + NEEDLESS)
         return replace(
             result,
@@ -170,16 +170,16 @@ class Site:
             regained=not fuller and not seen.stranded,
         )
 
-    async def _strike(self, trial: Trial) -> Look:
+    async def _strike(self, trial: Trial) -> Evaluation:
         """Break everything; how things are once agents have done what they do on their own."""
         self._struck = [event.fault() for event in trial.events if event.kind is not FaultKind.FLAP]
         for fault in self._struck:
             await fault.strike(self.fleet)
         flaps = [event.row for event in trial.events if event.kind is FaultKind.FLAP]
         if not flaps:
-            return self._look()
+            return self._evaluate()
         await self.fleet.set_links(flaps, up=False)
-        local = self._look()
+        local = self._evaluate()
         for turn in range(2 * FLAPS - 1):
             await asyncio.sleep(FLAP_SECONDS)
             await self.fleet.set_links(flaps, up=turn % 2 == 0)
@@ -233,8 +233,8 @@ class Site:
         """Seconds from a moment to the last FIB ack, by the clock of this machine."""
         return max(self._plan.programmed_time.ToNanoseconds() / 1e9 - since, 0.0)
 
-    def _look(self) -> Look:
-        return look(self.fleet.world, self.campaign.flows, self.fleet.switches)
+    def _evaluate(self) -> Evaluation:
+        return evaluate(self.fleet.world, self.campaign.flows, self.fleet.switches)
 
 
 def _gap(certificate: common_pb2.Certificate) -> float:

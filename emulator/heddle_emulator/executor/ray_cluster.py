@@ -1,0 +1,117 @@
+"""Trials on a Ray cluster: each worker is an actor.
+
+Ray is an extra of this distribution, ``heddle-emulator[ray]``, and is imported only when a cluster
+is asked for. An actor takes two processors: one for the agents of its fabric, one for its
+controller. The address ``local`` starts a cluster on this machine for the time of the trials:
+it has no dashboard, sends no statistics, and keeps its files in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from heddle_controller.model.errors import refuse
+from heddle_emulator.executor import ExecutorError, MakeWorker, R, T
+
+CPUS = 2
+LOCAL = "local"
+END_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class RayExecutor:
+    """Actors of the cluster at an address as ``ray.init`` takes it, or of one on this machine."""
+
+    address: str
+    workers: int = 0
+    """0 takes as many as the cluster has room for."""
+
+    def map(self, make: MakeWorker[T, R], trials: Sequence[T]) -> Iterator[R]:
+        """See ``Executor``."""
+        ray = _ray()
+        with ExitStack() as stack:
+            try:
+                self._connect(ray, stack)
+                actors = self._actors(ray, make, len(trials))
+                stack.callback(_end, ray, actors)
+                yield from _results(ray, actors, trials)
+            except (ray.exceptions.RayError, ConnectionError) as error:
+                cause = getattr(error, "cause", None) or error
+                raise ExecutorError(" ".join(str(cause).split())) from error
+
+    def _connect(self, ray: Any, stack: ExitStack) -> None:  # noqa: ANN401 - see _ray
+        """Join the cluster, or start one."""
+        local: dict[str, Any] = {}
+        if self.address == LOCAL:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            folder = stack.enter_context(
+                TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+            )
+            local = {
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+                "_temp_dir": folder,
+            }
+        stack.callback(ray.shutdown)
+        ray.init(address=self.address, log_to_driver=False, **local)
+
+    def _actors(self, ray: Any, make: MakeWorker[T, R], trials: int) -> list[Any]:  # noqa: ANN401
+        """As many as there is room and work for; at least one."""
+        nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+        cpus = min(CPUS, max(nodes, default=CPUS))
+        room = sum(int(node // cpus) for node in nodes)
+        # A second thread, so that an actor can be told to close during a trial.
+        actor = ray.remote(num_cpus=cpus, max_concurrency=2)(_Actor)
+        count = min(self.workers or room or 1, trials)
+        return [actor.remote(ray.put(make)) for _ in range(count)]
+
+
+class _Actor:
+    """A worker as Ray sees it."""
+
+    def __init__(self, make: MakeWorker[Any, Any]) -> None:
+        self._worker = make()
+
+    def run(self, trial: object) -> object:
+        """Play one trial."""
+        return self._worker.run(trial)
+
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.close()
+
+
+def _results(ray: Any, actors: list[Any], trials: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+    waiting, idle, busy = deque(trials), deque(actors), dict[Any, Any]()
+    while waiting or busy:
+        while waiting and idle:
+            actor = idle.popleft()
+            busy[actor.run.remote(waiting.popleft())] = actor
+        done, _ = ray.wait(list(busy))
+        for reference in done:
+            idle.append(busy.pop(reference))
+            yield ray.get(reference)
+
+
+def _end(ray: Any, actors: list[Any]) -> None:  # noqa: ANN401 - see _ray
+    """Close all workers, then the actors; one that does not answer in time is killed."""
+    closing = [actor.close.remote() for actor in actors]
+    ray.wait(closing, num_returns=len(closing), timeout=END_SECONDS)
+    for actor in actors:
+        ray.kill(actor)
+
+
+def _ray() -> Any:  # noqa: ANN401 - linters and type checkers need not have Ray
+    try:
+        importlib.import_module("ray.exceptions")
+        return importlib.import_module("ray")
+    except ImportError as error:
+        cure = "is not installed; pip install 'heddle-emulator[ray]', or leave --ray out"
+        raise refuse("campaign", "ray", cure) from error

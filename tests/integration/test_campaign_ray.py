@@ -1,0 +1,86 @@
+"""A campaign on a Ray cluster of this machine: the same trials come to the same results."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import psutil
+import yaml
+
+from heddle_emulator.campaign.campaign import load_campaign
+from heddle_emulator.campaign.results import Result
+from heddle_emulator.campaign.run import NAME
+from heddle_emulator.campaign.worker import CampaignWorker
+from heddle_emulator.executor.processes import ProcessExecutor
+from tests.unit.campaign.campaigns import TOLD
+from tests.waiting import PATIENCE, wait_until
+
+PROGRAM = Path(sys.executable).with_name("heddle-emulator")
+MARK = "HEDDLE_TEST_RAY"
+LOOSE = frozenset({"acked_seconds", "mended_seconds", "seconds", "moved"})
+"""What depends on the machine, or on the trial before."""
+
+
+def _marked(folder: Path) -> list[str]:
+    """Processes that were started with this mark in their environment, by command."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(folder) and process.status() != "zombie":
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+def _records(folder: Path) -> dict[int, dict[str, object]]:
+    """Results that the journal has so far, by number, without what may differ."""
+    path = folder / "out" / NAME
+    lines = path.read_text().splitlines()[1:] if path.exists() else []
+    return {told["number"]: _plain(told) for told in map(json.loads, lines)}
+
+
+def _plain(told: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in told.items() if name not in LOOSE}
+
+
+def test_ray_plays_the_same_trials_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Interrupted on its way: results so far are those of local processes, nothing runs on."""
+    file = tmp_path / "campaign.yaml"
+    file.write_text(yaml.safe_dump({"campaign": "ray", "failures": 1000, **TOLD}))
+    options = ["--ray", "local", "--out", str(tmp_path / "out")]
+    command = [str(PROGRAM), "campaign", str(file), *options]
+    output = tmp_path / "output"
+    with output.open("w") as log:
+        process = subprocess.Popen(
+            command, env=os.environ | {MARK: str(tmp_path)}, stdout=log, stderr=log
+        )
+        try:
+            wait_until(
+                lambda: len(_records(tmp_path)) >= 3 or process.poll() is not None,
+                "three results from the cluster",
+            )
+            assert process.poll() is None, output.read_text()
+            assert any("raylet" in command for command in _marked(tmp_path))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 130, output.read_text()
+        finally:
+            process.kill()
+            process.wait()
+    wait_until(lambda: not _marked(tmp_path), "every process of the cluster to end")
+    found = _records(tmp_path)
+    campaign = load_campaign(file)
+    trials = [trial for trial in campaign.trials() if trial.number in found]
+    results = ProcessExecutor(1).map(partial(CampaignWorker, campaign), trials)
+    expected: dict[int, Result] = {result.number: result for result in results}
+    assert found.keys() == expected.keys()
+    for number, result in expected.items():
+        record = json.loads(json.dumps(_plain(result.record())))
+        assert not result.bad
+        assert found[number] == record

@@ -1,7 +1,7 @@
 """The Heddle switch agent: holds the routes of one switch and repairs them on its own.
 
 Rooms, each standing on the ones below it: ``cli`` > ``app`` > ``metrics`` > ``agent`` >
-``session`` | ``watch`` (and later ``backdoor``) > ``table`` > ``fib`` > ``settings``.
+``session`` | ``watch`` (and later ``peers``) > ``table`` > ``fib`` > ``settings``.
 
 ``agent.Agent`` is one switch's agent without a process of its own: a process may embed hundreds
 of them in one asyncio loop. That is how the emulator runs a fabric::

@@ -4,10 +4,10 @@ It has no process of its own: hundreds may live in one event loop. Its parts do 
 what passes between them passes here:
 
 - links -> table: every step of link changes, at once (local repair, no controller)
-- links -> back door -> peers: the same changes, next
+- links -> peer notices -> peers: the same changes, next
 - links -> session: the same changes, last
-- peers -> back door -> table: links lost elsewhere (local repair, no controller)
-- session -> back door: who the peers are, and their keys
+- peers -> peer notices -> table: links lost elsewhere (local repair, no controller)
+- session -> peer notices: who the peers are, and their keys
 - session -> table -> backend: pushes
 """
 
@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from importlib.metadata import version
 
-from heddle_agent.backdoor import TICK_SECONDS, BackDoor, Doorway, LinkView
 from heddle_agent.fib import Fib, Link
+from heddle_agent.peers import TICK_SECONDS, LinkView, PeerConfiguration, PeerNotices
 from heddle_agent.session import Address, Channels, Identity, Session, SessionOptions
 from heddle_agent.table import (
     NO_FENCE,
@@ -53,14 +53,15 @@ class Agent:
         options: SessionOptions | None = None,
         fence: Fence = NO_FENCE,
         remember: Callable[[Fence], None] = keep_in_memory,
-        doorway: Doorway | None = None,
+        peer_configuration: PeerConfiguration | None = None,
         turns: Callable[[Forwarding], Turns] = Turns,
     ) -> None:
         """ValueError for addresses that cannot be used.
 
         ``channels`` are the caller's to close; without them the agent has its own, in plain text to
         loopback. ``fence`` is what an earlier agent of this switch has accepted; ``remember`` is
-        told of newer ones. Without a ``doorway`` there is no back door. Pushes come by ``turns``.
+        told of newer ones. Without a ``peer_configuration`` there are no peer
+        notices. Pushes come by ``turns``.
         """
         self.switch = switch
         self._view = LinkView()
@@ -78,10 +79,10 @@ class Agent:
         self.links = links
         self._channels = Channels() if channels is None else channels
         self._owns_channels = channels is None
-        self._doorway = doorway
-        self.back_door = self._open(fabric, doorway) if doorway else None
+        self._peer_configuration = peer_configuration
+        self.peer_notices = self._open(fabric, peer_configuration) if peer_configuration else None
         self.session = Session(
-            _identity(fabric, switch, doorway),
+            _identity(fabric, switch, peer_configuration),
             self._turns,
             links.current,
             introduced=self._introduced,
@@ -114,8 +115,10 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 parts = [self._watch(), self.session.run(), self._mend()]
-                if self._doorway is not None and self.back_door is not None:
-                    parts.append(self._attend(self._doorway, self.back_door))
+                if self._peer_configuration is not None and self.peer_notices is not None:
+                    parts.append(
+                        self._exchange_notices(self._peer_configuration, self.peer_notices)
+                    )
                 workers = [tasks.create_task(part) for part in parts]
                 await self._stopping.wait()
                 for worker in workers:
@@ -136,17 +139,17 @@ class Agent:
         """Have ``run`` end soon; for signal handlers, which cannot wait."""
         self._stopping.set()
 
-    def _open(self, fabric: str, doorway: Doorway) -> BackDoor:
-        door = BackDoor(
+    def _open(self, fabric: str, peer_configuration: PeerConfiguration) -> PeerNotices:
+        notices = PeerNotices(
             fabric=fabric,
             switch=self.switch,
-            keys=doorway.keys,
-            network=doorway.network,
+            keys=peer_configuration.keys,
+            network=peer_configuration.network,
             heard=self._heard,
-            boot=doorway.boot,
+            boot=peer_configuration.boot,
         )
-        door.announce(self._own_down())
-        return door
+        notices.announce(self._own_down())
+        return notices
 
     def _own_down(self) -> list[Link]:
         return [link for link, up in self._own.items() if not up]
@@ -156,8 +159,8 @@ class Agent:
         self._own.update((seen.link, seen.up) for seen in observations)
         down = self._own_down()
         self._heard(self.switch, down)
-        if self.back_door is not None:
-            self.back_door.announce(down)
+        if self.peer_notices is not None:
+            self.peer_notices.announce(down)
 
     def _heard(self, switch: str, down: Collection[Link]) -> None:
         """A switch, this one or another, says that these of its links are down and no others."""
@@ -166,20 +169,20 @@ class Agent:
             self.forwarding.links_changed(changes)
 
     def _introduced(self, peers: Mapping[str, str], keys: Sequence[bytes]) -> None:
-        if self._doorway is not None and self.back_door is not None:
-            self._doorway.told(self.back_door, peers, keys)
+        if self._peer_configuration is not None and self.peer_notices is not None:
+            self._peer_configuration.update(self.peer_notices, peers, keys)
 
-    async def _attend(self, doorway: Doorway, door: BackDoor) -> None:
+    async def _exchange_notices(self, peers: PeerConfiguration, notices: PeerNotices) -> None:
         """Take notices, and keep the peers in agreement."""
-        doorway.network.open(door.receive)
-        door.set_peers(doorway.peers)
+        peers.network.open(notices.receive)
+        notices.set_peers(peers.peers)
         try:
             while True:
                 await asyncio.sleep(TICK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - spread
-                doorway.poll(door)
-                door.tick()
+                peers.poll(notices)
+                notices.tick()
         finally:
-            doorway.network.close()
+            peers.network.close()
 
     async def _watch(self) -> None:
         async with aclosing(self.links.changes()) as changes:
@@ -194,7 +197,7 @@ class Agent:
             await self._turns.mend()
 
 
-def _identity(fabric: str, switch: str, doorway: Doorway | None) -> Identity:
+def _identity(fabric: str, switch: str, peers: PeerConfiguration | None) -> Identity:
     """This start of the agent, and where its peers reach it if the controller is to tell them."""
-    reached = doorway.network.address if doorway and doorway.asks else ""
+    reached = peers.network.address if peers and peers.asks else ""
     return Identity(fabric, switch, secrets.token_hex(8), _VERSION, reached)

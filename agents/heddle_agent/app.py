@@ -17,9 +17,9 @@ from prometheus_client import start_http_server
 from heddle.text import clean, clean_lines
 from heddle_agent import metrics
 from heddle_agent.agent import Agent
-from heddle_agent.backdoor import Doorway, MemoryFile, UdpNetwork
 from heddle_agent.fib import Fib, MemoryFib, NextHop, name_hash
 from heddle_agent.fib.linux import Cable, LinuxFib
+from heddle_agent.peers import PeerConfiguration, PeerFile, UdpNetwork
 from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
 from heddle_agent.settings import Settings, SettingsError
 from heddle_agent.table import NO_FENCE, Fence, FenceFile, keep_in_memory
@@ -84,19 +84,19 @@ def _cable(port: Port) -> Cable:
     return Cable(port.interface, port.hop.address)
 
 
-def doorway(settings: Settings) -> Doorway | None:
-    """What the back door is opened with, if there is one; ValueError if a file is bad."""
-    if settings.back_door is None:
+def peer_configuration(settings: Settings) -> PeerConfiguration | None:
+    """The configuration of peer notices, if they are on; ValueError if a file is bad."""
+    if settings.peer_notices is None:
         return None
     memory = None
     if settings.state_file is not None:
-        path = settings.state_file.with_name(f"{settings.state_file.name}.back-door")
-        memory = MemoryFile(path, settings.fabric, settings.switch)
-    return Doorway(
-        UdpNetwork(settings.back_door),
-        key_file=settings.back_door_key,
-        peers_file=settings.back_door_peers,
-        memory_file=memory,
+        path = settings.state_file.with_name(f"{settings.state_file.name}.peers")
+        memory = PeerFile(path, settings.fabric, settings.switch)
+    return PeerConfiguration(
+        UdpNetwork(settings.peer_notices),
+        key_file=settings.peer_keys,
+        peers_file=settings.peer_addresses,
+        peer_file=memory,
     )
 
 
@@ -119,7 +119,7 @@ def build(settings: Settings, channels: Channels) -> Agent:
         options=SessionOptions(backoff=Backoff(longest=settings.backoff_seconds)),
         fence=fence,
         remember=remember,
-        doorway=doorway(settings),
+        peer_configuration=peer_configuration(settings),
     )
 
 
@@ -174,7 +174,7 @@ async def serve(settings: Settings) -> None:
             controllers=settings.controller,
             fib=settings.fib,
             links=len(agent.links.next_hops),
-            back_door=settings.back_door,
+            peer_notices=settings.peer_notices,
             epoch=agent.held.epoch,
         )
         await agent.run()

@@ -81,18 +81,18 @@ def cli() -> None:
     help="Keep the highest epoch here, so that a restarted agent still refuses older ones.",
 )
 @click.option(
-    "--back-door",
+    "--peer-notices",
     metavar="IP:PORT",
     help="Take and send notices of lost links here, by UDP, from agent to agent.",
 )
 @click.option(
-    "--back-door-key",
+    "--peer-keys",
     type=_PATH,
     help="Their keys, in hexadecimal, one a line, the first to sign with. By default the controller"
     " names them.",
 )
 @click.option(
-    "--back-door-peers",
+    "--peer-addresses",
     type=_PATH,
     help='Whom to tell, JSON: {"spine0": "10.0.0.1:7402"}. By default the controller names them.',
 )

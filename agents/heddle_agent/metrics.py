@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from heddle_agent.agent import Agent
-from heddle_agent.backdoor import Refusal
+from heddle_agent.peers import Refusal
 
 
 class AgentCollector(Collector):
@@ -51,7 +51,7 @@ class AgentCollector(Collector):
             flips.add_metric([agent.switch], agent.forwarding.flips)
         yield sessions
         yield flips
-        yield from self._back_door()
+        yield from self._peers()
 
     def _entries(self) -> Metric:
         family = GaugeMetricFamily(
@@ -81,33 +81,33 @@ class AgentCollector(Collector):
                 family.add_metric([agent.switch, reason], reasons.count(reason))
         return family
 
-    def _back_door(self) -> Iterable[Metric]:
+    def _peers(self) -> Iterable[Metric]:
         peers = GaugeMetricFamily(
-            "heddle_agent_back_door_peers",
-            "Peers of the back door, and those that have proven to be there.",
+            "heddle_agent_peers",
+            "Peers that notices go to, and those that have proven to be there.",
             labels=["switch", "state"],
         )
         datagrams = CounterMetricFamily(
-            "heddle_agent_back_door_datagrams",
-            "Datagrams of the back door by what became of them.",
+            "heddle_agent_peer_datagrams",
+            "Datagrams of peer notices by what became of them.",
             labels=["switch", "outcome"],
         )
         records = GaugeMetricFamily(
-            "heddle_agent_back_door_switches",
-            "Switches that have lost links, now or before, as far as the back door knows.",
+            "heddle_agent_peer_records",
+            "Switches that have lost links, now or before, as far as peer notices tell.",
             labels=["switch"],
         )
         for agent in self._agents:
-            door = agent.back_door
-            if door is None:
+            notices = agent.peer_notices
+            if notices is None:
                 continue
-            peers.add_metric([agent.switch, "known"], len(door.peers))
-            peers.add_metric([agent.switch, "introduced"], door.introduced)
-            records.add_metric([agent.switch], len(door.records))
-            datagrams.add_metric([agent.switch, "sent"], door.sent)
-            datagrams.add_metric([agent.switch, "received"], door.received)
+            peers.add_metric([agent.switch, "known"], len(notices.peers))
+            peers.add_metric([agent.switch, "introduced"], notices.introduced)
+            records.add_metric([agent.switch], len(notices.records))
+            datagrams.add_metric([agent.switch, "sent"], notices.sent)
+            datagrams.add_metric([agent.switch, "received"], notices.received)
             for why in Refusal:
-                datagrams.add_metric([agent.switch, why.name.lower()], door.refusals.counts[why])
+                datagrams.add_metric([agent.switch, why.name.lower()], notices.refusals.counts[why])
         yield from (peers, datagrams, records)
 
     def _pushes(self) -> Metric:

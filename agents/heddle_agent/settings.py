@@ -74,11 +74,11 @@ class Settings(BaseSettings):
 
     state_file: Path | None = None
     """Where the highest epoch is kept, so that a restarted agent still refuses older ones."""
-    back_door: str | None = Field(default=None, min_length=1)
+    peer_notices: str | None = Field(default=None, min_length=1)
     """IP address and UDP port of this switch for notices among agents; without it, none."""
-    back_door_key: Path | None = None
+    peer_keys: Path | None = None
     """File of the keys of notices; by default the controller names them."""
-    back_door_peers: Path | None = None
+    peer_addresses: Path | None = None
     """File of the agents to tell; by default the controller names them."""
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
@@ -130,8 +130,8 @@ class Settings(BaseSettings):
                 "--fib linux forwards by the kernel's interfaces: give --interfaces alias, or a"
                 " file, in place of --link"
             )
-        if self.back_door is None and (self.back_door_key or self.back_door_peers):
-            raise ValueError("--back-door-key and --back-door-peers need --back-door: give it too")
+        if self.peer_notices is None and (self.peer_keys or self.peer_addresses):
+            raise ValueError("--peer-keys and --peer-addresses need --peer-notices: give it too")
         return self
 
 

@@ -232,10 +232,10 @@ def _world(settings: Settings, store: Store, gateway: Gateway, telemetry: Teleme
 
 async def _secret(settings: Settings, store: EmbeddedStore | RedisStore) -> bytes:
     """What keys of notices among agents follow from, the same for all replicas."""
-    path = settings.back_door_secret_path
+    path = settings.peer_key_secret_path
     if path is not None or not isinstance(store, RedisStore):
-        return read_secret(path or Path("heddle.back-door"))
-    return await store.secret("back-door", secrets.token_hex(SECRET_BYTES).encode())
+        return read_secret(path or Path("heddle.peer-keys"))
+    return await store.secret("peer-keys", secrets.token_hex(SECRET_BYTES).encode())
 
 
 async def _api(
@@ -258,7 +258,7 @@ async def _api(
         controller_id=settings.controller_id,
         counter_interval=settings.counter_interval_seconds,
         entry_ttl=settings.entry_ttl_seconds,
-        back_door=KeySchedule(await _secret(settings, store), settings.back_door_key_seconds),
+        peer_keys=KeySchedule(await _secret(settings, store), settings.peer_key_seconds),
     )
     return Api(rooms, _server_terms(settings), terms)
 

@@ -99,10 +99,10 @@ class Settings(BaseSettings):
     """How often agents report counters; 0 is never."""
     entry_ttl_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Agents withdraw entries after so long without a controller; 0 is fail-static."""
-    back_door_secret: Path | None = None
+    peer_key_secret: Path | None = None
     """File of the secret that keys of notices among agents follow from, the same for all replicas;
     made if there is none. By default it is beside the store, or in it."""
-    back_door_key_seconds: float = Field(default=86_400.0, ge=60, le=10_000_000)
+    peer_key_seconds: float = Field(default=86_400.0, ge=60, le=10_000_000)
     """Agents sign notices to each other with a new key after so long."""
     agent_queue: int = Field(default=64, ge=1, le=100_000)
     """Pushes that may wait for one agent before they are coalesced into a FULL_SYNC."""
@@ -149,12 +149,12 @@ class Settings(BaseSettings):
         return Path(self.store.removeprefix(SQLITE))
 
     @property
-    def back_door_secret_path(self) -> Path | None:
+    def peer_key_secret_path(self) -> Path | None:
         """File of the secret that keys of notices follow from; None: the store has it."""
         path = self.store_path
-        if self.back_door_secret is not None or path is None:
-            return self.back_door_secret
-        return path.with_name(f"{path.name}.back-door")
+        if self.peer_key_secret is not None or path is None:
+            return self.peer_key_secret
+        return path.with_name(f"{path.name}.peer-keys")
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:

@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError, Message
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2, relay_pb2
-from heddle_agent.backdoor import BackDoor, KeyRing, wire
-from heddle_agent.backdoor.wire import MalformedError
 from heddle_agent.fib import Link, MemoryFib
+from heddle_agent.peers import KeyRing, PeerNotices, wire
+from heddle_agent.peers.wire import MalformedError
 from heddle_agent.session.decode import decode_push
 from heddle_agent.table import Forwarding, Status
 from heddle_controller.model.errors import InputError
@@ -22,8 +22,8 @@ from heddle_controller.serve.codec import agent as codec
 from tests.fuzz import columns
 from tests.fuzz.target import Target, check
 from tests.fuzz.wires import disturbed, message, varied
+from tests.support.peer_notices import FABRIC, KEY, LossyNetwork, Place
 from tests.unit.agent.controllers import numbers, wire_push
-from tests.unit.agent.doors import FABRIC, KEY, Air, Place
 from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
 from tests.unit.store.samples import clos
 
@@ -115,38 +115,38 @@ def _letter(made: relay_pb2.Letter) -> bool:
     return bool(made.notes)
 
 
-class Doors:
-    """A door that knows its peer, and what the peer has really sent."""
+class Peers:
+    """Two agents that know each other, and what the peer has really sent."""
 
     def __init__(self) -> None:
-        self.air = Air(random.Random(1))
+        self.network = LossyNetwork(random.Random(1))
         self.heard: list[object] = []
-        self.doors = {name: self._door(name) for name in ("l0", "s0")}
+        self.agents = {name: self._notices(name) for name in ("l0", "s0")}
         for name, other in (("l0", "s0"), ("s0", "l0")):
-            self.doors[name].set_peers({other: other})
-        self.air.doors = self.doors
-        self.air.deliver()
-        self.doors["s0"].announce([Link.between("s0", "l1")])
-        self.sent = [datagram for _, target, datagram in self.air.waiting if target == "l0"]
-        self.air.deliver()
+            self.agents[name].set_peers({other: other})
+        self.network.agents = self.agents
+        self.network.deliver()
+        self.agents["s0"].announce([Link.between("s0", "l1")])
+        self.sent = [datagram for _, target, datagram in self.network.waiting if target == "l0"]
+        self.network.deliver()
         check(self.heard, "what was really sent is heard")
         check(self.sent, "and is known here")
         self.heard.clear()
 
-    def _door(self, name: str) -> BackDoor:
-        return BackDoor(
+    def _notices(self, name: str) -> PeerNotices:
+        return PeerNotices(
             fabric=FABRIC,
             switch=name,
             keys=KeyRing([KEY], clock=lambda: 0.0),
-            network=Place(self.air, name),
+            network=Place(self.network, name),
             heard=lambda switch, down: self.heard.append((switch, tuple(down))),
             boot=1,
         )
 
     def strike(self, content: bytes) -> bool:
         """Nothing without the key, and nothing that was heard before, moves a flow."""
-        self.doors["l0"].receive(content, "10.9.9.9:7")
-        self.air.waiting.clear()
+        self.agents["l0"].receive(content, "10.9.9.9:7")
+        self.network.waiting.clear()
         check(not self.heard, "nobody is believed without the key, or twice")
         return False
 
@@ -247,7 +247,7 @@ def _pushes(*good: Message) -> Target:
 
 def targets() -> list[Target]:
     """All of them."""
-    doors, kinds = Doors(), good()
+    agents, kinds = Peers(), good()
     record = wire.Record("s0", 3, 4, (Link.between("s0", "l1"),))
     notice, digest = wire.encode_notice(record), wire.encode_digest(3, 2**40)
     return [
@@ -257,7 +257,7 @@ def targets() -> list[Target]:
         _message("links of an agent", kinds["links"], _links),
         _message("counters of an agent", kinds["counters"], _counters),
         _message("letter among replicas", kinds["letter"], _letter, 1),
-        Target("datagram to a back door", doors.strike, doors.sent, weight=4),
+        Target("datagram to a peer", agents.strike, agents.sent, weight=4),
         Target("notice", _body(wire.decode_notice, wire.encode_notice), [notice], weight=4),
         Target("digest", _body(wire.decode_digest, _digest), [digest], weight=2),
     ]

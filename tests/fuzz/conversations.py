@@ -1,7 +1,7 @@
 """Target: what a controller says in a session, to the agent's half of it.
 
 An input is the controller's messages, each with its length in two bytes before it. Every push has
-its answer, entries lead over the switch's own links, and keys of the back door that are too short
+its answer, entries lead over the switch's own links, and peer keys that are too short
 to be safe are not taken.
 """
 
@@ -16,16 +16,16 @@ from typing import Any
 import grpc
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_agent.backdoor import BackDoor, Doorway
-from heddle_agent.backdoor.keys import LEAST_BYTES
 from heddle_agent.fib import MemoryFib
+from heddle_agent.peers import PeerConfiguration, PeerNotices
+from heddle_agent.peers.keys import LEAST_BYTES
 from heddle_agent.session.conversation import Conversation, ForeignError
 from heddle_agent.session.encode import Identity
 from heddle_agent.table import Forwarding, Turns
 from tests.fuzz import columns
 from tests.fuzz.target import Target, check
 from tests.fuzz.wires import disturbed, framed, messages_of, parts_of
-from tests.unit.agent.doors import FABRIC, KEY, Air, Place
+from tests.support.peer_notices import FABRIC, KEY, LossyNetwork, Place
 from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
 
 PATIENCE = 240.0
@@ -56,12 +56,12 @@ class Agent:
     def __init__(self) -> None:
         self.fib = MemoryFib(SWITCH, SPINES, FixedUnderlay(), table_size=64)
         forwarding = Forwarding(SWITCH, self.fib, (hop.port for hop in SPINES))
-        place = Place(Air(random.Random(1)), SWITCH)
-        self.doorway = Doorway(place, clock=lambda: 0.0)
-        self.door = BackDoor(
+        place = Place(LossyNetwork(random.Random(1)), SWITCH)
+        self.peer_configuration = PeerConfiguration(place, clock=lambda: 0.0)
+        self.notices = PeerNotices(
             fabric=FABRIC,
             switch=SWITCH,
-            keys=self.doorway.keys,
+            keys=self.peer_configuration.keys,
             network=place,
             heard=lambda *_: None,
             boot=1,
@@ -76,7 +76,9 @@ class Agent:
             self.turns,
             links=list,
             answered=Counter(),
-            introduced=lambda peers, keys: self.doorway.told(self.door, peers, keys),
+            introduced=lambda peers, keys: self.peer_configuration.update(
+                self.notices, peers, keys
+            ),
         )
         try:
             async with asyncio.timeout(PATIENCE):
@@ -98,7 +100,10 @@ class Agent:
         local = {hop.port for hop in SPINES}
         groups = self.fib.read_back().values()
         check(all(group.primary.port in local for group in groups), "next hops are the switch's")
-        check(all(len(key) >= LEAST_BYTES for key in self.doorway.keys.keys), "keys are safe")
+        check(
+            all(len(key) >= LEAST_BYTES for key in self.peer_configuration.keys.keys),
+            "keys are safe",
+        )
 
 
 class Conversations:
@@ -119,7 +124,7 @@ def target(loop: asyncio.AbstractEventLoop, push: pb.Push) -> Target:
     """Sessions of a controller whose messages are good ones, nearly."""
     first = pb.ControllerMessage(session_accepted=pb.SessionAccepted(controller_id="c", epoch=1))
     later = [
-        pb.ControllerMessage(back_door=pb.BackDoor(keys=[KEY])),
+        pb.ControllerMessage(peer_configuration=pb.PeerConfiguration(keys=[KEY])),
         pb.ControllerMessage(overlay=pb.OverlayOrder(withdrawn=True, epoch=1)),
     ]
 

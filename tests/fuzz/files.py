@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from heddle_agent.backdoor.keys import read_keys
-from heddle_agent.backdoor.memory_file import MemoryFile
+from heddle_agent.peers.keys import read_keys
+from heddle_agent.peers.saved import PeerFile
 from heddle_agent.table import FenceFile
 from heddle_controller.cli.audit import read_export
 from heddle_controller.cli.failure import Failure
@@ -264,8 +264,8 @@ def _on_a_switch() -> list[Target]:
     fence = owner | {"highest_epoch": 3, "generation": 7}
     keys = of_file(read_keys, ValueError)
     return [
-        Target("back door keys", keys, [b"# k\n" + b"ab" * 32 + b"\n"], weight=2),
-        _owned(lambda at: MemoryFile(at, **owner), as_json(memory), "back door memory"),
+        Target("peer keys", keys, [b"# k\n" + b"ab" * 32 + b"\n"], weight=2),
+        _owned(lambda at: PeerFile(at, **owner), as_json(memory), "peer file"),
         _owned(lambda at: FenceFile(at, **owner), as_json(fence), "agent state"),
     ]
 

@@ -300,7 +300,7 @@ async def test_secrets_stay_out_of_logs(tmp_path: Path) -> None:
         await controller.ends()
     log = (tmp_path / "controller.log").read_text()
     assert '"rpc"' in log  # it was at debug level
-    secret = (tmp_path / "heddle.sqlite3.back-door").read_bytes()
+    secret = (tmp_path / "heddle.sqlite3.peer-keys").read_bytes()
     hidden = [
         token.rpartition(".")[2][:-4],
         (tmp_path / "tokens").read_text().split()[3],

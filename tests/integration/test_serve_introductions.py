@@ -16,8 +16,8 @@ from grpc import aio
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2, fabric_pb2
 from heddle_agent.agent import Agent
-from heddle_agent.backdoor import Doorway, UdpNetwork
 from heddle_agent.fib import MemoryFib, NextHop
+from heddle_agent.peers import PeerConfiguration, UdpNetwork
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.agents.introductions import KeySchedule, read_secret
@@ -36,7 +36,7 @@ class Session:
     def __init__(self, s: Serving, switch: str, address: str) -> None:
         self.call = s.agents.Session()
         self.switch, self.address = switch, address
-        self.told: list[pb.BackDoor] = []
+        self.told: list[pb.PeerConfiguration] = []
 
     async def begin(self) -> None:
         """Introduce ourselves, and listen from then on."""
@@ -44,15 +44,15 @@ class Session:
             fabric="fabrics/f1",
             switch=self.switch,
             instance_id="i",
-            back_door_address=self.address,
+            peer_address=self.address,
         )
         await self.call.write(pb.AgentMessage(session_parameters=parameters))
         self.listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
         async for message in self.call:
-            if message.WhichOneof("message") == "back_door":
-                self.told.append(message.back_door)
+            if message.WhichOneof("message") == "peer_configuration":
+                self.told.append(message.peer_configuration)
 
     def peers(self) -> dict[str, str]:
         """As last told."""
@@ -95,7 +95,7 @@ async def test_neighbours_are_told_of_each_other(tmp_path: Path) -> None:
         await until(lambda: spine.peers()["l1"] == "10.0.0.9:7402")
 
 
-async def test_an_agent_without_a_back_door_is_left_alone(tmp_path: Path) -> None:
+async def test_an_agent_without_peer_notices_is_left_alone(tmp_path: Path) -> None:
     """It is told nothing, and its neighbours are told no address of it."""
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC)
@@ -116,7 +116,7 @@ async def test_an_address_that_nobody_can_use_is_refused(tmp_path: Path, address
         await session.begin()
         with pytest.raises(aio.AioRpcError) as caught:
             await session.listening
-    assert list(violations(caught.value)) == ["session_parameters.back_door_address"]
+    assert list(violations(caught.value)) == ["session_parameters.peer_address"]
 
 
 async def test_agents_meet_through_the_controller(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ async def test_agents_meet_through_the_controller(tmp_path: Path) -> None:
         links = {name: neighbours(name) for name in ("l0", "l1", "s0", "s1")}
         agents = {name: agent(name, s.api.port, links[name]) for name in links}
         running = [asyncio.create_task(one.run()) for one in agents.values()]
-        doors = [one.back_door for one in agents.values() if one.back_door]
-        await until(lambda: [door.introduced for door in doors] == [2] * 4)
+        met = [one.peer_notices for one in agents.values() if one.peer_notices]
+        await until(lambda: [notices.introduced for notices in met] == [2] * 4)
         await stack.aclose()
         links["s0"].down("l1")
         lost = {name: one.forwarding.table.down for name, one in agents.items()}
@@ -146,14 +146,14 @@ def neighbours(switch: str) -> ManualLinks:
 
 
 def agent(switch: str, port: int, links: ManualLinks) -> Agent:
-    """A real agent with a back door on a free port."""
+    """A real agent that takes peer notices on a free port."""
     return Agent(
         fabric="fabrics/f1",
         switch=switch,
         controllers=[f"127.0.0.1:{port}"],
         fib=MemoryFib(switch, links.next_hops),
         links=links,
-        doorway=Doorway(UdpNetwork("127.0.0.1:0")),
+        peer_configuration=PeerConfiguration(UdpNetwork("127.0.0.1:0")),
     )
 
 
@@ -258,7 +258,7 @@ def test_the_command_ends_with_the_reason(tmp_path: Path) -> None:
             "--listen=127.0.0.1:0",
             "--metrics-port=0",
             f"--store=sqlite:///{tmp_path / 's.sqlite3'}",
-            f"--back-door-secret={short}",
+            f"--peer-key-secret={short}",
         ],
         capture_output=True,
         text=True,
@@ -266,4 +266,4 @@ def test_the_command_ends_with_the_reason(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "back_door_secret" in done.stderr
+    assert "peer_key_secret" in done.stderr

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle_agent.agent import Agent
-from heddle_agent.backdoor import Doorway
 from heddle_agent.fib import Link, MemoryFib, NextHop, Packet
+from heddle_agent.peers import PeerConfiguration
 from heddle_agent.watch import ManualLinks
 from tests.support.depth import examples
-from tests.unit.agent.doors import FABRIC, KEY, Air, Place
+from tests.support.peer_notices import FABRIC, KEY, LossyNetwork, Place
 from tests.unit.agent.worlds import FixedUnderlay, push, take
 
 LEAVES, SPINES = 4, 4
@@ -35,20 +35,20 @@ def test_no_flow_is_left_on_a_dead_path(
 
     Links fail and return while notices of the last ones are still under way, in any order.
     """
-    air = Air(random.Random(seed))
-    agents = {name: agent(name, air) for name in names()}
+    network = LossyNetwork(random.Random(seed))
+    agents = {name: agent(name, network) for name in names()}
     for one in agents.values():
-        assert one.back_door is not None
-        air.doors[one.switch] = one.back_door
-        one.back_door.set_peers({hop.node: hop.node for hop in one.links.next_hops})
-    air.deliver()
+        assert one.peer_notices is not None
+        network.agents[one.switch] = one.peer_notices
+        one.peer_notices.set_peers({hop.node: hop.node for hop in one.links.next_hops})
+    network.deliver()
     down: Down = set()
     for leaf, spine, up in events:
         (down.discard if up else down.add)((leaf, spine))
         for end, other in ((f"l{leaf}", f"s{spine}"), (f"s{spine}", f"l{leaf}")):
             seen(agents[end], other, up=up)
-        air.deliver(pace)
-    air.deliver()
+        network.deliver(pace)
+    network.deliver()
     for source, destination in PAIRS:
         fib = agents[f"l{source}"].forwarding.fib
         assert isinstance(fib, MemoryFib)
@@ -65,7 +65,7 @@ def names() -> list[str]:
     return [*(f"l{leaf}" for leaf in range(LEAVES)), *(f"s{spine}" for spine in range(SPINES))]
 
 
-def agent(switch: str, air: Air) -> Agent:
+def agent(switch: str, network: LossyNetwork) -> Agent:
     """A real agent; a leaf's has an entry towards a NIC of each other leaf."""
     others = [name for name in names() if name[0] != switch[0]]
     hops = [NextHop(other) for other in others]
@@ -75,7 +75,7 @@ def agent(switch: str, air: Air) -> Agent:
         controllers=["127.0.0.1:9"],
         fib=MemoryFib(switch, hops, FixedUnderlay(hops)),
         links=ManualLinks(switch, hops),
-        doorway=Doorway(Place(air, switch), keys=[KEY], peers={}),
+        peer_configuration=PeerConfiguration(Place(network, switch), keys=[KEY], peers={}),
     )
     if switch[0] == "l":
         leaf = int(switch[1:])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from heddle_agent.backdoor.network import Receive
+from heddle_agent.peers.network import Receive
 
 SCALES = (0.0, 1e-4, 1e-3, 5e-3, 20e-3, 80e-3)
 """Seconds, the most that one draw can come to."""

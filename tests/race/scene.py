@@ -21,8 +21,8 @@ from random import Random
 import numpy as np
 
 from heddle_agent.agent import Agent
-from heddle_agent.backdoor import Doorway
 from heddle_agent.fib import Link
+from heddle_agent.peers import PeerConfiguration
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, NodeKind, State
@@ -95,7 +95,9 @@ class Scene:
                 controllers=["127.0.0.1:9"],
                 fib=fib,
                 links=links,
-                doorway=Doorway(self.post.attach(name), keys=[KEY], peers=peers),
+                peer_configuration=PeerConfiguration(
+                    self.post.attach(name), keys=[KEY], peers=peers
+                ),
             )
 
     @asynccontextmanager
@@ -119,19 +121,19 @@ class Scene:
             await self.store.close()
 
     def _open(self, agent: Agent) -> None:
-        """Open an agent's back door, and look whenever what comes by it changes what it knows."""
-        door, doorway = agent.back_door, agent._doorway
-        assert door is not None
-        assert doorway is not None
+        """Let an agent take peer notices, and look whenever one changes what it knows."""
+        notices, peer_configuration = agent.peer_notices, agent._peer_configuration
+        assert notices is not None
+        assert peer_configuration is not None
 
         def receive(datagram: bytes, address: str) -> None:
             before = agent.forwarding.table.down
-            door.receive(datagram, address)
+            notices.receive(datagram, address)
             if agent.forwarding.table.down != before:
                 self._changed()
 
-        doorway.network.open(receive)
-        door.set_peers(doorway.peers)
+        peer_configuration.network.open(receive)
+        notices.set_peers(peer_configuration.peers)
 
     def lead(self) -> None:
         """Begin a controller on the store as it is."""

@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 
 Call: TypeAlias = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.ControllerMessage]
 Introduced: TypeAlias = Callable[[Mapping[str, str], Sequence[bytes]], None]
-"""Takes the addresses of the back door's peers by switch, and their common keys."""
+"""Takes the addresses of the agent's peers by switch, and their common keys."""
 ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)  # what gRPC raises on a finished call
 
 
@@ -96,8 +96,8 @@ class Conversation:
                         await self._answer(message.push)
                     case "overlay":
                         await self._obey(message.overlay)
-                    case "back_door":
-                        told = message.back_door
+                    case "peer_configuration":
+                        told = message.peer_configuration
                         peers = {peer.switch: peer.address for peer in told.peers}
                         self._introduced(peers, list(told.keys))
         finally:

@@ -26,7 +26,7 @@ class Identity:
     switch: str
     instance_id: str
     software_version: str
-    back_door: str = ""
+    peer_address: str = ""
     """Where other agents reach this one; empty for nowhere."""
 
 
@@ -51,7 +51,7 @@ def parameters(identity: Identity, forwarding: Forwarding) -> pb.AgentMessage:
             highest_epoch=held.epoch,
             generation=held.generation,
             table_digest=forwarding.digest(),
-            back_door_address=identity.back_door,
+            peer_address=identity.peer_address,
             overlay_withdrawn=forwarding.fib.withdrawn,
         )
     )

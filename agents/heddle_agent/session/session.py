@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 
 def _keep_to_oneself(_peers: Mapping[str, str], _keys: Sequence[bytes]) -> None:
-    """Whom an agent without a back door tells of its peers."""
+    """Takes the peers of an agent that sends no peer notices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class AgentSession:
     """Generation it holds whole; 0 for none."""
     table_digest: bytes
     """SHA-256 of what it holds, by the rule in agent.proto; empty for nothing."""
-    back_door: str = ""
+    peer_address: str = ""
     """Where other agents reach it, IP address and UDP port; empty for nowhere."""
     pushed: bool = False
     """Whether anything was pushed since: then generation and digest are over."""

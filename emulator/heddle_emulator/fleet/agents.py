@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from heddle_agent.agent import Agent
-from heddle_agent.backdoor import Doorway, MemoryNetwork
+from heddle_agent.peers import MemoryNetwork, PeerConfiguration
 from heddle_agent.session import Channels, SessionOptions
 from heddle_agent.table import Forwarding, Turns
 from heddle_agent.watch import ManualLinks
@@ -41,8 +41,8 @@ class Fleet:
     ) -> None:
         """``name`` is the fabric's at the controllers, ``seed`` that of all switches' hashes.
 
-        With ``notices`` every agent has a back door to its neighbours, over a network that may be
-        the caller's.
+        With ``notices`` every agent exchanges peer notices with its neighbours, over a network
+        that may be the caller's.
         """
         self.switches = Switches(fabric, seed)
         self.links: dict[int, ManualLinks] = {}
@@ -72,7 +72,7 @@ class Fleet:
             links=self.links[row],
             channels=self._channels,
             options=self._options,
-            doorway=self._doorway(row),
+            peer_configuration=self._peer_configuration(row),
             turns=partial(self._turns, row),
         )
 
@@ -88,8 +88,8 @@ class Fleet:
         """What pushes for a switch come in by."""
         return Turns(forwarding)
 
-    def _doorway(self, row: int) -> Doorway | None:
-        """A back door to the switches next to one, each reached by its name."""
+    def _peer_configuration(self, row: int) -> PeerConfiguration | None:
+        """Peers of one switch: the switches next to it, each reached by its name."""
         if self.network is None:
             return None
         nodes = self.world.structure.nodes
@@ -98,7 +98,7 @@ class Fleet:
             for hop in self.switches.fibs[row].next_hops
             if nodes.kind[self.world.structure.index[hop.node]] != NodeKind.NIC
         }
-        return Doorway(self.network.attach(nodes.ids[row]), keys=[self._key], peers=peers)
+        return PeerConfiguration(self.network.attach(nodes.ids[row]), keys=[self._key], peers=peers)
 
     @property
     def world(self) -> Fabric:
@@ -219,11 +219,11 @@ class Fleet:
         return int(links.a[row]), int(links.b[row])
 
     def _ready(self, agent: Agent) -> bool:
-        door = agent.back_door
-        if door is None:
+        notices = agent.peer_notices
+        if notices is None:
             return agent.connected
         running = {self.agents[row].switch for row in self._running}
-        return agent.connected and door.introduced >= len(running & door.peers.keys())
+        return agent.connected and notices.introduced >= len(running & notices.peers.keys())
 
     def _holds(self, row: int, generation: int) -> bool:
         held = self.agents[row].held

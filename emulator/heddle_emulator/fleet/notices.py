@@ -1,4 +1,4 @@
-"""A back-door network whose datagrams take virtual time, and which can be cut between any two.
+"""A network for peer notices: datagrams take virtual time, and it can be cut between any two.
 
 While it is ``live`` it delivers at once, as agents get to know each other. After that only
 what agents say because of something that happened (within ``speaking``) is carried: what
@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from heddle_agent.backdoor import MemoryNetwork
+from heddle_agent.peers import MemoryNetwork
 
 
 class TimedNetwork(MemoryNetwork):

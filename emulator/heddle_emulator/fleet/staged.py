@@ -119,9 +119,9 @@ class StagedFleet(Fleet):
         try:
             self._run(row)
             async with asyncio.timeout(seconds):
-                door = self.agents[row].back_door
+                notices = self.agents[row].peer_notices
                 near = self._awake_names() - {self.agents[row].switch}
-                while door and door.introduced < len(near & door.peers.keys()):  # noqa: ASYNC110
+                while notices and notices.introduced < len(near & notices.peers.keys()):  # noqa: ASYNC110
                     await asyncio.sleep(POLL_SECONDS)
             await self.air.quiet()
         finally:
@@ -144,12 +144,12 @@ class StagedFleet(Fleet):
         return [arc >> 1 for arc in arcs[first[row] : first[row + 1]].tolist()]
 
     async def tick(self) -> None:
-        """A second has passed for everybody's back door."""
+        """A second has passed for the peer notices of all."""
         with self.air.speaking():
             for row in sorted(self.awake):
-                door = self.agents[row].back_door
-                if door is not None:
-                    door.tick()
+                notices = self.agents[row].peer_notices
+                if notices is not None:
+                    notices.tick()
         await asyncio.sleep(0)
 
     def unreached(self) -> list[int]:

@@ -19,7 +19,7 @@ from heddle_emulator.netns.layout import MGMT
 
 FABRIC = "fabrics/lab"
 METRICS_PORT = replicas.METRICS_PORT
-BACK_DOOR_PORT = 7402
+PEER_NOTICE_PORT = 7402
 READY = "listening on"
 START_SECONDS = 60.0
 LAST_WORDS = 3
@@ -180,7 +180,7 @@ class Programs:
             "--insecure",
             "--fib=linux",
             "--interfaces=alias",
-            f"--back-door={layout.management(switch)}:{BACK_DOOR_PORT}",
+            f"--peer-notices={layout.management(switch)}:{PEER_NOTICE_PORT}",
             f"--state-file={self.lab.folder / f'{switch}.state'}",
             f"--metrics-host={layout.management(switch)}",
             f"--metrics-port={METRICS_PORT}",

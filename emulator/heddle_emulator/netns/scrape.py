@@ -67,7 +67,7 @@ def _links_up(samples: Samples) -> float:
 
 
 def wait_introduced(programs: Programs, seconds: float) -> None:
-    """Wait until every agent has a session, and knows the peers behind its back door.
+    """Wait until every agent has a session, and has met its peers.
 
     Raises:
         LabError: one of them does not after so long, or has ended.
@@ -82,7 +82,7 @@ def wait_introduced(programs: Programs, seconds: float) -> None:
 
 
 def _introduced(samples: Samples) -> bool:
-    peers = "heddle_agent_back_door_peers"
+    peers = "heddle_agent_peers"
     known = value(samples, peers, state="known")
     connected = value(samples, "heddle_agent_connected")
     return connected > 0 and known > 0 and value(samples, peers, state="introduced") >= known

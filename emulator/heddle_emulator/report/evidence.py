@@ -28,7 +28,7 @@ class Mark(Enum):
     DETECTED = "detected"
     """Somebody saw it."""
     NOTICE = "notice"
-    """Word of it reached somebody else, by the back door or to the controller."""
+    """Word of it reached somebody else, by a peer notice or to the controller."""
     REPAIR = "repair"
     """Tables flipped to backups, with no controller."""
     RECOVERED = "recovered"

@@ -195,14 +195,14 @@ class ControllerMessage(_message.Message):
 
     SESSION_ACCEPTED_FIELD_NUMBER: _builtins.int
     PUSH_FIELD_NUMBER: _builtins.int
-    BACK_DOOR_FIELD_NUMBER: _builtins.int
+    PEER_CONFIGURATION_FIELD_NUMBER: _builtins.int
     OVERLAY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session_accepted(self) -> Global___SessionAccepted: ...
     @_builtins.property
     def push(self) -> Global___Push: ...
     @_builtins.property
-    def back_door(self) -> Global___BackDoor: ...
+    def peer_configuration(self) -> Global___PeerConfiguration: ...
     @_builtins.property
     def overlay(self) -> Global___OverlayOrder: ...
     def __init__(
@@ -210,14 +210,14 @@ class ControllerMessage(_message.Message):
         *,
         session_accepted: Global___SessionAccepted | None = ...,
         push: Global___Push | None = ...,
-        back_door: Global___BackDoor | None = ...,
+        peer_configuration: Global___PeerConfiguration | None = ...,
         overlay: Global___OverlayOrder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["back_door", b"back_door", "message", b"message", "overlay", b"overlay", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "overlay", b"overlay", "peer_configuration", b"peer_configuration", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_door", b"back_door", "message", b"message", "overlay", b"overlay", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "overlay", b"overlay", "peer_configuration", b"peer_configuration", "push", b"push", "session_accepted", b"session_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_accepted", "push", "back_door", "overlay"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_accepted", "push", "peer_configuration", "overlay"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -238,7 +238,7 @@ class SessionParameters(_message.Message):
     HIGHEST_EPOCH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     TABLE_DIGEST_FIELD_NUMBER: _builtins.int
-    BACK_DOOR_ADDRESS_FIELD_NUMBER: _builtins.int
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     OVERLAY_WITHDRAWN_FIELD_NUMBER: _builtins.int
     fabric: _builtins.str
     """"fabrics/f1"."""
@@ -263,8 +263,8 @@ class SessionParameters(_message.Message):
     node id first, sorted; where the backup has risk links, then an empty field
     and each of these likewise. Empty for an empty table.
     """
-    back_door_address: _builtins.str
-    """Where other agents reach its back door, IP address and UDP port,
+    peer_address: _builtins.str
+    """Where it takes notices of other agents, IP address and UDP port,
     "10.0.0.1:7402"; empty if it has none or gets its peers elsewhere.
     """
     overlay_withdrawn: _builtins.bool
@@ -283,12 +283,12 @@ class SessionParameters(_message.Message):
         highest_epoch: _builtins.int = ...,
         generation: _builtins.int = ...,
         table_digest: _builtins.bytes = ...,
-        back_door_address: _builtins.str = ...,
+        peer_address: _builtins.str = ...,
         overlay_withdrawn: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_door_address", b"back_door_address", "capabilities", b"capabilities", "fabric", b"fabric", "generation", b"generation", "highest_epoch", b"highest_epoch", "instance_id", b"instance_id", "overlay_withdrawn", b"overlay_withdrawn", "software_version", b"software_version", "switch", b"switch", "table_digest", b"table_digest", "table_size", b"table_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "fabric", b"fabric", "generation", b"generation", "highest_epoch", b"highest_epoch", "instance_id", b"instance_id", "overlay_withdrawn", b"overlay_withdrawn", "peer_address", b"peer_address", "software_version", b"software_version", "switch", b"switch", "table_digest", b"table_digest", "table_size", b"table_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -386,7 +386,7 @@ class OverlayReport(_message.Message):
 Global___OverlayReport: _TypeAlias = OverlayReport  # noqa: Y015
 
 @_typing.final
-class BackDoor(_message.Message):
+class PeerConfiguration(_message.Message):
     """Whom an agent tells of its links without a controller, and how they trust
     each other. Replaces what an earlier message said.
     """
@@ -396,7 +396,7 @@ class BackDoor(_message.Message):
     PEERS_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackDoorPeer]:
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___NoticePeer]:
         """Agents of the switches next to this one."""
 
     @_builtins.property
@@ -408,7 +408,7 @@ class BackDoor(_message.Message):
     def __init__(
         self,
         *,
-        peers: _abc.Iterable[Global___BackDoorPeer] | None = ...,
+        peers: _abc.Iterable[Global___NoticePeer] | None = ...,
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -417,10 +417,10 @@ class BackDoor(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BackDoor: _TypeAlias = BackDoor  # noqa: Y015
+Global___PeerConfiguration: _TypeAlias = PeerConfiguration  # noqa: Y015
 
 @_typing.final
-class BackDoorPeer(_message.Message):
+class NoticePeer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SWITCH_FIELD_NUMBER: _builtins.int
@@ -443,7 +443,7 @@ class BackDoorPeer(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BackDoorPeer: _TypeAlias = BackDoorPeer  # noqa: Y015
+Global___NoticePeer: _TypeAlias = NoticePeer  # noqa: Y015
 
 @_typing.final
 class Push(_message.Message):

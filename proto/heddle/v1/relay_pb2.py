@@ -26,7 +26,7 @@ from heddle.v1 import agent_pb2 as heddle_dot_v1_dot_agent__pb2
 from heddle.v1 import common_pb2 as heddle_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15heddle/v1/relay.proto\x12\theddle.v1\x1a\x15heddle/v1/agent.proto\x1a\x16heddle/v1/common.proto\"8\n\x06Letter\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\x1e\n\x05notes\x18\x02 \x03(\x0b\x32\x0f.heddle.v1.Note\"\x8f\x03\n\x04Note\x12%\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x15.heddle.v1.LeaderCallH\x00\x12#\n\x06roster\x18\x02 \x01(\x0b\x32\x11.heddle.v1.RosterH\x00\x12*\n\x06opened\x18\x03 \x01(\x0b\x32\x18.heddle.v1.SessionOpenedH\x00\x12*\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x18.heddle.v1.SessionClosedH\x00\x12&\n\x04push\x18\x05 \x01(\x0b\x32\x16.heddle.v1.RelayedPushH\x00\x12*\n\x06result\x18\x06 \x01(\x0b\x32\x18.heddle.v1.RelayedResultH\x00\x12#\n\x04\x62\x65\x61t\x18\x07 \x01(\x0b\x32\x13.heddle.v1.LineBeatH\x00\x12\x31\n\taddresses\x18\x08 \x01(\x0b\x32\x1c.heddle.v1.BackDoorAddressesH\x00\x12/\n\nconditions\x18\t \x01(\x0b\x32\x19.heddle.v1.LinkConditionsH\x00\x42\x06\n\x04note\"O\n\nLeaderCall\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\"\n\x05lines\x18\x03 \x03(\x0b\x32\x13.heddle.v1.LineBeat\"7\n\x08LineBeat\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\x04\x12\x0c\n\x04sent\x18\x03 \x01(\x04\"Q\n\x06Roster\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12*\n\x08sessions\x18\x03 \x03(\x0b\x32\x18.heddle.v1.SessionOpened\"\x8e\x01\n\rSessionOpened\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12\x0c\n\x04time\x18\x04 \x01(\x01\x12\x30\n\nparameters\x18\x05 \x01(\x0b\x32\x1c.heddle.v1.SessionParameters\x12\x0e\n\x06pushed\x18\x06 \x01(\x08\">\n\rSessionClosed\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07session\x18\x03 \x01(\x04\"[\n\x0bRelayedPush\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12\x1d\n\x04push\x18\x04 \x01(\x0b\x32\x0f.heddle.v1.Push\"e\n\rRelayedResult\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12%\n\x06result\x18\x04 \x01(\x0b\x32\x15.heddle.v1.PushResult\"X\n\x11\x42\x61\x63kDoorAddresses\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12&\n\x05peers\x18\x02 \x03(\x0b\x32\x17.heddle.v1.BackDoorPeer\x12\x0b\n\x03\x61sk\x18\x03 \x01(\x08\"I\n\x0eLinkConditions\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12\'\n\x05links\x18\x02 \x03(\x0b\x32\x18.heddle.v1.LinkCondition\"i\n\rLinkCondition\x12 \n\x04link\x18\x01 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nloss_ratio\x18\x03 \x01(\x01\x12\x12\n\nrate_ratio\x18\x04 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15heddle/v1/relay.proto\x12\theddle.v1\x1a\x15heddle/v1/agent.proto\x1a\x16heddle/v1/common.proto\"8\n\x06Letter\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\x1e\n\x05notes\x18\x02 \x03(\x0b\x32\x0f.heddle.v1.Note\"\x8b\x03\n\x04Note\x12%\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x15.heddle.v1.LeaderCallH\x00\x12#\n\x06roster\x18\x02 \x01(\x0b\x32\x11.heddle.v1.RosterH\x00\x12*\n\x06opened\x18\x03 \x01(\x0b\x32\x18.heddle.v1.SessionOpenedH\x00\x12*\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x18.heddle.v1.SessionClosedH\x00\x12&\n\x04push\x18\x05 \x01(\x0b\x32\x16.heddle.v1.RelayedPushH\x00\x12*\n\x06result\x18\x06 \x01(\x0b\x32\x18.heddle.v1.RelayedResultH\x00\x12#\n\x04\x62\x65\x61t\x18\x07 \x01(\x0b\x32\x13.heddle.v1.LineBeatH\x00\x12-\n\taddresses\x18\x08 \x01(\x0b\x32\x18.heddle.v1.PeerAddressesH\x00\x12/\n\nconditions\x18\t \x01(\x0b\x32\x19.heddle.v1.LinkConditionsH\x00\x42\x06\n\x04note\"O\n\nLeaderCall\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\"\n\x05lines\x18\x03 \x03(\x0b\x32\x13.heddle.v1.LineBeat\"7\n\x08LineBeat\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\x04\x12\x0c\n\x04sent\x18\x03 \x01(\x04\"Q\n\x06Roster\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12*\n\x08sessions\x18\x03 \x03(\x0b\x32\x18.heddle.v1.SessionOpened\"\x8e\x01\n\rSessionOpened\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12\x0c\n\x04time\x18\x04 \x01(\x01\x12\x30\n\nparameters\x18\x05 \x01(\x0b\x32\x1c.heddle.v1.SessionParameters\x12\x0e\n\x06pushed\x18\x06 \x01(\x08\">\n\rSessionClosed\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07session\x18\x03 \x01(\x04\"[\n\x0bRelayedPush\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12\x1d\n\x04push\x18\x04 \x01(\x0b\x32\x0f.heddle.v1.Push\"e\n\rRelayedResult\x12\x0c\n\x04line\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12%\n\x06result\x18\x04 \x01(\x0b\x32\x15.heddle.v1.PushResult\"R\n\rPeerAddresses\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12$\n\x05peers\x18\x02 \x03(\x0b\x32\x15.heddle.v1.NoticePeer\x12\x0b\n\x03\x61sk\x18\x03 \x01(\x08\"I\n\x0eLinkConditions\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12\'\n\x05links\x18\x02 \x03(\x0b\x32\x18.heddle.v1.LinkCondition\"i\n\rLinkCondition\x12 \n\x04link\x18\x01 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nloss_ratio\x18\x03 \x01(\x01\x12\x12\n\nrate_ratio\x18\x04 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,25 +36,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LETTER']._serialized_start=83
   _globals['_LETTER']._serialized_end=139
   _globals['_NOTE']._serialized_start=142
-  _globals['_NOTE']._serialized_end=541
-  _globals['_LEADERCALL']._serialized_start=543
-  _globals['_LEADERCALL']._serialized_end=622
-  _globals['_LINEBEAT']._serialized_start=624
-  _globals['_LINEBEAT']._serialized_end=679
-  _globals['_ROSTER']._serialized_start=681
-  _globals['_ROSTER']._serialized_end=762
-  _globals['_SESSIONOPENED']._serialized_start=765
-  _globals['_SESSIONOPENED']._serialized_end=907
-  _globals['_SESSIONCLOSED']._serialized_start=909
-  _globals['_SESSIONCLOSED']._serialized_end=971
-  _globals['_RELAYEDPUSH']._serialized_start=973
-  _globals['_RELAYEDPUSH']._serialized_end=1064
-  _globals['_RELAYEDRESULT']._serialized_start=1066
-  _globals['_RELAYEDRESULT']._serialized_end=1167
-  _globals['_BACKDOORADDRESSES']._serialized_start=1169
-  _globals['_BACKDOORADDRESSES']._serialized_end=1257
-  _globals['_LINKCONDITIONS']._serialized_start=1259
-  _globals['_LINKCONDITIONS']._serialized_end=1332
-  _globals['_LINKCONDITION']._serialized_start=1334
-  _globals['_LINKCONDITION']._serialized_end=1439
+  _globals['_NOTE']._serialized_end=537
+  _globals['_LEADERCALL']._serialized_start=539
+  _globals['_LEADERCALL']._serialized_end=618
+  _globals['_LINEBEAT']._serialized_start=620
+  _globals['_LINEBEAT']._serialized_end=675
+  _globals['_ROSTER']._serialized_start=677
+  _globals['_ROSTER']._serialized_end=758
+  _globals['_SESSIONOPENED']._serialized_start=761
+  _globals['_SESSIONOPENED']._serialized_end=903
+  _globals['_SESSIONCLOSED']._serialized_start=905
+  _globals['_SESSIONCLOSED']._serialized_end=967
+  _globals['_RELAYEDPUSH']._serialized_start=969
+  _globals['_RELAYEDPUSH']._serialized_end=1060
+  _globals['_RELAYEDRESULT']._serialized_start=1062
+  _globals['_RELAYEDRESULT']._serialized_end=1163
+  _globals['_PEERADDRESSES']._serialized_start=1165
+  _globals['_PEERADDRESSES']._serialized_end=1247
+  _globals['_LINKCONDITIONS']._serialized_start=1249
+  _globals['_LINKCONDITIONS']._serialized_end=1322
+  _globals['_LINKCONDITION']._serialized_start=1324
+  _globals['_LINKCONDITION']._serialized_end=1429
 # @@protoc_insertion_point(module_scope)

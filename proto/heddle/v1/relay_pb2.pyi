@@ -85,7 +85,7 @@ class Note(_message.Message):
     @_builtins.property
     def beat(self) -> Global___LineBeat: ...
     @_builtins.property
-    def addresses(self) -> Global___BackDoorAddresses: ...
+    def addresses(self) -> Global___PeerAddresses: ...
     @_builtins.property
     def conditions(self) -> Global___LinkConditions: ...
     def __init__(
@@ -98,7 +98,7 @@ class Note(_message.Message):
         push: Global___RelayedPush | None = ...,
         result: Global___RelayedResult | None = ...,
         beat: Global___LineBeat | None = ...,
-        addresses: Global___BackDoorAddresses | None = ...,
+        addresses: Global___PeerAddresses | None = ...,
         conditions: Global___LinkConditions | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beat", b"beat", "call", b"call", "closed", b"closed", "conditions", b"conditions", "note", b"note", "opened", b"opened", "push", b"push", "result", b"result", "roster", b"roster"]  # noqa: Y015
@@ -335,7 +335,7 @@ class RelayedResult(_message.Message):
 Global___RelayedResult: _TypeAlias = RelayedResult  # noqa: Y015
 
 @_typing.final
-class BackDoorAddresses(_message.Message):
+class PeerAddresses(_message.Message):
     """Where agents of a replica take notices from other agents; by fabric."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -348,12 +348,12 @@ class BackDoorAddresses(_message.Message):
     ask: _builtins.bool
     """All others are asked to tell theirs."""
     @_builtins.property
-    def peers(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.BackDoorPeer]: ...
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.NoticePeer]: ...
     def __init__(
         self,
         *,
         fabric: _builtins.str = ...,
-        peers: _abc.Iterable[_agent_pb2.BackDoorPeer] | None = ...,
+        peers: _abc.Iterable[_agent_pb2.NoticePeer] | None = ...,
         ask: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -362,7 +362,7 @@ class BackDoorAddresses(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BackDoorAddresses: _TypeAlias = BackDoorAddresses  # noqa: Y015
+Global___PeerAddresses: _TypeAlias = PeerAddresses  # noqa: Y015
 
 @_typing.final
 class LinkConditions(_message.Message):

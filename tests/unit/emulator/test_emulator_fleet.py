@@ -87,9 +87,11 @@ async def test_notices_turn_flows_aside_far_from_the_failure() -> None:
 
 async def met(fleet: Fleet) -> None:
     """Wait until all know their neighbours and agree on all links."""
-    doors = [agent.back_door for agent in fleet.agents.values() if agent.back_door]
-    await until(lambda: all(door.introduced == len(door.peers) for door in doors), "greetings")
-    await until(lambda: len({door.records.summary for door in doors}) == 1, "agreement")
+    agents = [agent.peer_notices for agent in fleet.agents.values() if agent.peer_notices]
+    await until(
+        lambda: all(notices.introduced == len(notices.peers) for notices in agents), "greetings"
+    )
+    await until(lambda: len({notices.records.summary for notices in agents}) == 1, "agreement")
 
 
 def pinned(

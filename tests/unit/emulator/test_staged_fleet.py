@@ -25,8 +25,8 @@ L0, S0 = (FABRIC.structure.index[name] for name in ("l0", "s0"))
 async def fleet() -> AsyncIterator[StagedFleet]:
     """Agents of all switches, which know each other and find no controller."""
     async with StagedFleet(FABRIC, name="fabrics/f", seed=1, notice=0.001, apart=["l0"]) as staged:
-        doors = [agent.back_door for agent in staged.agents.values()]
-        await until(lambda: all(d and d.peers and d.introduced == len(d.peers) for d in doors))
+        agents = [agent.peer_notices for agent in staged.agents.values()]
+        await until(lambda: all(d and d.peers and d.introduced == len(d.peers) for d in agents))
         await staged.air.quiet()
         staged.air.live = False
         yield staged
@@ -105,20 +105,20 @@ async def test_an_agent_that_comes_back_knows_what_its_links_are(fleet: StagedFl
 
 async def test_what_agents_say_by_themselves_has_no_moment() -> None:
     """Only what is said because of something that happened is carried, and only where it can be."""
-    air, heard = TimedNetwork(0.5), list[str]()
-    air.attach("b").open(lambda datagram, source: heard.append(f"{source} {datagram.decode()}"))
-    air.live = False
-    air.put("a", "b", b"by the clock")
-    with air.speaking():
-        air.put("a", "b", b"because")
-        air.put("c", "b", b"cut")
-    air.now = air.next_due
-    air.cut.add(frozenset(("b", "c")))
-    with air.speaking():
-        air.put("c", "b", b"too late")
-    air.deliver()
+    network, heard = TimedNetwork(0.5), list[str]()
+    network.attach("b").open(lambda datagram, source: heard.append(f"{source} {datagram.decode()}"))
+    network.live = False
+    network.put("a", "b", b"by the clock")
+    with network.speaking():
+        network.put("a", "b", b"because")
+        network.put("c", "b", b"cut")
+    network.now = network.next_due
+    network.cut.add(frozenset(("b", "c")))
+    with network.speaking():
+        network.put("c", "b", b"too late")
+    network.deliver()
     assert heard == ["a because", "c cut"]
-    assert air.next_due == float("inf")
+    assert network.next_due == float("inf")
 
 
 async def test_a_relay_can_be_cut_and_aimed_anew() -> None:

@@ -28,7 +28,7 @@ FAULT = 0.1
 EVENTS = (
     Event(FAULT, Mark.FAULT, "cable s0 to l1 cut", "s0-l1"),
     Event(FAULT + 0.0004, Mark.DETECTED, "s0 saw its port go down", "s0"),
-    Event(FAULT + 0.0011, Mark.NOTICE, "l3 told by the back door", "l3"),
+    Event(FAULT + 0.0011, Mark.NOTICE, "l3 told by a peer notice", "l3"),
     Event(FAULT + 0.0012, Mark.REPAIR, "l3 flips 9 entries to backups", "l3"),
     Event(FAULT + 0.048, Mark.PLAN, "generation 2: 14 flows move", "controller"),
     Event(FAULT + 0.097, Mark.ACK, "generation 2 stands", "controller"),

@@ -60,7 +60,7 @@ class Replica:
             highest_epoch=1,
             generation=3,
             table_digest=b"d",
-            back_door=door,
+            peer_address=door,
         )
         return self.gateway.open(about)
 

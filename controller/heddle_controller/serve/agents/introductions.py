@@ -1,6 +1,6 @@
 """Who may tell whom of lost links without us, and by which keys.
 
-An agent that has a back door says where it takes notices. It is told the agents of
+An agent that takes peer notices says where it takes notices. It is told the agents of
 the switches next to its own, and the keys of the fabric; again whenever an address,
 the fabric or the keys change. Replicas tell each other where their agents are. A
 neighbour whose address is not known here is named without one, so that an agent keeps
@@ -72,24 +72,24 @@ def read_secret(path: Path) -> bytes:
             raise
         except OSError as error:
             reason = f"{path} cannot be made: {error.strerror}; name a file in a folder of ours"
-            raise refuse("settings", "back_door_secret", reason) from None
+            raise refuse("settings", "peer_key_secret", reason) from None
         with os.fdopen(made, "w", encoding="ascii") as file:
             file.write(secrets.token_hex(SECRET_BYTES) + "\n")
     try:
         secret = path.read_bytes().strip()
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror}"
-        raise refuse("settings", "back_door_secret", reason) from None
+        raise refuse("settings", "peer_key_secret", reason) from None
     if len(secret) < SECRET_BYTES:
         cure = "openssl rand -hex 32 makes a good one"
         reason = f"{path} holds {len(secret)} bytes, give {SECRET_BYTES} or more; {cure}"
-        raise refuse("settings", "back_door_secret", reason)
+        raise refuse("settings", "peer_key_secret", reason)
     return secret
 
 
 @dataclass(slots=True, eq=False)
 class _Company:
-    """The agents of one fabric that have a back door."""
+    """The agents of one fabric that take peer notices."""
 
     structure: Structure
     addresses: dict[str, str] = field(default_factory=dict)
@@ -126,13 +126,13 @@ class Introductions:
     def joined(self, stream: AgentStream, structure: Structure) -> None:
         """A session begins; it is told of its neighbours, and they of it."""
         about = stream.about
-        if not about.back_door:
+        if not about.peer_address:
             return
         company = self._companies.setdefault(about.fabric, _Company(structure))
         company.structure = structure
         company.streams[about.switch] = stream
         self._mark(about.fabric, about.switch)
-        self._learn(about.fabric, company, about.switch, about.back_door)
+        self._learn(about.fabric, company, about.switch, about.peer_address)
 
     def learned(self, fabric: str, addresses: Mapping[str, str]) -> None:
         """Agents are with another replica, by switch; those next to them are told."""
@@ -191,9 +191,9 @@ class Introductions:
             if stream is not None:
                 stream.introduce(self._message(company, switch, keys[fabric]))
 
-    def _message(self, company: _Company, switch: str, keys: list[bytes]) -> pb.BackDoor:
+    def _message(self, company: _Company, switch: str, keys: list[bytes]) -> pb.PeerConfiguration:
         peers = [
-            pb.BackDoorPeer(switch=peer, address=company.addresses.get(peer, ""))
+            pb.NoticePeer(switch=peer, address=company.addresses.get(peer, ""))
             for peer in company.neighbours(switch)
         ]
-        return pb.BackDoor(peers=peers, keys=keys)
+        return pb.PeerConfiguration(peers=peers, keys=keys)

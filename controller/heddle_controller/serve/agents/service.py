@@ -57,7 +57,7 @@ class SessionTerms:
     """Seconds; 0 is fail-static."""
     introduction_limit: float = 10.0
     """Seconds an agent may take to introduce itself."""
-    back_door: KeySchedule = field(default_factory=KeySchedule)
+    peer_keys: KeySchedule = field(default_factory=KeySchedule)
     """Keys of notices among agents."""
 
 
@@ -83,7 +83,7 @@ class AgentService(AgentServiceServicer):
         self._links = links
         self._overlays = overlays
         self._writing: set[asyncio.Task[None]] = set()
-        self.introductions = Introductions(terms.back_door, store)
+        self.introductions = Introductions(terms.peer_keys, store)
 
     @override
     async def Session(  # type: ignore[override]  # its stub knows generators only

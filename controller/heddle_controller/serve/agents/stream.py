@@ -197,7 +197,7 @@ class AgentStream:
         self._nonce = 0
         self._unsent: deque[int] = deque()
         self._pending: dict[int, Pending | Carried] = {}
-        self._introduction: pb.BackDoor | None = None
+        self._introduction: pb.PeerConfiguration | None = None
         self._order: pb.OverlayOrder | None = None
         self._wake = asyncio.Event()
         self._ended = False
@@ -237,7 +237,7 @@ class AgentStream:
         self._unsent.append(self._nonce)
         self._wake.set()
 
-    def introduce(self, peers: pb.BackDoor) -> None:
+    def introduce(self, peers: pb.PeerConfiguration) -> None:
         """Tell the agent of its peers, ahead of pushes that wait; only the newest is told."""
         self._introduction = peers
         self._wake.set()
@@ -279,7 +279,7 @@ class AgentStream:
                 continue
             if self._introduction is not None:
                 introduction, self._introduction = self._introduction, None
-                yield pb.ControllerMessage(back_door=introduction)
+                yield pb.ControllerMessage(peer_configuration=introduction)
                 continue
             if not self._unsent:
                 self._wake.clear()

@@ -64,7 +64,7 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
         highest_epoch=parameters.highest_epoch,
         generation=parameters.generation,
         table_digest=parameters.table_digest,
-        back_door=_udp_address(parameters.back_door_address),
+        peer_address=_udp_address(parameters.peer_address),
     )
 
 
@@ -80,7 +80,7 @@ def session_to_pb(about: AgentSession) -> pb.SessionParameters:
         highest_epoch=about.highest_epoch,
         generation=about.generation,
         table_digest=about.table_digest,
-        back_door_address=about.back_door,
+        peer_address=about.peer_address,
     )
 
 
@@ -100,7 +100,7 @@ def _udp_address(text: str) -> str:
     usable = address is not None and not address.is_unspecified
     if not (usable and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):  # noqa: PLR2004
         reason = "give an IP address and a port, such as 10.0.0.1:7402, or nothing"
-        raise refuse(SOURCE, "session_parameters.back_door_address", reason)
+        raise refuse(SOURCE, "session_parameters.peer_address", reason)
     return text
 
 

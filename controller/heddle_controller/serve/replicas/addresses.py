@@ -22,7 +22,7 @@ Learned = Callable[[str, Mapping[str, str]], None]
 
 
 class Addresses:
-    """Of agents with a back door."""
+    """Of agents that take peer notices."""
 
     def __init__(self, post: Post) -> None:
         self.learned: Learned = lambda _fabric, _addresses: None
@@ -34,10 +34,10 @@ class Addresses:
     def opened(self, stream: AgentStream) -> None:
         """An agent has begun a session with us."""
         about = stream.about
-        if not about.back_door:
+        if not about.peer_address:
             return
-        self._ours[stream] = (about.fabric, about.switch, about.back_door)
-        self._tell(about.fabric, {about.switch: about.back_door})
+        self._ours[stream] = (about.fabric, about.switch, about.peer_address)
+        self._tell(about.fabric, {about.switch: about.peer_address})
         if about.fabric not in self._fabrics:  # what was told before, we had nobody to pass on to
             self._fabrics.add(about.fabric)
             self.ask()
@@ -48,9 +48,9 @@ class Addresses:
 
     def ask(self) -> None:
         """Have all others tell theirs."""
-        self._post.put(COMMON, pb.Note(addresses=pb.BackDoorAddresses(ask=True)))
+        self._post.put(COMMON, pb.Note(addresses=pb.PeerAddresses(ask=True)))
 
-    def heard(self, sender: str, told: pb.BackDoorAddresses) -> None:
+    def heard(self, sender: str, told: pb.PeerAddresses) -> None:
         """Somebody tells, or asks."""
         if sender == self._post.box:
             return
@@ -72,8 +72,8 @@ class Addresses:
 
     def _tell(self, fabric: str, addresses: Mapping[str, str]) -> None:
         peers = [
-            agent_pb2.BackDoorPeer(switch=switch, address=address)
+            agent_pb2.NoticePeer(switch=switch, address=address)
             for switch, address in addresses.items()
         ]
-        note = pb.BackDoorAddresses(fabric=names.fabric_name(fabric), peers=peers)
+        note = pb.PeerAddresses(fabric=names.fabric_name(fabric), peers=peers)
         self._post.put(COMMON, pb.Note(addresses=note))

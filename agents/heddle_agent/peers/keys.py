@@ -1,4 +1,4 @@
-"""The shared keys of a back door: one signs, several are believed.
+"""The shared keys of peer notices: one signs, several are believed.
 
 Keys rotate in any order among switches: a new key is handed out, as one that is believed, before
 anybody signs with it, and one that is handed out no longer is believed for a while yet.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from heddle_agent.backdoor.wire import key_id
+from heddle_agent.peers.wire import key_id
 
 LEAST_BYTES = 16
 MOST_KEYS = 16
@@ -17,7 +17,7 @@ _GRACE_SECONDS = 300.0
 
 
 class KeyRing:
-    """The keys of one agent; without any, its back door is shut."""
+    """The keys of one agent; without any it neither sends nor believes notices."""
 
     def __init__(
         self, keys: Sequence[bytes] = (), *, clock: Callable[[], float], grace: float = 0.0
@@ -35,14 +35,14 @@ class KeyRing:
         """Take these keys, the first to sign with; ValueError if one is too short to be safe.
 
         Keys that are not among them any more are believed for the time of grace. No keys at all
-        changes nothing: whoever has none to give must not shut the door.
+        changes nothing: whoever has none to give must not stop them.
         """
         if not keys:
             return
         if any(len(key) < LEAST_BYTES for key in keys):
-            raise ValueError(f"a key of the back door needs {LEAST_BYTES} bytes or more")
+            raise ValueError(f"a peer key needs {LEAST_BYTES} bytes or more")
         if len(keys) > MOST_KEYS:
-            raise ValueError(f"{len(keys)} keys of the back door: give {MOST_KEYS} at most")
+            raise ValueError(f"{len(keys)} peer keys: give {MOST_KEYS} at most")
         fresh = {key_id(key): key for key in keys}
         until = self._clock() + self._grace
         for named, key in self._current.items():

@@ -1,4 +1,4 @@
-"""The back door of one switch: what its peers say of their links, without any controller.
+"""The peer notices of one switch: what its peers say of their links, without any controller.
 
 Every agent has one record, all links of its own that are down; a new one is flooded at once:
 
@@ -23,13 +23,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
-from heddle_agent.backdoor import wire
-from heddle_agent.backdoor.freshness import Sender
-from heddle_agent.backdoor.keys import KeyRing
-from heddle_agent.backdoor.records import Records, after
-from heddle_agent.backdoor.refusals import Refusal, Refusals
-from heddle_agent.backdoor.wire import Head, MalformedError, NoticeKind, Record
 from heddle_agent.fib import Link
+from heddle_agent.peers import wire
+from heddle_agent.peers.freshness import Sender
+from heddle_agent.peers.keys import KeyRing
+from heddle_agent.peers.records import Records, after
+from heddle_agent.peers.refusals import Refusal, Refusals
+from heddle_agent.peers.wire import Head, MalformedError, NoticeKind, Record
 
 TICK_SECONDS = 1.0
 """How often ``tick`` wants to be called."""
@@ -50,7 +50,7 @@ class Network(Protocol):
         """Send without waiting and without raising."""
 
 
-class BackDoor:
+class PeerNotices:
     """One switch's end of it; belongs to one thread."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where a back door gets its peers and keys: files, a controller, what was remembered.
+"""Where peer notices get peers and keys: from files, a controller, or the last run.
 
 Files win over the controller, for whoever gives them means them. They are read again when they
 change; a file that cannot be used changes nothing, and the log says why.
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import structlog
 
-from heddle_agent.backdoor.door import BackDoor
-from heddle_agent.backdoor.keys import KeyRing, read_keys
-from heddle_agent.backdoor.memory_file import Memory, MemoryFile, first_boot
-from heddle_agent.backdoor.network import Attachment, parse_address
+from heddle_agent.peers.keys import KeyRing, read_keys
+from heddle_agent.peers.network import Attachment, parse_address
+from heddle_agent.peers.notices import PeerNotices
+from heddle_agent.peers.saved import PeerFile, SavedPeers, first_boot
 
 _log = structlog.get_logger()
 
@@ -57,8 +57,8 @@ class Watched:
         return seen != before
 
 
-class Doorway:
-    """All that a back door is opened with."""
+class PeerConfiguration:
+    """What peer notices need: a network, peers, keys and the number of this start."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Doorway:
         *,
         key_file: Path | None = None,
         peers_file: Path | None = None,
-        memory_file: MemoryFile | None = None,
+        peer_file: PeerFile | None = None,
         keys: Sequence[bytes] = (),
         peers: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -77,8 +77,8 @@ class Doorway:
         self._peers_given = peers_file is not None or peers is not None
         self._key_file = Watched(key_file) if key_file else None
         self._peers_file = Watched(peers_file) if peers_file else None
-        self._memory_file = memory_file
-        memory = memory_file.load() if memory_file else Memory(first_boot())
+        self._peer_file = peer_file
+        memory = peer_file.load() if peer_file else SavedPeers(first_boot())
         if self._key_file and self._key_file.changed():
             keys = read_keys(self._key_file.path)
         elif self._key_file:
@@ -95,7 +95,7 @@ class Doorway:
         """Whether the controller's word on peers or keys is wanted."""
         return not (self._keys_given and self._peers_given)
 
-    def told(self, door: BackDoor, peers: Mapping[str, str], keys: Sequence[bytes]) -> None:
+    def update(self, notices: PeerNotices, peers: Mapping[str, str], keys: Sequence[bytes]) -> None:
         """The controller names peers and keys; what was given is left alone.
 
         Of a peer without an address it does not know more than we do.
@@ -105,21 +105,21 @@ class Doorway:
         if not self._peers_given:
             named = {name: at or self.peers.get(name, "") for name, at in peers.items()}
             self.peers = {name: at for name, at in named.items() if at}
-            door.set_peers(self.peers)
-        if self._memory_file is not None:
+            notices.set_peers(self.peers)
+        if self._peer_file is not None:
             own = () if self._keys_given else self.keys.keys
-            self._memory_file.keep(Memory(door.boot, self.peers, own))
+            self._peer_file.keep(SavedPeers(notices.boot, self.peers, own))
 
-    def poll(self, door: BackDoor) -> None:
+    def poll(self, notices: PeerNotices) -> None:
         """Read files again that have changed."""
         try:
             if self._key_file and self._key_file.changed():
                 self._take_keys(read_keys(self._key_file.path))
             if self._peers_file and self._peers_file.changed():
                 self.peers = read_peers(self._peers_file.path)
-                door.set_peers(self.peers)
+                notices.set_peers(self.peers)
         except ValueError as error:
-            _log.error("back door: file not taken", why=str(error))
+            _log.error("peer notices: file refused", why=str(error))
 
     def _take_keys(self, keys: Sequence[bytes]) -> None:
         if tuple(keys) == self.keys.keys:
@@ -127,6 +127,6 @@ class Doorway:
         try:
             self.keys.replace(keys)
         except ValueError as error:
-            _log.error("back door: keys not taken", why=str(error))
+            _log.error("peer notices: keys refused", why=str(error))
         else:
-            _log.info("back door: keys taken", count=len(keys))
+            _log.info("peer notices: new keys", count=len(keys))

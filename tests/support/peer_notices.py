@@ -1,26 +1,26 @@
-"""Back doors in a network that loses, doubles and reorders as a test wants it."""
+"""Peer notices over a network that loses, doubles and reorders as a test wants it."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
 
-from heddle_agent.backdoor import BackDoor, KeyRing
-from heddle_agent.backdoor.network import Receive
 from heddle_agent.fib import Link
+from heddle_agent.peers import KeyRing, PeerNotices
+from heddle_agent.peers.network import Receive
 
 KEY = b"a key of sixteen bytes or more"
 FABRIC = "fabrics/f1"
 
 
-class Air:
+class LossyNetwork:
     """All datagrams under way; time stands still unless the test moves it."""
 
     def __init__(self, chance: random.Random | None = None) -> None:
         self.now = 0.0
         self.loss = self.doubled = 0.0
         self.waiting: list[tuple[str, str, bytes]] = []
-        self.doors: dict[str, BackDoor] = {}
+        self.agents: dict[str, PeerNotices] = {}
         self._chance = chance
 
     def put(self, source: str, target: str, datagram: bytes) -> None:
@@ -40,21 +40,21 @@ class Air:
             self.waiting, step = step[most:], step[:most]
             most -= len(step)
             for source, target, datagram in step:
-                if target in self.doors:
-                    self.doors[target].receive(datagram, source)
+                if target in self.agents:
+                    self.agents[target].receive(datagram, source)
 
 
 class Place:
-    """Where one agent is in the air."""
+    """One agent's place in the network."""
 
     unsent = 0
 
-    def __init__(self, air: Air, address: str) -> None:
-        self.air, self.address = air, address
+    def __init__(self, network: LossyNetwork, address: str) -> None:
+        self.network, self.address = network, address
 
     def send(self, address: str, datagram: bytes) -> None:
         """Send."""
-        self.air.put(self.address, address, datagram)
+        self.network.put(self.address, address, datagram)
 
     def open(self, receive: Receive) -> None:
         """The test delivers by itself."""
@@ -63,26 +63,26 @@ class Place:
         """Nothing to let go of."""
 
 
-def door(
+def notices_of(
     switch: str,
-    air: Air,
+    network: LossyNetwork,
     heard: Callable[[str, Collection[Link]], None],
     *,
     boot: int = 1,
     keys: Sequence[bytes] = (KEY,),
     fabric: str = FABRIC,
-) -> BackDoor:
-    """A back door that is reached by the name of its switch."""
-    one = BackDoor(
+) -> PeerNotices:
+    """Peer notices of a switch, one that is reached by the name of its switch."""
+    one = PeerNotices(
         fabric=fabric,
         switch=switch,
-        keys=KeyRing(keys, clock=lambda: air.now),
-        network=Place(air, switch),
+        keys=KeyRing(keys, clock=lambda: network.now),
+        network=Place(network, switch),
         heard=heard,
         boot=boot,
-        clock=lambda: air.now,
+        clock=lambda: network.now,
     )
-    air.doors[switch] = one
+    network.agents[switch] = one
     return one
 
 

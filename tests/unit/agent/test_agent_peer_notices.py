@@ -5,10 +5,10 @@ from collections.abc import Collection
 import pytest
 from structlog.testing import capture_logs
 
-from heddle_agent.backdoor import BackDoor, LinkView, Refusal, wire
-from heddle_agent.backdoor.door import LAPSE_SECONDS, REFRESH_SECONDS
 from heddle_agent.fib import Link
-from tests.unit.agent.doors import KEY, Air, door
+from heddle_agent.peers import LinkView, PeerNotices, Refusal, wire
+from heddle_agent.peers.notices import LAPSE_SECONDS, REFRESH_SECONDS
+from tests.support.peer_notices import KEY, LossyNetwork, notices_of
 
 OTHER = b"some other key of many bytes"
 LOST = Link("leaf9", "spine0")
@@ -20,13 +20,13 @@ class Pair:
     def __init__(
         self, leaf_keys: Collection[bytes] = (KEY,), spine_keys: Collection[bytes] = (KEY,)
     ) -> None:
-        self.air = Air()
+        self.network = LossyNetwork()
         self.heard: list[tuple[str, tuple[Link, ...]]] = []
-        self.leaf = door("leaf0", self.air, self.note, keys=list(leaf_keys))
-        self.spine = door("spine0", self.air, lambda *_: None, keys=list(spine_keys))
+        self.leaf = notices_of("leaf0", self.network, self.note, keys=list(leaf_keys))
+        self.spine = notices_of("spine0", self.network, lambda *_: None, keys=list(spine_keys))
         self.leaf.set_peers({"spine0": "spine0"})
         self.spine.set_peers({"leaf0": "leaf0"})
-        self.air.deliver()
+        self.network.deliver()
 
     def note(self, origin: str, down: Collection[Link]) -> None:
         """What the leaf is told."""
@@ -35,8 +35,8 @@ class Pair:
     def notice(self, *down: Link) -> bytes:
         """The datagram by which the spine tells the leaf; it is not delivered."""
         self.spine.announce(down)
-        (datagram,) = [sent for _, target, sent in self.air.waiting if target == "leaf0"]
-        self.air.waiting.clear()
+        (datagram,) = [sent for _, target, sent in self.network.waiting if target == "leaf0"]
+        self.network.waiting.clear()
         return datagram
 
     def refused(self) -> dict[Refusal, int]:
@@ -90,7 +90,7 @@ def test_the_log_is_not_filled() -> None:
     with capture_logs() as logs:
         for _ in range(1000):
             pair.leaf.receive(b"noise", "10.0.0.7:9")
-        pair.air.now += 61
+        pair.network.now += 61
         pair.leaf.receive(b"noise", "10.0.0.7:9")
     assert [line["count"] for line in logs] == [1, 1000]
 
@@ -98,16 +98,16 @@ def test_the_log_is_not_filled() -> None:
 def test_another_fabric_is_not_heard() -> None:
     """Two fabrics may share a management network and even a key."""
     pair = Pair()
-    stranger = door("spine0", pair.air, lambda *_: None, fabric="fabrics/f2")
+    stranger = notices_of("spine0", pair.network, lambda *_: None, fabric="fabrics/f2")
     stranger.set_peers({"leaf0": "leaf0"})
-    pair.air.deliver()
+    pair.network.deliver()
     assert pair.refused() == {Refusal.FABRIC: 1}
 
 
 def test_keys_rotate_without_a_gap() -> None:
     """Believed before it signs, and for a while after: no notice is lost at any step."""
     pair = Pair()
-    steps: list[tuple[BackDoor, list[bytes]]] = [
+    steps: list[tuple[PeerNotices, list[bytes]]] = [
         (pair.leaf, [KEY, OTHER]),
         (pair.spine, [KEY, OTHER]),
         (pair.spine, [OTHER, KEY]),
@@ -126,12 +126,12 @@ def test_a_recording_from_before_a_restart_is_worth_nothing() -> None:
     """What an earlier start of the receiver was sent does not count, though it is well signed."""
     pair = Pair()
     recorded = pair.notice(LOST)
-    pair.leaf = door("leaf0", pair.air, pair.note, boot=2)
+    pair.leaf = notices_of("leaf0", pair.network, pair.note, boot=2)
     pair.leaf.set_peers({"spine0": "spine0"})
     pair.leaf.receive(recorded, "spine0")
     assert pair.heard == []
     assert pair.refused() == {Refusal.STALE: 1}
-    pair.air.deliver()
+    pair.network.deliver()
     assert pair.heard == [("spine0", (LOST,))]  # the spine itself says so, on being greeted
 
 
@@ -139,9 +139,9 @@ def test_a_recording_from_before_the_senders_restart_is_refused() -> None:
     """The sender has shown a newer start since: its former self is not believed again."""
     pair = Pair()
     recorded = pair.notice(LOST)
-    pair.spine = door("spine0", pair.air, lambda *_: None, boot=2)
+    pair.spine = notices_of("spine0", pair.network, lambda *_: None, boot=2)
     pair.spine.set_peers({"leaf0": "leaf0"})
-    pair.air.deliver()
+    pair.network.deliver()
     pair.leaf.receive(recorded, "spine0")
     assert pair.heard == []
     assert pair.refused()[Refusal.REPLAYED] == 1
@@ -153,13 +153,13 @@ def test_a_switch_that_starts_anew_replaces_what_it_said(boot: int) -> None:
     pair = Pair()
     pair.spine.boot = 50
     pair.leaf.receive(pair.notice(LOST), "spine0")
-    pair.spine = door("spine0", pair.air, lambda *_: None, boot=boot)
+    pair.spine = notices_of("spine0", pair.network, lambda *_: None, boot=boot)
     pair.spine.set_peers({"leaf0": "leaf0"})
     for _ in range(3):
-        pair.air.now += 1
+        pair.network.now += 1
         for one in (pair.leaf, pair.spine):
             one.tick()
-        pair.air.deliver()
+        pair.network.deliver()
     assert pair.heard[-1] == ("spine0", ())
     assert pair.spine.boot >= 50
 
@@ -169,13 +169,13 @@ def test_a_switch_that_is_gone_for_good_is_forgotten() -> None:
     pair = Pair()
     pair.leaf.receive(pair.notice(LOST), "spine0")
     for _ in range(int(LAPSE_SECONDS / REFRESH_SECONDS) + 2):
-        pair.air.now += REFRESH_SECONDS
+        pair.network.now += REFRESH_SECONDS
         pair.spine.tick()
         pair.leaf.tick()
-        pair.air.deliver()
+        pair.network.deliver()
     assert {down for _, down in pair.heard} == {(LOST,)}
-    pair.air.doors.pop("spine0")
-    pair.air.now += LAPSE_SECONDS
+    pair.network.agents.pop("spine0")
+    pair.network.now += LAPSE_SECONDS
     pair.leaf.tick()
     assert pair.heard[-1] == ("spine0", ())
 
@@ -199,9 +199,9 @@ def test_without_a_key_the_door_is_shut() -> None:
     assert pair.leaf.sent == 0
     assert set(pair.refused()) == {Refusal.SHUT}
     pair.leaf.keys.replace([KEY])
-    pair.air.now += 1
+    pair.network.now += 1
     pair.leaf.tick()
-    pair.air.deliver()
+    pair.network.deliver()
     assert (pair.leaf.introduced, pair.spine.introduced) == (1, 1)
 
 

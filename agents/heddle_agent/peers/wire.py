@@ -1,4 +1,4 @@
-"""The wire format of the back door, version 1. All numbers are big-endian; text is UTF-8.
+"""The wire format of peer notices, version 1. All numbers are big-endian; text is UTF-8.
 
 A datagram is a head, a body by its kind, and a tag::
 

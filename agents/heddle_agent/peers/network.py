@@ -1,4 +1,4 @@
-"""What carries the datagrams of a back door: UDP on the management network, or memory.
+"""What carries the datagrams of peer notices: UDP on the management network, or memory.
 
 Receiving calls straight through to the table: there is no queue between the kernel's and ours, so a
 notice waits for nothing but the callback that runs when it comes.
@@ -72,7 +72,7 @@ class UdpNetwork:
         host, port = parse_address(listen)
         if ipaddress.ip_address(host).is_unspecified:
             raise ValueError(
-                f"--back-door {listen}: give the address of this switch that peers send to"
+                f"--peer-notices {listen}: give the address of this switch that peers send to"
             )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.unsent = 0
@@ -86,7 +86,7 @@ class UdpNetwork:
             self._socket.bind((host, port))
         except OSError as error:
             self._socket.close()
-            raise ValueError(f"--back-door {listen}: {error.strerror or error}") from error
+            raise ValueError(f"--peer-notices {listen}: {error.strerror or error}") from error
         self.address = _written(host, int(self._socket.getsockname()[1]))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receive: Receive = _nobody
@@ -130,7 +130,7 @@ class UdpNetwork:
 
 
 def _nobody(_datagram: bytes, _address: str) -> None:
-    """Whom a closed door hands datagrams to."""
+    """Takes datagrams while the network is closed."""
 
 
 class MemoryNetwork:

@@ -7,29 +7,29 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_agent.backdoor import TICK_SECONDS, BackDoor, KeyRing, LinkView, wire
-from heddle_agent.backdoor.door import DIGESTS_A_TICK
 from heddle_agent.fib import Link
+from heddle_agent.peers import TICK_SECONDS, KeyRing, LinkView, PeerNotices, wire
+from heddle_agent.peers.notices import DIGESTS_A_TICK
 from tests.support.depth import examples
-from tests.unit.agent.doors import KEY, Air, clos, door
+from tests.support.peer_notices import KEY, LossyNetwork, clos, notices_of
 
 
 @dataclass
 class World:
-    """A fabric of back doors, what each believes of the links, and what is true."""
+    """Agents that send peer notices, what each believes of the links, and what is true."""
 
     links: list[Link]
-    air: Air
+    network: LossyNetwork
     views: dict[str, LinkView] = field(default_factory=dict)
-    doors: dict[str, BackDoor] = field(default_factory=dict)
+    agents: dict[str, PeerNotices] = field(default_factory=dict)
     down: set[Link] = field(default_factory=set)
 
     def start(self, switch: str, boot: int) -> None:
         """An agent starts, knowing nothing but its own links and its peers."""
         self.views[switch] = LinkView()
-        self.air.now += 1.0
-        self.doors[switch] = door(switch, self.air, self.heard(switch), boot=boot)
-        self.doors[switch].set_peers(self.peers(switch))
+        self.network.now += 1.0
+        self.agents[switch] = notices_of(switch, self.network, self.heard(switch), boot=boot)
+        self.agents[switch].set_peers(self.peers(switch))
         self.tell(switch)
 
     def heard(self, switch: str) -> Callable[[str, Collection[Link]], None]:
@@ -49,7 +49,7 @@ class World:
         """A switch sees its own links as they are."""
         own = [link for link in self.down if switch in link[:2]]
         self.views[switch].report(switch, own)
-        self.doors[switch].announce(own)
+        self.agents[switch].announce(own)
 
     def flip(self, link: Link) -> None:
         """A link goes down, or comes back; both ends see it."""
@@ -59,10 +59,10 @@ class World:
 
     def round(self) -> None:
         """Everybody tells a digest, and all that comes of it arrives or is lost."""
-        self.air.now += TICK_SECONDS
-        for one in self.doors.values():
+        self.network.now += TICK_SECONDS
+        for one in self.agents.values():
             one.tick()
-        self.air.deliver()
+        self.network.deliver()
 
 
 EVENTS = st.lists(st.tuples(st.sampled_from(["link", "deliver", "round", "boot"]), st.integers(0)))
@@ -79,17 +79,17 @@ def test_all_agree_once_digests_went_round(
     overtake each other.
     """
     world = built(clos(8, 3), seed)
-    world.air.loss, world.air.doubled = loss, doubled
+    world.network.loss, world.network.doubled = loss, doubled
     for what, number in events:
         match what:
             case "link":
                 world.flip(world.links[number % len(world.links)])
             case "deliver":
-                world.air.deliver(number % 200)
+                world.network.deliver(number % 200)
             case "round":
                 world.round()
             case "boot":
-                names = sorted(world.doors)
+                names = sorted(world.agents)
                 world.start(names[number % len(names)], boot=1 + number % 200)
     agreed(world)
 
@@ -100,11 +100,11 @@ def test_eighty_agents_agree_after_a_bad_minute() -> None:
     print(f"seed {seed}")  # noqa: T201 - how to run it again
     chance = random.Random(seed)
     world = built(clos(72, 8), seed)
-    world.air.loss = 1 / 3
+    world.network.loss = 1 / 3
     for _ in range(40):
         world.flip(chance.choice(world.links))
-        world.air.deliver(chance.randrange(400))
-    for name in chance.sample(sorted(world.doors), 3):
+        world.network.deliver(chance.randrange(400))
+    for name in chance.sample(sorted(world.agents), 3):
         world.start(name, boot=1)
     world.round()
     agreed(world)
@@ -112,10 +112,10 @@ def test_eighty_agents_agree_after_a_bad_minute() -> None:
 
 def built(links: list[Link], seed: int) -> World:
     """A fabric whose agents know each other."""
-    world = World(links, Air(random.Random(seed)))
+    world = World(links, LossyNetwork(random.Random(seed)))
     for switch in sorted({end for link in links for end in link[:2]}):
         world.start(switch, boot=100)
-    world.air.deliver()
+    world.network.deliver()
     return world
 
 
@@ -124,33 +124,33 @@ def agreed(world: World) -> None:
 
     There and back across the fabric are four hops, so they go round four times at most.
     """
-    world.air.loss = 0.0
-    world.air.deliver()
-    most = max(len(one.peers) for one in world.doors.values())
+    world.network.loss = 0.0
+    world.network.deliver()
+    most = max(len(one.peers) for one in world.agents.values())
     for _ in range(4 * -(-most // DIGESTS_A_TICK)):
         world.round()
-        if len({one.records.summary for one in world.doors.values()}) == 1:
+        if len({one.records.summary for one in world.agents.values()}) == 1:
             break
     assert {name: view.down for name, view in world.views.items()} == dict.fromkeys(
         world.views, frozenset(world.down)
     )
-    assert len({one.records.summary for one in world.doors.values()}) == 1
+    assert len({one.records.summary for one in world.agents.values()}) == 1
 
 
 @given(st.binary(max_size=400), st.integers(0, 2**64), st.booleans())
 def test_garbage_never_raises(noise: bytes, seed: int, signed: bool) -> None:  # noqa: FBT001
     """Noise, flipped bits, pieces, nonsense that is well signed: dropped, counted, not believed."""
-    air = Air(random.Random(seed))
+    network = LossyNetwork(random.Random(seed))
     believed: list[str] = []
-    one = door("a", air, lambda origin, down: believed.extend([origin] * len(down)))
-    other = door("b", air, lambda *_: None)
+    one = notices_of("a", network, lambda origin, down: believed.extend([origin] * len(down)))
+    other = notices_of("b", network, lambda *_: None)
     one.set_peers({"b": "b"})
     other.set_peers({"a": "a"})
-    air.deliver()
+    network.deliver()
     before = sum(one.refusals.counts.values())
     other.announce([Link("a", "b")])
-    (datagram,) = [sent for _, target, sent in air.waiting if target == "a"]
-    air.waiting.clear()
+    (datagram,) = [sent for _, target, sent in network.waiting if target == "a"]
+    network.waiting.clear()
     bits = bytearray(datagram)
     bits[seed % len(bits)] ^= 1 + seed % 255
     one.receive(noise, "anywhere")

@@ -1,4 +1,4 @@
-"""What a back door must know when it starts and no controller is there to ask.
+"""What an agent must know of its peers when it starts and no controller is there to ask.
 
 Peers and keys as the controller last gave them, and the number of this start. The file holds keys:
 only its owner may read it.
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import structlog
 
-from heddle_agent.backdoor.network import parse_address
-from heddle_agent.backdoor.wire import MOST_NUMBER
+from heddle_agent.peers.network import parse_address
+from heddle_agent.peers.wire import MOST_NUMBER
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class SavedPeers:
     """What is remembered."""
 
     boot: int
@@ -33,24 +33,24 @@ class Memory:
 def first_boot() -> int:
     """A boot number for an agent that remembers none: later starts have greater ones.
 
-    Should the clock have gone back, peers that remember this switch put it right (``door``).
+    Should the clock have gone back, peers that remember this switch put it right (``notices``).
     """
     return time.time_ns() // 1000
 
 
-class MemoryFile:
+class PeerFile:
     """One small JSON file for one switch."""
 
     def __init__(self, path: Path, fabric: str, switch: str) -> None:
         self._path = path
         self._owner = {"fabric": fabric, "switch": switch}
 
-    def load(self) -> Memory:
+    def load(self) -> SavedPeers:
         """What earlier runs left, with the number of this start; ValueError if it is damaged."""
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            memory = Memory(first_boot())
+            memory = SavedPeers(first_boot())
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"state file {self._path} cannot be read: {error}") from error
         else:
@@ -58,8 +58,8 @@ class MemoryFile:
         self.keep(memory)
         return memory
 
-    def keep(self, memory: Memory) -> None:
-        """Write it down; the back door goes on, and says so, if the disk does not take it."""
+    def keep(self, memory: SavedPeers) -> None:
+        """Write it down; the agent goes on, and says so, if the disk does not take it."""
         values = {
             **self._owner,
             "boot": memory.boot,
@@ -74,12 +74,12 @@ class MemoryFile:
             fresh.replace(self._path)
         except OSError as error:
             _log.error(
-                "back door: peers and keys not written: an agent restart could not use them",
+                "peer notices: peers and keys not written: an agent restart could not use them",
                 path=str(self._path),
                 why=error.strerror,
             )
 
-    def _parse(self, text: str) -> Memory:
+    def _parse(self, text: str) -> SavedPeers:
         try:
             values = json.loads(text)
             if {key: values[key] for key in self._owner} != self._owner:
@@ -95,4 +95,4 @@ class MemoryFile:
                 f"state file {self._path} is damaged ({error}): remove it, and the agent asks its"
                 " controller again"
             ) from error
-        return Memory(boot + 1, peers, keys)
+        return SavedPeers(boot + 1, peers, keys)

@@ -22,7 +22,7 @@ class Refusal(Enum):
     STALE = "meant for an earlier start of this agent, or recorded then; its sender is told"
     REPLAYED = "seen before, or from an earlier start of its sender"
     OWN = "it says that it is from this switch itself: is there a second agent of it?"
-    SHUT = "this agent has no key yet: give --back-door-key, or let it reach a controller"
+    SHUT = "this agent has no key yet: give --peer-keys, or let it reach a controller"
 
 
 _ORDINARY = frozenset({Refusal.STALE, Refusal.SHUT})
@@ -30,7 +30,7 @@ _ORDINARY = frozenset({Refusal.STALE, Refusal.SHUT})
 
 
 class Refusals:
-    """The counts of one back door."""
+    """The counts of one agent."""
 
     def __init__(self, switch: str, clock: Callable[[], float]) -> None:
         self.counts: Counter[Refusal] = Counter()
@@ -48,7 +48,7 @@ class Refusals:
         self._told[why] = (now, self.counts[why])
         log = self._log.info if why in _ORDINARY else self._log.warning
         log(
-            "back door: datagrams dropped",
+            "peer notices: datagrams dropped",
             reason=why.name.lower(),
             why=why.value,
             last_from=address,

@@ -13,34 +13,34 @@ from pathlib import Path
 import pytest
 
 from heddle_agent.agent import Agent
-from heddle_agent.backdoor import (
-    BackDoor,
-    Doorway,
-    Memory,
-    MemoryFile,
+from heddle_agent.fib import MemoryFib, NextHop, Packet
+from heddle_agent.peers import (
+    PeerConfiguration,
+    PeerFile,
+    PeerNotices,
+    SavedPeers,
     UdpNetwork,
     parse_address,
     read_keys,
     read_peers,
 )
-from heddle_agent.fib import MemoryFib, NextHop, Packet
 from heddle_agent.watch import ManualLinks
-from tests.unit.agent.doors import FABRIC, KEY
+from tests.support.peer_notices import FABRIC, KEY
 from tests.unit.agent.worlds import entry, far, match, push
 from tests.waiting import until
 
 NEW = b"a newer key of sixteen bytes"
 
 
-def opened(doorway: Doorway) -> BackDoor:
-    """A back door that nobody listens to."""
-    return BackDoor(
+def opened(peer_configuration: PeerConfiguration) -> PeerNotices:
+    """Peer notices that nobody listens to."""
+    return PeerNotices(
         fabric=FABRIC,
         switch="leaf0",
-        keys=doorway.keys,
-        network=doorway.network,
+        keys=peer_configuration.keys,
+        network=peer_configuration.network,
         heard=lambda *_: None,
-        boot=doorway.boot,
+        boot=peer_configuration.boot,
     )
 
 
@@ -62,11 +62,11 @@ async def test_a_notice_over_udp_moves_the_flows(loopback: str) -> None:
     peers = {"leaf0": leaf_at.address}
     spine = agent("spine0", MemoryFib("spine0", links.next_hops), spine_at, peers, links)
     running = [asyncio.create_task(one.run()) for one in (leaf, spine)]
-    doors = [one.back_door for one in (leaf, spine) if one.back_door]
+    agents = [one.peer_notices for one in (leaf, spine) if one.peer_notices]
     wanted = push([(match(0), entry(0, 1, far(0)))])
     leaf.forwarding.receive(wanted)
     leaf.forwarding.program(wanted)
-    await until(lambda: [door.introduced for door in doors] == [1, 1], "their meeting")
+    await until(lambda: [notices.introduced for notices in agents] == [1, 1], "their meeting")
     packet = Packet("nic0", "far0", 77)
     links.down("leaf9")
     await until(lambda: fib.lookup(packet) == NextHop("spine1"), "the backup")
@@ -91,11 +91,11 @@ async def test_a_clock_that_jumps_moves_no_flow_and_keeps_none_back(
     peers = {"leaf0": leaf_at.address}
     spine = agent("spine0", MemoryFib("spine0", hops), spine_at, peers, links)
     running = [asyncio.create_task(one.run()) for one in (leaf, spine)]
-    doors = [one.back_door for one in (leaf, spine) if one.back_door]
+    agents = [one.peer_notices for one in (leaf, spine) if one.peer_notices]
     wanted = push([(match(0), entry(0, 1, far(0)))])
     leaf.forwarding.receive(wanted)
     leaf.forwarding.program(wanted)
-    await until(lambda: [door.introduced for door in doors] == [1, 1], "their meeting")
+    await until(lambda: [notices.introduced for notices in agents] == [1, 1], "their meeting")
     packet = Packet("nic0", "far0", 77)
     for jump in (86_400.0, -31_536_000.0):
         wall += jump
@@ -124,7 +124,7 @@ def agent(
         controllers=["127.0.0.1:9"],
         fib=fib,
         links=links or ManualLinks(switch, fib.next_hops),
-        doorway=Doorway(network, keys=[KEY], peers=peers),
+        peer_configuration=PeerConfiguration(network, keys=[KEY], peers=peers),
     )
 
 
@@ -132,13 +132,13 @@ def test_the_controllers_word_is_kept_for_the_next_start(
     network: UdpNetwork, tmp_path: Path
 ) -> None:
     """Peers, keys and a greater boot number are there again; nobody else may read the file."""
-    path = tmp_path / "agent.json.back-door"
-    first = Doorway(network, memory_file=MemoryFile(path, FABRIC, "leaf0"))
+    path = tmp_path / "agent.json.peers"
+    first = PeerConfiguration(network, peer_file=PeerFile(path, FABRIC, "leaf0"))
     assert first.asks
     assert first.keys.signing is None
-    first.told(opened(first), {"spine0": "10.0.0.1:7", "spine1": ""}, [KEY, NEW])
+    first.update(opened(first), {"spine0": "10.0.0.1:7", "spine1": ""}, [KEY, NEW])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    again = Doorway(network, memory_file=MemoryFile(path, FABRIC, "leaf0"))
+    again = PeerConfiguration(network, peer_file=PeerFile(path, FABRIC, "leaf0"))
     assert again.peers == {"spine0": "10.0.0.1:7"}
     assert again.keys.keys == (KEY, NEW)
     assert again.boot > first.boot
@@ -146,12 +146,12 @@ def test_the_controllers_word_is_kept_for_the_next_start(
 
 def test_a_peer_that_the_controller_lost_sight_of_is_kept(network: UdpNetwork) -> None:
     """Named without an address it keeps the old one; not named at all it is dropped."""
-    doorway = Doorway(network)
-    door = opened(doorway)
-    doorway.told(door, {"spine0": "10.0.0.1:7", "spine1": "10.0.0.2:7"}, [KEY])
-    doorway.told(door, {"spine0": "", "spine2": "10.0.0.3:7"}, [])
-    assert dict(door.peers) == {"spine0": "10.0.0.1:7", "spine2": "10.0.0.3:7"}
-    assert doorway.keys.keys == (KEY,)
+    peer_configuration = PeerConfiguration(network)
+    notices = opened(peer_configuration)
+    peer_configuration.update(notices, {"spine0": "10.0.0.1:7", "spine1": "10.0.0.2:7"}, [KEY])
+    peer_configuration.update(notices, {"spine0": "", "spine2": "10.0.0.3:7"}, [])
+    assert dict(notices.peers) == {"spine0": "10.0.0.1:7", "spine2": "10.0.0.3:7"}
+    assert peer_configuration.keys.keys == (KEY,)
 
 
 def test_files_win_and_are_read_again(network: UdpNetwork, tmp_path: Path) -> None:
@@ -159,23 +159,23 @@ def test_files_win_and_are_read_again(network: UdpNetwork, tmp_path: Path) -> No
     keys, peers = tmp_path / "keys", tmp_path / "peers.json"
     keys.write_text(f"# ours\n{KEY.hex()}\n\n")
     peers.write_text('{"spine0": "10.0.0.1:7"}')
-    doorway = Doorway(network, key_file=keys, peers_file=peers)
-    door = opened(doorway)
-    door.set_peers(doorway.peers)
-    assert not doorway.asks
-    doorway.told(door, {"spine9": "10.0.0.9:7"}, [NEW])
-    assert (dict(door.peers), doorway.keys.keys) == ({"spine0": "10.0.0.1:7"}, (KEY,))
-    old = doorway.keys.signing
+    peer_configuration = PeerConfiguration(network, key_file=keys, peers_file=peers)
+    notices = opened(peer_configuration)
+    notices.set_peers(peer_configuration.peers)
+    assert not peer_configuration.asks
+    peer_configuration.update(notices, {"spine9": "10.0.0.9:7"}, [NEW])
+    assert (dict(notices.peers), peer_configuration.keys.keys) == ({"spine0": "10.0.0.1:7"}, (KEY,))
+    old = peer_configuration.keys.signing
     assert old is not None
     replaced(keys, NEW.hex())
     replaced(peers, '{"spine1": "10.0.0.2:7"}')
-    doorway.poll(door)
-    assert (dict(door.peers), doorway.keys.keys) == ({"spine1": "10.0.0.2:7"}, (NEW,))
-    assert doorway.keys.find(old[0]) == KEY
+    peer_configuration.poll(notices)
+    assert (dict(notices.peers), peer_configuration.keys.keys) == ({"spine1": "10.0.0.2:7"}, (NEW,))
+    assert peer_configuration.keys.find(old[0]) == KEY
     replaced(keys, "rubbish")
-    keys_before = doorway.keys.keys
-    doorway.poll(door)
-    assert doorway.keys.keys == keys_before
+    keys_before = peer_configuration.keys.keys
+    peer_configuration.poll(notices)
+    assert peer_configuration.keys.keys == keys_before
 
 
 def replaced(path: Path, text: str) -> None:
@@ -225,8 +225,8 @@ def test_a_peers_file_that_cannot_be_used(tmp_path: Path, text: str) -> None:
 def test_a_damaged_memory_is_told(tmp_path: Path, change: dict[str, object]) -> None:
     """The file is named, and what to do."""
     path = tmp_path / "memory"
-    file = MemoryFile(path, FABRIC, "leaf0")
-    file.keep(Memory(5, {}, [KEY]))
+    file = PeerFile(path, FABRIC, "leaf0")
+    file.keep(SavedPeers(5, {}, [KEY]))
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match="memory is damaged"):
         file.load()
@@ -243,9 +243,11 @@ def test_what_is_no_address(text: str) -> None:
 
 def test_addresses_that_cannot_be_had(network: UdpNetwork) -> None:
     """One in use, and one that means all: the flag is named."""
-    with pytest.raises(ValueError, match=rf"--back-door {network.address}: Address already in use"):
+    with pytest.raises(
+        ValueError, match=rf"--peer-notices {network.address}: Address already in use"
+    ):
         UdpNetwork(network.address)
-    with pytest.raises(ValueError, match=r"--back-door 0\.0\.0\.0:7: give the address"):
+    with pytest.raises(ValueError, match=r"--peer-notices 0\.0\.0\.0:7: give the address"):
         UdpNetwork("0.0.0.0:7")
 
 

@@ -1,4 +1,4 @@
-"""What every switch says of its links: the state that back doors replicate.
+"""What every switch says of its links: the state that peers replicate.
 
 Of each origin the record of the highest version counts, so records may be lost, doubled and
 reordered: whoever has seen the same set of them, in whatever order, knows the same. Records of
@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 
-from heddle_agent.backdoor.wire import (
+from heddle_agent.fib import Link
+from heddle_agent.peers.wire import (
     MOST_NUMBER,
     ROWS_A_DATAGRAM,
     Record,
@@ -19,7 +20,6 @@ from heddle_agent.backdoor.wire import (
     encode_versions,
     origin_id,
 )
-from heddle_agent.fib import Link
 
 MOST_ORIGINS = 65_536
 _LAST_ID = 2**64 - 1

@@ -5,10 +5,10 @@ what passes between them passes here:
 
 - links -> table: every step of link changes, at once (local repair, no controller)
 - links -> peer notices -> peers: the same changes, next
-- links -> session: the same changes, last
+- links -> sessions: the same changes, last
 - peers -> peer notices -> table: links lost elsewhere (local repair, no controller)
-- session -> peer notices: who the peers are, and their keys
-- session -> table -> backend: pushes
+- sessions -> peer notices: who the peers are, and their keys
+- sessions -> table -> backend: pushes
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from importlib.metadata import version
 
 from heddle_agent.fib import Fib, Link
 from heddle_agent.peers import TICK_SECONDS, LinkView, PeerConfiguration, PeerNotices
-from heddle_agent.session import Address, Channels, Identity, Session, SessionOptions
+from heddle_agent.session import Address, Channels, Identity, SessionOptions, Sessions
 from heddle_agent.table import (
     NO_FENCE,
     Fence,
@@ -81,7 +81,7 @@ class Agent:
         self._owns_channels = channels is None
         self._peer_configuration = peer_configuration
         self.peer_notices = self._open(fabric, peer_configuration) if peer_configuration else None
-        self.session = Session(
+        self.sessions = Sessions(
             _identity(fabric, switch, peer_configuration),
             self._turns,
             links.current,
@@ -100,8 +100,8 @@ class Agent:
 
     @property
     def connected(self) -> bool:
-        """Whether a controller has accepted the session and it still stands."""
-        return self.session.connected
+        """Whether there is a session with any controller."""
+        return self.sessions.connected > 0
 
     def link_notice(self, link: Link, *, up: bool) -> None:
         """A link elsewhere was lost or is back, as the caller says: repair around it at once."""
@@ -114,7 +114,7 @@ class Agent:
         self._repair(self.links.current())
         try:
             async with asyncio.TaskGroup() as tasks:
-                parts = [self._watch(), self.session.run(), self._mend()]
+                parts = [self._watch(), self.sessions.run(), self._mend()]
                 if self._peer_configuration is not None and self.peer_notices is not None:
                     parts.append(
                         self._exchange_notices(self._peer_configuration, self.peer_notices)
@@ -188,7 +188,7 @@ class Agent:
         async with aclosing(self.links.changes()) as changes:
             async for observations in changes:
                 self._repair(observations)
-                self.session.report(observations)
+                self.sessions.report(observations)
 
     async def _mend(self) -> None:
         """Bring what the backend refused into it, once it can."""

@@ -24,7 +24,8 @@ class AgentCollector(Collector):
         yield self._links()
         yield self._pushes()
         for name, text in (
-            ("connected", "1 while a controller has accepted the session."),
+            ("connected", "1 while a controller has accepted a session that still stands."),
+            ("controllers", "Controllers with which there is a session."),
             ("epoch", "Highest epoch accepted."),
             ("generation", "Generation held whole; 0 for none."),
             ("overlay_withdrawn", "1 while no packet is matched against the entries."),
@@ -34,6 +35,7 @@ class AgentCollector(Collector):
                 held = agent.held
                 values = {
                     "connected": agent.connected,
+                    "controllers": agent.sessions.connected,
                     "epoch": held.epoch,
                     "generation": held.generation,
                     "overlay_withdrawn": agent.forwarding.fib.withdrawn,
@@ -41,13 +43,13 @@ class AgentCollector(Collector):
                 family.add_metric([agent.switch], values[name])
             yield family
         sessions = CounterMetricFamily(
-            "heddle_agent_sessions", "Sessions accepted by a controller.", labels=["switch"]
+            "heddle_agent_sessions", "Sessions accepted by controllers.", labels=["switch"]
         )
         flips = CounterMetricFamily(
             "heddle_agent_groups_moved", "Next-hop groups moved by local repair.", labels=["switch"]
         )
         for agent in self._agents:
-            sessions.add_metric([agent.switch], agent.session.sessions)
+            sessions.add_metric([agent.switch], agent.sessions.begun)
             flips.add_metric([agent.switch], agent.forwarding.flips)
         yield sessions
         yield flips
@@ -115,7 +117,7 @@ class AgentCollector(Collector):
             "heddle_agent_pushes", "Pushes by how they were taken.", labels=["switch", "status"]
         )
         for agent in self._agents:
-            for status, count in dict(agent.session.answered).items():
+            for status, count in dict(agent.sessions.answered).items():
                 family.add_metric([agent.switch, status.name.lower()], count)
         return family
 

@@ -53,7 +53,8 @@ class Settings(BaseSettings):
     switch: str = Field(min_length=1)
     """Node id of the switch."""
     controller: Addresses
-    """Addresses of controllers, ``host:port``; any of them will do."""
+    """Addresses of controllers, ``host:port``. There is a session with each at the same time; of a
+    name with several addresses, with each of those."""
 
     fib: Literal["memory", "linux"] = "memory"
     """What forwards packets: a table in the agent, or the kernel of this network namespace."""

@@ -36,14 +36,13 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import World
+from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedule, read_secret
 from heddle_controller.serve.agents.service import SessionTerms
-from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.garbage import Caretaker
 from heddle_controller.serve.interceptors.auth import Admission
-from heddle_controller.serve.replicas.exchange import Exchange
 from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.certificates import Mapper, read_rules
 from heddle_controller.serve.security.keys import Tls
@@ -57,7 +56,6 @@ from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.store.redis import RedisStore, open_redis
 from heddle_controller.store.redis.address import Files
-from heddle_controller.store.redis.relay import open_relay
 from heddle_controller.store.redis.writes import Durability
 from heddle_controller.telemetry.logs import configure_logs
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
@@ -121,17 +119,10 @@ async def run(settings: Settings) -> None:
         store = await _open_store(settings)
         stack.push_async_callback(store.close)
         _watch_store(store, telemetry)
-        tenure = Tenure(store.leads)
-        gateway = Gateway(telemetry, settings.agent_queue, tenure)
-        exchange = await _join_replicas(settings, store, gateway, stack)
+        gateway = Gateway(telemetry, settings.agent_queue, EpochGuard(store.leads))
         world = _world(settings, store, gateway, telemetry)
         reconciler = Reconciler(world)
         api = await _api(settings, world, gateway, telemetry, store)
-        if exchange is not None:
-            exchange.addresses.learned = api.introductions.learned
-            exchange.conditions.own = api.links.own
-            api.links.others = exchange.conditions.others
-            api.links.changed = exchange.conditions.tell
         stack.push_async_callback(api.stop, settings.drain_seconds)
         await api.start()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -139,7 +130,7 @@ async def run(settings: Settings) -> None:
         following = tasks.create_task(follow_plans(store, telemetry), name="plan metrics")
         for task in (leading, following):
             stack.callback(task.cancel)
-        await tenure.known.wait()
+        await reconciler.known.wait()
         caretaker = tasks.create_task(Caretaker().run(), name="garbage")
         stack.callback(caretaker.cancel)
         # While a plan is made the loop waits for the interpreter several times for each answer.
@@ -172,23 +163,6 @@ def _watch_store(store: EmbeddedStore | RedisStore, telemetry: Telemetry) -> Non
 
 def _store_files(settings: Settings) -> Files:
     return Files(settings.store_ca, settings.store_cert, settings.store_key)
-
-
-async def _join_replicas(
-    settings: Settings, store: EmbeddedStore | RedisStore, gateway: Gateway, stack: AsyncExitStack
-) -> Exchange | None:
-    """Where a store can have several controllers, have them know of each other.
-
-    Ended after the API: that agents leave is the last that others hear of us.
-    """
-    if not isinstance(store, RedisStore):
-        return None
-    relay = open_relay(settings.store, store.link, _store_files(settings))
-    stack.push_async_callback(relay.close)
-    exchange = Exchange(relay, gateway, settings.controller_id)
-    tasks = await stack.enter_async_context(asyncio.TaskGroup())
-    stack.callback(tasks.create_task(exchange.run(), name="replicas").cancel)
-    return exchange
 
 
 def _tell(settings: Settings, port: int, metrics_port: int) -> None:
@@ -252,7 +226,6 @@ async def _api(
         gateway=gateway,
         meter=telemetry,
         engine=world.engine,
-        epoch=lambda: gateway.tenure.newest,
     )
     terms = SessionTerms(
         controller_id=settings.controller_id,

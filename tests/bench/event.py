@@ -159,7 +159,7 @@ async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
         world = World(store, gateway, SystemClock(), telemetry, engine, pace)
         reconciler = Reconciler(world)
         intake = Intake(store, engine.flows_of_job)
-        rooms = Rooms(store, intake, gateway, telemetry, engine, lambda: reconciler.epoch)
+        rooms = Rooms(store, intake, gateway, telemetry, engine)
         api = Api(rooms, ServerTerms("127.0.0.1", 0), SessionTerms("bench", 10.0, 0.0))
         stack.push_async_callback(api.stop, 2.0)
         await api.start()

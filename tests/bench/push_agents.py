@@ -19,7 +19,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle_agent.agent import Agent
 from heddle_agent.fib import MemoryFib, NextHop, NicIds
-from heddle_agent.session import Address, Channels
+from heddle_agent.session import Address, Channels, Endpoint
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
@@ -60,7 +60,8 @@ async def run(address: str, fabric: Fabric) -> None:
 async def run_bare(address: str, fabric: Fabric) -> None:
     """Sessions of all leaves with nothing behind them."""
     channels, ids = Channels(), fabric.structure.nodes.ids
-    channel = channels.get(Address.parse(address))
+    where = Address.parse(address)
+    channel = channels.get(Endpoint(where, where.host))
     switches = [ids[row] for row in fabric.rows_of_kind(NodeKind.LEAF).tolist()]
     running = [asyncio.create_task(_keep(channel, switch)) for switch in switches]
     await asyncio.to_thread(sys.stdin.read)

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from heddle.v1 import agent_pb2 as pb
-from heddle.v1 import common_pb2, relay_pb2
+from heddle.v1 import common_pb2
 from heddle_agent.fib import Link, MemoryFib
 from heddle_agent.peers import KeyRing, PeerNotices, wire
 from heddle_agent.peers.wire import MalformedError
@@ -109,10 +109,6 @@ def _counters(made: pb.CounterReport) -> bool:
         return False
     check(counters is not None, "counters are something")
     return True
-
-
-def _letter(made: relay_pb2.Letter) -> bool:
-    return bool(made.notes)
 
 
 class Peers:
@@ -216,9 +212,6 @@ def good() -> dict[str, Any]:
             packets=[3],
             bytes=[300],
         ),
-        "letter": relay_pb2.Letter(
-            sender="r1", notes=[relay_pb2.Note(call=relay_pb2.LeaderCall(epoch=3, holder="r1"))]
-        ),
     }
 
 
@@ -256,7 +249,6 @@ def targets() -> list[Target]:
         _message("answer of an agent", kinds["result"], _result),
         _message("links of an agent", kinds["links"], _links),
         _message("counters of an agent", kinds["counters"], _counters),
-        _message("letter among replicas", kinds["letter"], _letter, 1),
         Target("datagram to a peer", agents.strike, agents.sent, weight=4),
         Target("notice", _body(wire.decode_notice, wire.encode_notice), [notice], weight=4),
         Target("digest", _body(wire.decode_digest, _digest), [digest], weight=2),

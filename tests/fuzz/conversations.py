@@ -71,6 +71,7 @@ class Agent:
     async def talk(self, messages: Sequence[pb.ControllerMessage]) -> bool:
         """One session to its end; whether it was accepted."""
         call: Any = Controller(messages)
+        reports: list[pb.OverlayReport] = []
         conversation = Conversation(
             call,
             self.turns,
@@ -79,6 +80,7 @@ class Agent:
             introduced=lambda peers, keys: self.peer_configuration.update(
                 self.notices, peers, keys
             ),
+            overlay_told=reports.append,
         )
         try:
             async with asyncio.timeout(PATIENCE):

@@ -90,7 +90,7 @@ class Sessions:
                 break
             await asyncio.sleep(0.001)
         check(len(asyncio.all_tasks()) <= before, "a session leaves no task behind")
-        check(not list(self._gateway.local()), "nor a stream")
+        check(not self._gateway.sessions("f1"), "nor a stream")
         first = [one.WhichOneof("message") for one in listener.heard[:1]]
         check(first in ([], ["session_accepted"]), "the first word is that it is accepted")
         if self._sessions % 50 == 0:

@@ -1,4 +1,4 @@
-"""Several real controllers as processes on one real Redis, and agents that dial any of them."""
+"""Several real controllers as processes on one real Redis, and agents with a session with each."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from heddle_emulator.walk import measure
 from tests.integration.controlling import Controller, controlling
 from tests.integration.mortal import DIE
 from tests.redis_server import EVERY_SECOND, RedisServer
+from tests.waiting import until
 
 NAME = "fabrics/replicated"
 SECONDS = 240.0
@@ -207,4 +208,6 @@ async def replicated(
         await client.put_fabric(house.fabric)
         house.fleet = await stack.enter_async_context(Fleet(house.fabric, addresses, name=NAME))
         await house.fleet.connected(SECONDS)
+        agents = house.fleet.agents.values()
+        await until(lambda: all(agent.sessions.connected == count for agent in agents), "sessions")
         yield house

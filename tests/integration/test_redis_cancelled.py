@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from heddle_controller.store.redis import RedisStore
-from heddle_controller.store.redis.relay import RedisRelay, open_relay
 from tests.redis_clients import SHORT_LEASE, opened
 from tests.redis_server import NEVER, RedisServer
 from tests.waiting import PATIENCE
@@ -21,46 +20,38 @@ TIMES = 60
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[tuple[RedisStore, RedisRelay]]:
-    """A store and a relay on a server of their own."""
+async def served(folder: Path) -> AsyncIterator[RedisStore]:
+    """A store on a server of its own."""
     with RedisServer(folder, *NEVER) as server:
         store = await opened(server.url, lease=SHORT_LEASE)
-        relay = open_relay(server.url, store.link)
         try:
-            yield store, relay
+            yield store
         finally:
-            await relay.close()
             await store.close()
 
 
-async def read(_: RedisStore, relay: RedisRelay) -> None:
-    """Read letters for ever."""
-    async for _letter in relay.letters("box"):
-        pass
-
-
-async def send(_: RedisStore, relay: RedisRelay) -> None:
-    """Send letters for ever."""
-    while True:
-        await relay.send("box", b"x" * 2000)
-
-
-async def ask(store: RedisStore, _: RedisRelay) -> None:
+async def ask(store: RedisStore) -> None:
     """Ask for ever."""
     while True:
         await store.link.call(lambda client: client.ping())
 
 
-@pytest.mark.parametrize("work", [read, send, ask])
+async def follow(store: RedisStore) -> None:
+    """Follow what changes, for ever."""
+    async for _fabric in store.changes():
+        pass
+
+
+@pytest.mark.parametrize("work", [ask, follow])
 async def test_it_ends(
-    tmp_path: Path, work: Callable[[RedisStore, RedisRelay], Coroutine[Any, Any, None]]
+    tmp_path: Path, work: Callable[[RedisStore], Coroutine[Any, Any, None]]
 ) -> None:
     """A cancellation is never lost in the library, wherever it meets it; nor is the server."""
     chance = random.Random(1)
-    async with served(tmp_path) as (store, relay):
-        busy = asyncio.create_task(send(store, relay))
+    async with served(tmp_path) as store:
+        busy = asyncio.create_task(ask(store))
         for number in range(TIMES):
-            task = asyncio.create_task(work(store, relay))
+            task = asyncio.create_task(work(store))
             await asyncio.sleep(chance.choice([0, 0.002]) * chance.random())
             for _ in range(chance.randrange(4)):
                 await asyncio.sleep(0)
@@ -77,7 +68,7 @@ async def test_it_ends(
 
 async def test_who_is_cancelled_as_he_gives_the_lease_back_is_cancelled(tmp_path: Path) -> None:
     """At whichever step: the cancellation is not taken for that of the renewal."""
-    async with served(tmp_path) as (store, _):
+    async with served(tmp_path) as store:
         for steps in range(1, 8):
             epoch = await store.acquire_leadership("me")
 

@@ -53,7 +53,7 @@ async def test_redis_away(tmp_path: Path) -> None:
         hosts, client = house.fabric.structure.host_names, await house.client(house.replicas[1])
         await house.submit(client, job("first", hosts[:4]))
         await house.agree(client)
-        sessions = sum(agent.session.sessions for agent in house.fleet.agents.values())
+        sessions = sum(agent.sessions.begun for agent in house.fleet.agents.values())
         epoch = house.leader().epoch
         assert not (await stale(house.replicas[0]))[0]
         house.redis.signal(signal.SIGSTOP)
@@ -74,5 +74,5 @@ async def test_redis_away(tmp_path: Path) -> None:
         house.fabric = house.fleet.world
         await house.submit(client, job("second", hosts[4:]))
         await house.agree(client)
-        after = sum(agent.session.sessions for agent in house.fleet.agents.values())
+        after = sum(agent.sessions.begun for agent in house.fleet.agents.values())
         assert after == sessions

@@ -70,7 +70,7 @@ async def connected(s: Serving, switch: str = "l0") -> AsyncIterator[Agent]:
     agent = Agent(s)
     await agent.say(introduction(switch))
     accepted = (await agent.hear()).session_accepted
-    assert (accepted.controller_id, accepted.epoch) == ("test", 7)
+    assert (accepted.controller_id, accepted.epoch) == ("test", 1)
     yield agent
     agent.call.cancel()
 

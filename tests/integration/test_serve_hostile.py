@@ -35,7 +35,7 @@ async def test_nothing_of_it_stays(tmp_path: Path, act: Act) -> None:
         for _ in range(ROUNDS):
             await act(api)
         await until(lambda: len(asyncio.all_tasks()) <= tasks, "the calls to end")
-        await until(lambda: not api.gateway.local())
+        await until(lambda: not api.gateway.sessions("f1"))
         gc.collect()
         await until(lambda: process.num_fds() <= files + 2)
         assert process.memory_info().rss - memory < MEBIBYTES << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,8 @@ from heddle_controller.reconcile.southbound import (
     PushReport,
     PushStatus,
 )
+from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.agents.stream import AgentStream
-from heddle_controller.serve.agents.tenure import Tenure
-from heddle_controller.serve.codec.entries import push_to_pb
 from heddle_controller.state.errors import SessionLost, StaleEpoch
 from tests.support.depth import examples
 from tests.unit.store.samples import clos, plan_of, program_of
@@ -44,8 +43,7 @@ class Told:
     """What the model knows of one push: how it must have ended, if it must have."""
 
     generation: int
-    answer: asyncio.Future[PushReport] | None
-    """None for one that is carried for another replica."""
+    answer: asyncio.Future[PushReport]
     nics: list[str]
     """Of the entries that it removes."""
     nonce: int = 0
@@ -53,7 +51,6 @@ class Told:
     rib: bool = False
     ended: str = ""
     """``fib``, ``refused``, ``lost``, ``stale``; empty while nothing has ended it."""
-    replies: list[pb.PushResult] = field(default_factory=list)
 
 
 class Acks(RuleBasedStateMachine):
@@ -63,9 +60,9 @@ class Acks(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.leads = True
-        self.tenure = Tenure(lambda _epoch: self.leads)
+        self.guard = EpochGuard(lambda _epoch: self.leads)
         about = AgentSession(1, "f1", "l0", "i", "0", frozenset(), 0, 1, 1, b"d")
-        self.stream = AgentStream(about, LIMIT, self.tenure)
+        self.stream = AgentStream(about, LIMIT, self.guard)
         self.outgoing: AsyncGenerator[Any, None] = self.stream.outgoing()
         self.generation = 0
         self.session = 1
@@ -85,8 +82,8 @@ class Acks(RuleBasedStateMachine):
         self.loop.close()
 
     def waiting(self) -> list[Told]:
-        """Pushes of ours that nothing has ended."""
-        return [one for one in self.pushes if not one.ended and one.answer is not None]
+        """Pushes that nothing has ended."""
+        return [one for one in self.pushes if not one.ended]
 
     def batch(self, nics: list[str]) -> Push:
         """A push that removes entries from each of these NICs to the next."""
@@ -108,15 +105,6 @@ class Acks(RuleBasedStateMachine):
         told = Told(self.generation, self.loop.run_until_complete(ask()), nics)
         self._queued(told)
 
-    @rule(nics=NICS)
-    @precondition(lambda self: not self.stream.full)
-    def carry(self, nics: list[str]) -> None:
-        """Another replica, who leads, has a batch for the agent."""
-        push = self.batch(nics)
-        told = Told(self.generation, None, nics)
-        self.stream.carry(push_to_pb(push, 1000 + self.generation), told.replies.append)
-        self._queued(told)
-
     def _queued(self, told: Told) -> None:
         self.pushes.append(told)
         if self.over:
@@ -130,8 +118,7 @@ class Acks(RuleBasedStateMachine):
         """The stream takes the next batch that may go; those that may not come to an end."""
         while self.unsent:
             told = self.unsent.pop(0)
-            ours = told.answer is not None
-            if self.tenure.holds(5) and (self.leads or not ours):
+            if self.leads:
                 message = self.loop.run_until_complete(anext(self.outgoing))
                 assert message.push.generation == told.generation
                 assert not any(message.push.nonce == one.nonce for one in self.pushes)
@@ -214,19 +201,10 @@ class Acks(RuleBasedStateMachine):
         open_ones = [one for one in self.pushes if not one.ended]
         assert self.stream.pending_count == len(open_ones) <= LIMIT
         for told in self.pushes:
-            if told.answer is None:
-                self._check_carried(told)
-            else:
-                _check_own(told, told.answer)
-
-    def _check_carried(self, told: Told) -> None:
-        assert all(reply.nonce == 1000 + told.generation for reply in told.replies)
-        last = [reply for reply in told.replies if reply.stage == LAST_FIB or reply.status != 1]
-        assert len(last) == (told.ended in {"fib", "refused", "stale"})
-        assert not last or last[0] is told.replies[-1]
+            _check(told, told.answer)
 
 
-def _check_own(told: Told, answer: asyncio.Future[PushReport]) -> None:
+def _check(told: Told, answer: asyncio.Future[PushReport]) -> None:
     assert answer.done() == bool(told.ended)
     if told.ended in {"lost", "stale"}:
         kind = SessionLost if told.ended == "lost" else StaleEpoch

@@ -1,17 +1,20 @@
-"""The stream to the controllers: parameters first, then pushes down and acks up."""
+"""A stream to every controller: parameters first, then pushes down and acks up."""
 
 from heddle_agent.session.address import Address
 from heddle_agent.session.backoff import Backoff
 from heddle_agent.session.channels import Channels, Tls
 from heddle_agent.session.encode import Identity
-from heddle_agent.session.session import Session, SessionOptions
+from heddle_agent.session.resolve import Endpoint
+from heddle_agent.session.session import SessionOptions
+from heddle_agent.session.sessions import Sessions
 
 __all__ = [
     "Address",
     "Backoff",
     "Channels",
+    "Endpoint",
     "Identity",
-    "Session",
     "SessionOptions",
+    "Sessions",
     "Tls",
 ]

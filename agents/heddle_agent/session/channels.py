@@ -18,6 +18,7 @@ import grpc
 import structlog
 
 from heddle_agent.session.address import Address
+from heddle_agent.session.resolve import Endpoint
 
 _log = structlog.get_logger()
 
@@ -76,7 +77,7 @@ class Channels:
         self._credentials = tls.credentials() if tls is not None else None
         self._insecure = insecure
         self._keepalive = keepalive
-        self._open: dict[Address, grpc.aio.Channel] = {}
+        self._open: dict[Endpoint, grpc.aio.Channel] = {}
         self._retired: list[grpc.aio.Channel] = []  # under certificates of before, maybe in use
 
     def check(self, address: Address) -> None:
@@ -87,13 +88,13 @@ class Channels:
                 " --tls-key), or say --insecure to speak plain text to it"
             )
 
-    def get(self, address: Address) -> grpc.aio.Channel:
+    def get(self, endpoint: Endpoint) -> grpc.aio.Channel:
         """The channel to a controller; ValueError as in ``check``."""
         self._refresh()
-        channel = self._open.get(address)
+        channel = self._open.get(endpoint)
         if channel is None:
-            self.check(address)
-            channel = self._open[address] = self._new(str(address))
+            self.check(endpoint.address)
+            channel = self._open[endpoint] = self._new(endpoint)
         return channel
 
     async def close(self) -> None:
@@ -116,9 +117,9 @@ class Channels:
         self._open = {}
         _log.info("certificate read again", file=str(self._tls.cert or self._tls.ca))
 
-    def _new(self, target: str) -> grpc.aio.Channel:
+    def _new(self, endpoint: Endpoint) -> grpc.aio.Channel:
         probe, give_up = (round(seconds * 1000) for seconds in self._keepalive)
-        options = [
+        options: list[tuple[str, int | str]] = [
             ("grpc.keepalive_time_ms", probe),
             ("grpc.keepalive_timeout_ms", give_up),
             ("grpc.http2.ping_timeout_ms", give_up),  # else a ping under way has a minute
@@ -127,6 +128,9 @@ class Channels:
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.max_receive_message_length", 256 << 20),  # a full sync is one message
         ]
+        target = str(endpoint)
         if self._credentials is None:
             return grpc.aio.insecure_channel(target, options)
+        if endpoint.name != endpoint.address.host:
+            options.append(("grpc.ssl_target_name_override", endpoint.name))
         return grpc.aio.secure_channel(target, self._credentials, options)

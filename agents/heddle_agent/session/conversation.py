@@ -39,6 +39,8 @@ _log = structlog.get_logger()
 Call: TypeAlias = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.ControllerMessage]
 Introduced: TypeAlias = Callable[[Mapping[str, str], Sequence[bytes]], None]
 """Takes the addresses of the agent's peers by switch, and their common keys."""
+OverlayTold: TypeAlias = Callable[[pb.OverlayReport], None]
+"""Takes how the switch stands after an order, for every controller to hear."""
 ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)  # what gRPC raises on a finished call
 
 
@@ -57,6 +59,7 @@ class Conversation:
         links: Callable[[], Sequence[LinkObservation]],
         answered: Counter[Status],
         introduced: Introduced,
+        overlay_told: OverlayTold,
     ) -> None:
         """``links`` gives all links as they are; ``answered`` counts pushes by their status."""
         self._call = call
@@ -65,9 +68,11 @@ class Conversation:
         self._links = links
         self._answered = answered
         self._introduced = introduced
+        self._overlay_told = overlay_told
         self._vocabulary = Vocabulary()
         self._writing = asyncio.Lock()
         self._news: dict[Link, LinkObservation] = {}
+        self._overlay: pb.OverlayReport | None = None
         self._wake = asyncio.Event()
 
     async def introduce(self, identity: encode.Identity) -> pb.SessionAccepted:
@@ -109,6 +114,11 @@ class Conversation:
     def report(self, observations: Iterable[LinkObservation]) -> None:
         """Have link changes go up as soon as may be."""
         self._news.update((observation.link, observation) for observation in observations)
+        self._wake.set()
+
+    def report_overlay(self, report: pb.OverlayReport) -> None:
+        """Have it go up how the switch stands; only the newest is told."""
+        self._overlay = report
         self._wake.set()
 
     async def _write(self, message: pb.AgentMessage) -> None:
@@ -174,15 +184,14 @@ class Conversation:
         return failures
 
     async def _obey(self, order: pb.OverlayOrder) -> None:
-        """Do as an order says, and say how it stands then."""
+        """Do as an order says, and tell every controller how the switch stands then."""
         why = await self._turns.set_overlay(withdrawn=order.withdrawn, epoch=order.epoch)
         withdrawn = self._forwarding.fib.withdrawn
         if why:
             _log.error("overlay order not obeyed", withdrawn=order.withdrawn, why=why)
         else:
             _log.warning("overlay withdrawn" if withdrawn else "overlay restored")
-        report = pb.OverlayReport(withdrawn=withdrawn, message=why)
-        await self._write(pb.AgentMessage(overlay=report))
+        self._overlay_told(pb.OverlayReport(withdrawn=withdrawn, message=why))
 
     def _count(self, receipt: Receipt) -> None:
         self._answered[receipt.status] += 1
@@ -200,7 +209,7 @@ class Conversation:
         return encode.push_result(push, stage, receipt, epoch, table)
 
     async def _reports(self, counter_interval: float, first: float) -> None:
-        """Send link changes when they come and counters when they are due; 0 is never."""
+        """Send what changes when it does, and counters when they are due; 0 is never."""
         loop = asyncio.get_running_loop()
         due = loop.time() + first * counter_interval if counter_interval > 0 else None
         while True:
@@ -214,5 +223,9 @@ class Conversation:
                 due = loop.time() + counter_interval
             else:
                 self._wake.clear()
-                news, self._news = self._news.values(), {}
-                await self._write(encode.link_report(news, full=False))
+                news, self._news = self._news, {}
+                overlay, self._overlay = self._overlay, None
+                if news:
+                    await self._write(encode.link_report(news.values(), full=False))
+                if overlay is not None:
+                    await self._write(pb.AgentMessage(overlay=overlay))

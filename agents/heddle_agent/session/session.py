@@ -1,8 +1,4 @@
-"""A session with whichever controller answers, kept up for ever.
-
-Losing all controllers is no emergency: entries stay and local repair goes on (fail-static), unless
-the controller that spoke last has asked for entries to withdraw after a while.
-"""
+"""A session with one controller, kept up for ever, with a back-off of its own."""
 
 from __future__ import annotations
 
@@ -10,14 +6,15 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import grpc
 import structlog
 
+from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import agent_pb2_grpc
-from heddle_agent.session.address import Address
 from heddle_agent.session.backoff import Backoff
 from heddle_agent.session.channels import Channels
 from heddle_agent.session.conversation import (
@@ -29,162 +26,166 @@ from heddle_agent.session.conversation import (
 )
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.refusal import SessionEnd
+from heddle_agent.session.resolve import Endpoint
 from heddle_agent.table import LinkObservation, Status, Turns
 
 _log = structlog.get_logger()
 
 
-def _keep_to_oneself(_peers: Mapping[str, str], _keys: Sequence[bytes]) -> None:
-    """Takes the peers of an agent that sends no peer notices."""
-
-
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How patient a session is; all in seconds."""
+    """How patient sessions are; all in seconds."""
 
     backoff: Backoff = field(default_factory=Backoff)
     answer_timeout: float = 10.0
-    """After so long without an answer to the session parameters, try the next controller."""
+    """After so long without an answer to the session parameters, try again."""
     steady: float = 1.0
     """A session that lasted so long was no failure: the next attempt does not wait longer."""
     remind: float = 60.0
     """The same failure is logged again after so long; in between only at debug level."""
+    resolve: float = 10.0
+    """How often names of controllers are looked up again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSide:
+    """What all sessions of a switch have in common."""
+
+    identity: Identity
+    turns: Turns
+    links: Callable[[], Sequence[LinkObservation]]
+    """All links as they are."""
+    introduced: Introduced
+    """Is told of peers and keys."""
+    channels: Channels
+    options: SessionOptions
+    answered: Counter[Status] = field(default_factory=Counter)
+    """Pushes by how they were taken."""
+
+
+class Company(Protocol):
+    """The sessions with all controllers, as one of them sees it."""
+
+    @property
+    def withdrawals(self) -> int:
+        """How often entries were withdrawn because there was no controller."""
+
+    def accepted(self, session: Session, controller: pb.SessionAccepted) -> None:
+        """A controller has accepted a session."""
+
+    def ended(self, session: Session, entry_ttl: float) -> None:
+        """A session that was accepted is over."""
+
+    def overlay_told(self, report: pb.OverlayReport) -> None:
+        """How the switch stands, for all controllers."""
 
 
 class Session:
-    """The session of one switch's agent."""
+    """With one controller."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        turns: Turns,
-        links: Callable[[], Sequence[LinkObservation]],
-        *,
-        controllers: Sequence[Address],
-        channels: Channels,
-        options: SessionOptions,
-        introduced: Introduced = _keep_to_oneself,
-    ) -> None:
-        """``links`` gives all links as they are; ``introduced`` is told of peers and keys.
-
-        ValueError if plain text would go out unasked.
-        """
-        if not controllers:
-            raise ValueError("an agent needs at least one controller address")
-        for address in controllers:
-            channels.check(address)
-        self.sessions = 0  # accepted since the start
-        self.answered: Counter[Status] = Counter()
-        self._identity = identity
-        self._turns = turns
-        self._links = links
-        self._introduced = introduced
+    def __init__(self, endpoint: Endpoint, side: SwitchSide, company: Company) -> None:
+        self.endpoint = endpoint
+        self.conversation: Conversation | None = None
+        """Collects reports before it is accepted."""
+        self.retired = False
+        """Whether nobody gives this address any more: what stands goes on, nothing is begun."""
+        self._side = side
+        self._company = company
+        self.over = asyncio.Event()
+        """Set while it is not accepted."""
+        self.over.set()
+        self._instead: Session | None = None
+        """Another session, with the same controller by another address."""
         self._random = random.SystemRandom()
-        self._controllers = self._random.sample(controllers, len(controllers))  # spreads agents
-        self._channels = channels
-        self._options = options
-        self._accepted = False
-        self._conversation: Conversation | None = None  # not yet accepted, it collects reports
-        self._withdrawal: asyncio.Task[None] | None = None
-        self._withdrawals = 0
-        self._logged: dict[Address, tuple[SessionEnd, float]] = {}
-        self._log = _log.bind(switch=identity.switch)
+        self._logged: tuple[SessionEnd, float] | None = None
+        self._log = _log.bind(switch=side.identity.switch)
 
     @property
-    def connected(self) -> bool:
-        """Whether a controller has accepted the session and it still stands."""
-        return self._accepted
+    def accepted(self) -> bool:
+        """Whether the controller has accepted it and it still stands."""
+        return not self.over.is_set()
 
-    def report(self, observations: Iterable[LinkObservation]) -> None:
-        """Tell the controller of link changes; the next one hears of all links anyway."""
-        if self._conversation is not None:
-            self._conversation.report(observations)
+    def stand_by(self, other: Session) -> None:
+        """Leave the controller to another session of ours for as long as that one lasts."""
+        self._instead = other
 
     async def run(self) -> None:
-        """Keep a session up until cancelled."""
-        failures = turn = 0
+        """Keep it up until cancelled, or retired."""
+        failures, options = 0, self._side.options
         loop = asyncio.get_running_loop()
-        try:
-            while True:
-                address = self._controllers[turn % len(self._controllers)]
-                began, before = loop.time(), self.sessions
-                end = await self._attempt(address)
-                met = self.sessions > before
-                steady = met and loop.time() - began > self._options.steady
-                failures, turn = 0 if steady else failures + 1, turn + 1
-                rounds = -(-failures // len(self._controllers))
-                delay = self._options.backoff.delay(rounds, self._random.random())
-                self._tell(address, end, delay, met=met)
-                await asyncio.sleep(delay)
-        finally:
-            if self._withdrawal is not None:
-                self._withdrawal.cancel()
+        while not self.retired:
+            if self._instead is not None:
+                await self._instead.over.wait()
+                self._instead = None
+            began = loop.time()
+            end, met = await self._attempt()
+            steady = met and loop.time() - began > options.steady
+            failures = 0 if steady else failures + 1
+            delay = options.backoff.delay(failures, self._random.random())
+            self._tell(end, delay, met=met)
+            await asyncio.sleep(delay)
 
-    async def _attempt(self, address: Address) -> SessionEnd:
-        """One session with one controller, to its end."""
-        stub = agent_pb2_grpc.AgentServiceStub(self._channels.get(address))
-        call = stub.Session()
-        conversation = Conversation(
-            call,
-            self._turns,
-            links=self._links,
-            answered=self.answered,
-            introduced=self._introduced,
-        )
-        self._conversation = conversation
-        ttl, withdrawals = 0.0, self._withdrawals
+    async def _attempt(self) -> tuple[SessionEnd, bool]:
+        """One stream to its end; and whether it was accepted."""
+        side, company = self._side, self._company
         try:
-            async with asyncio.timeout(self._options.answer_timeout):
-                accepted = await conversation.introduce(self._identity)
-            if self._withdrawals > withdrawals:  # it was introduced with what it has no longer
-                return SessionEnd(grpc.StatusCode.ABORTED, "entries were withdrawn meanwhile")
+            call = agent_pb2_grpc.AgentServiceStub(side.channels.get(self.endpoint)).Session()
+        except ValueError as error:  # a name has got an address beyond this machine
+            return SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error)), False
+        conversation = self.conversation = Conversation(
+            call,
+            side.turns,
+            links=side.links,
+            answered=side.answered,
+            introduced=side.introduced,
+            overlay_told=company.overlay_told,
+        )
+        ttl, withdrawals = 0.0, company.withdrawals
+        try:
+            async with asyncio.timeout(side.options.answer_timeout):
+                accepted = await conversation.introduce(side.identity)
+            if company.withdrawals > withdrawals:  # it was introduced with what it has no longer
+                aborted = "entries were withdrawn meanwhile"
+                return SessionEnd(grpc.StatusCode.ABORTED, aborted), False
             ttl = accepted.entry_ttl_seconds
-            self._begin(address, accepted.controller_id)
+            self._begin(accepted)
             await conversation.run(accepted.counter_interval_seconds, self._random.random())
-            return await _end(call)
+            return await _end(call), True
         except TimeoutError:
-            return SessionEnd(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer")
+            return SessionEnd(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer"), self.accepted
         except ForeignError as error:
-            return SessionEnd(grpc.StatusCode.UNIMPLEMENTED, str(error))
+            return SessionEnd(grpc.StatusCode.UNIMPLEMENTED, str(error)), self.accepted
         except ENDED:
-            return await _end(call)
+            return await _end(call), self.accepted
         finally:
             call.cancel()
-            self._finish(ttl)
+            self.conversation = None
+            if self.accepted:
+                self.over.set()
+                company.ended(self, ttl)
 
-    def _begin(self, address: Address, controller: str) -> None:
-        self._accepted = True
-        self.sessions += 1
-        self._logged.clear()
-        if self._withdrawal is not None:
-            self._withdrawal.cancel()
-            self._withdrawal = None
-        self._log.info("session accepted", controller=controller, address=str(address))
+    def _begin(self, accepted: pb.SessionAccepted) -> None:
+        self._logged = None
+        self.over.clear()
+        self._company.accepted(self, accepted)
+        controller = accepted.controller_id
+        self._log.info("session accepted", controller=controller, address=str(self.endpoint))
 
-    def _finish(self, ttl: float) -> None:
-        self._accepted = False
-        self._conversation = None
-        if ttl > 0:
-            self._withdrawal = asyncio.create_task(self._withdraw(ttl))
-
-    async def _withdraw(self, ttl: float) -> None:
-        await asyncio.sleep(ttl)
-        self._withdrawals += 1
-        held = self._turns.forwarding.held.entries
-        await self._turns.withdraw()
-        self._log.warning("no controller: entries withdrawn", entries=held, after_seconds=ttl)
-
-    def _tell(self, address: Address, end: SessionEnd, delay: float, *, met: bool) -> None:
+    def _tell(self, end: SessionEnd, delay: float, *, met: bool) -> None:
         """Log a failure once, and again only if it changes or lasts."""
-        known, since = self._logged.get(address, (None, 0.0))
         now = time.monotonic()
-        loud = known is None or end.differs(known) or now - since > self._options.remind
-        if loud:
-            self._logged[address] = (end, now)
+        loud = True
+        if self._logged is not None:
+            known, since = self._logged
+            loud = end.differs(known) or now - since > self._side.options.remind
+        if self._instead is not None:  # the same controller, and all is well
+            loud = False
+        elif loud:
+            self._logged = end, now
         log = self._log.warning if loud else self._log.debug
         log(
             "session lost" if met else "no session",
-            address=str(address),
+            address=str(self.endpoint),
             status=end.code.name,
             why=end.details,
             cure=end.cure,

@@ -14,6 +14,7 @@ from collections import deque
 
 import structlog
 
+from heddle_controller.reconcile.replicas import Leader
 from heddle_controller.reconcile.rollout.pushes import Outrun
 from heddle_controller.reconcile.waiting import end_if_asked
 from heddle_controller.reconcile.worker import Worker, World
@@ -35,6 +36,8 @@ class Reconciler:
         self._claims: dict[tuple[str, str], deque[float]] = {}
         """When agents said that they had followed a later leader, by fabric and switch."""
         self._epoch = 0
+        self._leader = Leader()
+        """Whom we followed last."""
         self.known = asyncio.Event()
         """Set once it is known who leads: the wiring serves from then on."""
 
@@ -76,7 +79,9 @@ class Reconciler:
 
     async def _reign(self) -> None:
         store, settings = self._world.store, self._world.settings
-        epoch = await store.acquire_leadership(settings.holder, above=self._above)
+        epoch = await store.acquire_leadership(
+            settings.holder, above=self._above, following=self._following
+        )
         self._epoch = epoch
         self.known.set()
         log.info("leading", epoch=epoch)
@@ -87,8 +92,15 @@ class Reconciler:
                 tasks.create_task(self._follow_changes(epoch, tasks))
                 await self._mind_the_end(epoch)  # not a task: see end_if_asked
         finally:
-            gateway.retire(epoch)
             await store.release_leadership(epoch)
+
+    def _following(self, leader: Leader) -> None:
+        """Another leads."""
+        if leader != self._leader:
+            self._leader = leader
+            self._world.gateway.follow(leader.epoch)
+            log.info("following", leader=leader.holder, epoch=leader.epoch)
+        self.known.set()
 
     async def _follow_changes(self, epoch: int, tasks: asyncio.TaskGroup) -> None:
         workers: dict[str, Worker] = {}

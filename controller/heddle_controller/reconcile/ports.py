@@ -18,8 +18,8 @@ and a Redis form behind the one port, so nothing here assumes one process:
   then names; a write whose ground has moved raises ``StaleIntent``.
 - Every method raises ``Unavailable`` when the store cannot be reached or written.
 
-``AgentGateway`` speaks of the sessions of all replicas: where an agent is held by
-another replica, carrying the push there is the gateway's business.
+``AgentGateway`` speaks of this controller's sessions alone. Agents have one with every
+controller, and obey the one that leads: an agent that only others reach is missing here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.metrics import Metric
-from heddle_controller.reconcile.replicas import Freshness, Succession
+from heddle_controller.reconcile.replicas import Following, Freshness, Succession
 from heddle_controller.reconcile.southbound import AgentSession, Push, PushReport, SessionEvent
 from heddle_controller.state.audit import AuditPage
 from heddle_controller.state.records import (
@@ -320,13 +320,16 @@ class AuditStore(Protocol):
 class Leadership(Protocol):
     """Who may plan and program."""
 
-    async def acquire_leadership(self, holder: str, *, above: int = 0) -> int:
+    async def acquire_leadership(
+        self, holder: str, *, above: int = 0, following: Following = ...
+    ) -> int:
         """Wait until no other leads, then lead: the epoch, greater than any before.
 
         Args:
             holder: This replica's name, for people.
             above: The epoch must also be greater than this: an agent's memory of
                 epochs outlives a store that came back older.
+            following: Told who leads meanwhile, now and then.
         """
         ...
 
@@ -388,11 +391,11 @@ class AgentGateway(Protocol):
         ...
 
     def lead(self, epoch: int) -> None:
-        """We lead: gather the sessions of all replicas, and let nothing older through."""
+        """We lead: let nothing older through."""
         ...
 
-    def retire(self, epoch: int) -> None:
-        """We do not lead any more."""
+    def follow(self, epoch: int) -> None:
+        """Another leads: let nothing older through."""
         ...
 
     def events(self) -> AsyncIterator[SessionEvent]:

@@ -1,19 +1,15 @@
 """The ports by which controllers on one store know of each other.
 
 Replicas share the store and nothing else: there is no port of one that another dials,
-so there is none to secure. One leads, by a lease that the store gives out; all serve.
-
-Post between replicas is fast and kept nowhere. What cannot be delivered is lost, and
-whoever reads is told that something may have been: the two then begin anew from what
-each has. So nothing waits for a replica that is gone, nothing piles up for one that is
-slow, and a store that lost its memory has lost nothing of this.
+so there is none to secure. One leads, by a lease that the store gives out; all serve,
+and agents have a session with each.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +20,14 @@ class Leader:
     """0 before the first."""
     holder: str = ""
     """For people."""
+
+
+Following: TypeAlias = Callable[[Leader], None]
+"""Takes the leader whom this controller follows."""
+
+
+def heed_nobody(_leader: Leader) -> None:
+    """What is done about a leader where nobody asks."""
 
 
 class Succession(Protocol):
@@ -49,25 +53,5 @@ class Freshness(Protocol):
         """Seconds since the store was last heard, while it cannot be; 0.0 where all is well.
 
         Meanwhile reads that can be are answered from what this replica knew last.
-        """
-        ...
-
-
-class Relay(Protocol):
-    """Post among the replicas of one store."""
-
-    async def send(self, box: str, letter: bytes) -> int:
-        """Hand a letter to all who read a box now; how many they are.
-
-        Letters of one sender to boxes of one reader arrive in the order of the calls.
-        Raises ``Unavailable``: then it may have arrived or not.
-        """
-        ...
-
-    def letters(self, *boxes: str) -> AsyncIterator[bytes | None]:
-        """Letters to some boxes from now on; None first, and where some may have been lost.
-
-        Ends when the store is closed. Where the store cannot be reached, it is tried
-        again until it can, and then None comes.
         """
         ...

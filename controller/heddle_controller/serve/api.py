@@ -62,8 +62,6 @@ class Rooms:
     gateway: Gateway
     meter: Meter
     engine: Engine
-    epoch: Callable[[], int]
-    """Of the leader, as this replica knows it; 0 before any is known."""
 
 
 class Api:
@@ -82,25 +80,26 @@ class Api:
         self._rates = RateBook()
         self._indexes = indexes = FlowIndexes(store)
         counters = CounterBook(indexes, self._rates, rooms.meter)
-        links = self.links = LinkBook(rooms.meter)  # has to be told what other replicas hear
+        links = LinkBook(rooms.meter)
         fabric = FabricService(
             store, rooms.intake, self._changes, links.unwell, rooms.gateway.held_aside
         )
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
         plan = PlanService(store, self._changes, indexes, rooms.engine)
-        self._overlays = OverlayBook(store, rooms.epoch, rooms.meter)
+        guard = rooms.gateway.guard
+        self._overlays = OverlayBook(store, lambda: guard.leading, rooms.meter)
+        rooms.gateway.on_lead.append(self._overlays.lead)
         agent = AgentService(
             store,
             rooms.gateway,
             counters,
             sessions,
-            rooms.epoch,
+            lambda: guard.newest,
             links=links,
             overlays=self._overlays,
         )
-        self.introductions = agent.introductions
-        """Who tells agents of each other; has to be told of those with other replicas."""
+        self._introductions = agent.introductions
         services = [
             _service(fabric_pb2, "FabricService", add_FabricServiceServicer_to_server, fabric),
             _service(
@@ -137,7 +136,7 @@ class Api:
         self._tasks = [
             asyncio.create_task(self._changes.run(), name="serve changes"),
             asyncio.create_task(self._indexes.run(), name="index plans"),
-            asyncio.create_task(self.introductions.run(), name="introduce agents"),
+            asyncio.create_task(self._introductions.run(), name="introduce agents"),
             asyncio.create_task(self._overlays.run(), name="overlay"),
             asyncio.create_task(log_marks(self._store), name="audit marks"),
         ]

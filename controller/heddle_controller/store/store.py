@@ -19,7 +19,7 @@ from heddle_controller.model.fabric import Fabric, State, Structure
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
-from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state import demands as demand_rules
 from heddle_controller.state import fabrics, jobs, observed, plans
 from heddle_controller.state.audit import AuditPage
@@ -573,9 +573,11 @@ class StateStore:
         with self._large.sound():
             return await self.applier.audit(after=after, limit=limit)
 
-    async def acquire_leadership(self, holder: str, *, above: int = 0) -> int:
+    async def acquire_leadership(
+        self, holder: str, *, above: int = 0, following: Following = heed_nobody
+    ) -> int:
         """See ``Leadership``."""
-        return await self.applier.acquire_leadership(holder, above=above)
+        return await self.applier.acquire_leadership(holder, above=above, following=following)
 
     async def leadership_lost(self, epoch: int) -> None:
         """See ``Leadership``."""

@@ -302,6 +302,7 @@ class SessionAccepted(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     COUNTER_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
     ENTRY_TTL_SECONDS_FIELD_NUMBER: _builtins.int
+    CONTROLLER_INSTANCE_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.str
     """Which controller answered; for people and logs."""
     epoch: _builtins.int
@@ -310,6 +311,10 @@ class SessionAccepted(_message.Message):
     """How often to report counters, in seconds; 0 is never."""
     entry_ttl_seconds: _builtins.float
     """After so long without a controller, entries withdraw; 0 is fail-static."""
+    controller_instance: _builtins.str
+    """Random, new at each start of the controller: an agent that reaches one by two
+    addresses keeps one session with it. Empty where controllers are not told apart.
+    """
     def __init__(
         self,
         *,
@@ -317,10 +322,11 @@ class SessionAccepted(_message.Message):
         epoch: _builtins.int = ...,
         counter_interval_seconds: _builtins.float = ...,
         entry_ttl_seconds: _builtins.float = ...,
+        controller_instance: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_id", b"controller_id", "counter_interval_seconds", b"counter_interval_seconds", "entry_ttl_seconds", b"entry_ttl_seconds", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_id", b"controller_id", "controller_instance", b"controller_instance", "counter_interval_seconds", b"counter_interval_seconds", "entry_ttl_seconds", b"entry_ttl_seconds", "epoch", b"epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -328,9 +334,9 @@ Global___SessionAccepted: _TypeAlias = SessionAccepted  # noqa: Y015
 
 @_typing.final
 class OverlayOrder(_message.Message):
-    """Whether the switch shall follow its entries. Sent at the start of a session,
-    before any push, where the switch stands otherwise, and whenever it changes.
-    An agent that hears of none stays as it is.
+    """Whether the switch shall follow its entries. Sent by the controller that leads: at
+    the start of a session, before any push, where the switch stands otherwise, when it
+    begins to lead, and whenever it changes. An agent that hears of none stays as it is.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -342,8 +348,8 @@ class OverlayOrder(_message.Message):
     entries stay, and are pushed and repaired as ever.
     """
     epoch: _builtins.int
-    """Of the leader as this controller knows it: an order with an epoch below the
-    highest that the agent has seen is not obeyed.
+    """Of the leader: an order with an epoch below the highest that the agent has seen
+    is not obeyed.
     """
     def __init__(
         self,
@@ -361,7 +367,7 @@ Global___OverlayOrder: _TypeAlias = OverlayOrder  # noqa: Y015
 
 @_typing.final
 class OverlayReport(_message.Message):
-    """The answer to an order."""
+    """How an order was carried out, for every controller the agent has a session with."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,11 +26,13 @@ if _version_not_supported:
 
 
 class AgentServiceStub:
-    """Agents dial in, to any controller, and keep one stream open.
+    """Agents dial in, to every controller they were given, and keep a stream open with
+    each at the same time. They tell all of them what they see, and obey the highest
+    epoch alone: pushes and orders of older ones are refused.
 
     1. The agent's first message is SessionParameters; the controller answers with
     SessionAccepted or ends the stream with a status.
-    2. The controller pushes. The first push of a session is FULL_SYNC unless the
+    2. The controller that leads pushes. The first push of a session is FULL_SYNC unless the
     agent's parameters show that it holds just what it should.
     3. The agent answers each push, named by its nonce, with PushResults: RIB once it
     is in the table, FIB once it is in the hardware or kernel. Where both come at
@@ -40,7 +42,8 @@ class AgentServiceStub:
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    6. Orders to withdraw or restore the overlay come from the leader at any time, and
+    every controller is told how the switch stands then.
     7. An agent that takes notices from other agents says where; it is then told
     its peers and their common keys, and again whenever either changes. It
     keeps both for when there is no controller.
@@ -60,11 +63,13 @@ class AgentServiceStub:
 
 
 class AgentServiceServicer:
-    """Agents dial in, to any controller, and keep one stream open.
+    """Agents dial in, to every controller they were given, and keep a stream open with
+    each at the same time. They tell all of them what they see, and obey the highest
+    epoch alone: pushes and orders of older ones are refused.
 
     1. The agent's first message is SessionParameters; the controller answers with
     SessionAccepted or ends the stream with a status.
-    2. The controller pushes. The first push of a session is FULL_SYNC unless the
+    2. The controller that leads pushes. The first push of a session is FULL_SYNC unless the
     agent's parameters show that it holds just what it should.
     3. The agent answers each push, named by its nonce, with PushResults: RIB once it
     is in the table, FIB once it is in the hardware or kernel. Where both come at
@@ -74,7 +79,8 @@ class AgentServiceServicer:
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    6. Orders to withdraw or restore the overlay come from the leader at any time, and
+    every controller is told how the switch stands then.
     7. An agent that takes notices from other agents says where; it is then told
     its peers and their common keys, and again whenever either changes. It
     keeps both for when there is no controller.
@@ -103,11 +109,13 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService:
-    """Agents dial in, to any controller, and keep one stream open.
+    """Agents dial in, to every controller they were given, and keep a stream open with
+    each at the same time. They tell all of them what they see, and obey the highest
+    epoch alone: pushes and orders of older ones are refused.
 
     1. The agent's first message is SessionParameters; the controller answers with
     SessionAccepted or ends the stream with a status.
-    2. The controller pushes. The first push of a session is FULL_SYNC unless the
+    2. The controller that leads pushes. The first push of a session is FULL_SYNC unless the
     agent's parameters show that it holds just what it should.
     3. The agent answers each push, named by its nonce, with PushResults: RIB once it
     is in the table, FIB once it is in the hardware or kernel. Where both come at
@@ -117,7 +125,8 @@ class AgentService:
     whole with STALE_EPOCH; so is a generation below the highest of the same
     epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    6. Orders to withdraw or restore the overlay come from the leader at any time, and
+    every controller is told how the switch stands then.
     7. An agent that takes notices from other agents says where; it is then told
     its peers and their common keys, and again whenever either changes. It
     keeps both for when there is no controller.

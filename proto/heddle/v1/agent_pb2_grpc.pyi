@@ -27,11 +27,13 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AgentServiceStub:
-    """Agents dial in, to any controller, and keep one stream open.
+    """Agents dial in, to every controller they were given, and keep a stream open with
+    each at the same time. They tell all of them what they see, and obey the highest
+    epoch alone: pushes and orders of older ones are refused.
 
     1. The agent's first message is SessionParameters; the controller answers with
        SessionAccepted or ends the stream with a status.
-    2. The controller pushes. The first push of a session is FULL_SYNC unless the
+    2. The controller that leads pushes. The first push of a session is FULL_SYNC unless the
        agent's parameters show that it holds just what it should.
     3. The agent answers each push, named by its nonce, with PushResults: RIB once it
        is in the table, FIB once it is in the hardware or kernel. Where both come at
@@ -41,7 +43,8 @@ class AgentServiceStub:
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    6. Orders to withdraw or restore the overlay come from the leader at any time, and
+       every controller is told how the switch stands then.
     7. An agent that takes notices from other agents says where; it is then told
        its peers and their common keys, and again whenever either changes. It
        keeps both for when there is no controller.
@@ -55,11 +58,13 @@ class AgentServiceStub:
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
-    """Agents dial in, to any controller, and keep one stream open.
+    """Agents dial in, to every controller they were given, and keep a stream open with
+    each at the same time. They tell all of them what they see, and obey the highest
+    epoch alone: pushes and orders of older ones are refused.
 
     1. The agent's first message is SessionParameters; the controller answers with
        SessionAccepted or ends the stream with a status.
-    2. The controller pushes. The first push of a session is FULL_SYNC unless the
+    2. The controller that leads pushes. The first push of a session is FULL_SYNC unless the
        agent's parameters show that it holds just what it should.
     3. The agent answers each push, named by its nonce, with PushResults: RIB once it
        is in the table, FIB once it is in the hardware or kernel. Where both come at
@@ -69,7 +74,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    6. Orders to withdraw or restore the overlay come from the leader at any time, and
+       every controller is told how the switch stands then.
     7. An agent that takes notices from other agents says where; it is then told
        its peers and their common keys, and again whenever either changes. It
        keeps both for when there is no controller.
@@ -79,11 +85,13 @@ class AgentServiceAsyncStub(AgentServiceStub):
     Session: _aio.StreamStreamMultiCallable[_agent_pb2.AgentMessage, _agent_pb2.ControllerMessage]  # type: ignore[assignment]
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Agents dial in, to any controller, and keep one stream open.
+    """Agents dial in, to every controller they were given, and keep a stream open with
+    each at the same time. They tell all of them what they see, and obey the highest
+    epoch alone: pushes and orders of older ones are refused.
 
     1. The agent's first message is SessionParameters; the controller answers with
        SessionAccepted or ends the stream with a status.
-    2. The controller pushes. The first push of a session is FULL_SYNC unless the
+    2. The controller that leads pushes. The first push of a session is FULL_SYNC unless the
        agent's parameters show that it holds just what it should.
     3. The agent answers each push, named by its nonce, with PushResults: RIB once it
        is in the table, FIB once it is in the hardware or kernel. Where both come at
@@ -93,7 +101,8 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
        whole with STALE_EPOCH; so is a generation below the highest of the same
        epoch. Nothing of it is applied.
     5. Reports go up at any time.
-    6. Orders to withdraw or restore the overlay come at any time, and are answered.
+    6. Orders to withdraw or restore the overlay come from the leader at any time, and
+       every controller is told how the switch stands then.
     7. An agent that takes notices from other agents says where; it is then told
        its peers and their common keys, and again whenever either changes. It
        keeps both for when there is no controller.

@@ -13,7 +13,7 @@ import pytest
 from heddle.v1 import agent_pb2_grpc
 from heddle_agent.agent import Agent
 from heddle_agent.fib import MemoryFib
-from heddle_agent.session import Address, Backoff, Channels, SessionOptions, Tls
+from heddle_agent.session import Address, Backoff, Channels, Endpoint, SessionOptions, Tls
 from heddle_agent.watch import ManualLinks
 from tests.needs import missing
 from tests.unit.agent.controllers import Controller
@@ -72,7 +72,7 @@ def test_malformed_addresses_are_refused(text: str, complaint: str) -> None:
 
 async def test_plain_text_stays_on_this_machine_unless_told() -> None:
     """Without TLS another host is refused, with the flags that help; --insecure allows it."""
-    far = Address("10.0.0.1", 7400)
+    far = Endpoint(Address("10.0.0.1", 7400), "10.0.0.1")
     with pytest.raises(ValueError, match=r"10\.0\.0\.1:7400 is not on this machine.*--insecure"):
         Channels().get(far)
     open_ = Channels(insecure=True)

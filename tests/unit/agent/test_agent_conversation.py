@@ -38,6 +38,7 @@ async def test_who_is_cancelled_as_the_stream_ends_is_cancelled(steps: int) -> N
         links=list,
         answered=Counter(),
         introduced=lambda _peers, _keys: None,
+        overlay_told=lambda _report: None,
     )
     cancelled = False
 

@@ -73,7 +73,7 @@ class Sessions:
     def lead(self, epoch: int) -> None:
         """See the port."""
 
-    def retire(self, epoch: int) -> None:
+    def follow(self, epoch: int) -> None:
         """See the port."""
 
     async def events(self) -> AsyncIterator[SessionEvent]:

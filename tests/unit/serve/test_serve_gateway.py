@@ -191,11 +191,6 @@ async def test_names_come_again_where_the_agent_may_have_others(gateway: Gateway
     assert len(first.operations.names) > len(second.operations.names) == 0
     stream.answered(result(9, pb.PUSH_STAGE_FIB, status=pb.PUSH_STATUS_INVALID), now=1.0)
     assert (await sent()).operations == first.operations
-    other = pb.Push(epoch=5, generation=1, new_names=True)
-    stream.carry(other, lambda _: None)
-    assert (await anext(outgoing)).push.operations == other.operations
-    third = await sent()
-    assert (third.new_names, third.operations) == (True, first.operations)
 
 
 async def test_a_queue_that_overflows_becomes_a_new_session(

@@ -2,12 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from heddle_controller.reconcile.southbound import AgentSession
-from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.means import BURST, SHARE, Pace
 from heddle_controller.serve.agents.set_aside import FAULTS, FIRST, LONGEST, SetAside
-from heddle_controller.serve.errors import Refusal
-from heddle_controller.telemetry.metrics import Telemetry
 
 
 class Clock:
@@ -57,15 +53,3 @@ def test_an_agent_takes_no_more_than_its_share() -> None:
     assert rest == pytest.approx(BURST / 2 / SHARE, rel=0.01)
     clock.now += rest + BURST / SHARE
     assert pace.rest(0.0) == 0
-
-
-async def test_an_agent_of_another_replica_is_left_out() -> None:
-    """Its session is not among those that the loop sees, nor may it begin one here."""
-    gateway = Gateway(Telemetry(), 4)
-    about = AgentSession(1, "f1", "l0", "i", "0", frozenset(), 0, 0, 0, b"")
-    assert gateway.open_remote(about, 1.0) is not None
-    assert set(gateway.sessions("f1")) == {"l0"}
-    gateway.set_aside("f1", "l0", "says too much")
-    assert not gateway.sessions("f1")
-    with pytest.raises(Refusal, match="set aside for 60 s more"):
-        gateway.admit("f1", "l0")

@@ -2,16 +2,15 @@
 
 A switch has one session: a second one of the same switch replaces the first,
 because an agent that lost its connection comes back before the old stream is known
-to be dead. While we lead, sessions that agents have with other replicas are here as
-well (``remote``), and the one that began last counts.
+to be dead. Agents have such a session with every controller; only the one that leads
+pushes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
 import grpc
@@ -25,9 +24,9 @@ from heddle_controller.reconcile.southbound import (
     SessionEvent,
 )
 from heddle_controller.serve.agents.encoder import Encoder
+from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.agents.set_aside import SetAside
 from heddle_controller.serve.agents.stream import AgentStream, lost
-from heddle_controller.serve.agents.tenure import Tenure
 from heddle_controller.serve.errors import Refusal, aborted
 from heddle_controller.serve.watch import shutting_down
 
@@ -38,7 +37,7 @@ class AgentMeter(Protocol):
     """Where sessions and what agents count are measured."""
 
     def agents_connected(self, fabric: str, count: int) -> None:
-        """So many agents of a fabric have a session here."""
+        """So many agents of a fabric have a session with this controller."""
 
     def session_coalesced(self, fabric: str) -> None:
         """An agent fell so far behind that a FULL_SYNC takes the place of its queue."""
@@ -47,30 +46,16 @@ class AgentMeter(Protocol):
         """So many packets and bytes went by exact-match entries since the last report."""
 
 
-class Replicas(Protocol):
-    """What tells other replicas of our sessions, and us of theirs."""
-
-    def lead(self, epoch: int) -> None:
-        """We lead now: have the sessions of all replicas opened here."""
-
-    def retire(self, epoch: int) -> None:
-        """We do not any more: close those of others."""
-
-    def opened(self, stream: AgentStream) -> None:
-        """An agent has begun a session with us."""
-
-    def closed(self, stream: AgentStream) -> None:
-        """It is over."""
-
-
 class Gateway:
-    """Implements ``AgentGateway``; alone, for the sessions of this process."""
+    """Implements ``AgentGateway``."""
 
-    def __init__(self, meter: AgentMeter, queue_limit: int, tenure: Tenure | None = None) -> None:
-        self.tenure = tenure or Tenure()
+    def __init__(
+        self, meter: AgentMeter, queue_limit: int, guard: EpochGuard | None = None
+    ) -> None:
+        self.guard = guard or EpochGuard()
         self.aside = SetAside()
-        self.replicas: Replicas | None = None
-        """Set by the wiring where there may be others."""
+        self.on_lead: list[Callable[[], None]] = []
+        """Called when we begin to lead."""
         self._meter = meter
         self._limit = queue_limit
         self._encoder = Encoder()
@@ -90,16 +75,12 @@ class Gateway:
 
     def set_aside(self, fabric: str, switch: str, why: str) -> Refusal:
         """See the port; how a session of it ends."""
-        seconds = self.aside.put(fabric, switch, why)
+        self.aside.put(fabric, switch, why)
         refusal = self._refusal(fabric, switch)
         live = self._sessions.get(fabric, {}).get(switch)
         if live is not None:
             self._tell(SessionChange.DISCONNECTED, live.about)
-            if live.remote:  # its replica lets it be; it is heard again when the time is over
-                loop = asyncio.get_running_loop()
-                loop.call_later(seconds, self._tell, SessionChange.CONNECTED, live.about)
-            else:
-                live.end(refusal)
+            live.end(refusal)
         return refusal
 
     def held_aside(self, fabric: str) -> Mapping[str, str]:
@@ -125,23 +106,13 @@ class Gateway:
 
     def lead(self, epoch: int) -> None:
         """See the port."""
-        self.tenure.heard(epoch)
-        if self.replicas is not None:
-            self.replicas.lead(epoch)
+        self.guard.lead(epoch)
+        for call in self.on_lead:
+            call()
 
-    def retire(self, epoch: int) -> None:
+    def follow(self, epoch: int) -> None:
         """See the port."""
-        if self.replicas is not None:
-            self.replicas.retire(epoch)
-
-    def local(self) -> list[AgentStream]:
-        """Sessions that agents have with this replica."""
-        return [
-            stream
-            for of_fabric in self._sessions.values()
-            for stream in of_fabric.values()
-            if not stream.remote
-        ]
+        self.guard.heard(epoch)
 
     def push(self, session: AgentSession, push: Push) -> asyncio.Future[PushReport]:
         """Send a batch; done with its last answer. Cancelling stops only the waiting.
@@ -181,22 +152,7 @@ class Gateway:
 
     def open(self, about: AgentSession) -> AgentStream:
         """Begin a session; an older one of the same switch ends with ABORTED."""
-        stream = AgentStream(
-            about, self._limit, self.tenure, opened=time.time(), encoder=self._encoder
-        )
-        self._begin(stream)
-        if self.replicas is not None:
-            self.replicas.opened(stream)
-        return stream
-
-    def open_remote(self, about: AgentSession, opened: float) -> AgentStream | None:
-        """Begin one that is another replica's; None where a later one is here."""
-        older = self._sessions.get(about.fabric, {}).get(about.switch)
-        if older is not None and older.opened > opened:
-            return None
-        stream = AgentStream(
-            about, self._limit, self.tenure, opened=opened, remote=True, encoder=self._encoder
-        )
+        stream = AgentStream(about, self._limit, self.guard, self._encoder)
         self._begin(stream)
         return stream
 
@@ -217,8 +173,6 @@ class Gateway:
         """Forget a session whose stream is over; False if another has taken its place."""
         session.end()
         about = session.about
-        if self.replicas is not None and not session.remote:
-            self.replicas.closed(session)
         of_fabric = self._sessions.get(about.fabric, {})
         if of_fabric.get(about.switch) is not session:
             return False
@@ -228,8 +182,7 @@ class Gateway:
         return True
 
     def _count(self, fabric: str) -> None:
-        streams = self._sessions[fabric].values()
-        self._meter.agents_connected(fabric, sum(not stream.remote for stream in streams))
+        self._meter.agents_connected(fabric, len(self._sessions[fabric]))
 
     def close(self) -> None:
         """End every session with UNAVAILABLE and take no new ones."""

@@ -2,9 +2,9 @@
 
 An agent that takes peer notices says where it takes notices. It is told the agents of
 the switches next to its own, and the keys of the fabric; again whenever an address,
-the fabric or the keys change. Replicas tell each other where their agents are. A
-neighbour whose address is not known here is named without one, so that an agent keeps
-what another replica, or we before a restart, have told it.
+the fabric or the keys change. A neighbour whose address is not known here is named
+without one, so that an agent keeps what another controller, or we before a restart,
+have told it.
 
 Keys follow from a secret, the fabric and the number of a period of time: replicas
 that share the secret give out the same. The key of the next period is believed before
@@ -18,7 +18,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,8 +93,7 @@ class _Company:
 
     structure: Structure
     addresses: dict[str, str] = field(default_factory=dict)
-    """By switch; those of agents that have gone as well, for they may go on without us, and
-    those of agents that are with other replicas."""
+    """By switch; those of agents that have gone as well, for they may go on without us."""
     streams: dict[str, AgentStream] = field(default_factory=dict)
 
     def neighbours(self, switch: str) -> Iterator[str]:
@@ -133,15 +132,6 @@ class Introductions:
         company.streams[about.switch] = stream
         self._mark(about.fabric, about.switch)
         self._learn(about.fabric, company, about.switch, about.peer_address)
-
-    def learned(self, fabric: str, addresses: Mapping[str, str]) -> None:
-        """Agents are with another replica, by switch; those next to them are told."""
-        company = self._companies.get(fabric)
-        if company is None:
-            return  # none of ours to tell; asked for again when there is one
-        for switch, address in addresses.items():
-            if switch not in company.streams:
-                self._learn(fabric, company, switch, address)
 
     def _learn(self, fabric: str, company: _Company, switch: str, address: str) -> None:
         if company.addresses.get(switch) != address:

@@ -1,15 +1,13 @@
 """Links that agents keep down because they flap, and links that lose packets or are too slow.
 
 The latter are up for the network, and none of them is well: operators see how many there are and
-which, in lists of links, and in the log when it begins and when it ends. A replica counts and logs
-what the agents tell that have their session with it, and lists what others have told it too.
+which, in lists of links, and in the log when it begins and when it ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Protocol, TypeAlias
 
 import structlog
@@ -59,25 +57,20 @@ class LinkBook:
     """The unwell links of connected agents' switches, each end by itself."""
 
     def __init__(self, meter: LinkMeter) -> None:
-        self.changed: Callable[[str], None] = lambda _fabric: None
-        """Told of fabrics of which something was told here; set by the wiring."""
-        self.others: Callable[[str], Iterable[tuple[Ends, Condition]]] = lambda _fabric: ()
-        """What agents of other replicas tell; set by the wiring."""
         self._meter = meter
         self._seen: dict[str, dict[tuple[str, Ends], Condition]] = {}
 
     def unwell(self, fabric: str) -> Mapping[Ends, Condition]:
-        """What is wrong with the links of a fabric that are not well, by agents of any replica."""
-        return _joined(chain(self.own(fabric).items(), self.others(fabric)))
-
-    def own(self, fabric: str) -> Mapping[Ends, Condition]:
-        """The same by our agents alone."""
-        seen = self._seen.get(fabric, {})
-        return _joined((ends, condition) for (_, ends), condition in seen.items())
+        """What is wrong with the links of a fabric that are not well."""
+        found: dict[Ends, Condition] = {}
+        for (_, ends), condition in self._seen.get(fabric, {}).items():
+            other = found.get(ends)
+            found[ends] = condition.joined(other) if other else condition
+        return found
 
     def take(self, about: AgentSession, report: pb.LinkStateReport) -> None:
         """What an agent says of its links."""
-        seen, own = self._seen.setdefault(about.fabric, {}), self.own(about.fabric)
+        seen = self._seen.setdefault(about.fabric, {})
         if report.full:
             self._drop(about)
         for link in report.links:
@@ -93,34 +86,22 @@ class LinkBook:
             elif before is not None:
                 del seen[about.switch, ends]
                 log.info("link not unwell any more", link=name, was=before.reason)
-        self._count(about.fabric, own)
+        self._count(about.fabric)
 
     def forget(self, about: AgentSession) -> None:
         """The agent is gone: nobody knows how its links are."""
-        own = self.own(about.fabric)
         self._drop(about)
-        self._count(about.fabric, own)
+        self._count(about.fabric)
 
     def _drop(self, about: AgentSession) -> None:
         seen = self._seen.get(about.fabric, {})
         for key in [key for key in seen if key[0] == about.switch]:
             del seen[key]
 
-    def _count(self, fabric: str, before: Mapping[Ends, Condition]) -> None:
+    def _count(self, fabric: str) -> None:
         reasons = [condition.reason for condition in self._seen.get(fabric, {}).values()]
         for reason in UNWELL:
             self._meter.links_unwell(fabric, reason, reasons.count(reason))
-        if self.own(fabric) != before:
-            self.changed(fabric)
-
-
-def _joined(told: Iterable[tuple[Ends, Condition]]) -> dict[Ends, Condition]:
-    """What all ends together tell of each link."""
-    found: dict[Ends, Condition] = {}
-    for ends, condition in told:
-        other = found.get(ends)
-        found[ends] = condition.joined(other) if other else condition
-    return found
 
 
 def ends_of(link: common_pb2.LinkRef) -> Ends:

@@ -1,12 +1,11 @@
-"""The overlay's state, told to the agents of this replica, and what they say of it.
+"""The overlay's state, ordered of agents by the controller that leads, and what they say of it.
 
-Every replica follows the store and tells its own agents, so nobody has to pass it on: at
-the start of a session, ahead of any push, and whenever the flag changes. It is a level,
-not an event: what an agent is told last is how it shall stand, and a replica that missed
-a change tells of it when it next reads the store. While the store cannot be reached nobody
-is told anything: what this replica knew last may be of the past, and agents stay as they
-are. An order carries the newest epoch known here, and an agent that knows of a newer one
-does not obey.
+The leader follows the store and orders: at the start of a session, ahead of any push, when it
+begins to lead, and whenever the flag changes. It is a level, not an event: what an agent is told
+last is how it shall stand, and a leader that missed a change tells of it when it next reads the
+store. While the store cannot be reached nobody is told anything: what was known last may be of
+the past, and agents stay as they are. An order carries the leader's epoch, and an agent that
+knows of a newer one does not obey. Agents tell every controller how they stand.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class OverlayMeter(Protocol):
     """Where the state is measured."""
 
     def overlay_stands(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
-        """A fabric's flag, and how many agents of this replica do not stand so (yet)."""
+        """A fabric's flag, and how many agents with a session here do not stand so (yet)."""
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class Obedience:
     """One session."""
 
     told: bool
-    """Whether it was last told to withdraw; how it came, before it was told anything."""
+    """Whether it was last told to withdraw; how it stands, where we have told it nothing since."""
     stands: bool
     """Whether it has withdrawn, as it says."""
     message: str = ""
@@ -62,13 +61,16 @@ class OverlayStates:
 
 
 class OverlayBook:
-    """All sessions of this replica."""
+    """All sessions of this controller."""
 
-    def __init__(self, store: Store, epoch: Callable[[], int], meter: OverlayMeter) -> None:
+    def __init__(self, store: Store, leading: Callable[[], int], meter: OverlayMeter) -> None:
+        """``leading`` tells the epoch with which we lead now, 0 while we do not."""
         self._store = store
-        self._epoch = epoch
+        self._leading = leading
         self._meter = meter
         self._wanted: dict[str, bool] = {}
+        self._led = asyncio.Event()
+        """Set when we have begun to lead."""
         self._sessions: dict[str, dict[AgentStream, Obedience]] = {}
 
     def joined(self, session: AgentStream, overlay: Overlay, *, withdrawn: bool) -> None:
@@ -92,19 +94,29 @@ class OverlayBook:
         agent.stands, agent.message = report.withdrawn, report.message[:256]
         if agent.message:
             log.warning("overlay order not obeyed", switch=about.switch, why=agent.message)
+        else:  # another controller may have ordered it: looked at again before long
+            agent.told = agent.stands
         self._measure(about.fabric)
 
+    def lead(self) -> None:
+        """We begin to lead: whatever others have ordered, agents are ordered anew where need be."""
+        for sessions in self._sessions.values():
+            for agent in sessions.values():
+                agent.told = agent.stands
+        self._led.set()
+
     def spread(self, fabric: str, overlay: Overlay) -> None:
-        """Tell every agent that was last told otherwise, if this is of now."""
+        """Tell every agent that was last told otherwise, if this is of now and we lead."""
         if self._store.stale_for() > 0:
             return
         if self._wanted.get(fabric, False) is not overlay.withdrawn:
             log.warning("overlay", fabric=fabric, withdrawn=overlay.withdrawn)
         self._wanted[fabric] = overlay.withdrawn
+        epoch = self._leading()
         for session, agent in self._sessions.get(fabric, {}).items():
-            if agent.told is not overlay.withdrawn:
+            if epoch and agent.told is not overlay.withdrawn:
                 agent.told, agent.message = overlay.withdrawn, ""
-                order = pb.OverlayOrder(withdrawn=overlay.withdrawn, epoch=self._epoch())
+                order = pb.OverlayOrder(withdrawn=overlay.withdrawn, epoch=epoch)
                 session.order(order)
         self._measure(fabric)
 
@@ -125,9 +137,12 @@ class OverlayBook:
             again.cancel()
 
     async def _look_again(self) -> None:
-        """Now and then, whatever notices came: the store may have been away."""
+        """When we begin to lead, and now and then: the store may have been away."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._led.wait()
+            self._led.clear()
             for fabric in [name for name, sessions in self._sessions.items() if sessions]:
                 with suppress(Unavailable):
                     await self._look(fabric)

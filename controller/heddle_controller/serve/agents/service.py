@@ -8,6 +8,7 @@ is no generator, as each interceptor would hand on every message of one.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -51,6 +52,7 @@ class SessionTerms:
     """What every agent is told when its session is accepted."""
 
     controller_id: str
+    """Its name, for people."""
     counter_interval: float
     """Seconds; 0 is never."""
     entry_ttl: float
@@ -82,6 +84,8 @@ class AgentService(AgentServiceServicer):
         self._epoch = epoch
         self._links = links
         self._overlays = overlays
+        self._instance = secrets.token_hex(8)
+        """Of this start of the controller."""
         self._writing: set[asyncio.Task[None]] = set()
         self.introductions = Introductions(terms.peer_keys, store)
 
@@ -163,6 +167,7 @@ class AgentService(AgentServiceServicer):
                 epoch=self._epoch(),
                 counter_interval_seconds=self._terms.counter_interval,
                 entry_ttl_seconds=self._terms.entry_ttl,
+                controller_instance=self._instance,
             )
         )
 

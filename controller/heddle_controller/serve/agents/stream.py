@@ -1,23 +1,19 @@
 """One agent's stream: pushes that wait to be sent, and pushes that wait for answers.
 
 reconcile -> submit -> ``_unsent`` -> outgoing (the stream's writer) -> the agent
-the leader, from another replica -> carry -> likewise
-the agent -> the stream's reader -> answered -> the future that submit gave, or the leader
+the agent -> the stream's reader -> answered -> the future that submit gave
 
 The number of unanswered pushes is bounded. When an agent is so slow that the bound
 is reached, what has not been sent is dropped and the session begins anew under a
 new id, as one of which nothing is known: the loop then sends a FULL_SYNC in place
 of the increments. The stream itself goes on, so nothing on the switch is disturbed.
-
-The leader has such a stream for agents of other replicas too, at whose far end is that
-replica (``remote``): bounds, answers and new beginnings are the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 
 from heddle.v1 import agent_pb2 as pb
@@ -30,9 +26,8 @@ from heddle_controller.reconcile.southbound import (
     StageResult,
 )
 from heddle_controller.serve.agents.encoder import Encoder
-from heddle_controller.serve.agents.tenure import Tenure
+from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.codec import agent as codec
-from heddle_controller.serve.codec.columns import BYTES
 from heddle_controller.serve.codec.entries import Encoded
 from heddle_controller.serve.codec.told import SentNames
 from heddle_controller.state.errors import SessionLost, StaleEpoch
@@ -52,7 +47,7 @@ def _raise_in(answer: asyncio.Future[PushReport], error: Exception) -> None:
 
 @dataclass(slots=True)
 class Pending:
-    """A push of ours that has not been answered whole."""
+    """A push that has not been answered whole."""
 
     push: Push
     answer: asyncio.Future[PushReport]
@@ -61,9 +56,9 @@ class Pending:
     message: Encoded | None = field(default=None)
     """Encoded already, with others, and not yet sent."""
 
-    def may_go(self, tenure: Tenure) -> bool:
+    def may_go(self, guard: EpochGuard) -> bool:
         """Whether it may still be sent."""
-        return tenure.is_ours(self.push.epoch)
+        return guard.is_ours(self.push.epoch)
 
     def hold_back(self, newest: int) -> None:
         """It was not sent: the epoch is over."""
@@ -112,66 +107,6 @@ class Pending:
         return True
 
 
-@dataclass(slots=True)
-class Carried:
-    """A push of the leader, who is another replica; answers go there as they are."""
-
-    push: pb.Push
-    reply: Callable[[pb.PushResult], None]
-
-    @property
-    def epoch(self) -> int:
-        """Of the push."""
-        return self.push.epoch
-
-    @property
-    def generation(self) -> int:
-        """Of the push."""
-        return self.push.generation
-
-    @property
-    def operation_count(self) -> int:
-        """Entries set and deleted."""
-        return len(self.push.operations.ways) // BYTES
-
-    def may_go(self, tenure: Tenure) -> bool:
-        """Whether it may still be sent."""
-        return tenure.holds(self.push.epoch)
-
-    def hold_back(self, newest: int) -> None:
-        """It was not sent: the epoch is over."""
-        self.reply(
-            pb.PushResult(
-                nonce=self.push.nonce,
-                epoch=self.push.epoch,
-                generation=self.push.generation,
-                stage=pb.PUSH_STAGE_RIB,
-                status=pb.PUSH_STATUS_STALE_EPOCH,
-                highest_epoch=newest,
-            )
-        )
-
-    def lose(self, switch: str) -> None:
-        """Nobody will answer: the leader hears that the session is over."""
-
-    async def encode(self, encoder: Encoder) -> None:
-        """Nothing: the leader's encoder was at it."""
-
-    def wire(self, nonce: int, told: SentNames) -> pb.ControllerMessage:
-        """For the agent, under this stream's nonce, and with the names that the leader gave."""
-        told.forget()
-        message = pb.ControllerMessage(push=self.push)
-        message.push.nonce = nonce
-        return message
-
-    def take(self, result: pb.PushResult, now: float) -> bool:
-        """Pass one stage's result on; whether it was the last."""
-        stage = codec.stage_from_pb(result, self, now)
-        result.nonce = self.push.nonce
-        self.reply(result)
-        return result.stage == pb.PUSH_STAGE_FIB or stage.status is not PushStatus.APPLIED
-
-
 class AgentStream:
     """State of one stream; all methods run in the event loop."""
 
@@ -179,24 +114,17 @@ class AgentStream:
         self,
         about: AgentSession,
         limit: int,
-        tenure: Tenure | None = None,
-        *,
-        opened: float = 0.0,
-        remote: bool = False,
+        guard: EpochGuard | None = None,
         encoder: Encoder | None = None,
     ) -> None:
         self.about = about
-        self.opened = opened
-        """Unix seconds, by the clock of the replica that has the session."""
-        self.remote = remote
-        """Whether that is another replica."""
         self._limit = limit
-        self._tenure = tenure or Tenure()
+        self._guard = guard or EpochGuard()
         self._encoder = encoder or Encoder()
         self._told = SentNames()
         self._nonce = 0
         self._unsent: deque[int] = deque()
-        self._pending: dict[int, Pending | Carried] = {}
+        self._pending: dict[int, Pending] = {}
         self._introduction: pb.PeerConfiguration | None = None
         self._order: pb.OverlayOrder | None = None
         self._wake = asyncio.Event()
@@ -224,12 +152,7 @@ class AgentStream:
             self._queue(pending)
         return answer
 
-    def carry(self, push: pb.Push, reply: Callable[[pb.PushResult], None]) -> None:
-        """Queue a push of another replica likewise; ``reply`` is told of each stage."""
-        if not self._ended:
-            self._queue(Carried(push, reply))
-
-    def _queue(self, pending: Pending | Carried) -> None:
+    def _queue(self, pending: Pending) -> None:
         if not self.about.pushed:
             self.about = replace(self.about, pushed=True)
         self._nonce += 1
@@ -288,11 +211,11 @@ class AgentStream:
             nonce = self._unsent.popleft()
             pending = self._pending[nonce]
             await pending.encode(self._encoder)
-            if pending.may_go(self._tenure):  # asked last, as encoding takes its time
+            if pending.may_go(self._guard):  # asked last, as encoding takes its time
                 yield pending.wire(nonce, self._told)
             else:
                 self._pending.pop(nonce, None)
-                pending.hold_back(self._tenure.newest)
+                pending.hold_back(self._guard.newest)
         if self._reason is not None:
             raise self._reason
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
-from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state.audit import AuditPage
 from heddle_controller.state.change import FACTS, NEITHER, Ask, Change, Outcome
 from heddle_controller.state.errors import Unavailable
@@ -130,9 +130,13 @@ class FileApplier:
         """See ``AuditStore``."""
         return await self._run(lambda c: tables.audit_page(c, after, limit))
 
-    async def acquire_leadership(self, holder: str, *, above: int = 0) -> int:
+    async def acquire_leadership(
+        self, holder: str, *, above: int = 0, following: Following = heed_nobody
+    ) -> int:
         """See ``Leadership``."""
         async with self._turn:
+            if self._leading:
+                following(self._newest)
             await self._turn.wait_for(lambda: not self._leading or self._closed)
             if self._closed:
                 raise Unavailable("the store is closed, the controller is stopping")

@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state.audit import AuditPage, AuditRecord, Mark, parse_entry
 from heddle_controller.state.change import FACTS, INTENT, Ask, Change, Outcome
 from heddle_controller.state.view import View
@@ -127,9 +127,11 @@ class RedisApplier:
         records = tuple(_record(*row) for row in rows)
         return AuditPage(Mark(int(dropped), anchor) if dropped else Mark(), head, records)
 
-    async def acquire_leadership(self, holder: str, *, above: int = 0) -> int:
+    async def acquire_leadership(
+        self, holder: str, *, above: int = 0, following: Following = heed_nobody
+    ) -> int:
         """See ``Leadership``."""
-        return await self._leases.acquire_leadership(holder, above=above)
+        return await self._leases.acquire_leadership(holder, above=above, following=following)
 
     async def leadership_lost(self, epoch: int) -> None:
         """See ``Leadership``."""

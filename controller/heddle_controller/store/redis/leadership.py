@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from heddle_controller.reconcile.replicas import Leader
+from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.reconcile.waiting import end
 from heddle_controller.state.errors import PortError, Unavailable
 from heddle_controller.store.applier import Bounds
@@ -68,13 +68,17 @@ class Leases:
         """A lease was taken or given up."""
         self._turn.set()
 
-    async def acquire_leadership(self, holder: str, *, above: int = 0) -> int:
+    async def acquire_leadership(
+        self, holder: str, *, above: int = 0, following: Following = heed_nobody
+    ) -> int:
         """See ``Leadership``."""
         while True:
             self._check_open()
             self._turn.clear()
             try:
                 epoch, pause = await self._ask(holder, above)
+                if not epoch:
+                    following(await self.leader())
             except Unavailable:
                 await self._until_returned()
                 continue

@@ -1,0 +1,153 @@
+"""Sessions with every controller an agent was given, at the same time.
+
+All of them are told what the agent sees. Each push and each order carries an epoch, and the table
+obeys the highest alone: so whoever leads next has its session already. Losing all controllers is no
+emergency: entries stay and local repair goes on (fail-static), unless the controller that spoke
+last has asked for entries to withdraw after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import structlog
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_agent.session.address import Address
+from heddle_agent.session.channels import Channels
+from heddle_agent.session.conversation import Introduced
+from heddle_agent.session.encode import Identity
+from heddle_agent.session.resolve import Endpoint, Resolver
+from heddle_agent.session.session import Session, SessionOptions, SwitchSide
+from heddle_agent.table import LinkObservation, Status, Turns
+
+_log = structlog.get_logger()
+
+
+def _keep_to_oneself(_peers: Mapping[str, str], _keys: Sequence[bytes]) -> None:
+    """Takes the peers of an agent that sends no peer notices."""
+
+
+class Sessions:
+    """Of one switch's agent."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        turns: Turns,
+        links: Callable[[], Sequence[LinkObservation]],
+        *,
+        controllers: Sequence[Address],
+        channels: Channels,
+        options: SessionOptions,
+        introduced: Introduced = _keep_to_oneself,
+    ) -> None:
+        """``links`` gives all links as they are; ``introduced`` is told of peers and keys.
+
+        ValueError if plain text would go out unasked.
+        """
+        if not controllers:
+            raise ValueError("an agent needs at least one controller address")
+        for address in controllers:
+            channels.check(address)
+        self.begun = 0
+        """Sessions accepted since the start."""
+        self.withdrawals = 0
+        """How often entries were withdrawn because there was no controller."""
+        self._side = SwitchSide(identity, turns, links, introduced, channels, options)
+        self._resolver = Resolver(controllers)
+        self._sessions: dict[Endpoint, Session] = {}
+        self._by_controller: dict[str, Session] = {}
+        """The session accepted last by each controller that is told from others, by its id."""
+        self._withdrawal: asyncio.Task[None] | None = None
+        self._log = _log.bind(switch=identity.switch)
+
+    @property
+    def answered(self) -> Counter[Status]:
+        """Pushes by how they were taken."""
+        return self._side.answered
+
+    @property
+    def connected(self) -> int:
+        """With how many controllers there is a session."""
+        return sum(session.accepted for session in self._sessions.values())
+
+    def report(self, observations: Iterable[LinkObservation]) -> None:
+        """Tell every controller of link changes; one that is away hears of all links later."""
+        seen = list(observations)
+        for session in self._sessions.values():
+            if session.conversation is not None:
+                session.conversation.report(seen)
+
+    async def run(self) -> None:
+        """Keep sessions up until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    self._turn_to(await self._resolver.endpoints(), tasks)
+                    if self._resolver.settled:
+                        await asyncio.Event().wait()
+                    await asyncio.sleep(self._side.options.resolve)
+        finally:
+            if self._withdrawal is not None:
+                self._withdrawal.cancel()
+
+    def _turn_to(self, endpoints: Sequence[Endpoint], tasks: asyncio.TaskGroup) -> None:
+        """Begin sessions with controllers that are new; retire those that nobody names any more."""
+        for endpoint in endpoints:
+            known = self._sessions.get(endpoint)
+            if known is not None:
+                known.retired = False
+                continue
+            session = self._sessions[endpoint] = Session(endpoint, self._side, self)
+            tasks.create_task(self._keep(session), name=f"session with {endpoint}")
+        for endpoint in self._sessions.keys() - set(endpoints):
+            self._sessions[endpoint].retired = True
+
+    async def _keep(self, session: Session) -> None:
+        try:
+            await session.run()
+        finally:
+            if self._sessions.get(session.endpoint) is session:
+                del self._sessions[session.endpoint]
+
+    def accepted(self, session: Session, controller: pb.SessionAccepted) -> None:
+        """A controller has accepted a session.
+
+        If it is one with which there is a session by another address already, that one stands by:
+        a controller has one session with a switch, and the two would replace each other for ever.
+        """
+        self.begun += 1
+        if self._withdrawal is not None:
+            self._withdrawal.cancel()
+            self._withdrawal = None
+        instance = controller.controller_instance
+        if not instance:
+            return
+        other = self._by_controller.get(instance)
+        if other is not None and other is not session:
+            other.stand_by(session)
+        self._by_controller[instance] = session
+
+    def ended(self, session: Session, entry_ttl: float) -> None:
+        """A session is over; with the last one the time begins after which entries withdraw."""
+        for instance in [key for key, one in self._by_controller.items() if one is session]:
+            del self._by_controller[instance]
+        if entry_ttl > 0 and not self.connected:
+            self._withdrawal = asyncio.create_task(self._withdraw(entry_ttl))
+
+    def overlay_told(self, report: pb.OverlayReport) -> None:
+        """Tell every controller how the switch stands."""
+        for session in self._sessions.values():
+            if session.conversation is not None:
+                session.conversation.report_overlay(report)
+
+    async def _withdraw(self, ttl: float) -> None:
+        await asyncio.sleep(ttl)
+        self.withdrawals += 1
+        turns = self._side.turns
+        held = turns.forwarding.held.entries
+        await turns.withdraw()
+        self._log.warning("no controller: entries withdrawn", entries=held, after_seconds=ttl)

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heddle_emulator.drill.lab.world import play
+from heddle_emulator.drill.lab.world import LabWorld
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.report import evidence
+from heddle_emulator.drill.runner import DrillRunner
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.drill.verdict import Key, Values, Verdict, judge
 from heddle_emulator.netns import needs
+from heddle_emulator.netns.errors import LabError
 from tests.bench import kernel_calls
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen
@@ -79,10 +81,15 @@ def _scenario(drill: str) -> Scenario:
 
 
 def _played(scenario: Scenario, runs: int, screen: Screen) -> Values:
-    with screen.progress(f"drill {scenario.name}", runs) as advance:
-        values = play(scenario, runs, lambda _: None)
+    with (
+        screen.progress(f"drill {scenario.name}", runs) as advance,
+        DrillRunner({NETNS: LabWorld()}) as runner,
+    ):
+        verdict = runner.play(scenario, NETNS, runs)
         advance(runs)
-    return values
+    if verdict.fault:
+        raise LabError(verdict.fault)
+    return verdict.values
 
 
 def _expectation_rows(scenario: Scenario, values: Values) -> Iterator[Row]:

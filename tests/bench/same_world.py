@@ -27,9 +27,9 @@ from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.fluid.schedule import Schedule
+from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.wire import TCP_ACKNOWLEDGED, TCP_SEGMENTS
-from heddle_emulator.fluid.world import World
 from heddle_emulator.netns import mark, needs, witness
 from heddle_emulator.netns.converge import POLL_SECONDS, lacks, wait_converged
 from heddle_emulator.netns.errors import LabError
@@ -231,7 +231,7 @@ def _reckoned(cut: Fabric, flows: Flows, ways: Sequence[Ways], case: Case) -> To
         np.zeros(count), np.zeros(count), nobody, nobody, streams, np.arange(count), gbit
     )
     slowest = float((flow_ratios(capacity, flows, paths, parts) * flows.gbps).min())
-    return Told(slowest * 1e3, World(capacity, schedule).run().makespan)
+    return Told(slowest * 1e3, FluidSimulation(capacity, schedule).run().makespan)
 
 
 def _paths(cut: Fabric, flows: Flows, ways: Sequence[Ways]) -> tuple[Paths, Floats]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from heddle_emulator.drill.fluid.world import House
+from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.verdict import judge
+from heddle_emulator.drill.runner import DrillRunner
 
 FLUID = Path(__file__).parents[1] / "drills" / "fluid"
 SAMPLE = (
@@ -24,16 +24,17 @@ SAMPLE = (
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
+def runner() -> Iterator[DrillRunner]:
     """Controllers that are lent from one drill to the next."""
-    with House() as shared:
+    with DrillRunner({"fluid": FluidWorld()}) as shared:
         yield shared
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_drill_holds(house: House, name: str) -> None:
+def test_a_drill_holds(runner: DrillRunner, name: str) -> None:
     """Every expectation of it holds in a single run."""
     scenario = load_scenario(FLUID / f"{name}.yaml")
-    found = judge(scenario, house.play(scenario, 1, lambda _: None))
-    assert found
-    assert not [str(finding) for finding in found if not finding.held]
+    verdict = runner.play(scenario, "fluid", 1)
+    assert not verdict.fault
+    assert verdict.findings
+    assert not [str(finding) for finding in verdict.findings if not finding.held]

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from heddle_emulator.drill.fluid.world import House
+from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.load import load_scenario
+from heddle_emulator.drill.runner import DrillRunner
 from heddle_emulator.report.evidence import Mark, Story
 from tests.waiting import PATIENCE, wait_until
 
@@ -41,25 +42,26 @@ EXPECT = "\nexpect: [{stranded: all, most: 0}]\n"
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
+def runner() -> Iterator[DrillRunner]:
     """One controller for all that do nothing to it."""
-    with House() as shared:
+    with DrillRunner({"fluid": FluidWorld()}) as shared:
         yield shared
 
 
 def _play(
-    house: House, folder: Path, traffic: str, steps: str, settle: str = "300ms"
+    runner: DrillRunner, folder: Path, traffic: str, steps: str, settle: str = "300ms"
 ) -> tuple[Mapping[tuple[str, str], float], Story]:
     """Values of one run, and its story."""
-    path, stories = folder / "sums.yaml", list[Story]()
+    path = folder / "sums.yaml"
     path.write_text(f"{HEAD}{traffic}settle: {settle}\ntimeline:\n{steps}{EXPECT}")
-    found = house.play(load_scenario(path), 1, lambda _: None, stories.append)
-    return {(measure, of): series[0] for (_, measure, of), series in found.items()}, stories[0]
+    verdict = runner.play(load_scenario(path), "fluid", 1)
+    (story,) = verdict.stories
+    return {(measure, of): series[0] for (_, measure, of), series in verdict.values.items()}, story
 
 
-def test_a_lost_link_costs_what_its_times_say(house: House, tmp_path: Path) -> None:
+def test_a_lost_link_costs_what_its_times_say(runner: DrillRunner, tmp_path: Path) -> None:
     """Far away: seen and told. The flow sends 100 Gbit/s into the hole for just so long."""
-    values, story = _play(house, tmp_path, DEMAND, "  - {at: 100ms, cut: hop 3 of one}\n")
+    values, story = _play(runner, tmp_path, DEMAND, "  - {at: 100ms, cut: hop 3 of one}\n")
     assert values["recovered", "one"] == pytest.approx(0.003)
     assert values["lost_gbit", "one"] == pytest.approx(100 * 0.003)
     assert values["lost", "one"] == pytest.approx(1000 * 0.003)
@@ -75,39 +77,39 @@ def test_a_lost_link_costs_what_its_times_say(house: House, tmp_path: Path) -> N
     assert [moment.title for moment in story.maps[0].moments] == ["before", "during", "after"]
 
 
-def test_a_near_one_needs_no_notice(house: House, tmp_path: Path) -> None:
+def test_a_near_one_needs_no_notice(runner: DrillRunner, tmp_path: Path) -> None:
     """The leaf sees it itself, agent or not; without anybody told the controller has no part."""
     steps = "  - {at: 50ms, kill: l0}\n  - {at: 100ms, cut: hop 2 of one}\n"
-    values, _ = _play(house, tmp_path, DEMAND, steps)
+    values, _ = _play(runner, tmp_path, DEMAND, steps)
     assert values["recovered", "one"] == pytest.approx(0.002)
     assert values["stranded", "all"] == 0
 
 
-def test_a_silent_link_and_a_slow_one(house: House, tmp_path: Path) -> None:
+def test_a_silent_link_and_a_slow_one(runner: DrillRunner, tmp_path: Path) -> None:
     """A part that is lost is a part of all; a slow link gives what it has, and both are mended."""
     steps = """  - {at: 100ms, silence: l0 to s0, share: 0.2}
   - {at: 100ms, silence: l0 to s1, share: 0.2}
   - {at: 200ms, mend: all}
   - {at: 300ms, degrade: l1-h0-n0 to l1, gbps: 40}
 """
-    values, _ = _play(house, tmp_path, DEMAND, steps, settle="100ms")
+    values, _ = _play(runner, tmp_path, DEMAND, steps, settle="100ms")
     assert values["lost", "one"] == pytest.approx(100, abs=1)
     assert values["slowest during", "one"] == pytest.approx(0.4)
     assert values["slowest after", "one"] == pytest.approx(0.4)
     assert values["stranded", "all"] == 0
 
 
-def test_a_job_waits_for_as_long_as_its_way_is_dead(house: House, tmp_path: Path) -> None:
+def test_a_job_waits_for_as_long_as_its_way_is_dead(runner: DrillRunner, tmp_path: Path) -> None:
     """250 MB at 400 Gbit/s are 5 ms; the iteration that meets the hole is longer by 3 ms."""
-    values, _ = _play(house, tmp_path, JOB, "  - {at: 106ms, cut: hop 3 of one}\n")
+    values, _ = _play(runner, tmp_path, JOB, "  - {at: 106ms, cut: hop 3 of one}\n")
     assert values["iteration during", "pair"] == pytest.approx(1 + 0.003 / 0.010, rel=1e-6)
     assert values["iteration after", "pair"] == pytest.approx(1)
     assert values["lost_gbit", "one"] == pytest.approx(400 * 0.003)
 
 
-def test_replaced_and_finished(house: House, tmp_path: Path) -> None:
+def test_replaced_and_finished(runner: DrillRunner, tmp_path: Path) -> None:
     """A job that ends sends no more, and its flows leave the plan."""
-    values, story = _play(house, tmp_path, JOB, "  - {at: 100ms, finish: pair}\n")
+    values, story = _play(runner, tmp_path, JOB, "  - {at: 100ms, finish: pair}\n")
     assert values["stranded", "all"] == 0
     assert values["utilization before", ""] == pytest.approx(1)
     assert values["utilization after", ""] == 0
@@ -117,14 +119,14 @@ def test_replaced_and_finished(house: House, tmp_path: Path) -> None:
     assert not any(late)
 
 
-def test_plans_may_take_as_long_as_they_did(house: House, tmp_path: Path) -> None:
+def test_plans_may_take_as_long_as_they_did(runner: DrillRunner, tmp_path: Path) -> None:
     """Measured, a plan comes when it was heard of; what agents do still takes what was told."""
     path = tmp_path / "measured.yaml"
     head = HEAD.replace("plan: 20ms, push: 5ms", "measured: true")
     step = "  - {at: 100ms, cut: hop 3 of one}\n"
     path.write_text(f"{head}{DEMAND}settle: 30s\ntimeline:\n{step}{EXPECT}")
-    found = house.play(load_scenario(path), 1, lambda _: None)
-    assert found["", "recovered", "one"] == [pytest.approx(0.003)]
+    found = runner.play(load_scenario(path), "fluid", 1).values
+    assert list(found["", "recovered", "one"]) == [pytest.approx(0.003)]
     (solved,), (acked,) = found["", "solved", ""], found["", "acked", ""]
     assert 0.003 < solved <= acked
     assert found["", "stranded", "all"] == [0]

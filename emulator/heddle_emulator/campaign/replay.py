@@ -50,14 +50,11 @@ def replay(campaign: Campaign, result: Result) -> str:
 
 
 def _step(fabric: Fabric, event: FaultEvent) -> dict[str, Any]:
-    ids, links = fabric.structure.nodes.ids, fabric.structure.links
-    if event.kind is FaultKind.SWITCH:
-        return {"at": STRIKES, "crash": ids[event.row]}
-    a, b = ids[int(links.a[event.row])], ids[int(links.b[event.row])]
-    cable = f"{a} to {b} key {links.key[event.row]}"
+    step, _ = event.steps(fabric)
+    target = str(step.targets[0])
     if event.kind is FaultKind.FLAP:
-        return {"at": STRIKES, "flap": cable, "period": "20ms", "count": 3}
-    return {"at": STRIKES, "cut": cable}
+        return {"at": STRIKES, "flap": target, "period": "20ms", "count": 3}
+    return {"at": STRIKES, step.kind.value: target}
 
 
 def _demands(fabric: Fabric, flows: Flows) -> list[dict[str, Any]]:

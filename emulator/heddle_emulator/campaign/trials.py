@@ -22,7 +22,8 @@ import numpy as np
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State
 from heddle_emulator.campaign.rates import MEND_HOURS, expected
-from heddle_emulator.fault import Fault, LinkDown, SwitchDown
+from heddle_emulator.drill.live import cable_name
+from heddle_emulator.drill.scenario import Step, StepKind, Target
 
 
 class FaultKind(Enum):
@@ -50,9 +51,13 @@ class FaultEvent:
         name = ids[self.row] if self.kind is FaultKind.SWITCH else fabric.link_label(self.row)
         return f"{self.kind.value} {name}"
 
-    def fault(self) -> Fault:
-        """What breaks it, and mends it. A flap strikes again by itself and so is a link here."""
-        return SwitchDown(self.row) if self.kind is FaultKind.SWITCH else LinkDown((self.row,))
+    def steps(self, fabric: Fabric) -> tuple[Step, Step]:
+        """What breaks it, and what mends it again; a flap's are those of a cable."""
+        if self.kind is FaultKind.SWITCH:
+            targets: tuple[Target, ...] = (fabric.structure.nodes.ids[self.row],)
+            return Step(0.0, StepKind.CRASH, targets), Step(0.0, StepKind.REBOOT, targets)
+        targets = (cable_name(fabric, self.row),)
+        return Step(0.0, StepKind.CUT, targets), Step(0.0, StepKind.MEND, targets)
 
 
 @dataclass(frozen=True, slots=True)

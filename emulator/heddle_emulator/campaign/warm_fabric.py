@@ -1,9 +1,10 @@
 """A fabric kept warm: a controller, an agent for every switch, a plan; failures come and go.
 
-A trial goes: strike -> agents repair on their own (look) -> BGP hears of it -> the controller's
-new plan is acknowledged by every switch (look) -> mend -> acknowledged again (look). The third
-look is the first of the next trial: failures follow one another on one fabric, as in life, so
-the way of a flow may differ from trial to trial, never how good the plan is.
+A trial breaks something, and evaluates how packets go: once agents have repaired on their own,
+once every switch has acknowledged the controller's new plan, and, mended, once it has acknowledged
+the plan after that. The last evaluation is the first of the next trial: failures follow one
+another on one fabric, as in life, so the path of a flow may differ from trial to trial, never how
+good the plan is.
 
 When is a trial's plan there? When the controller knows of just the links that are down, and the
 newest plan is of after that and held by every switch. Where several links change, a plan may
@@ -23,13 +24,15 @@ from typing import Self
 
 import numpy as np
 
-from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
+from heddle.v1 import common_pb2, plan_pb2
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.evaluate import Evaluation, crossing, evaluate, moved
 from heddle_emulator.campaign.results import NEEDLESS, Result, begun
 from heddle_emulator.campaign.trials import FaultKind, Trial
-from heddle_emulator.client import Client
-from heddle_emulator.fault import Fault
+from heddle_emulator.client import Client, ControllerView, Watcher
+from heddle_emulator.drill.live import LiveFabric
+from heddle_emulator.drill.scenario import Step
+from heddle_emulator.drill.steps import StepRunner
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.fleet.instant import InstantNoticeFleet
 from heddle_emulator.fleet.logs import agent_logs
@@ -54,12 +57,13 @@ class WarmFabric:
         self._client: Client
         self._stack = AsyncExitStack()
         self._rows: dict[tuple[str, str, str], int] = {}
-        self._down: set[int] = set()
-        self._news = asyncio.Event()
+        self._view = ControllerView()
         self._seen: Evaluation
         self._first: Evaluation
         self._plan: plan_pb2.Plan
-        self._struck: list[Fault] = []
+        self._repairs: list[Step] = []
+        """What mends the trial under way, in that order."""
+        self._steps: StepRunner
 
     async def __aenter__(self) -> Self:
         try:
@@ -94,23 +98,17 @@ class WarmFabric:
         plan = await client.committed_plan(len(told.flows), PATIENCE_SECONDS)
         self._plan = await client.programmed_plan(plan.generation - 1, PATIENCE_SECONDS)
         self.fleet.switches.hosts = await told_hosts(told.fabric, client)
-        self._watch_links()
+        self._steps = StepRunner(LiveFabric(self.fleet))
+        await enter(Watcher(client, self._view, plans=False))
+        self._index_links()
         self._first = self._seen = self._evaluate()
 
-    def _watch_links(self) -> None:
-        """Follow what the controller knows of links."""
+    def _index_links(self) -> None:
+        """Rows of links by the names that the controller gives them, from either end."""
         ids, links = self.campaign.fabric.structure.nodes.ids, self.campaign.fabric.structure.links
         ends = zip(links.a.tolist(), links.b.tolist(), links.key, strict=True)
         for row, (a, b, key) in enumerate(ends):
             self._rows[ids[a], ids[b], str(key)] = self._rows[ids[b], ids[a], str(key)] = row
-        task = asyncio.create_task(self._client.watch_links(self._heard))
-        self._stack.callback(task.cancel)
-
-    def _heard(self, link: fabric_pb2.Link) -> None:
-        row = self._rows[link.source, link.target, link.key]
-        change = self._down.add if link.oper_state == common_pb2.STATE_DOWN else self._down.discard
-        change(row)
-        self._news.set()
 
     async def run(self, trial: Trial) -> Result:
         """Play one trial.
@@ -121,6 +119,7 @@ class WarmFabric:
         """
         start = time.monotonic()
         await self.fleet.connected(PATIENCE_SECONDS)
+        self._view.forget()
         result = begun(trial, self.campaign.fabric)
         for measure in (self._broken, self._mended):
             result = await measure(trial, result)
@@ -157,8 +156,8 @@ class WarmFabric:
         """From the mending to the plan of the whole fabric."""
         before, start = self._plan.generation, time.time()
         lasting = [event for event in trial.events if event.kind is not FaultKind.FLAP]
-        for fault in reversed(self._struck):
-            await fault.mend(self.fleet)
+        for repair in self._repairs:
+            await self._steps.do(repair)
         self.fleet.converge()
         await self.fleet.connected(PATIENCE_SECONDS)
         await self._settled(before, changed=bool(lasting), several=len(lasting) > 1)
@@ -172,17 +171,19 @@ class WarmFabric:
 
     async def _strike(self, trial: Trial) -> Evaluation:
         """Break everything; how things are once agents have done what they do on their own."""
-        self._struck = [event.fault() for event in trial.events if event.kind is not FaultKind.FLAP]
-        for fault in self._struck:
-            await fault.strike(self.fleet)
-        flaps = [event.row for event in trial.events if event.kind is FaultKind.FLAP]
-        if not flaps:
-            return self._evaluate()
-        await self.fleet.set_links(flaps, up=False)
+        fabric = self.campaign.fabric
+        flaps = [event.steps(fabric) for event in trial.events if event.kind is FaultKind.FLAP]
+        lasting = [
+            event.steps(fabric) for event in trial.events if event.kind is not FaultKind.FLAP
+        ]
+        self._repairs = [repair for _, repair in reversed(lasting)]
+        for fault, _ in (*lasting, *flaps):
+            await self._steps.do(fault)
         local = self._evaluate()
-        for turn in range(2 * FLAPS - 1):
+        for turn in range(2 * FLAPS - 1 if flaps else 0):
             await asyncio.sleep(FLAP_SECONDS)
-            await self.fleet.set_links(flaps, up=turn % 2 == 0)
+            for fault, repair in flaps:
+                await self._steps.do(fault if turn % 2 else repair)
         return local
 
     async def _settled(self, before: int, *, changed: bool, several: bool) -> None:
@@ -191,8 +192,8 @@ class WarmFabric:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 while not self._informed():
-                    self._news.clear()
-                    await self._news.wait()
+                    self._view.news.clear()
+                    await self._view.news.wait()
                 self._plan = await self._programmed(least)
                 fabric = self.campaign.fabric
                 self.fleet.switches.hosts = await told_hosts(fabric, self._client)
@@ -210,7 +211,9 @@ class WarmFabric:
         down = np.flatnonzero(~world.carries[::2])
         ends = zip(down.tolist(), links.a[down].tolist(), links.b[down].tolist(), strict=True)
         running = self.fleet.running
-        return self._down == {row for row, a, b in ends if a in running or b in running}
+        return {self._rows[name] for name in self._view.down} == {
+            row for row, a, b in ends if a in running or b in running
+        }
 
     async def _programmed(self, least: int) -> plan_pb2.Plan:
         """The newest plan, once it is of that generation or later and switches hold it.

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,28 +11,21 @@ from rich.table import Table
 
 from heddle_emulator.cli.interrupt import interrupted
 from heddle_emulator.cli.output import CleanConsole
-from heddle_emulator.client import ClientError
-from heddle_emulator.drill.fluid import world as fluid_world
-from heddle_emulator.drill.fluid.story import assumptions
-from heddle_emulator.drill.lab import story as lab_story
-from heddle_emulator.drill.lab import world as lab_world
+from heddle_emulator.drill.fluid.world import FluidWorld
+from heddle_emulator.drill.lab.world import LabWorld
 from heddle_emulator.drill.load import WORLDS, load_scenario
 from heddle_emulator.drill.report import COLUMNS, evidence, table
+from heddle_emulator.drill.runner import DrillRunner
 from heddle_emulator.drill.scenario import Scenario
-from heddle_emulator.drill.verdict import Values, Verdict, judge
+from heddle_emulator.drill.verdict import Verdict
 from heddle_emulator.drill.worlds import FLUID, NETNS, fit
-from heddle_emulator.fleet import ControllerError
 from heddle_emulator.netns import needs
-from heddle_emulator.netns.errors import LabError
-from heddle_emulator.report.evidence import Story
 from heddle_emulator.report.folder import write
 
 FAILED = 1
 FILE_COLUMNS = 160
 SHOWN = frozenset({"", "all"})
 """Of whom the fluid world's table on a screen tells; reports have it all."""
-Play = Callable[[Scenario, int, Callable[[str], None], Callable[[Story], None]], Values]
-INTERRUPTED = "it was interrupted"
 _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COLUMNS))
 
 
@@ -66,17 +56,15 @@ def drill(
     if any(where == NETNS for _, where in loaded):
         needs.check()
     signal.signal(signal.SIGTERM, interrupted)
-    screen, verdicts = _screen(), list[Verdict]()
+    screen, runner = _screen(), DrillRunner({FLUID: FluidWorld(), NETNS: LabWorld()})
     try:
-        with fluid_world.House() as house:
-            play = {FLUID: house.play, NETNS: lab_world.play}
+        with runner:
             for scenario, where in loaded:
-                verdicts.append(Verdict(scenario, where, {}, (), fault=INTERRUPTED))
-                _played(verdicts, runs or scenario.runs, play[where])
-                _show(screen, verdicts[-1])
+                _show(screen, _played(runner, scenario, where, runs or scenario.runs))
     finally:
         if report is not None:
-            write(report, [evidence(verdict) for verdict in verdicts])
+            write(report, [evidence(verdict) for verdict in runner.verdicts])
+    verdicts = runner.verdicts
     held = sum(verdict.held for verdict in verdicts)
     screen.print(f"{held} of {len(verdicts)} drills held", style="bold")
     return 0 if held == len(verdicts) else FAILED
@@ -88,25 +76,11 @@ def _screen() -> Console:
     return screen if screen.is_terminal else CleanConsole(width=FILE_COLUMNS)
 
 
-def _played(verdicts: list[Verdict], runs: int, play: Play) -> None:
-    """Play the drill of the last verdict, which so far says that it was interrupted."""
-    scenario, stories = verdicts[-1].scenario, list[Story]()
-    told = assumptions(scenario.control)
-    if verdicts[-1].world == NETNS:
-        told = lab_story.assumptions(scenario)
-    verdicts[-1] = replace(verdicts[-1], assumptions=told)
-    start = time.monotonic()
-    try:
-        with CleanConsole(stderr=True).status("") as shown:
-            say = lambda step: shown.update(f"{scenario.name}: {step}")  # noqa: E731
-            values = play(scenario, runs, say, stories.append)
-        findings = judge(scenario, values)
-        verdicts[-1] = replace(verdicts[-1], values=values, findings=findings, fault="")
-    except (LabError, ClientError, ControllerError, TimeoutError) as error:
-        verdicts[-1] = replace(verdicts[-1], fault=str(error) or "it took too long")
-    finally:
-        seconds = time.monotonic() - start
-        verdicts[-1] = replace(verdicts[-1], stories=tuple(stories), seconds=seconds)
+def _played(runner: DrillRunner, scenario: Scenario, where: str, runs: int) -> Verdict:
+    """A drill played while the screen says how far it is."""
+    with CleanConsole(stderr=True).status("") as shown:
+        say = lambda step: shown.update(f"{scenario.name}: {step}")  # noqa: E731
+        return runner.play(scenario, where, runs, say)
 
 
 def _show(screen: Console, verdict: Verdict) -> None:

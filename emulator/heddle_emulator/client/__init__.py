@@ -1,6 +1,7 @@
-"""The controller as any user of its public API meets it."""
+"""The public API as a scheduler and an operator use it."""
 
 from heddle_emulator.client.api import Client, ClientError
 from heddle_emulator.client.routes import Routed, routed
+from heddle_emulator.client.watch import ControllerView, Watcher
 
-__all__ = ["Client", "ClientError", "Routed", "routed"]
+__all__ = ["Client", "ClientError", "ControllerView", "Routed", "Watcher", "routed"]

@@ -27,7 +27,9 @@ from heddle_emulator.demo.checks import CLOSE, crossing, gap, moved, needless
 from heddle_emulator.demo.scene import scene_jobs
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.demo.stage import FABRIC, PATIENCE, DemoStage, first_of, now, seconds_since
-from heddle_emulator.fault import LinkDown, draw_link
+from heddle_emulator.drill.live import LiveFabric, cable_name
+from heddle_emulator.drill.scenario import Step, StepKind
+from heddle_emulator.drill.steps import StepRunner
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.fleet.logs import agent_logs
 from heddle_emulator.walk import Measurement
@@ -128,10 +130,12 @@ async def _break(stage: DemoStage) -> None:
     """Take a spine link down: local repair first, then a new plan."""
     screen, before = stage.screen, stage.heddle
     assert before is not None
-    link = draw_link(stage.fabric, _shared_rack_links(stage, before), stage.seed)
+    rows = np.flatnonzero(_shared_rack_links(stage, before))
+    link = int(np.random.default_rng(stage.seed).choice(rows))
     screen.title(f"Spine link {stage.fabric.link_label(link)} down")
     generation, start = stage.plan.generation, now()
-    await LinkDown((link,)).strike(stage.fleet)
+    cut = Step(0.0, StepKind.CUT, (cable_name(stage.fabric, link),))
+    await StepRunner(LiveFabric(stage.fleet)).do(cut)
     first = stage.measure()
     on_it = crossing(stage.fabric, before.paths, np.array([link]))
     gone = np.isin(before.paths.flow, on_it)

@@ -2,15 +2,15 @@
 
 from heddle_emulator.fleet.agents import Fleet
 from heddle_emulator.fleet.controller import Controller, ControllerError
-from heddle_emulator.fleet.doomed import Controllers, DoomedController
+from heddle_emulator.fleet.fault_injecting import ControllerPool, FaultInjectingController
 from heddle_emulator.fleet.gate import Held
 from heddle_emulator.fleet.staged import StagedFleet
 
 __all__ = [
     "Controller",
     "ControllerError",
-    "Controllers",
-    "DoomedController",
+    "ControllerPool",
+    "FaultInjectingController",
     "Fleet",
     "Held",
     "StagedFleet",

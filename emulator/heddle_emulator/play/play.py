@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Floats
+from heddle_emulator.fluid.simulation import FluidSimulation, ScheduleResult
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.fluid.wire import NO_COST, Wire
-from heddle_emulator.fluid.world import ScheduleResult, World
 from heddle_emulator.play.stage import NVLINK_GBPS, capacities, staged, ways_of_messages
 from heddle_emulator.play.unrolled import FOLLOWED, unrolled
 from heddle_emulator.strategy.carried import Carried
@@ -63,7 +63,7 @@ def world_of(
     carried: Carried,
     setting: Setting = PLAIN,
     timeline: Timeline | None = None,
-) -> World:
+) -> FluidSimulation:
     """A world about to play a script; activities beyond those of the script are parts of them."""
     fine = unrolled(script, setting.wire, setting.followed)
     script = fine.script
@@ -71,7 +71,7 @@ def world_of(
     schedule = fine.timed(staged(fabric, script, carried, setting.wire, in_step=in_step))
     capacity = capacities(fabric, script, setting.nvlink_gbps)
     coarse = 0.0 if len(schedule.streams) <= FEW and not in_step else COARSE
-    return World(capacity, schedule, coarse=coarse, timeline=timeline)
+    return FluidSimulation(capacity, schedule, coarse=coarse, timeline=timeline)
 
 
 def play(

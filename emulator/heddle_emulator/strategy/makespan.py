@@ -19,9 +19,9 @@ from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
 from heddle_emulator.fluid.schedule import Schedule
+from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.wire import BITS, GIGA, NO_COST, Wire
-from heddle_emulator.fluid.world import World
 
 FEW = 30_000
 """Paths up to which each end is an event of its own."""
@@ -53,7 +53,7 @@ def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: S
     gbit = wire.sent(payload, paths.qp_count.astype(np.float64))
     schedule = Schedule(delay, lag, order.before, order.after, streams, paths.flow, gbit)
     ways = np.concatenate([capacity, flows.gbps])
-    run = World(ways, schedule, coarse=0.0 if len(paths) <= FEW else COARSE).run()
+    run = FluidSimulation(ways, schedule, coarse=0.0 if len(paths) <= FEW else COARSE).run()
     return run.end[: len(flows)]
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
+from heddle_emulator.client import ControllerView
+from heddle_emulator.drill.lab.fabric import DoneStep
 from heddle_emulator.drill.lab.logs import Sighting
-from heddle_emulator.drill.lab.seen import Seen
 from heddle_emulator.drill.lab.story import LabRecord, story
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.report import evidence
@@ -109,22 +110,22 @@ def _run() -> LabRecord:
     sent = np.arange(100, dtype=np.int64) * MILLI
     came = np.where((sent >= 10 * MILLI) & (sent < 15 * MILLI), 0, sent + 1)
     notes = Notes(flow, sent, came, came, np.empty((0, 2), dtype=np.int64))
-    seen = Seen()
+    view = ControllerView()
     link = fabric_pb2.Link(source="l0", target="s0", oper_state=common_pb2.STATE_DOWN)
     link.state_time.FromNanoseconds(13 * MILLI)
     plan = plan_pb2.Plan(generation=2, changed_count=7)
     plan.commit_time.FromNanoseconds(60 * MILLI)
-    seen.links, seen.plans = [(0, link)], [(0, plan), (0, plan)]
+    view.links, view.plans = [(0, link)], [(0, plan), (0, plan)]
     cut = Step(0.01, StepKind.CUT, ())
-    return LabRecord("", 3, 0, 100 * MILLI, ((10 * MILLI, cut, "l0-s0"),), {"one": [notes]}, {},
+    done = DoneStep(10 * MILLI, cut, Mark.FAULT, "cut l0-s0", "l0-s0")
+    return LabRecord(0, 100 * MILLI, (done,), {"one": [notes]}, {},
                   {"one": 0.005}, 10 * MILLI, [Sighting(11 * MILLI, "s0", "l0-s0"),
-                  Sighting(5 * NANO, "s0", "later")], [], seen, FABRIC, ())  # fmt: skip
+                  Sighting(5 * NANO, "s0", "later")], [], view, FABRIC, ())  # fmt: skip
 
 
 def test_a_run_is_told_in_the_order_of_its_events() -> None:
     """What agents, controller and packets saw of it, once each, and nothing of other runs."""
-    told = story(_run(), 5)
-    assert told.title == "Run 3 of 5, the worst for packets"
+    told = story(_run(), "a run")
     assert [(round(event.at, 3), event.mark) for event in told.events] == [
         (0.01, Mark.FAULT),
         (0.011, Mark.DETECTED),
@@ -138,7 +139,7 @@ def test_a_run_is_told_in_the_order_of_its_events() -> None:
 
 def test_packets_that_never_came_are_a_dip_of_the_line() -> None:
     """Four packets a point: two of those from 8 ms are lost, three of the next, no others."""
-    (chart,) = story(_run(), 5).charts
+    (chart,) = story(_run(), "a run").charts
     (line,) = chart.lines
     assert len(line.times) == len(line.values) == 26
     below = {time: value for time, value in zip(line.times, line.values, strict=True) if value != 1}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import numpy as np
 import pytest
 
 from heddle_agent.fib import Link, NextHop, Packet
 from heddle_agent.table import Fence, Mode, Operations, Push, Status
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import NodeKind, State
-from heddle_emulator.fault import LinkDown, SwitchDown, draw_link
+from heddle_controller.model.fabric import State
+from heddle_emulator.drill.live import LiveFabric
+from heddle_emulator.drill.scenario import CableName, Step, StepKind, Target
+from heddle_emulator.drill.steps import StepRunner
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
@@ -117,14 +118,18 @@ def hops_towards(fleet: Fleet, nic: str) -> dict[str, str]:
     return found
 
 
+def _step(kind: StepKind, *targets: Target) -> Step:
+    return Step(0.0, kind, targets)
+
+
 async def test_a_mended_link_is_used_again(fleet: Fleet) -> None:
     """After the fault is mended every packet goes as before it."""
     before = _walk(fleet)
-    fault = LinkDown(FABRIC.find_links("l3", "s2") + FABRIC.find_links("l1", "s0"))
-    await fault.strike(fleet)
+    steps, cables = StepRunner(LiveFabric(fleet)), (CableName("l3", "s2"), CableName("l1", "s0"))
+    await steps.do(_step(StepKind.CUT, *cables))
     fleet.converge()
     assert (_walk(fleet).arcs != before.arcs).any()
-    await fault.mend(fleet)
+    await steps.do(_step(StepKind.MEND, *cables))
     fleet.converge()
     assert (_walk(fleet).arcs == before.arcs).all()
 
@@ -133,15 +138,15 @@ async def test_a_spine_without_power(fleet: Fleet) -> None:
     """All its neighbours see it go, so nothing is lost; it comes back as it was."""
     before = _walk(fleet)
     spine = FABRIC.structure.index["s1"]
-    fault = SwitchDown(spine)
-    await fleet.set_link("l0", "s1", 1, up=False)
-    await fault.strike(fleet)
+    steps, cable = StepRunner(LiveFabric(fleet)), CableName("l0", "s1", "1")
+    await steps.do(_step(StepKind.CUT, cable))
+    await steps.do(_step(StepKind.CRASH, "s1"))
     during = _walk(fleet)
     assert len(during.lost) == 0
     assert not (FABRIC.structure.head[during.arcs[during.arcs >= 0]] == spine).any()
-    await fault.mend(fleet)
+    await steps.do(_step(StepKind.REBOOT, "s1"))
     assert int((fleet.world.effective == State.DOWN).sum()) == 1
-    await fleet.set_link("l0", "s1", 1, up=True)
+    await steps.do(_step(StepKind.MEND, cable))
     fleet.converge()
     assert (_walk(fleet).arcs == before.arcs).all()
 
@@ -182,15 +187,15 @@ async def test_an_unknown_link_is_refused(fleet: Fleet) -> None:
         await fleet.set_link("l0", "l1", None, up=False)
 
 
-def test_drawn_links_are_up_and_the_same_for_the_same_seed() -> None:
-    """A seed stands for one link; what is down is not drawn; nothing to draw is said."""
-    spine = FABRIC.structure.nodes.kind[FABRIC.structure.links.b] == NodeKind.SPINE
-    drawn = {draw_link(FABRIC, spine, seed) for seed in range(40)}
-    assert draw_link(FABRIC, spine, 3) == draw_link(FABRIC, spine, 3)
-    assert len(drawn) > 10
-    assert all(spine[row] for row in drawn)
-    only = np.flatnonzero(spine)[7]
-    rest = {int(row): State.DOWN for row in np.flatnonzero(spine) if row != only}
-    assert draw_link(FABRIC.with_links(rest), spine, 1) == only
-    with pytest.raises(InputError, match="none"):
-        draw_link(FABRIC, np.zeros_like(spine), 0)
+async def test_a_link_of_a_switch_without_power_stays_down(fleet: Fleet) -> None:
+    """A cable that is mended meanwhile carries once the switch is back, and no earlier."""
+    steps, cable = StepRunner(LiveFabric(fleet)), CableName("l0", "s1", "1")
+    (row,) = FABRIC.find_links("l0", "s1", "1")
+    for kind, target, carries in (
+        (StepKind.CUT, cable, False),
+        (StepKind.CRASH, "s1", False),
+        (StepKind.MEND, cable, False),
+        (StepKind.REBOOT, "s1", True),
+    ):
+        await steps.do(_step(kind, target))
+        assert bool(fleet.world.carries[2 * row]) == carries, kind

@@ -10,9 +10,9 @@ import pytest
 
 from heddle_emulator.cli import run
 from heddle_emulator.fluid.schedule import Schedule
+from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.timeline import Timeline
-from heddle_emulator.fluid.world import World
 from heddle_emulator.play.over_time import drawn
 
 NONE = np.empty(0, dtype=np.int64)
@@ -33,7 +33,7 @@ TWO = Schedule(
 def test_a_link_fails_and_its_stream_moves() -> None:
     """A second sent, a second lost, then the other link shared: 200 and 100 Gbit are left there."""
     timeline = Timeline(1.0)
-    world = World(np.array([100.0, 100.0]), TWO, timeline=timeline)
+    world = FluidSimulation(np.array([100.0, 100.0]), TWO, timeline=timeline)
     world.advance(1.0)
     world.resize(np.array([0]), np.array([0.0]))
     world.advance(2.0)
@@ -50,7 +50,7 @@ def test_a_link_fails_and_its_stream_moves() -> None:
 
 def test_a_stream_without_a_way_is_stuck_and_told() -> None:
     """Its link gone for good: never done, the other is, and the run ends."""
-    world = World(np.array([100.0, 100.0]), TWO)
+    world = FluidSimulation(np.array([100.0, 100.0]), TWO)
     world.advance(1.0)
     world.resize(np.array([0]), np.array([0.0]))
     found = world.run()
@@ -61,7 +61,7 @@ def test_a_stream_without_a_way_is_stuck_and_told() -> None:
 
 def test_half_a_link_takes_twice_as_long() -> None:
     """Degraded to half after a second: two more seconds' worth take four."""
-    world = World(np.array([100.0, 100.0]), TWO)
+    world = FluidSimulation(np.array([100.0, 100.0]), TWO)
     world.advance(1.0)
     world.resize(np.array([0]), np.array([50.0]))
     assert world.run().end.tolist() == pytest.approx([5.0, 3.0])

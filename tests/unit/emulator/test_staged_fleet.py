@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from heddle_emulator.fault.cables import Cables
+from heddle_emulator.drill.cables import Cables
 from heddle_emulator.fleet import StagedFleet
 from heddle_emulator.fleet.notices import TimedNetwork
 from heddle_emulator.fleet.relay import TcpRelay

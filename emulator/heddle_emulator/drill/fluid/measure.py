@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
-from heddle_emulator.drill.fluid.course import PACKET_GBIT, Course, Turn
 from heddle_emulator.drill.fluid.log import Log
+from heddle_emulator.drill.fluid.simulation import PACKET_GBIT, TrafficSimulation, Turn
 from heddle_emulator.drill.scenario import ALL, FAULTS, Scenario, When
 
 SAME = 1e-9
@@ -21,7 +21,7 @@ class FinishedRun:
     """One run that is over."""
 
     scenario: Scenario
-    course: Course
+    course: TrafficSimulation
     log: Log
     horizon: float
     """Seconds."""
@@ -144,7 +144,7 @@ def _stages(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
 def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
     """How long iterations took, against those that were over before the first step."""
     course, traffic = outcome.course, outcome.course.traffic
-    run = course.world.told()
+    run = course.fluid.told()
     times, begins = list[float](), list[float]()
     for one, ends in zip(traffic.placed, traffic.ends, strict=True):
         if one.spec.job.name != name:
@@ -169,7 +169,7 @@ def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
         yield "iteration after", float(length[-1]) / usual
 
 
-def streams_of_group(course: Course, name: str, rows: Ints) -> Bools:
+def streams_of_group(course: TrafficSimulation, name: str, rows: Ints) -> Bools:
     """Which streams are a group's; rings are those of whole jobs, not of single flows."""
     cast, traffic = course.cast, course.traffic
     member = np.zeros(len(traffic.flows), dtype=np.bool_)
@@ -186,7 +186,7 @@ def streams_of_group(course: Course, name: str, rows: Ints) -> Bools:
     return found
 
 
-def rates(course: Course, streams: Bools, step: float) -> tuple[Floats, Floats]:
+def rates(course: TrafficSimulation, streams: Bools, step: float) -> tuple[Floats, Floats]:
     """Gbit/s that some streams had, and from when: means over ``step`` seconds, or to a loss.
 
     A mean begins anew where flows begin to lose packets or end it, so that no dip is smoothed.

@@ -9,8 +9,8 @@ import numpy as np
 
 from heddle.v1 import plan_pb2
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_emulator.drill.fluid.course import Turn
 from heddle_emulator.drill.fluid.measure import FinishedRun, rates, streams_of_group
+from heddle_emulator.drill.fluid.simulation import Turn
 from heddle_emulator.drill.fluid.traffic import DEMANDS
 from heddle_emulator.drill.scenario import ControlDelays
 from heddle_emulator.report.evidence import Certified, Chart, Event, Mark, Story, TimeSeries
@@ -23,12 +23,11 @@ MOMENT = 1e-9
 """Seconds before the end in which nothing is seen: what stops there stops with the run."""
 
 
-def story(outcome: FinishedRun, title: str, variant: str) -> Story:
+def story(outcome: FinishedRun, title: str) -> Story:
     """A run for the report."""
     return Story(
         title=title,
         clock="virtual",
-        variant=variant,
         seconds=outcome.horizon,
         events=tuple(sorted([*outcome.log.events, *_recoveries(outcome)], key=lambda e: e.at)),
         charts=tuple(_charts(outcome)),

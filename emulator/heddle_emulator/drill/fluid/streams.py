@@ -26,7 +26,7 @@ ENOUGH_SECONDS = 1e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cast:
+class StreamIndex:
     """Who the streams are."""
 
     flow: Ints
@@ -45,7 +45,7 @@ def capacity_of(fabric: Fabric, traffic: Traffic) -> Floats:
     return capacities(fabric, traffic.script)
 
 
-def schedule_of(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> tuple[Schedule, Cast]:
+def schedule_of(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> tuple[Schedule, StreamIndex]:
     """All that will be sent, over the ways of now."""
     jobs = _jobs(fabric, traffic, ways)
     rest = _demands(traffic, ways)
@@ -78,7 +78,7 @@ def _demands(traffic: Traffic, ways: QpPaths) -> Schedule:
     return Schedule(nothing, nothing, nobody, nobody, streams, owner, limit * ENOUGH_SECONDS)
 
 
-def _cast(traffic: Traffic, job_streams: int) -> Cast:
+def _cast(traffic: Traffic, job_streams: int) -> StreamIndex:
     script, first_qp = traffic.script, traffic.first_qp
     single = (np.bincount(script.activity, minlength=len(script)) == 1)[script.activity]
     message = np.flatnonzero(single & (script.flow != NONE))
@@ -88,11 +88,11 @@ def _cast(traffic: Traffic, job_streams: int) -> Cast:
     qp = first_qp[flow][owner] + np.arange(len(owner)) - (np.cumsum(count) - count)[owner]
     rings = np.unique(script.activity[~single | (script.flow == NONE)])
     if len(owner) + len(rings) != job_streams:
-        raise ValueError("streams are not staged one a QP; mend the cast")
+        raise ValueError("streams are not staged one a QP; mend the index")
     rest = np.arange(int(first_qp[len(script.flows)]), int(first_qp[-1]), dtype=np.int64)
     none = np.full(len(rings), NONE, dtype=np.int64)
     every = np.repeat(np.arange(len(traffic.flows), dtype=np.int64), traffic.flows.qps)
-    return Cast(
+    return StreamIndex(
         np.concatenate([flow[owner], none, every[rest]]),
         np.concatenate([qp, none, rest]),
         rings,
@@ -101,7 +101,7 @@ def _cast(traffic: Traffic, job_streams: int) -> Cast:
     )
 
 
-def _held(streams: Streams, traffic: Traffic, ways: QpPaths, cast: Cast) -> Streams:
+def _held(streams: Streams, traffic: Traffic, ways: QpPaths, cast: StreamIndex) -> Streams:
     """Streams that have no way may not move."""
     limit = streams.limit.copy()
     own = cast.qp != NONE
@@ -111,7 +111,7 @@ def _held(streams: Streams, traffic: Traffic, ways: QpPaths, cast: Cast) -> Stre
     return replace(streams, limit=limit)
 
 
-def rings_waiting(script: Script, flows: Flows, ways: QpPaths, cast: Cast) -> Floats:
+def rings_waiting(script: Script, flows: Flows, ways: QpPaths, cast: StreamIndex) -> Floats:
     """QPs without a way, of each ring."""
     lost = np.zeros(len(flows))
     flow_of_qp = np.repeat(np.arange(len(flows)), flows.qps)

@@ -16,9 +16,8 @@ from typing import Self
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
-from heddle_emulator.client import Client, ClientError
+from heddle_emulator.client import Client, ClientError, ControllerView, Watcher
 from heddle_emulator.drill.lab.logs import detections, programming
-from heddle_emulator.drill.lab.seen import Seen
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.up import client, introduce, relay
@@ -37,16 +36,13 @@ class LabClient:
 
     def __init__(self, programs: Programs) -> None:
         self._programs, self._lab = programs, programs.lab
-        self.seen = Seen()
+        self.view = ControllerView()
         self.drained: set[str] = set()
         """Switches that were acknowledged to be out of service."""
         self.demanded = 0
         """Flows that were acknowledged to be wanted."""
-        self._wished = 0
-        """When the last wish was asked for that was acknowledged, in ns."""
         self._stack = contextlib.AsyncExitStack()
         self._api: Client | None = None
-        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def api(self) -> Client:
@@ -58,10 +54,7 @@ class LabClient:
         await introduce(self._programs)
         through = await self._stack.enter_async_context(relay(self._programs))
         self._api = await self._stack.enter_async_context(client(through))
-        self._tasks = [
-            asyncio.create_task(self._watching(self.api.watch_plan, self.seen.plan)),
-            asyncio.create_task(self._watching(self.api.watch_links, self.seen.link)),
-        ]
+        await self._stack.enter_async_context(Watcher(self._api, self.view))
         return self
 
     async def __aexit__(
@@ -70,17 +63,7 @@ class LabClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stack.aclose()
-
-    async def _watching(self, watch: Callable[..., object], report: object) -> None:
-        """Watch again whenever the stream ends: the controller may be killed and come back."""
-        while True:
-            with contextlib.suppress(ClientError):
-                await watch(report)  # type: ignore[misc]
-            await asyncio.sleep(AGAIN_SECONDS)
 
     async def demand(self, flows: Flows, seconds: float) -> int:
         """Tell the flows that there are to be, and wait until every switch holds their plan.
@@ -93,19 +76,12 @@ class LabClient:
         await self.api.put_demands(DEMANDS, self._lab.layout.fabric, flows)
         self.demanded = len(flows)
         what = f"a plan of {len(flows):,} flows"
-        await self._until(lambda: self._planned() == len(flows), seconds, what)
+        await self._until(lambda: self.view.flows == len(flows), seconds, what)
         await self.quiet(seconds)
-        plan = self.seen.plans[-1][1]
+        plan = self.view.plans[-1][1]
         if plan.unrouted_count:
             raise LabError(f"{plan.unrouted_count:,} of the demands' flows have no path")
         return int(plan.entry_count)
-
-    def _planned(self) -> int:
-        """Flows of the newest plan."""
-        if not self.seen.plans:
-            return -1
-        plan = self.seen.plans[-1][1]
-        return int(plan.routed_count + plan.unrouted_count)
 
     async def drain(self, switch: str, *, drained: bool) -> None:
         """Take a switch out of service, or back into it; asked again until a controller has it.
@@ -124,7 +100,7 @@ class LabClient:
             else:
                 break
         (self.drained.add if drained else self.drained.discard)(switch)
-        self._wished = asked
+        self.view.changed = max(self.view.changed, asked)
 
     async def forgotten(self) -> int:
         """How many changes were acknowledged, and are not what controllers say is wanted."""
@@ -135,18 +111,10 @@ class LabClient:
     async def settled(self, seconds: float) -> None:
         """Wait until every switch holds a plan that knows all that happened; not for ever."""
         deadline = time.monotonic() + seconds
-        while not (self._is_fresh() and self._is_quiet()):
+        while not (self.view.plan and self.view.is_fresh and self._is_quiet()):
             if time.monotonic() > deadline:
                 return
             await asyncio.sleep(POLL_SECONDS)
-
-    def _is_fresh(self) -> bool:
-        """Whether the newest plan is newer than the last change of a link, and of wishes."""
-        generations = self.seen.generations()
-        heard = {plan.generation: when for when, plan in reversed(self.seen.plans)}
-        if not generations:
-            return False
-        return heard[generations[-1].plan.generation] >= max(self.seen.changed, self._wished)
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no link is believed down and the newest plan is programmed.
@@ -155,14 +123,14 @@ class LabClient:
             LabError: not after so many seconds.
         """
         await self._until(
-            lambda: not self.seen.down, seconds, "the controller to know all links up"
+            lambda: not self.view.down, seconds, "the controller to know all links up"
         )
         await self._until(self._is_quiet, seconds, "the plan to be programmed")
 
     def _is_quiet(self) -> bool:
-        if not self.seen.plans:
+        if not self.view.plans:
             return True
-        when, plan = self.seen.plans[-1]
+        when, plan = self.view.plans[-1]
         return plan.HasField("programmed_time") and time.time_ns() - when > QUIET_SECONDS * 1e9
 
     async def _until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
@@ -174,13 +142,13 @@ class LabClient:
 
     def taken_apart(self, fault: int) -> dict[str, float]:
         """Seconds from an event to each step of the plans after it; empty if there are none."""
-        told = [one for one in self.seen.generations() if one.committed > fault]
+        told = [one for one in self.view.generations() if one.committed > fault]
         acked = [one.programmed for one in told if one.programmed is not None]
         plans = [one for one in told if one.programmed is not None]
         if not plans:
             return {}
         moments = {"solved": min(one.committed for one in plans), "acked": max(acked)}
-        reports = [known for known, _ in self.seen.reports() if known > fault]
+        reports = [known for known, _ in self.view.reports() if known > fault]
         seen = detections(self._programs, fault)
         if seen and reports:
             moments["detected"] = min(one.when for one in seen)

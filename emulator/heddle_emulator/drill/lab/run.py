@@ -10,16 +10,20 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from heddle_emulator.drill.lab.context import LabContext
+from heddle_emulator.drill.lab.fabric import DoneStep
 from heddle_emulator.drill.lab.logs import detections, leaders
 from heddle_emulator.drill.lab.measure import Window, measured
 from heddle_emulator.drill.lab.meter import Reading, read, snapshots
 from heddle_emulator.drill.lab.pace import Pace
 from heddle_emulator.drill.lab.paths import Way
 from heddle_emulator.drill.lab.probes import ProbeStreams
-from heddle_emulator.drill.lab.stand import Stand
-from heddle_emulator.drill.lab.story import LabRecord
-from heddle_emulator.drill.scenario import FAULTS, Step, StepKind
+from heddle_emulator.drill.lab.story import LabRecord, story
+from heddle_emulator.drill.scenario import FAULTS, StepKind
+from heddle_emulator.drill.session import PlayedRun
+from heddle_emulator.drill.steps import PreparedStep, StepRunner
 from heddle_emulator.netns import witness
 from heddle_emulator.netns.probe.handle import Probe
 from heddle_emulator.netns.probe.notes import Notes
@@ -43,80 +47,80 @@ Values = dict[tuple[str, str], float]
 class LabRun:
     """One run under way; times are of the wall clock, in ns."""
 
-    stand: Stand
+    context: LabContext
     sendings: list[ProbeStreams]
     ways: dict[str, Way]
-    done: list[tuple[int, Step, str]] = field(default_factory=list)
-    """When each step was done, and to what."""
-    event: int | None = None
-    """When the first of them was."""
-    fault: int | None = None
-    """When the first fault struck."""
     readings: list[Reading] = field(default_factory=list)
     probes: dict[str, list[Notes]] = field(default_factory=dict)
     """What became of the packets of each stream."""
 
-    async def play(self) -> tuple[Values, Window]:
+    async def play(self) -> PlayedRun:
         """Send, do the timeline, and measure.
 
         Raises:
             LabError: some part of the lab is gone that no step has ended.
         """
-        stand = self.stand
-        rows = [stand.faults.rows(step, self.ways) for step in stand.scenario.timeline]
-        before = witness.hear(stand.lab)
+        context = self.context
+        context.fabric.ways, context.fabric.done = self.ways, []
+        steps = StepRunner(context.fabric)
+        timeline = [steps.prepare(step) for step in context.scenario.timeline]
+        before = witness.hear(context.lab)
         flows = [flow for one in self.sendings for flow in one.flows]
-        with Pace() as pace, Probe(stand.lab, flows) as probe:
+        with Pace() as pace, Probe(context.lab, flows) as probe:
             await self._read()
             await asyncio.sleep(WARM_SECONDS)
             begin = time.time_ns()
-            await self._timeline(rows, begin)
+            await self._timeline(steps, timeline, begin)
             await self._settle()
-            stand.faults.check()
+            context.fabric.check()
             end = time.time_ns() - round(DRAIN_SECONDS * 1e9)
             notes = iter(probe.stop())
             beside = pace.told()
-        seen = witness.hear(stand.lab).since(before)
+        seen = witness.hear(context.lab).since(before)
         self.probes = {one.name: [next(notes) for _ in one.flows] for one in self.sendings}
-        silent = any(step.kind is StepKind.SILENCE for step in stand.scenario.timeline)
+        silent = any(step.kind is StepKind.SILENCE for step in context.scenario.timeline)
         window = Window(begin, self.fault, end, silent)
         offered = {one.name: one.offered for one in self.sendings if one.offered}
         values = measured(self.probes, offered, window) | self._looped(seen)
-        return values | await self._of_control() | beside, window
+        values |= await self._of_control() | beside
+        record = self._record(values, window)
+        return PlayedRun(values, record.badness, partial(story, record))
 
     async def _settle(self) -> None:
         """Watch what comes of it for as long as the drill says, and for a plan that is late."""
-        scenario, control = self.stand.scenario, self.stand.control
+        scenario, control = self.context.scenario, self.context.control
         await asyncio.sleep(scenario.settle / 2)
         if self.done:
             await self._read()
         await asyncio.sleep(scenario.settle / 2)
         await self._read()
-        if control is not None and self.stand.asks(LATE) and not self.stand.is_left_alone():
+        if control is not None and self.context.asks(LATE) and not self.context.is_left_alone():
             await control.settled(LATE_SECONDS)
 
     async def _read(self) -> None:
         """Note what cables have carried so far."""
-        stand = self.stand
-        self.readings.append(await asyncio.to_thread(read, stand.lab, stand.faults.present()))
+        context = self.context
+        self.readings.append(await asyncio.to_thread(read, context.lab, context.fabric.present()))
 
-    async def _timeline(self, rows: Sequence[list[int]], begin: int) -> None:
-        timeline = self.stand.scenario.timeline
+    async def _timeline(
+        self, steps: StepRunner, timeline: Sequence[PreparedStep], begin: int
+    ) -> None:
         if timeline:
-            await _until(begin, timeline[0].at - READ_SECONDS)
+            await _until(begin, timeline[0].step.at - READ_SECONDS)
             await self._read()
-        for step, own in zip(timeline, rows, strict=True):
-            await _until(begin, step.at)
-            struck = await do(self.stand, step, own)
-            self.done.append((struck, step, self._in_words(step, own)))
-            self.event = self.event or struck
-            if self.fault is None and step.kind in FAULTS:
-                self.fault = struck
+        for prepared in timeline:
+            await _until(begin, prepared.step.at)
+            await steps.do_prepared(prepared)
 
-    def _in_words(self, step: Step, rows: list[int]) -> str:
-        """What a step was done to: cables by their ends, as hops are found only now."""
-        fabric = self.stand.lab.layout.fabric
-        return ", ".join([fabric.link_label(row) for row in rows] or [str(t) for t in step.targets])
+    @property
+    def done(self) -> Sequence[DoneStep]:
+        """The steps done so far."""
+        return self.context.fabric.done
+
+    @property
+    def fault(self) -> int | None:
+        """When the first fault struck, in ns."""
+        return next((one.when for one in self.done if one.step.kind in FAULTS), None)
 
     def _looped(self, seen: witness.Testimony) -> Values:
         """Packets that came to a switch twice, of each probe that has sent any."""
@@ -132,21 +136,19 @@ class LabRun:
 
     async def _of_control(self) -> Values:
         """How long each stage of the new plan took, and what was forgotten if that is asked."""
-        control = self.stand.control
-        if control is None or self.event is None:
+        control = self.context.control
+        if control is None or not self.done:
             return {}
-        told = control.taken_apart(self.event)
+        told = control.taken_apart(self.done[0].when)
         values = {(measure, ""): value for measure, value in told.items()}
-        if self.stand.asks({"forgotten"}):
+        if self.context.asks({"forgotten"}):
             values["forgotten", ""] = await control.forgotten()
         return values
 
-    def played(self, variant: str, number: int, values: Values, window: Window) -> LabRecord:
-        """All that is told of a run."""
-        stand, programs = self.stand, self.stand.programs
+    def _record(self, values: Values, window: Window) -> LabRecord:
+        """All that is told of the run."""
+        context, programs = self.context, self.context.programs
         return LabRecord(
-            variant,
-            number,
             begin=window.begin,
             end=window.end,
             steps=tuple(self.done),
@@ -155,24 +157,11 @@ class LabRun:
             recovered={of: value for (name, of), value in values.items() if name == "recovered"},
             fault=self.fault,
             sightings=detections(programs, window.begin) if programs is not None else [],
-            fabric=stand.lab.layout.fabric,
-            snapshots=tuple(snapshots(stand.lab, self.readings, window.begin)),
+            fabric=context.lab.layout.fabric,
+            snapshots=tuple(snapshots(context.lab, self.readings, window.begin)),
             leaders=leaders(programs, window.begin) if programs is not None else [],
-            seen=stand.control.seen if stand.control is not None else None,
+            view=context.control.view if context.control is not None else None,
         )
-
-
-async def do(stand: Stand, step: Step, rows: list[int]) -> int:
-    """Do a step to cables of these rows; when it was done."""
-    if step.kind in {StepKind.DRAIN, StepKind.UNDRAIN}:
-        begin = time.time_ns()
-        assert stand.control is not None
-        for target in step.targets:
-            await stand.control.drain(str(target), drained=step.kind is StepKind.DRAIN)
-        return begin
-    if step.kind is StepKind.START:  # which waits until it serves
-        return await asyncio.to_thread(stand.faults.do, step, rows)
-    return stand.faults.do(step, rows)
 
 
 async def _until(begin: int, at: float) -> None:

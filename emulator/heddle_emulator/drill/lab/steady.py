@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+from heddle_emulator.drill.lab.context import LabContext
 from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.drill.lab.probes import ProbeStreams, sendings
-from heddle_emulator.drill.lab.stand import Stand
 from heddle_emulator.drill.scenario import Variant
 from heddle_emulator.netns.errors import LabError
 
@@ -19,9 +19,9 @@ PATIENCE = 60.0
 class Steady:
     """Finds ways before each run, and remembers those of the first run of each variant."""
 
-    def __init__(self, stand: Stand) -> None:
-        self._stand = stand
-        self._paths = Pathfinder(stand.lab)
+    def __init__(self, context: LabContext) -> None:
+        self._context = context
+        self._paths = Pathfinder(context.lab)
         self._home: dict[str, dict[str, Way]] = {}
         """Ways in the first run of each variant."""
 
@@ -36,16 +36,16 @@ class Steady:
         Raises:
             LabError: some probe has no way, or not the one it had, for as long as we wait.
         """
-        stand, before = self._stand, dict[str, Way]()
+        context, before = self._context, dict[str, Way]()
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                sending, ways = sendings(stand.scenario, variant, stand.lab, self._paths)
+                sending, ways = sendings(context.scenario, variant, context.lab, self._paths)
             except LabError:
                 if time.monotonic() > deadline:
                     raise
             else:
-                home = self._home.get(variant.name, ways) if stand.is_left_alone() else ways
+                home = self._home.get(variant.name, ways) if context.is_left_alone() else ways
                 if ways == before == home:
                     self._home.setdefault(variant.name, ways)
                     return sending, ways

@@ -13,10 +13,10 @@ import numpy as np
 
 from heddle.v1 import common_pb2
 from heddle_controller.model.fabric import Fabric, Floats, Ints
+from heddle_emulator.client import ControllerView
+from heddle_emulator.drill.lab.fabric import DoneStep
 from heddle_emulator.drill.lab.logs import Sighting
-from heddle_emulator.drill.lab.seen import Seen
-from heddle_emulator.drill.scenario import Scenario, Step, StepKind
-from heddle_emulator.drill.words import in_words
+from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.netns.probe.notes import Notes
 from heddle_emulator.report.evidence import Chart, Event, Mark, Story, TimeSeries
 from heddle_emulator.report.maps import Snapshot, heat_maps
@@ -27,31 +27,15 @@ BINS = 250
 PER_BIN = 4
 """Packets that a point is made of, at least."""
 MOST_LINES = 8
-MENDS = frozenset(
-    {
-        StepKind.MEND,
-        StepKind.START,
-        StepKind.UNDRAIN,
-        StepKind.REBOOT,
-        StepKind.RESUME,
-        StepKind.JOIN,
-        StepKind.RESTORE,
-    }
-)
-HARMLESS = frozenset({StepKind.DRAIN, StepKind.SUBMIT, StepKind.FINISH})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabRecord:
     """One run as it was seen, times in nanoseconds by the machine's clock."""
 
-    variant: str
-    number: int
-    """From 1."""
     begin: int
     end: int
-    steps: tuple[tuple[int, Step, str], ...]
-    """When each was done, and to what."""
+    steps: tuple[DoneStep, ...]
     probes: Mapping[str, Sequence[Notes]]
     offered: Mapping[str, float]
     """Mbit/s of each stream of a probe, where it has a rate."""
@@ -61,7 +45,7 @@ class LabRecord:
     sightings: Sequence[Sighting]
     leaders: Sequence[tuple[int, str]]
     """Controllers that came to lead, and when."""
-    seen: Seen | None
+    view: ControllerView | None
     fabric: Fabric
     snapshots: Sequence[Snapshot]
     """What cables carried."""
@@ -74,12 +58,10 @@ class LabRecord:
         return max(self.recovered.values(), default=0.0), lost
 
 
-def story(run: LabRecord, runs: int) -> Story:
+def story(run: LabRecord, title: str) -> Story:
     """A run for the report."""
-    which = "the only run" if runs == 1 else f"run {run.number} of {runs}, the worst for packets"
     return Story(
-        title=f"{run.variant}: {which}" if run.variant else which.capitalize(),
-        variant=run.variant,
+        title=title,
         seconds=(run.end - run.begin) / NANO,
         events=tuple(sorted(_events(run), key=lambda event: event.at)),
         charts=tuple(_charts(run)),
@@ -91,8 +73,8 @@ def _events(run: LabRecord) -> Iterator[Event]:
     def at(when: int) -> float:
         return (when - run.begin) / NANO
 
-    for when, step, target in run.steps:
-        yield Event(at(when), _mark(step), in_words(step, target), target)
+    for done in run.steps:
+        yield Event(at(done.when), done.mark, done.words, done.target)
     inside = range(run.begin, run.end)
     for sighting in run.sightings:
         if sighting.when in inside:
@@ -107,21 +89,15 @@ def _events(run: LabRecord) -> Iterator[Event]:
             yield Event(at(when), mark, text, "controller")
 
 
-def _mark(step: Step) -> Mark:
-    if step.kind in MENDS:
-        return Mark.MEND
-    return Mark.OTHER if step.kind in HARMLESS else Mark.FAULT
-
-
 def _control(run: LabRecord) -> Iterator[tuple[int, Mark, str]]:
     """Who led, and what controllers knew and did, by their own times."""
     for when, name in run.leaders:
         yield when, Mark.OTHER, f"{name} leads"
-    seen = run.seen or Seen()
-    for known, link in seen.reports():
+    view = run.view or ControllerView()
+    for known, link in view.reports():
         word = "down" if link.oper_state == common_pb2.STATE_DOWN else "up"
         yield known, Mark.NOTICE, f"controller knows {link.source} to {link.target} {word}"
-    for one in seen.generations():
+    for one in view.generations():
         number = one.plan.generation
         text = f"generation {number}: {one.plan.changed_count:,} flows move"
         yield one.committed, Mark.PLAN, text

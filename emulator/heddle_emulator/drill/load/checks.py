@@ -8,7 +8,6 @@ from heddle_controller.model.errors import Problem
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.drill.load.course import contradictions
 from heddle_emulator.drill.measures import MEASURES
-from heddle_emulator.drill.places import cables, switches
 from heddle_emulator.drill.scenario import (
     ALL,
     CABLES,
@@ -26,6 +25,7 @@ from heddle_emulator.drill.scenario import (
     Target,
     When,
 )
+from heddle_emulator.drill.steps import cables, switches
 
 DEMANDS = "demands"
 

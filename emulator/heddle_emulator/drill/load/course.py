@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from heddle_controller.model.errors import Problem
-from heddle_emulator.drill.places import cables
 from heddle_emulator.drill.scenario import (
     ALL,
     CABLES,
@@ -20,6 +19,7 @@ from heddle_emulator.drill.scenario import (
     StepKind,
     Target,
 )
+from heddle_emulator.drill.steps import cables
 
 _OPPOSITES = {
     StepKind.REBOOT: StepKind.CRASH,

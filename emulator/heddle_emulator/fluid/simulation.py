@@ -58,7 +58,7 @@ class ScheduleResult:
         return np.flatnonzero(np.isfinite(self.ready) & ~np.isfinite(self.end))
 
 
-class World:
+class FluidSimulation:
     """A schedule in the course of being played."""
 
     def __init__(

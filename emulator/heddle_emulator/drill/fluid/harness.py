@@ -1,9 +1,9 @@
-"""Controller and agents of a fluid drill, and how their real work is fitted into virtual time.
+"""Controller and agents of a drill in virtual time: how real work is fitted into it.
 
 The controller is the installed program on a store of its own, the agents are those of switches.
-What they do takes real time, during which virtual time stands: ``settle`` waits until the
-controller has done all that it will do on what it has been told. The pushes that came of it
-wait at the gate; the drill lets them in when they are due.
+What they do takes real time, during which virtual time stands still: ``settle`` waits until the
+controller has done all that it will do on what it was told. The pushes that came of it wait at
+the gate; the drill lets them in when they are due.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from typing import Self
 from heddle_agent.fib import Link
 from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
-from heddle_emulator.client import Client, ClientError
-from heddle_emulator.drill.fluid.heard import Heard, Watcher
+from heddle_emulator.client import Client, ClientError, ControllerView, Watcher
 from heddle_emulator.drill.scenario import CONTROLLER, Scenario, StepKind
-from heddle_emulator.fleet import Controllers, DoomedController, Held, StagedFleet
+from heddle_emulator.fleet import ControllerPool, FaultInjectingController, Held, StagedFleet
 from heddle_emulator.fleet.logs import agent_logs
 from heddle_emulator.hosts import of_several, told_hosts
 
 DEMANDS = "drill"
+EVERYBODY = 1 << 30
+BELATED_SECONDS = 2.0
+"""After which a plan that was told of before a change of links is believed to know of it: who
+watches anew hears of both as they are, in any order."""
 PATIENCE = 60.0
 """Real seconds for the whole to come up."""
 SETTLE_SECONDS = 20.0
@@ -54,10 +57,10 @@ OPTIONS = (
 )
 
 
-class Conductor:
+class ControllerHarness:
     """Use as ``async with``: entered when everybody has a session and knows his peers."""
 
-    def __init__(self, scenario: Scenario, seed: int, controllers: Controllers) -> None:
+    def __init__(self, scenario: Scenario, seed: int, controllers: ControllerPool) -> None:
         self._scenario, self._controllers = scenario, controllers
         self._stack = AsyncExitStack()
         steps = (*scenario.setup, *scenario.timeline)
@@ -70,9 +73,10 @@ class Conductor:
         }
         self._apart, self._seed = apart, seed
         self.fleet: StagedFleet
-        self.controller: DoomedController
+        self.controller: FaultInjectingController
         self.client: Client
-        self._watcher: Watcher
+        self.view = ControllerView(time.monotonic_ns)
+        """What the controller has told."""
         self.store_is_down = False
         self._wanted: Flows | None = None
         self._unsaid: list[tuple[str, State]] = []
@@ -100,9 +104,7 @@ class Conductor:
             await self.client.put_fabric(self._scenario.fabric)
             await self.fleet.connected(PATIENCE)
             await self.fleet.air.quiet()
-            self._watcher = Watcher(self.client)
-            self._stack.push_async_callback(self._watcher.stop)
-            self._watcher.start()
+            await enter(Watcher(self.client, self.view))
         except BaseException:
             await self._stack.aclose()
             raise
@@ -125,11 +127,6 @@ class Conductor:
     ) -> None:
         await self._stack.aclose()
 
-    @property
-    def heard(self) -> Heard:
-        """What the controller has said."""
-        return self._watcher.heard
-
     async def ready(self, flows: Flows) -> None:
         """Plan flows and program them; from then on time is virtual.
 
@@ -140,7 +137,7 @@ class Conductor:
             await self.client.put_demands(DEMANDS, self._scenario.fabric, flows)
         self._wanted = flows
         async with asyncio.timeout(PATIENCE):
-            while not (self.heard.settled and self.heard.flows == len(flows)):  # noqa: ASYNC110
+            while not (self._lacking == 0 and max(self.view.flows, 0) == len(flows)):  # noqa: ASYNC110
                 await asyncio.sleep(POLL_SECONDS)
         await self.tell_hosts()
         self.fleet.gate.shut = True
@@ -148,7 +145,7 @@ class Conductor:
 
     async def tell_hosts(self) -> bool:
         """Tell hosts of the newest plan; False if there is none that they do not know."""
-        plan = self.heard.plan
+        plan = self.view.plan
         if plan is None or plan.generation == self._told or not of_several(self._scenario.fabric):
             return False
         try:
@@ -161,7 +158,7 @@ class Conductor:
     async def want(self, flows: Flows) -> None:
         """These flows are wanted from now on, as soon as there is a controller to hear it."""
         self._wanted = flows
-        self.heard.changed = time.monotonic()
+        self.view.changed = time.monotonic_ns()
         if self._can_hear:
             with contextlib.suppress(ClientError):
                 await self.client.put_demands(DEMANDS, self._scenario.fabric, flows)
@@ -171,7 +168,7 @@ class Conductor:
     async def drain(self, switch: str, *, drained: bool) -> None:
         """Take a switch out of service, or back into it, as soon as somebody hears it."""
         state = State.DRAINED if drained else State.UP
-        self.heard.changed = time.monotonic()
+        self.view.changed = time.monotonic_ns()
         if self._can_hear:
             with contextlib.suppress(ClientError):
                 await self.client.set_switch(switch, state)
@@ -181,7 +178,7 @@ class Conductor:
     async def start_controller(self) -> None:
         """Start it anew, and tell it what nobody was there to hear."""
         await self.controller.start()
-        self.heard.changed = time.monotonic()  # it looks at everything anew, and may plan
+        self.view.changed = time.monotonic_ns()  # it looks at everything anew, and may plan
         self.fleet.aim(self.controller.api)
         await self.fleet.everybody.drop()
         await self.catch_up()
@@ -230,7 +227,7 @@ class Conductor:
 
         While there is something that the controller has not planned for yet, more will come.
         """
-        knows = self.heard.is_fresh and self._agrees() and not self.fleet.unreached()
+        knows = self._is_fresh and self._agrees() and not self.fleet.unreached()
         return LULL_SECONDS if knows or not self._can_hear else LONG_LULL_SECONDS
 
     def _calm(self) -> float:
@@ -239,19 +236,37 @@ class Conductor:
             return DEAF_SECONDS
         if self.fleet.gate.waiting:
             return GIVEN_UP_SECONDS + DEAF_SECONDS  # the controller gives up waiting for those
-        return CALM_SECONDS if self.heard.settled else DEAF_SECONDS
+        return CALM_SECONDS if self._lacking == 0 else DEAF_SECONDS
 
     @property
     def settled(self) -> bool:
         """Whether there is a controller, and it has nothing left to do."""
         told = self._can_hear and self._agrees() and not self.fleet.unreached()
-        return told and self.heard.settled and not self.fleet.gate.waiting
+        return told and self._lacking == 0 and not self.fleet.gate.waiting
+
+    @property
+    def _is_fresh(self) -> bool:
+        """Whether the newest plan is newer than the last change of links or wants."""
+        late = time.monotonic_ns() - self.view.changed >= BELATED_SECONDS * 1e9
+        return self.view.is_fresh or late
+
+    @property
+    def _lacking(self) -> int:
+        """Switches that do not hold the newest plan, or EVERYBODY while it is too old."""
+        plan = self.view.plan
+        if plan is None:
+            return 0
+        if not self._is_fresh:
+            return EVERYBODY
+        if plan.HasField("programmed_time"):
+            return 0
+        return max(plan.switch_count - plan.programmed_switch_count, 1)
 
     def _at_rest(self) -> bool:
         """Whether all that can reach the controller has, and who can hold its plan does."""
         answering = self._reaching() - self._due.keys()
         away = len(self.fleet.agents) - len(answering)
-        return not self.fleet.unreached() and self._agrees() and self.heard.lacking <= away
+        return not self.fleet.unreached() and self._agrees() and self._lacking <= away
 
     def _reaching(self) -> set[int]:
         """Switches, by row, whose agents have a session and answer."""
@@ -267,7 +282,7 @@ class Conductor:
                 seen[one.link] += 1
                 if not one.up:
                     lost.add(one.link)
-        believed = {Link.between(*name) for name in self.heard.down}
+        believed = {Link.between(*name) for name in self.view.down}
         return lost <= believed and not any(
             link not in lost and seen[link] >= self._ends[link] for link in believed
         )

@@ -30,6 +30,11 @@ class Cables:
         """Rows of cables that are not whole by themselves."""
         return sorted(self.cut | self.silent.keys() | self.degraded.keys())
 
+    @property
+    def without_carrier(self) -> set[int]:
+        """Rows of cables that have none."""
+        return self.cut | {row for row, ends in self.powerless.items() if ends}
+
     def dark(self, row: int) -> bool:
         """Whether a cable has no carrier."""
         return row in self.cut or self.powerless.get(row, 0) > 0

@@ -1,4 +1,4 @@
-"""What a drill in the lab is played on: the lab, its programs, and who breaks and mends it."""
+"""What all runs of a drill in the lab share."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from heddle_emulator.drill.lab.control import LabClient
-from heddle_emulator.drill.lab.faults import Faults
+from heddle_emulator.drill.lab.fabric import LabFabric
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.programs import Programs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stand:
-    """One for all runs of a drill; without ``programs`` there is BGP alone."""
+class LabContext:
+    """The lab, its programs if it has any, and what breaks and mends it."""
 
     scenario: Scenario
     lab: Lab
     programs: Programs | None
     control: LabClient | None
-    faults: Faults
+    fabric: LabFabric
 
     def is_left_alone(self) -> bool:
         """Whether there is no controller that could plan anew."""

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from heddle_controller.model.fabric import Floats
 from heddle_emulator.fluid.fair import fair_rates
 from heddle_emulator.fluid.shares import Shares
+from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.timeline import Timeline
-from heddle_emulator.fluid.world import World
 from tests.property.fluid_cases import (
     ARCS,
     Story,
@@ -87,7 +87,7 @@ def test_rates_kept_are_rates_found_anew(
 @given(capacities(), stories())
 def test_every_end_is_where_a_slow_twin_has_it(capacity: Floats, story: Story) -> None:
     """Delays, waiting, sharing and lags, event by event; what never ends does so in both."""
-    run = World(capacity, story.packed()).run()
+    run = FluidSimulation(capacity, story.packed()).run()
     assert run.end.tolist() == pytest.approx(
         slow_ends(capacity.tolist(), story), rel=1e-6, abs=1e-6
     )
@@ -98,7 +98,7 @@ def test_every_end_is_where_a_slow_twin_has_it(capacity: Floats, story: Story) -
 def test_what_is_sent_is_what_crosses(capacity: Floats, story: Story) -> None:
     """Load over time adds up, arc by arc, to what the streams have sent; none is over full."""
     schedule, timeline = story.packed(), Timeline(0.7)
-    world = World(capacity, schedule, timeline=timeline)
+    world = FluidSimulation(capacity, schedule, timeline=timeline)
     end = world.run().end
     reached = max([0.0, *end[np.isfinite(end)].tolist()])
     world.advance(reached)
@@ -117,7 +117,10 @@ def test_what_is_sent_is_what_crosses(capacity: Floats, story: Story) -> None:
 @given(capacities(), stories(), st.floats(0.1, 5.0))
 def test_stopping_to_look_changes_nothing(capacity: Floats, story: Story, step: float) -> None:
     """Advancing in steps, and giving an arc the capacity it has, ends as one run does."""
-    whole, halting = World(capacity, story.packed()), World(capacity, story.packed())
+    whole, halting = (
+        FluidSimulation(capacity, story.packed()),
+        FluidSimulation(capacity, story.packed()),
+    )
     for stop in range(5):
         halting.advance(stop * step)
         halting.resize(np.array([0]), capacity[:1])
@@ -128,7 +131,7 @@ def test_stopping_to_look_changes_nothing(capacity: Floats, story: Story, step: 
 @given(capacities(), stories())
 def test_the_same_twice(capacity: Floats, story: Story) -> None:
     """Nothing in the world is left to chance."""
-    one, two = (World(capacity, story.packed()).run() for _ in range(2))
+    one, two = (FluidSimulation(capacity, story.packed()).run() for _ in range(2))
     assert (one.end.tolist(), one.events) == (two.end.tolist(), two.events)
 
 
@@ -136,7 +139,7 @@ def test_the_same_twice(capacity: Floats, story: Story) -> None:
 @given(capacities(), stories(), st.floats(0.1, 5.0))
 def test_the_same_way_again_changes_nothing(capacity: Floats, story: Story, stop: float) -> None:
     """Redirected to where they are, streams keep what they have sent and end as before."""
-    whole, redirected = (World(capacity, story.packed()) for _ in range(2))
+    whole, redirected = (FluidSimulation(capacity, story.packed()) for _ in range(2))
     redirected.advance(stop)
     redirected.redirect(packed(story.streams))
     assert redirected.run().end == pytest.approx(whole.run().end, rel=1e-6, abs=1e-6)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, State
+from heddle_emulator.drill.cables import Cables
 from heddle_emulator.drill.fluid.streams import capacity_of, schedule_of, streams_of
 from heddle_emulator.drill.fluid.traffic import Traffic
 from heddle_emulator.drill.fluid.ways import QpPaths, Worth, ways_of, worth_of
-from heddle_emulator.fault.cables import Cables
-from heddle_emulator.fluid.world import World
+from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.walk import Forwarding
 
 PACKET_GBIT = 4096 * 8 / 1e9
@@ -65,7 +65,7 @@ class Losses:
     loops: Floats
 
 
-class Course:
+class TrafficSimulation:
     """A drill's traffic under way."""
 
     def __init__(
@@ -79,29 +79,29 @@ class Course:
         schedule, self.cast = schedule_of(self.fabric, self.traffic, ways)
         self._capacity = capacity_of(self.fabric, self.traffic)
         self._arcs = 2 * self.fabric.link_count
-        self.world = World(self._capacity.copy(), schedule)
+        self.fluid = FluidSimulation(self._capacity.copy(), schedule)
         count, flows = len(schedule.streams), len(self.traffic.flows)
         self._left = schedule.gbit.copy()
         self._lost_rate = np.zeros(count)
         self._loss = np.zeros(count)
         self.losses = Losses(np.full(flows, np.inf), *(np.zeros(flows) for _ in range(5)))
-        self.world.advance(0.0)
-        self._left = self.world.left()
+        self.fluid.advance(0.0)
+        self._left = self.fluid.left()
         self._note(ways)
         self._room()
 
     @property
     def now(self) -> float:
         """Seconds of virtual time."""
-        return self.world.now
+        return self.fluid.now
 
     def advance(self, until: float) -> None:
         """Go on with everything as it is."""
         if until <= self.now:
             return
         begin = self.now
-        self.world.advance(until)
-        left = self.world.left()
+        self.fluid.advance(until)
+        left = self.fluid.left()
         sent, self._left = np.maximum(self._left - left, 0.0), left
         lost = self._lost_rate * (until - begin) + sent * self._loss / (1 - self._loss)
         self.spans.append(Span(begin, until, sent, lost))
@@ -113,7 +113,7 @@ class Course:
     def turn(self, forwarding: Forwarding) -> Turn:
         """Links or tables have changed, or who is wanted: take the ways of now."""
         ways = self._ways(forwarding)
-        rate = self.world.shares.rate.copy()
+        rate = self.fluid.shares.rate.copy()
         streams = streams_of(self.fabric, self.traffic, ways)
         stood = streams.limit <= 0
         self._lost_rate = np.where(stood, np.where(self._lost_rate > 0, self._lost_rate, rate), 0.0)
@@ -124,11 +124,11 @@ class Course:
         offered = self.traffic.flows.gbps[flow] / self.traffic.flows.qps[flow]
         self._lost_rate[demands] = np.where(ways.dead[qp], offered, 0.0)
         self._room()
-        self.world.redirect(streams)
+        self.fluid.redirect(streams)
         self._note(ways)
         return self.turns[-1]
 
-    def glance(self, forwarding: Forwarding) -> None:
+    def probe(self, forwarding: Forwarding) -> None:
         """Whether packets would be lost at this very instant; it takes no time."""
         ways = self._ways(forwarding)
         fresh = ways.dead & ~self.turns[-1].ways.dead
@@ -137,7 +137,7 @@ class Course:
 
     def _ways(self, forwarding: Forwarding) -> QpPaths:
         present = self.fabric.with_links(self._states())
-        now = self.world.now if self.turns else 0.0
+        now = self.fluid.now if self.turns else 0.0
         return ways_of(present, self.traffic, now, forwarding)
 
     def _states(self) -> dict[int, State]:
@@ -147,9 +147,9 @@ class Course:
     def _room(self) -> None:
         """Give arcs what they carry now."""
         present = self._present_capacity()
-        changed = np.flatnonzero(present != self.world.shares.capacity[: self._arcs])
+        changed = np.flatnonzero(present != self.fluid.shares.capacity[: self._arcs])
         if len(changed):
-            self.world.resize(changed, present[changed])
+            self.fluid.resize(changed, present[changed])
 
     def _present_capacity(self) -> Floats:
         return self.cables.capacity(self.fabric)
@@ -169,11 +169,11 @@ class Course:
             kept = np.exp(np.bincount(owner, weights=logs, minlength=len(ways.alive)))
             self._loss[own] = np.where(lossy, 1 - kept, 0.0)[self.cast.qp[own]]
         worth = worth_of(self.traffic, ways, capacity)
-        self.turns.append(Turn(self.world.now, ways, worth, losing, capacity))
+        self.turns.append(Turn(self.fluid.now, ways, worth, losing, capacity))
 
     def _count(self, losing: Bools) -> None:
         """Begin and end the times in which flows lose packets."""
-        known, now = self.losses, self.world.now
+        known, now = self.losses, self.fluid.now
         ended = np.isfinite(known.since) & ~losing
         known.longest[ended] = np.maximum(known.longest[ended], now - known.since[ended])
         known.since[~losing] = np.inf
@@ -195,7 +195,7 @@ class Course:
         wanted[own] = ways.wanted[self.cast.qp[own]]
         script, flows = self.traffic.script, self.traffic.script.flows
         crossing = script.flow != NONE
-        gone = ~self.traffic.active(self.world.now)[: len(flows)]
+        gone = ~self.traffic.active(self.fluid.now)[: len(flows)]
         ended = np.zeros(len(script), dtype=np.bool_)
         ended[script.activity[crossing][gone[script.flow[crossing]]]] = True
         wanted[self.cast.messages : self.cast.demands] = ~ended[self.cast.ring_activity]

@@ -16,7 +16,7 @@ from heddle_emulator.fleet.orders import Orders
 ORDERS = "orders"
 
 
-class DoomedController:
+class FaultInjectingController:
     """Use as ``async with``: entered when the first controller is ready, left when none runs."""
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -92,31 +92,24 @@ class DoomedController:
             os.kill(self._controller.pid, number)
 
 
-class Controllers:
-    """Use as ``async with``: controllers on stores of their own, lent one after the other.
+class ControllerPool:
+    """Controllers on stores of their own, lent one after the other until ``close``.
 
     One that nothing was done to is lent again: to start one takes seconds.
     """
 
     def __init__(self, *options: str) -> None:
         self._options = options
-        self._idle: list[DoomedController] = []
-        self._folders: dict[DoomedController, TemporaryDirectory[str]] = {}
+        self._idle: list[FaultInjectingController] = []
+        self._folders: dict[FaultInjectingController, TemporaryDirectory[str]] = {}
         self._lent = 0
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
+        """End all of them."""
         for controller in list(self._folders):
             await self._end(controller)
 
-    async def lend(self) -> tuple[DoomedController, str]:
+    async def lend(self) -> tuple[FaultInjectingController, str]:
         """A controller that serves, and the name of a fabric that it does not know yet."""
         self._lent += 1
         while self._idle:
@@ -125,16 +118,16 @@ class Controllers:
                 return controller, f"fabrics/drill-{self._lent}"
             await self._end(controller)
         folder = TemporaryDirectory(prefix="heddle-drill-")
-        controller = DoomedController(Path(folder.name), *self._options)
+        controller = FaultInjectingController(Path(folder.name), *self._options)
         self._folders[controller] = folder
         await controller.__aenter__()
         return controller, f"fabrics/drill-{self._lent}"
 
-    def give_back(self, controller: DoomedController) -> None:
+    def give_back(self, controller: FaultInjectingController) -> None:
         """It is needed no longer."""
         self._idle.append(controller)
 
-    async def _end(self, controller: DoomedController) -> None:
+    async def _end(self, controller: FaultInjectingController) -> None:
         folder = self._folders.pop(controller)
         try:
             await controller.__aexit__(None, None, None)

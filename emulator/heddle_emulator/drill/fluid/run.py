@@ -1,0 +1,394 @@
+"""One run of a drill in virtual time: the real controller, real agents, and rates in between.
+
+Everything has its moment. Links change when a step says so; agents see it ``detect`` later and
+repair on their own; datagrams take ``notice`` from one to the next; the controller hears after
+``report``, has a plan after ``plan``, and each stage of it takes a ``push``. What each does then
+is real: the run lets it happen, walks a packet of every QP through the tables that came of it,
+and goes on. So a verdict depends on what was done, not on how fast this machine did it; where
+``measured``, plans and pushes take as long as they did.
+
+Links that are back are believed once BGP uses them again, as agents do.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_emulator.drill.cables import Cables
+from heddle_emulator.drill.fluid.agenda import PUSHES, Agenda
+from heddle_emulator.drill.fluid.harness import (
+    GIVEN_UP_SECONDS,
+    PATIENCE,
+    ROLLOUT_SECONDS,
+    ControllerHarness,
+)
+from heddle_emulator.drill.fluid.log import Log
+from heddle_emulator.drill.fluid.simulation import TrafficSimulation
+from heddle_emulator.drill.fluid.traffic import Traffic
+from heddle_emulator.drill.scenario import CONTROLLER, Point, Scenario, Step
+from heddle_emulator.drill.steps import FabricUnderTest, StepRunner
+from heddle_emulator.fleet import Held, StagedFleet
+from heddle_emulator.report.evidence import Mark
+
+LONG_AGO = -1e3
+"""When set-up is done: all that comes of it is over before the run begins."""
+TICK_SECONDS = 1.0
+SAMPLES = 200
+"""Points of a line over time, at least."""
+CLOSE_LOOKS = 20_000
+"""QPs times pushes of a moment up to which packets are sent between any two pushes."""
+FEW = 4
+
+
+class VirtualFabric(FabricUnderTest):
+    """The fabric of one run: cables, agents, the controller, traffic. Time is in seconds."""
+
+    def __init__(self, scenario: Scenario, traffic: Traffic, harness: ControllerHarness) -> None:
+        self.scenario, self.traffic, self.harness = scenario, traffic, harness
+        self.control = scenario.control
+        self.cables = Cables()
+        self.agenda = Agenda()
+        self.log = Log()
+        self.now = LONG_AGO
+        self.late: dict[int, float] = {}
+        """Seconds that a slow agent, by row, needs more."""
+        self.turning = False
+        """Whether links, tables or wants have changed at this moment."""
+        self.course: TrafficSimulation | None = None
+        """None until the run begins."""
+        self.provoked: set[str] = set()
+        """What the controller may act upon: a "report", a "call", a "push" that was answered."""
+
+    @property
+    def fabric(self) -> Fabric:
+        """See ``FabricUnderTest``."""
+        return self.scenario.fabric
+
+    @property
+    def fleet(self) -> StagedFleet:
+        """The agents."""
+        return self.harness.fleet
+
+    @property
+    def simulation(self) -> TrafficSimulation:
+        """The traffic of the run, which has begun."""
+        assert self.course is not None
+        return self.course
+
+    @property
+    def broken(self) -> Sequence[int]:
+        """See ``FabricUnderTest``."""
+        return self.cables.broken
+
+    def way(self, probe: str) -> Sequence[int]:
+        """See ``FabricUnderTest``: of the probe's first QP."""
+        ways, rows = self.simulation.turns[-1].ways, self.traffic.groups[probe]
+        qp = int(self.traffic.first_qp[rows[0]])
+        found: list[int] = (ways.arcs[ways.first[qp] : ways.first[qp + 1]] >> 1).tolist()
+        return found
+
+    def wanted(self) -> Flows:
+        """Flows that the controller is to plan now."""
+        active = self.traffic.active(max(self.now, 0.0))
+        active[self.traffic.told :] = False
+        return self.traffic.flows.take(np.flatnonzero(active))
+
+    def provoke(self, *, reports: bool = False) -> None:
+        """Something has happened that the controller may act upon, on hearing it or at once."""
+        self.provoked.add("report" if reports else "call")
+
+    async def begin(self, step: Step, mark: Mark, words: str, target: str) -> None:  # noqa: ARG002
+        """See ``FabricUnderTest``."""
+        self.log.tell(self.now, mark, words, target)
+
+    async def cut(self, links: Sequence[int]) -> None:
+        """See ``FabricUnderTest``, as all that follow."""
+        self.cables.cut.update(links)
+        self._changed(links, self.control.detect)
+
+    async def silence(self, links: Sequence[int], share: float) -> None:
+        """Probes find it after ``silent``."""
+        self.cables.silent.update(dict.fromkeys(links, share))
+        self._changed(links, self.control.silent)
+
+    async def degrade(self, links: Sequence[int], gbps: float) -> None:
+        """Nobody is told."""
+        self.cables.degraded.update(dict.fromkeys(links, gbps))
+        self.turning = True
+
+    async def mend(self, links: Sequence[int]) -> None:
+        """Believed once BGP uses them."""
+        self.cables.mend(links)
+        self._changed(links, self.control.detect)
+
+    async def crash(self, switch: str) -> None:
+        """Its neighbours see dark cables."""
+        row = self._row(switch)
+        await self.fleet.crash(row)
+        links = self.fleet.links_at(row)
+        self.cables.power(links, on=False)
+        self._changed(links, self.control.detect, but=row)
+
+    async def reboot(self, switch: str) -> None:
+        """With a new agent over an empty table."""
+        row = self._row(switch)
+        links = self.fleet.links_at(row)
+        self.cables.power(links, on=True)
+        self._changed(links, self.control.detect, but=row)
+        await self.fleet.start(row, PATIENCE, empty=True)
+        self.provoke()
+
+    async def kill(self, program: str, point: Point | None) -> None:
+        """See ``FabricUnderTest``."""
+        if program != CONTROLLER:
+            await self.fleet.crash(self._row(program))
+        elif point is not None:
+            self.harness.controller.orders.die_at(point.value)
+        else:
+            await self.harness.kill_controller()
+
+    async def start(self, program: str, *, empty: bool) -> None:
+        """See ``FabricUnderTest``."""
+        if program == CONTROLLER:
+            await self.harness.start_controller()
+        else:
+            await self.fleet.start(self._row(program), PATIENCE, empty=empty)
+        self.turning = True
+        self.provoke()
+
+    async def hang(self, program: str) -> None:
+        """See ``FabricUnderTest``."""
+        if program == CONTROLLER:
+            self.harness.controller.hang()
+        else:
+            self.fleet.hang(self._row(program))
+
+    async def resume(self, program: str) -> None:
+        """See ``FabricUnderTest``."""
+        if program == CONTROLLER:
+            self.harness.controller.resume()
+            await self.harness.catch_up()
+        else:
+            await self.fleet.resume(self._row(program))
+        self.turning = True
+        self.provoke(reports=True)
+
+    async def slow(self, switch: str, seconds: float) -> None:
+        """See ``FabricUnderTest``."""
+        self.late[self._row(switch)] = seconds
+
+    async def part(self, one: str, other: str, *, apart: bool) -> None:
+        """See ``FabricUnderTest``."""
+        if one != CONTROLLER:
+            (self.fleet.air.cut.add if apart else self.fleet.air.cut.discard)(
+                frozenset((one, other))
+            )
+        elif apart:
+            await self.fleet.alone[other].cut()
+        else:
+            self.fleet.alone[other].join()
+            self.provoke(reports=True)
+
+    async def fail_store(self, *, down: bool) -> None:
+        """See ``FabricUnderTest``."""
+        self.harness.controller.orders.store_down(down=down)
+        self.harness.store_is_down = down
+        if not down:
+            await self.harness.catch_up()
+            self.provoke(reports=True)
+
+    async def skew(self, program: str, seconds: float) -> None:
+        """See ``FabricUnderTest``."""
+        if program == CONTROLLER:
+            self.harness.controller.orders.skew(seconds)
+        else:
+            self.fleet.skew[self._row(program)] = seconds
+
+    async def drain(self, switch: str, *, drained: bool) -> None:
+        """See ``FabricUnderTest``."""
+        await self.harness.drain(switch, drained=drained)
+        self.provoke()
+
+    async def change_jobs(self) -> None:
+        """See ``FabricUnderTest``."""
+        self.turning = True
+        await self.harness.want(self.wanted())
+        self.provoke()
+
+    def _row(self, switch: str) -> int:
+        return self.fabric.structure.index[switch]
+
+    def _changed(self, links: Iterable[int], delay: float, but: int = -1) -> None:
+        """Links may carry or not carry from now on; agents at their ends see it later."""
+        world = self.fleet.world
+        self.turning = True
+        rows = [row for row in links if self.cables.carries(row) != bool(world.carries[2 * row])]
+        told = delay + self.control.bgp
+        if rows:
+            self.agenda.put(self.now + told, self._converge)
+        for up, seen in ((False, delay), (True, told)):
+            own = [row for row in rows if self.cables.carries(row) == up]
+            if own:
+                self.fleet.change(own, up=up)
+                self._seen(own, seen, but)
+
+    def _seen(self, rows: Sequence[int], delay: float, but: int) -> None:
+        """Agents at the ends of links, but one, see how they are after so many seconds."""
+        links = self.fabric.structure.links
+        ends = {int(end) for row in rows for end in (links.a[row], links.b[row])}
+        ends = (ends & self.fleet.agents.keys()) - {but}
+        for extra in sorted({self.late.get(end, 0.0) for end in ends}):
+            seeing = {end for end in ends if self.late.get(end, 0.0) == extra}
+            self.agenda.put(self.now + delay + extra, partial(self._see, rows, seeing))
+
+    async def _see(self, rows: Sequence[int], ends: Collection[int]) -> None:
+        """Agents see how their links are."""
+        names = sorted(self.fabric.structure.nodes.ids[end] for end in ends)
+        await self.fleet.see(rows, ends)
+        shown = ", ".join(names[:FEW]) + (" and others" if len(names) > FEW else "")
+        self.log.tell(self.now, Mark.DETECTED, f"{shown} see it", shown)
+        self.log.seen.append(self.now)
+        self.log.told.append(self.now + self.control.report)
+        self.turning = True
+        self.provoke(reports=True)
+
+    async def _converge(self) -> None:
+        """BGP has told every switch of the links as they are now."""
+        self.fleet.converge()
+        self.turning = True
+        self.log.tell(self.now, Mark.OTHER, "BGP has converged")
+
+
+class FluidRun(VirtualFabric):
+    """One run under way."""
+
+    def __init__(
+        self, scenario: Scenario, traffic: Traffic, harness: ControllerHarness, seed: int
+    ) -> None:
+        super().__init__(scenario, traffic, harness)
+        self.steps = StepRunner(self)
+        self._random = random.Random(seed)
+        self._busy = False
+        """Whether the controller had something to do when it was last looked at."""
+        self._owed: float | None = None
+        """When a plan is due that the controller has been given reason for and has not told of."""
+
+    async def play(self, horizon: float) -> None:
+        """Set up, then play the timeline to its end, in seconds."""
+        await self.harness.ready(self.wanted())
+        self.log.planned(0.0, self.harness.view.latest)
+        for step in self.scenario.setup:
+            self.agenda.put(self.now, partial(self.steps.do, step))
+        await self._until(0.0)
+        self.now = self.fleet.air.now = 0.0
+        self.log = Log(plans=self.log.plans[-1:])
+        self.course = TrafficSimulation(self.fabric, self.traffic, self.cables, self.fleet.switches)
+        for step in self._ordered():
+            self.agenda.put(step.at, partial(self.steps.do, step))
+        self.agenda.put(TICK_SECONDS, self._tick)
+        self.agenda.put(horizon / SAMPLES, partial(self._sample, horizon / SAMPLES))
+        await self._until(horizon)
+        self.now = self.fleet.air.now = horizon
+        self.course.advance(horizon)
+        self.course.turn(self.fleet.switches)
+
+    def _ordered(self) -> list[Step]:
+        """The timeline; where it is a race, steps of one moment in any order."""
+        steps = list(self.scenario.timeline)
+        if self.scenario.race:
+            self._random.shuffle(steps)
+            steps.sort(key=lambda step: step.at)
+        return steps
+
+    async def _until(self, horizon: float) -> None:
+        """Have happen all that is due before a moment."""
+        while (at := min(self.agenda.next, self.fleet.air.next_due)) < horizon:
+            self.now = self.fleet.air.now = at
+            if self.course is not None:
+                self.course.advance(at)
+            deeds = self.agenda.due(at)
+            for deed in deeds:
+                await deed()
+            if self.fleet.air.deliver():
+                self.turning = True
+                self.log.tell(at, Mark.NOTICE, "notices arrive")
+            if self.turning and self.course is not None:
+                self.course.turn(self.fleet.switches)
+            self.turning = False
+            await self._react()
+
+    async def _sample(self, step: float) -> None:
+        """Rates are looked at now, whatever happens."""
+        self.agenda.put(self.now + step, partial(self._sample, step))
+
+    async def _tick(self) -> None:
+        await self.fleet.tick()
+        self.agenda.put(self.now + TICK_SECONDS, self._tick)
+
+    async def _react(self) -> None:
+        """Let the controller do what it will do now, and put down when it takes effect."""
+        if not self.provoked:
+            return
+        begin, told = time.monotonic(), self.now
+        if "report" in self.provoked:
+            told += self.control.report
+        fresh = self.provoked - {"push"}
+        self.provoked = set()
+        held = await self.harness.settle()
+        committed = told + self.control.plan if fresh else self.now
+        if fresh and self.control.measured:
+            known = min([self.harness.view.committed / 1e9, *(one.came for one in held)])
+            # Word of it may come after its pushes, which are due to the nanosecond.
+            committed = round(told + max(known - begin, 0.0), 9)
+        self._plan_heard(committed, fresh=bool(fresh))
+        for due, own in self._dues(held, committed, begin):
+            self.agenda.put(due, partial(self._let_in, own), PUSHES)
+        self._busy = self._busy or bool(fresh) or bool(held)
+        if self._busy and self.harness.settled and not self.agenda.pushes:
+            self._busy, self._owed = False, None
+            self.log.stands(self.now)
+            if await self.harness.tell_hosts() and self.course is not None:
+                self.course.turn(self.fleet.switches)
+
+    def _plan_heard(self, committed: float, *, fresh: bool) -> None:
+        """Note a new plan at its moment: it may come before or after pushes that it is not of."""
+        if fresh:
+            self._owed = committed
+        elif self._owed is not None and not self.control.measured:
+            committed = self._owed
+        if self.log.planned(committed, self.harness.view.latest):
+            self._owed = None
+
+    def _dues(
+        self, held: list[Held], committed: float, begin: float
+    ) -> list[tuple[float, list[Held]]]:
+        """When pushes take effect: those of a moment together."""
+        found: dict[float, list[Held]] = {}
+        for one in held:
+            took, waited = max(one.came - begin, 0.0), 0.0
+            if took > GIVEN_UP_SECONDS and self.fleet.hung:  # it was waited for somebody who hangs
+                took, waited = took - GIVEN_UP_SECONDS, ROLLOUT_SECONDS
+            due = committed + self.control.push + self.late.get(one.switch, 0.0)
+            if self.control.measured:
+                due = self.now + self.control.report + took
+            due += waited
+            found.setdefault(round(due, 9), []).append(one)
+        return sorted(found.items())
+
+    async def _let_in(self, held: list[Held]) -> None:
+        """Pushes of one moment take effect, in any order; packets pass in between."""
+        self._random.shuffle(held)
+        close = len(held) * int(self.traffic.first_qp[-1]) <= CLOSE_LOOKS
+        for place, one in enumerate(held):
+            await self.harness.let_in(one)
+            if close and self.course is not None and place + 1 < len(held):
+                self.course.probe(self.fleet.switches)
+        self.turning = True
+        self.provoked.add("push")

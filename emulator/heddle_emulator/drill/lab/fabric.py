@@ -1,0 +1,339 @@
+"""The fabric of a lab, and how it is broken and mended.
+
+Whatever takes time is done beforehand, so that a fault strikes when it is due, and several of one
+moment strike right after each other. A cable is cut at its upper end: the lower end loses its
+carrier, as in a fabric. A silent cable drops what comes in at both ends, all of it or a part, and
+keeps its carrier. A program that hangs is stopped by a signal, one that is slow is stopped again
+and again; two that are parted drop each other's packets on the management network. A switch
+without power has no agent, no entries and only dark cables; its routing daemons live on, so that
+booting takes no time but the agent's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_agent.fib.linux import clean
+from heddle_controller.model.fabric import Fabric, State
+from heddle_emulator.drill.cables import Cables
+from heddle_emulator.drill.lab.control import LabClient
+from heddle_emulator.drill.lab.paths import Way
+from heddle_emulator.drill.scenario import CONTROLLER, Point, Step
+from heddle_emulator.drill.steps import FabricUnderTest
+from heddle_emulator.fleet.orders import Orders
+from heddle_emulator.netns import tools
+from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns.kernel import inside
+from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns.layout import MGMT
+from heddle_emulator.netns.programs import Programs
+from heddle_emulator.report.evidence import Mark
+
+GRAINS = 10_000
+"""Shares of packets are told apart by parts of so many."""
+GOES_ON_SECONDS = 0.01
+"""What a slow program has for itself between two stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """A step, and when it was done, in nanoseconds."""
+
+    when: int
+    step: Step
+    mark: Mark
+    words: str
+    target: str
+
+
+class LabFabric(FabricUnderTest):
+    """One for all runs of a drill; without ``programs`` there is BGP alone."""
+
+    def __init__(self, lab: Lab, programs: Programs | None, control: LabClient | None) -> None:
+        self.lab, self.control = lab, control
+        self._programs = programs
+        self.cables = Cables()
+        self.hung: set[str] = set()
+        """Nodes whose program is stopped."""
+        self.starved: dict[str, Starved] = {}
+        """Programs that are given little time, by node."""
+        self.parted: set[tuple[str, str]] = set()
+        self.crashed: set[str] = set()
+        """Switches without power."""
+        self.ways: Mapping[str, Way] = {}
+        """Of probes, for the run under way."""
+        self.done: list[DoneStep] = []
+        """Of the run under way."""
+        for cable in lab.layout.cables:  # opened now, as a fault may not wait for it
+            lab.link_switch(lab.far_end(cable.link).namespace)
+
+    @property
+    def fabric(self) -> Fabric:
+        """See ``FabricUnderTest``."""
+        return self.lab.layout.fabric
+
+    @property
+    def broken(self) -> Sequence[int]:
+        """See ``FabricUnderTest``."""
+        return self.cables.broken
+
+    def way(self, probe: str) -> Sequence[int]:
+        """See ``FabricUnderTest``: as it was when the run began."""
+        return self.ways[probe]
+
+    async def begin(self, step: Step, mark: Mark, words: str, target: str) -> None:
+        """See ``FabricUnderTest``."""
+        self.done.append(DoneStep(time.time_ns(), step, mark, words, target))
+
+    async def cut(self, links: Sequence[int]) -> None:
+        """See ``FabricUnderTest``, as all that follow."""
+        before = self.cables.without_carrier
+        self.cables.cut.update(links)
+        self._carriers(before)
+
+    async def silence(self, links: Sequence[int], share: float) -> None:
+        """See ``FabricUnderTest``."""
+        for row in links:
+            self._set_silence(row, share=share)
+        self.cables.silent.update(dict.fromkeys(links, share))
+
+    async def degrade(self, links: Sequence[int], gbps: float) -> None:
+        """See ``FabricUnderTest``."""
+        for row in links:
+            self.lab.set_speed(row, gbps)
+        self.cables.degraded.update(dict.fromkeys(links, gbps))
+
+    async def mend(self, links: Sequence[int]) -> None:
+        """See ``FabricUnderTest``."""
+        before = self.cables.without_carrier
+        silent = self.cables.silent.keys() & set(links)
+        degraded = self.cables.degraded.keys() & set(links)
+        self.cables.mend(links)
+        self._carriers(before)
+        for row in silent:
+            self._set_silence(row, share=0.0)
+        for row in degraded:
+            self.lab.set_speed(row, self.lab.layout.cables[row].gbps)
+
+    async def crash(self, switch: str) -> None:
+        """See ``FabricUnderTest``."""
+        self.programs.kill(switch)
+        self._power(switch, on=False)
+        self.crashed.add(switch)
+        self._forget(switch)
+
+    async def reboot(self, switch: str) -> None:
+        """See ``FabricUnderTest``."""
+        self.crashed.discard(switch)
+        self._power(switch, on=True)
+        self.programs.start_agent(switch)
+
+    async def kill(self, program: str, point: Point | None) -> None:
+        """See ``FabricUnderTest``."""
+        if point is not None:
+            self._orders.die_at(point.value)
+        else:
+            self.programs.signal(self._leading(program), signal.SIGKILL)
+
+    async def start(self, program: str, *, empty: bool) -> None:
+        """See ``FabricUnderTest``: a controller serves when this returns."""
+        await asyncio.to_thread(self._start, program, empty=empty)
+
+    def _start(self, program: str, *, empty: bool) -> None:
+        if program == CONTROLLER:
+            self.programs.revive()
+            return
+        if empty:
+            self._forget(program)
+        self.programs.start_agent(program)
+
+    async def hang(self, program: str) -> None:
+        """See ``FabricUnderTest``."""
+        node = self._leading(program)
+        self.programs.signal(node, signal.SIGSTOP)
+        self.hung.add(node)
+
+    async def resume(self, program: str) -> None:
+        """See ``FabricUnderTest``: of several controllers, any that hangs."""
+        nodes = self.programs.replicas if program == CONTROLLER else (program,)
+        for node in self.hung.intersection(nodes):
+            self.programs.signal(node, signal.SIGCONT)
+            self.hung.discard(node)
+
+    async def slow(self, switch: str, seconds: float) -> None:
+        """See ``FabricUnderTest``."""
+        if switch in self.starved:
+            self.starved.pop(switch).end()
+        if seconds:
+            self.starved[switch] = Starved(self.programs.processes[switch], seconds)
+
+    async def part(self, one: str, other: str, *, apart: bool) -> None:
+        """Have one of two drop what it would send to the other, and what comes from there."""
+        at, away = (other, MGMT) if one == CONTROLLER else (one, other)
+        address = self.lab.layout.management(away)
+        table = f"ip heddle_part_{_word(away)}"
+        hook = "type filter hook {} priority -500; policy accept; ip {} {} drop"
+        script = (
+            f"table {table} {{\nchain in {{ {hook.format('input', 'saddr', address)}\n}}\n"
+            f"chain out {{ {hook.format('output', 'daddr', address)}\n}}\n}}\n"
+        )
+        self._filter(at, script if apart else f"delete table {table}\n")
+        (self.parted.add if apart else self.parted.discard)((one, other))
+
+    async def fail_store(self, *, down: bool) -> None:
+        """See ``FabricUnderTest``."""
+        self._orders.store_down(down=down)
+
+    async def skew(self, program: str, seconds: float) -> None:  # noqa: ARG002 - a controller's
+        """See ``FabricUnderTest``: switches have the clock of the machine."""
+        self._orders.skew(seconds)
+
+    async def drain(self, switch: str, *, drained: bool) -> None:
+        """See ``FabricUnderTest``."""
+        if self.control is None:
+            raise LabError("this lab has no controller to tell of a drained switch")
+        await self.control.drain(switch, drained=drained)
+
+    async def set_right(self) -> None:
+        """Mend all cables, and whatever keeps programs from working or from each other."""
+        await self.mend(self.broken)
+        for switch in list(self.starved):
+            await self.slow(switch, 0.0)
+        for node in list(self.hung):
+            self.programs.signal(node, signal.SIGCONT)
+            self.hung.discard(node)
+        for one, other in list(self.parted):
+            await self.part(one, other, apart=False)
+        for switch in list(self.crashed):
+            await self.reboot(switch)
+        if self._programs is not None and self._programs.orders is not None:
+            self._programs.orders.clear()
+
+    def close(self) -> None:
+        """Stop whatever still works at breaking things; what is broken stays so."""
+        for node in list(self.starved):
+            self.starved.pop(node).end()
+
+    def revive(self, left: Collection[str]) -> bool:
+        """Start again whatever has died, save for these nodes; whether there was anything."""
+        revived = self.programs.revive() if MGMT not in left else []
+        for switch in self.lab.layout.switches:
+            if switch not in left and not self.programs.alive(switch):
+                self.programs.start_agent(switch)
+                revived.append(switch)
+        return bool(revived)
+
+    def check(self) -> None:
+        """Go on only if whoever was to die at a point of its work did: else nothing was tried.
+
+        Raises:
+            LabError: no controller came to that point.
+        """
+        orders = self._programs.orders if self._programs is not None else None
+        if orders is not None and orders.deadly:
+            raise LabError(f"no controller came to the point {orders.deadly}, at which to die")
+
+    def present(self) -> Fabric:
+        """The fabric as it is: a silent cable still has its carrier, so BGP may keep it."""
+        return self.fabric.with_links(dict.fromkeys(self.cables.without_carrier, State.DOWN))
+
+    @property
+    def programs(self) -> Programs:
+        """Those of the lab.
+
+        Raises:
+            LabError: it has none.
+        """
+        if self._programs is None:
+            raise LabError("this lab has no programs to kill or start")
+        return self._programs
+
+    @property
+    def _orders(self) -> Orders:
+        orders = self.programs.orders
+        if orders is None:
+            raise LabError("this lab's controller takes no orders to fail")
+        return orders
+
+    def _leading(self, program: str) -> str:
+        """Whose program is meant: of several controllers the one that leads."""
+        return self.programs.leader if program == CONTROLLER else program
+
+    def _carriers(self, before: Iterable[int]) -> None:
+        """Have cables lose or regain their carrier."""
+        old, new = set(before), self.cables.without_carrier
+        for row in sorted(new - old):
+            self.lab.set_link(row, up=False)
+        for row in sorted(old - new):
+            self.lab.set_link(row, up=True)
+
+    def _power(self, switch: str, *, on: bool) -> None:
+        links, row = self.fabric.structure.links, self.fabric.structure.index[switch]
+        before = self.cables.without_carrier
+        own = np.flatnonzero((links.a == row) | (links.b == row)).tolist()
+        self.cables.power(own, on=on)
+        self._carriers(before)
+
+    def _set_silence(self, row: int, *, share: float) -> None:
+        """Drop such a share of what comes in at both ends; 0 drops nothing any more."""
+        lost = "policy drop;"
+        if share < 1:
+            lost = f"policy accept; numgen random mod {GRAINS} < {round(share * GRAINS)} drop"
+        for port in self.lab.layout.cables[row].ends:
+            table = f"netdev heddle_silence_{_word(port.name)}"
+            hook = f'type filter hook ingress device "{port.name}" priority -500; {lost}'
+            script = f"table {table} {{\nchain silence {{ {hook}\n}}\n}}\n"
+            script = script if share else f"delete table {table}\n"
+            self._filter(port.namespace, script)
+
+    def _filter(self, node: str, script: str) -> None:
+        tools.run_inside(self.lab.spaces[node], ["nft", "-f", "-"], script)
+
+    def _forget(self, switch: str) -> None:
+        """Have the kernel of a switch hold nothing of an agent's."""
+        inside(self.lab.spaces[switch], clean)
+
+
+class Starved:
+    """A process that is stopped for so many seconds again and again, until ``end``.
+
+    Whatever it is told waits until it goes on, so it needs up to that long more for everything.
+    That is what an overloaded switch looks like from outside; kernels cannot be told to be slow
+    with one program, signals stop it whatever it is doing.
+    """
+
+    def __init__(self, process: int, seconds: float) -> None:
+        self._process, self._seconds = process, seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"starved {process}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Let it go on for good."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                while not self._over.is_set():
+                    os.kill(self._process, signal.SIGSTOP)
+                    self._over.wait(self._seconds)
+                    os.kill(self._process, signal.SIGCONT)
+                    self._over.wait(GOES_ON_SECONDS)
+            finally:
+                os.kill(self._process, signal.SIGCONT)
+
+
+def _word(name: str) -> str:
+    """A name as nftables takes it."""
+    return name.replace("-", "_").replace(".", "_")

@@ -1,0 +1,90 @@
+"""A fabric of agents in this process, in real time: what campaigns and the demo break.
+
+A step returns once the agents that see it have done what they do on their own. BGP is told by
+the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric
+from heddle_emulator.drill.cables import Cables
+from heddle_emulator.drill.scenario import CableName, Step
+from heddle_emulator.drill.steps import FabricUnderTest
+from heddle_emulator.fleet import Fleet
+from heddle_emulator.report.evidence import Mark
+
+
+class LiveFabric(FabricUnderTest):
+    """Cables and switches of one fleet."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self._down = set(np.flatnonzero(~fleet.world.carries[::2]).tolist())
+        """Links that are down by the fabric's file, and stay so."""
+        self._cables = Cables()
+
+    @property
+    def fabric(self) -> Fabric:
+        """See ``FabricUnderTest``."""
+        return self.fleet.world
+
+    @property
+    def broken(self) -> Sequence[int]:
+        """See ``FabricUnderTest``."""
+        return self._cables.broken
+
+    async def begin(self, step: Step, mark: Mark, words: str, target: str) -> None:
+        """See ``FabricUnderTest``: nobody asks."""
+
+    async def cut(self, links: Sequence[int]) -> None:
+        """Both ends of each see it."""
+        self._cables.cut.update(links)
+        await self._change(links)
+
+    async def mend(self, links: Sequence[int]) -> None:
+        """Both ends of each see it."""
+        self._cables.mend(links)
+        await self._change(links)
+
+    async def crash(self, switch: str) -> None:
+        """Its neighbours see dead links."""
+        row, links = self._of(switch)
+        await self.fleet.stop(row)
+        self._cables.power(links, on=False)
+        await self._change(links)
+
+    async def reboot(self, switch: str) -> None:
+        """It comes back with an empty table."""
+        row, links = self._of(switch)
+        self._cables.power(links, on=True)
+        await self._change(links)
+        self.fleet.boot(row)
+
+    def _of(self, switch: str) -> tuple[int, Sequence[int]]:
+        """Rows of a switch and of its links."""
+        structure = self.fabric.structure
+        row = structure.index[switch]
+        first, arcs = structure.out
+        return row, (arcs[first[row] : first[row + 1]] >> 1).tolist()
+
+    async def _change(self, links: Sequence[int]) -> None:
+        """Have links be as their cables are."""
+        carried = self.fabric.carries
+        for up in (False, True):
+            rows = [
+                row
+                for row in links
+                if self._cables.carries(row) == up != carried[2 * row] and row not in self._down
+            ]
+            if rows:
+                await self.fleet.set_links(rows, up=up)
+
+
+def cable_name(fabric: Fabric, row: int) -> CableName:
+    """A link as steps name it."""
+    links, ids = fabric.structure.links, fabric.structure.nodes.ids
+    return CableName(ids[int(links.a[row])], ids[int(links.b[row])], str(links.key[row]))

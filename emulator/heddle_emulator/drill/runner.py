@@ -1,0 +1,123 @@
+"""One runner for all drills: every run of every variant of a scenario, in whichever world.
+
+It numbers and counts runs, keeps what each has shown, tells the worst of each variant in full,
+and judges. How a run is set up and played is the world's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from heddle_emulator.client import ClientError
+from heddle_emulator.drill.scenario import Scenario, Variant
+from heddle_emulator.drill.session import PlayedRun, Report, RunValues, Session, World
+from heddle_emulator.drill.steps import StepError
+from heddle_emulator.drill.verdict import Key, Verdict, judge
+from heddle_emulator.fleet import ControllerError
+from heddle_emulator.netns.errors import LabError
+from heddle_emulator.report.evidence import Story
+
+FAILURES = (LabError, StepError, ClientError, ControllerError, TimeoutError)
+INTERRUPTED = "it was interrupted"
+
+
+class DrillRunner:
+    """Use as ``with``: plays drills one after the other, all in one event loop.
+
+    Ctrl-C ends the run under way; whatever was started has ended when the runner is left.
+    """
+
+    def __init__(self, worlds: Mapping[str, World]) -> None:
+        """Worlds by the names that files use; they are the runner's to close."""
+        self._worlds = worlds
+        self._loop = asyncio.Runner()
+        self.verdicts: list[Verdict] = []
+        """Of all drills so far; one that was interrupted says so."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._loop as loop:
+            for world in self._worlds.values():
+                loop.run(world.close())
+
+    def play(
+        self, scenario: Scenario, world: str, runs: int, report: Report = lambda _: None
+    ) -> Verdict:
+        """Play a drill so many times, and judge it."""
+        played = _Playback(scenario, self._worlds[world], runs, report)
+        begin, place = time.monotonic(), len(self.verdicts)
+        self.verdicts.append(Verdict(scenario, world, {}, (), fault=INTERRUPTED))
+        fault, findings = INTERRUPTED, judge(scenario, {})[:0]
+        try:
+            with played.world.open(scenario, report) as session:
+                self._loop.run(played.all(session))
+            fault, findings = "", judge(scenario, played.values)
+        except FAILURES as error:
+            fault = str(error) or "it took too long"
+        finally:
+            self.verdicts[place] = Verdict(
+                scenario,
+                world,
+                {} if fault else dict(played.values),
+                findings,
+                seconds=time.monotonic() - begin,
+                fault=fault,
+                stories=tuple(played.stories),
+                assumptions=played.world.assumptions(scenario),
+            )
+        return self.verdicts[place]
+
+
+class _Playback:
+    """A drill being played."""
+
+    def __init__(self, scenario: Scenario, world: World, runs: int, report: Report) -> None:
+        self.scenario, self.world, self.runs, self.report = scenario, world, runs, report
+        self.values: dict[Key, list[float]] = defaultdict(list)
+        self.stories: list[Story] = []
+
+    async def all(self, session: Session) -> None:
+        """Every variant."""
+        async with session:
+            for variant in self.scenario.variants:
+                await self._variant(session, variant)
+
+    async def _variant(self, session: Session, variant: Variant) -> None:
+        """So many runs; the worst of those that were made is told in any case."""
+        name = f"{variant.name}: " if variant.name else ""
+        self.report(f"{name}getting ready")
+        self._note(variant, await session.prepare(variant))
+        worst: tuple[PlayedRun, int] | None = None
+        try:
+            for number in range(self.runs):
+                self.report(f"{name}run {number + 1} of {self.runs}")
+                played = await session.run(variant, number)
+                self._note(variant, played.values)
+                if worst is None or played.badness > worst[0].badness:
+                    worst = played, number
+        finally:
+            if worst is not None:
+                story = worst[0].story(self._title(variant, worst[1]))
+                self.stories.append(replace(story, variant=variant.name))
+
+    def _note(self, variant: Variant, values: RunValues) -> None:
+        for (measure, of), value in values.items():
+            self.values[variant.name, measure, of].append(value)
+
+    def _title(self, variant: Variant, number: int) -> str:
+        which = f"run {number + 1} of {self.runs}, {self.world.worst}"
+        which = "the only run" if self.runs == 1 else which
+        return f"{variant.name}: {which}" if variant.name else which.capitalize()

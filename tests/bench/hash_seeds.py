@@ -15,11 +15,11 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric, Floats
 from heddle_controller.solve import solve
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.strategy.many import hashed_slowest
 from heddle_emulator.topology import clos, three_tier
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import between_switches, permutations, without
+from tests.support.hash_many import hashed_slowest
 
 TITLE = "every hash of a damaged fabric: slowest flow beside E-ECMP, 32 QPs"
 QPS = 32

@@ -18,10 +18,10 @@ from heddle_controller.solve import solve
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.strategy import ecmp
 from heddle_emulator.strategy.makespan import Sending, ends
-from heddle_emulator.strategy.many import hashed_slowest
 from tests.bench.drawn_shapes import Drawn, drawn
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
+from tests.support.hash_many import hashed_slowest
 
 TITLE = "fabrics drawn at random: slowest flow beside E-ECMP of as many QPs"
 PER_CASE = 5

@@ -26,9 +26,8 @@ from heddle_controller.model.plan import Paths, starts
 from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.paths import Pathfinder, Way
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.simulation import FluidSimulation
-from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.wire import TCP_ACKNOWLEDGED, TCP_SEGMENTS
 from heddle_emulator.netns import mark, needs, witness
 from heddle_emulator.netns.converge import POLL_SECONDS, lacks, wait_converged
@@ -37,14 +36,14 @@ from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.probe.handle import probe_flow
 from heddle_emulator.netns.probe.spec import TCP, ProbeFlow
-from heddle_emulator.netns.probe.transfer import transfer
 from heddle_emulator.netns.programs import Programs
-from heddle_emulator.netns.queues import queue_each, segments_as_packets
 from heddle_emulator.netns.up import bring_up
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
+from tests.bench.lab_queues import queue_each, segments_as_packets
 from tests.bench.rows import Row, Scale
 from tests.bench.screen import Screen
+from tests.bench.transfer import transfer
 
 TITLE = "TCP over kernels beside the fluid world"
 CLOSE = 0.05

@@ -29,7 +29,7 @@ import click  # noqa: E402 - the path first
 
 from heddle.v1 import plan_pb2  # noqa: E402
 from heddle_emulator.client import Client, ClientError  # noqa: E402
-from heddle_emulator.fleet.logs import agent_logs  # noqa: E402
+from heddle_emulator.fleet.agents import agent_logs  # noqa: E402
 from tests.bench.soak_events import Events  # noqa: E402
 from tests.bench.soak_house import Sample, faults, growth, housed, measure  # noqa: E402
 from tests.integration.replicating import SECONDS, House, Replica  # noqa: E402

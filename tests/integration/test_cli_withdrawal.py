@@ -12,7 +12,7 @@ from typing import Any
 
 from heddle_agent.table import Forwarding, Push, Turns
 from heddle_emulator.fleet import Fleet, Held
-from heddle_emulator.fleet.gate import Gate, GatedTurns
+from heddle_emulator.fleet.staged import Gate, GatedTurns
 from tests.integration.controlling import Controller, controlling
 from tests.integration.operating import Outcome
 from tests.integration.test_cli_controller import FABRIC, begun

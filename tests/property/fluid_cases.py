@@ -10,8 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Floats
-from heddle_emulator.fluid.schedule import Schedule
-from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.streams import Schedule, Streams
 
 ARCS = 5
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.play.latency import same_way
 from heddle_emulator.play.nccl import NcclRun, script_of
 from heddle_emulator.play.play import Setting, play
-from heddle_emulator.play.same_way import same_way
 from heddle_emulator.play.stage import capacities, staged
 from heddle_emulator.strategy import choose
 from heddle_emulator.topology import clos, rail_optimised

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Floats
-from heddle_emulator.fluid.fair import fair_rates
-from heddle_emulator.fluid.shares import Shares
+from heddle_emulator.fluid.shares import Shares, fair_rates
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Streams
 from heddle_emulator.fluid.timeline import Timeline

@@ -37,8 +37,7 @@ from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record, load_yaml
 from heddle_emulator.campaign.rates import MEND_HOURS
 from heddle_emulator.campaign.trials import Draw, Drawing, Trial, trials
-from heddle_emulator.drill.load.demands import read_demands
-from heddle_emulator.drill.load.fabric import read_fabric
+from heddle_emulator.drill.load.traffic import read_demands, read_fabric
 
 
 @dataclass(frozen=True, slots=True, eq=False)

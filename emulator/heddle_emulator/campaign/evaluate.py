@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
+from heddle_controller.model.fabric import Bools, Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_emulator.fluid.rates import flow_ratios
@@ -52,23 +51,6 @@ def evaluate(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Evaluation
         float(used[_between_switches(fabric)].max(initial=0.0)),
         float(ratios[joined].min(initial=1.0)),
     )
-
-
-def crossing(seen: Walk, links: Sequence[int]) -> Ints:
-    """Rows of flows that had a QP on any of some links."""
-    over = np.isin(seen.arcs >> 1, list(links)) & (seen.arcs != NONE)
-    return np.unique(seen.flow[over.any(axis=1)])
-
-
-def moved(before: Walk, after: Walk) -> Ints:
-    """Rows of flows of which a QP goes another way in one walk than in the other."""
-    hops = max(before.arcs.shape[1], after.arcs.shape[1])
-    one, other = (_wide(seen.arcs, hops) for seen in (before, after))
-    return np.unique(before.flow[(one != other).any(axis=1)])
-
-
-def _wide(arcs: Ints, hops: int) -> Ints:
-    return np.pad(arcs, ((0, 0), (0, hops - arcs.shape[1])), constant_values=NONE)
 
 
 def _between_switches(fabric: Fabric) -> Bools:

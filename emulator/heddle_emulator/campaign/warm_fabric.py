@@ -26,7 +26,7 @@ import numpy as np
 
 from heddle.v1 import common_pb2, plan_pb2
 from heddle_emulator.campaign.campaign import Campaign
-from heddle_emulator.campaign.evaluate import Evaluation, crossing, evaluate, moved
+from heddle_emulator.campaign.evaluate import Evaluation, evaluate
 from heddle_emulator.campaign.results import NEEDLESS, Result, begun
 from heddle_emulator.campaign.trials import FaultKind, Trial
 from heddle_emulator.client import Client, ControllerView, Watcher
@@ -34,9 +34,9 @@ from heddle_emulator.drill.live import LiveFabric
 from heddle_emulator.drill.scenario import Step
 from heddle_emulator.drill.steps import StepRunner
 from heddle_emulator.fleet import Controller, Fleet
-from heddle_emulator.fleet.instant import InstantNoticeFleet
-from heddle_emulator.fleet.logs import agent_logs
+from heddle_emulator.fleet.agents import InstantNoticeFleet, agent_logs
 from heddle_emulator.hosts import told_hosts
+from heddle_emulator.walk import crossing, moved
 
 FABRIC, DEMANDS = "fabrics/campaign", "flows"
 PATIENCE_SECONDS = 60.0

@@ -31,8 +31,7 @@ from heddle_emulator.campaign.replay import write_replays
 from heddle_emulator.campaign.results import MEASURES, Summary, summed_up
 from heddle_emulator.campaign.run import Journal, Report, run
 from heddle_emulator.campaign.trials import Draw
-from heddle_emulator.cli.interrupt import interrupted
-from heddle_emulator.cli.output import CleanConsole, echo
+from heddle_emulator.cli.output import CleanConsole, echo, interrupted
 from heddle_emulator.executor import Executor, ExecutorError
 from heddle_emulator.executor.processes import ProcessExecutor
 from heddle_emulator.executor.ray_cluster import RayExecutor

@@ -9,8 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from heddle_emulator.cli.interrupt import interrupted
-from heddle_emulator.cli.output import CleanConsole
+from heddle_emulator.cli.output import CleanConsole, interrupted
 from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.lab.world import LabWorld
 from heddle_emulator.drill.load import WORLDS, load_scenario

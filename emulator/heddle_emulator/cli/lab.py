@@ -13,8 +13,7 @@ import click
 
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
-from heddle_emulator.cli.interrupt import interrupted
-from heddle_emulator.cli.output import CleanConsole, echo
+from heddle_emulator.cli.output import CleanConsole, echo, interrupted
 from heddle_emulator.netns import mark, needs
 from heddle_emulator.netns import status as looking
 from heddle_emulator.netns.errors import LabError

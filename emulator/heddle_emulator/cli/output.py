@@ -1,8 +1,9 @@
-"""What commands print: no terminal obeys what names and messages in it hold."""
+"""What commands print, cleaned of what terminals would obey; and SIGTERM as Ctrl-C."""
 
 from __future__ import annotations
 
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -29,3 +30,8 @@ class CleanConsole(Console):
     def render_str(self, text: str, **more: Any) -> Text:
         """See ``Console``."""
         return super().render_str(clean_lines(text), **more)
+
+
+def interrupted(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - a handler
+    """The handler."""
+    raise KeyboardInterrupt

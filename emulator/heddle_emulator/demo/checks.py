@@ -30,19 +30,6 @@ def strays(walked: Paths, told: Routed) -> Ints:
     return np.array(sorted(stray & flows), dtype=np.int64)
 
 
-def moved(before: Paths, after: Paths) -> Ints:
-    """Rows of flows of which any QP goes another way than before."""
-    was, now = qp_arcs(before), qp_arcs(after)
-    return np.array(sorted({qp[0] for qp in was if was[qp] != now.get(qp)}), dtype=np.int64)
-
-
-def crossing(fabric: Fabric, paths: Paths, links: Ints) -> Ints:
-    """Rows of flows of which any QP crosses any of some links."""
-    arcs = np.zeros(2 * fabric.link_count, dtype=np.bool_)
-    arcs[2 * links] = arcs[2 * links + 1] = True
-    return np.unique(paths.flow[paths.crosses(arcs)])
-
-
 def needless(fabric: Fabric, flows: Flows, before: Paths, after: Paths, among: Ints) -> Ints:
     """Of flows that moved though no link of theirs was lost, those that had no need to.
 

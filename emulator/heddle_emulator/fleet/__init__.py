@@ -1,10 +1,13 @@
 """Agents of all switches of a fabric, and a controller, started and stopped on one machine."""
 
 from heddle_emulator.fleet.agents import Fleet
-from heddle_emulator.fleet.controller import Controller, ControllerError
-from heddle_emulator.fleet.fault_injecting import ControllerPool, FaultInjectingController
-from heddle_emulator.fleet.gate import Held
-from heddle_emulator.fleet.staged import StagedFleet
+from heddle_emulator.fleet.controller import (
+    Controller,
+    ControllerError,
+    ControllerPool,
+    FaultInjectingController,
+)
+from heddle_emulator.fleet.staged import Held, StagedFleet
 
 __all__ = [
     "Controller",

@@ -1,27 +1,173 @@
 """A fleet for virtual time: what happens to it happens in steps, each at its moment.
 
-Links change in the world first; agents see it when they are told to. Pushes wait at a gate,
-datagrams in their network. Agents die, hang, and lose the controller, alone or together.
+Links change in the world first; agents see it when they are told to. Pushes wait at a gate until
+it is time to take them in; meanwhile the controller waits for the answer, as it does for a slow
+switch. Notices among agents are under way for a while, and can be cut between any two. Agents die,
+hang, and lose the controller, alone or together.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from heddle_agent.fib import Link
+from heddle_agent.peers import MemoryNetwork
 from heddle_agent.session import Backoff, SessionOptions
-from heddle_agent.table import Forwarding, Turns
+from heddle_agent.table import Forwarding, Push, Receipt, Turns
+from heddle_agent.table.push import OperationFailure
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.fleet.agents import POLL_SECONDS, Fleet
-from heddle_emulator.fleet.gate import Gate, GatedTurns
-from heddle_emulator.fleet.notices import TimedNetwork
 from heddle_emulator.fleet.relay import TcpRelay
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A push that waits."""
+
+    switch: int
+    """Node row."""
+    push: Push
+    came: float
+    """Monotonic seconds."""
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    """It is in the table, or nobody waits for it any more."""
+
+
+class Gate:
+    """One for all agents; open at first."""
+
+    def __init__(self) -> None:
+        self.shut = False
+        self.waiting: list[Held] = []
+        """In the order they came."""
+        self.last = 0.0
+        """When the last one came, monotonic."""
+
+    def stop(self, switch: int, push: Push) -> Held | None:
+        """Have a push wait; None where the gate is open."""
+        if not self.shut:
+            return None
+        self.last = time.monotonic()
+        held = Held(switch, push, self.last)
+        self.waiting.append(held)
+        return held
+
+    def waiting_for(self, switches: Collection[int]) -> list[Held]:
+        """Those that wait for some switches, by node row."""
+        return [held for held in self.waiting if held.switch in switches]
+
+    def take(self, switches: Collection[int]) -> list[Held]:
+        """Those that wait for some switches, which from now on are the caller's to let through."""
+        found = self.waiting_for(switches)
+        self.waiting = [held for held in self.waiting if held.switch not in switches]
+        return found
+
+    def forget(self, switch: int) -> None:
+        """Let through what waits for a switch, whose agent is gone."""
+        for held in self.waiting:
+            if held.switch == switch:
+                held.free.set()
+        self.waiting = [held for held in self.waiting if held.switch != switch]
+
+
+class GatedTurns(Turns):
+    """What a switch's pushes come in by."""
+
+    def __init__(self, switch: int, forwarding: Forwarding, gate: Gate) -> None:
+        super().__init__(forwarding)
+        self._switch, self._gate = switch, gate
+        self._present: Held | None = None
+
+    async def receive(self, push: Push) -> Receipt:
+        """Take a push in once the gate lets it through."""
+        held = self._gate.stop(self._switch, push)
+        if held is None:
+            return await super().receive(push)
+        try:
+            await held.free.wait()
+            self._present = held
+            return await super().receive(push)
+        except BaseException:
+            held.done.set()
+            raise
+
+    async def program(self, push: Push) -> list[OperationFailure]:
+        """Program it, and say that it is done."""
+        held, self._present = self._present, None
+        try:
+            return await super().program(push)
+        finally:
+            if held is not None:
+                held.done.set()
+
+
+class TimedNetwork(MemoryNetwork):
+    """Carries notices in virtual time, ``delay`` seconds from one agent to the next.
+
+    While it is ``live`` it delivers at once, as agents get to know each other. After that only
+    what agents say because of something that happened (within ``speaking``) is carried: what they
+    say by themselves, by this machine's clock, belongs to no moment of virtual time.
+    """
+
+    def __init__(self, delay: float) -> None:
+        super().__init__()
+        self.delay = delay
+        self.now = 0.0
+        self.live = True
+        self.deaf: set[str] = set()
+        """Who takes nothing in, for as long as it hangs."""
+        self.cut: set[frozenset[str]] = set()
+        """Pairs that cannot reach each other."""
+        self._speaking = False
+        self._due: list[tuple[float, int, str, str, bytes]] = []
+        self._number = 0
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """What agents send meanwhile, they send because of what happens at this moment."""
+        self._speaking = True
+        try:
+            yield
+        finally:
+            self._speaking = False
+
+    def put(self, source: str, target: str, datagram: bytes) -> None:
+        """Have a datagram arrive a while later, or never."""
+        if frozenset((source, target)) in self.cut or source in self.deaf:
+            return
+        if self.live:
+            super().put(source, target, datagram)
+        elif self._speaking:
+            self._number += 1
+            due = (self.now + self.delay, self._number, source, target, datagram)
+            heapq.heappush(self._due, due)
+
+    @property
+    def next_due(self) -> float:
+        """When the next datagram arrives, virtual seconds; infinite if none is under way."""
+        return self._due[0][0] if self._due else float("inf")
+
+    def deliver(self) -> int:
+        """Hand over all that arrive at ``now``; returns how many took something in."""
+        count = 0
+        with self.speaking():
+            while self._due and self._due[0][0] <= self.now:
+                _, _, source, target, datagram = heapq.heappop(self._due)
+                receive = self._open.get(target)
+                if receive is not None and target not in self.deaf:
+                    receive(datagram, source)
+                    count += 1
+        return count
+
 
 SOON = SessionOptions(backoff=Backoff(first=0.05, longest=0.2))
 """Nobody is spared by a fleet that waits longer to look for its controller."""

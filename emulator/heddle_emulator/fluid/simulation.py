@@ -19,10 +19,8 @@ import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.plan import starts
-from heddle_emulator.fluid.rows import places
-from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.shares import Shares
-from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.streams import Schedule, Streams, places
 from heddle_emulator.fluid.timeline import Timeline
 
 SAME = 1e-9

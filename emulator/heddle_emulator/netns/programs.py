@@ -1,29 +1,127 @@
-"""Heddle's own programs in a lab: controllers in ``mgmt``, an agent in every switch."""
+"""Heddle's own programs in a lab: controllers in ``mgmt``, an agent in every switch.
+
+Replicas of a controller listen on ports of their own. One keeps its state in a file; several share
+a Redis, which is a program in ``mgmt`` as well and goes with the lab. Who leads is read from what
+they log, as no drill should change what it looks at by asking.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from heddle_emulator.fleet.orders import Orders
-from heddle_emulator.netns import mark, replicas, tools
+from heddle_emulator.netns import mark, tools
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
 
+API_PORT = 7400
+METRICS_PORT = 7401
+NEXT_PORT = 10
+"""From a replica's port to the next one's."""
+LEADING = '"event": "leading"'
+"""How a replica logs that it has come to lead."""
+STORE_SECONDS = 20.0
+POLL_SECONDS = 0.02
+
+
+def replica_names(count: int) -> tuple[str, ...]:
+    """What the replicas are called; the first is the node ``mgmt``, and no node has the others'."""
+    return (MGMT, *(f"{MGMT}#{number}" for number in range(2, count + 1)))
+
+
+def _number(replica: str) -> int:
+    """From 0, of a replica by its name."""
+    return int(replica.partition("#")[2] or 1) - 1
+
+
+def replica_ports(replica: str) -> tuple[int, int]:
+    """Of its API and of its metrics."""
+    further = NEXT_PORT * _number(replica)
+    return API_PORT + further, METRICS_PORT + further
+
+
+def replica_log(replica: str) -> str:
+    """Of the file that it writes to."""
+    return "controller.log" if replica == MGMT else f"controller-{_number(replica) + 1}.log"
+
+
+def last_leader(logs: Iterable[tuple[str, Path]]) -> str:
+    """The replica that came to lead last, by names and logs; "" if none ever did."""
+    return max((_epoch(log), replica) for replica, log in (*logs, ("", Path())))[1]
+
+
+def _epoch(log: Path) -> int:
+    found = 0
+    with contextlib.suppress(OSError):
+        for line in log.read_text(errors="replace").splitlines():
+            if LEADING in line:
+                with contextlib.suppress(ValueError, KeyError):
+                    found = max(found, int(json.loads(line)["epoch"]))
+    return found
+
+
+class SharedStore:
+    """A Redis for replicas: durable to the second, reached by a socket in the lab's folder."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._socket = lab.folder / "redis.sock"
+
+    @property
+    def url(self) -> str:
+        """For ``--store``."""
+        return f"unix://{self._socket}"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers.
+
+        Raises:
+            LabError: it is not installed, or does not start.
+        """
+        program = shutil.which("redis-server")
+        if program is None:
+            raise LabError("several controllers need a Redis: apt-get install redis-server")
+        folder = self._lab.folder / "redis"
+        folder.mkdir()
+        command = [
+            program,
+            *("--port", "0", "--unixsocket", str(self._socket), "--dir", str(folder)),
+            *("--save", "", "--appendonly", "yes", "--appendfsync", "everysec"),
+        ]
+        log = self._lab.folder / "redis.log"
+        tools.start_inside(self._lab.spaces[MGMT], command, log)
+        deadline = time.monotonic() + STORE_SECONDS
+        while not self._answers():
+            if time.monotonic() > deadline:
+                words = log.read_text(errors="replace").strip().splitlines()[-3:]
+                raise LabError(f"redis-server does not answer: {' | '.join(words)}")
+            time.sleep(POLL_SECONDS)
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+            connection.settimeout(STORE_SECONDS)
+            connection.connect(str(self._socket))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
+        return False
+
+
 FABRIC = "fabrics/lab"
-METRICS_PORT = replicas.METRICS_PORT
 PEER_NOTICE_PORT = 7402
 READY = "listening on"
 START_SECONDS = 60.0
 LAST_WORDS = 3
-POLL_SECONDS = 0.02
 
 
 class Programs:
@@ -43,9 +141,9 @@ class Programs:
         With ``orders`` the controller fails as these say, of several whoever comes to it first.
         """
         self.lab = lab
-        self.replicas = replicas.names(controllers)
+        self.replicas = replica_names(controllers)
         host = lab.layout.management(MGMT)
-        self.doors = tuple((host, replicas.ports(one)[0]) for one in self.replicas)
+        self.doors = tuple((host, replica_ports(one)[0]) for one in self.replicas)
         """Where the controllers listen, on the management network: host and port of each."""
         self.api = ",".join(f"{host}:{port}" for host, port in self.doors)
         """The same as agents are told it."""
@@ -57,14 +155,14 @@ class Programs:
     def start_controllers(self) -> None:
         """Start all controllers, and what they share; returns once that answers."""
         if len(self.replicas) > 1:
-            replicas.SharedStore(self.lab).start()
+            SharedStore(self.lab).start()
         for replica in self.replicas:
             self.start_controller(replica)
 
     def start_controller(self, replica: str = MGMT) -> None:
         """Start a controller; returns at once."""
         host = self.lab.layout.management(MGMT)
-        port, metrics_port = replicas.ports(replica)
+        port, metrics_port = replica_ports(replica)
         command = [
             *self._program(),
             "serve",
@@ -83,14 +181,14 @@ class Programs:
     @property
     def _store(self) -> str:
         if len(self.replicas) > 1:
-            return replicas.SharedStore(self.lab).url
+            return SharedStore(self.lab).url
         return f"sqlite:///{self.lab.folder / 'heddle.sqlite3'}"
 
     @property
     def leader(self) -> str:
         """The controller that leads, or did before it died; the first where none ever did."""
         told = [(replica, self.log_of(replica)) for replica in self.replicas]
-        return replicas.leader(told) or MGMT
+        return last_leader(told) or MGMT
 
     def revive(self) -> list[str]:
         """Start each controller that does not run, and wait until all serve; which these were.
@@ -233,7 +331,7 @@ class Programs:
 
     def log_of(self, node: str) -> Path:
         """Where a program writes."""
-        name = replicas.log_name(node) if node in self.replicas else f"{node}.log"
+        name = replica_log(node) if node in self.replicas else f"{node}.log"
         return self.lab.folder / name
 
     def _words(self, node: str) -> str:

@@ -15,6 +15,10 @@ pause, and the latency of the others goes by meanwhile. How much of it is not hi
 following a ring step by step. Rings that share a link may meet there in every step, or take
 turns without ever meeting; which, is chance. So a ring is followed both ways, each hop sharing
 its links with all that begins with it, and each having them for itself, and the mean is taken.
+
+A ring sends a message in each of its steps, a mesh one to each. Trees and chains cut what they
+carry into pieces, which follow one another: the first takes a step for each link of the way
+down, all others come behind it.
 """
 
 from __future__ import annotations
@@ -23,12 +27,98 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
+from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
+from heddle_emulator.fluid.streams import places
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.messages import ends, messages, pipelines, rings
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
+
+
+def messages(script: Script, carried: Carried, wire: Wire) -> Floats:
+    """Equal messages that each move is on the wire, all its QPs' together; at least 1.
+
+    Pieces that are as small as can be are full packets, however many messages.
+    """
+    crossing = script.flow != NONE
+    activity = script.activity
+    count = script.steps[activity].astype(np.float64)
+    piped = pipelines(script)[activity]
+    times = script.times[activity]
+    pieces = wire.pieces(script.gbit / times)
+    count = np.where(piped, np.where(np.isfinite(pieces), pieces, 1.0) * times, count)
+    qps = np.append(carried.flows.qps, 1)[np.where(crossing, script.flow, -1)]
+    found: Floats = np.maximum(count * qps, 1.0)
+    return found
+
+
+def rings(script: Script) -> Bools:
+    """Activities of several steps in which everyone who sends to another host is also sent to."""
+    moves = np.flatnonzero((script.flow != NONE) & (script.steps[script.activity] > 1))
+    sent, got = (np.sort(ends(script, moves, side)) for side in (script.sender, script.receiver))
+    ring = np.zeros(len(script), dtype=np.bool_)
+    ring[script.activity[moves]] = True
+    ring[np.sort(script.activity[moves])[sent != got]] = False
+    ring[sent[1:][sent[1:] == sent[:-1]] // max(script.gpus, 1)] = False
+    return ring
+
+
+def pipelines(script: Script) -> Bools:
+    """Activities of several moves and steps that are no rings: trees and chains."""
+    moves = np.flatnonzero((script.flow != NONE) & (script.steps[script.activity] > 1))
+    several = np.bincount(script.activity[moves], minlength=len(script)) > 1
+    return several & ~rings(script)
+
+
+def ends(script: Script, moves: Ints, side: Ints) -> Ints:
+    """A number of activity and GPU, ascending with the activity."""
+    numbers: Ints = script.activity[moves] * max(script.gpus, 1) + side[moves]
+    return numbers
+
+
+MIXER = np.uint64(0x9E3779B97F4A7C15)
+"""Odd, with its bits well spread: by sums of multiples of it few sets of arcs look alike."""
+SHIFT = np.uint64(29)
+
+
+def same_way(carried: Carried) -> Ints:
+    """For each path, the first path of its flow that crosses just the same arcs.
+
+    Where packets are sprayed, each is its own.
+    """
+    paths = carried.paths
+    own = np.arange(len(paths), dtype=np.int64)
+    if not len(paths) or (carried.parts != 1).any():
+        return own
+    looks = _looks(paths)
+    order = np.lexsort((own, looks, paths.flow))
+    new = np.ones(len(paths), dtype=np.bool_)
+    new[1:] = (np.diff(looks[order]) != 0) | (np.diff(paths.flow[order]) != 0)
+    first = np.empty_like(own)
+    first[order] = order[np.maximum.accumulate(np.where(new, own, 0))]
+    return np.where(_is_same(paths, own, first), first, own)
+
+
+def _looks(paths: Paths) -> Ints:
+    """A number of each path, equal for those of equal arcs and hardly for others."""
+    mark = (paths.arcs.astype(np.uint64) + np.uint64(1)) * MIXER
+    mark ^= mark >> SHIFT
+    total = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(mark)])
+    looks: Ints = (total[paths.first[1:]] - total[paths.first[:-1]]).view(np.int64)
+    return looks
+
+
+def _is_same(paths: Paths, one: Ints, other: Ints) -> Bools:
+    """Whether paths have the same arcs in the same order."""
+    lengths = np.diff(paths.first)
+    same = lengths[one] == lengths[other]
+    rows = np.flatnonzero(same & (one != other))
+    arcs = [paths.arcs[places(paths.first, side[rows])] for side in (one, other)]
+    owner = np.repeat(rows, lengths[rows])
+    same[owner[arcs[0] != arcs[1]]] = False
+    return np.asarray(same)
+
 
 ROUNDS = 3
 """Times round a ring after which nothing new is expected."""

@@ -16,13 +16,9 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints
 from heddle_controller.model.plan import starts
-from heddle_emulator.fluid.rows import places
-from heddle_emulator.fluid.schedule import Schedule
-from heddle_emulator.fluid.streams import Streams, join_streams
+from heddle_emulator.fluid.streams import Schedule, Streams, join_streams, places
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.latency import Needs, latency
-from heddle_emulator.play.messages import messages
-from heddle_emulator.play.same_way import same_way
+from heddle_emulator.play.latency import Needs, latency, messages, same_way
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
 from heddle_controller.model.plan import starts
-from heddle_emulator.fluid.schedule import Schedule
+from heddle_emulator.fluid.streams import Schedule
 from heddle_emulator.fluid.wire import Wire
-from heddle_emulator.play.messages import pipelines, rings
+from heddle_emulator.play.latency import pipelines, rings
 from heddle_emulator.traffic.script import Script
 
 FOLLOWED = 3_000

@@ -18,9 +18,8 @@ from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
-from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.simulation import FluidSimulation
-from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.wire import BITS, GIGA, NO_COST, Wire
 
 FEW = 30_000

@@ -19,7 +19,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.client import Client
 from heddle_emulator.fleet import Controller, Fleet
-from heddle_emulator.fleet.logs import agent_logs
+from heddle_emulator.fleet.agents import agent_logs
 from heddle_emulator.hosts import told_hosts
 from heddle_emulator.walk import walk
 

@@ -7,11 +7,12 @@ so they are also told by tier.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats, NodeKind
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads, utilization, worst_by_tier
 from heddle_controller.model.plan import Paths
@@ -64,6 +65,23 @@ def measure(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Measurement
         collisions_by_tier=tiers,
         ratios=flow_ratios(fabric.structure.capacity, flows, paths),
     )
+
+
+def crossing(seen: Walk, links: Sequence[int]) -> Ints:
+    """Rows of flows that had a QP on any of some links."""
+    over = np.isin(seen.arcs >> 1, list(links)) & (seen.arcs != NONE)
+    return np.unique(seen.flow[over.any(axis=1)])
+
+
+def moved(before: Walk, after: Walk) -> Ints:
+    """Rows of flows of which a QP goes another way in one walk than in the other."""
+    hops = max(before.arcs.shape[1], after.arcs.shape[1])
+    one, other = (_wide(seen.arcs, hops) for seen in (before, after))
+    return np.unique(before.flow[(one != other).any(axis=1)])
+
+
+def _wide(arcs: Ints, hops: int) -> Ints:
+    return np.pad(arcs, ((0, 0), (0, hops - arcs.shape[1])), constant_values=NONE)
 
 
 def _qps_over(paths: Paths, arcs: Bools) -> int:

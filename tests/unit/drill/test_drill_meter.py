@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import Bools, Floats, State
-from heddle_emulator.drill.lab.meter import Reading, snapshots
+from heddle_emulator.drill.lab.measure import Reading, snapshots
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.mark import Claim

@@ -12,9 +12,8 @@ from typing import Self
 import pytest
 
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.runner import INTERRUPTED, DrillRunner
+from heddle_emulator.drill.runner import INTERRUPTED, DrillRunner, PlayedRun, Report, RunValues
 from heddle_emulator.drill.scenario import Scenario, Variant
-from heddle_emulator.drill.session import PlayedRun, Report, RunValues
 from heddle_emulator.netns.errors import LabError
 from heddle_emulator.report.evidence import Story
 

@@ -12,16 +12,17 @@ from rich.console import Console
 
 from heddle.v1 import common_pb2, plan_pb2
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import NodeKind, State
+from heddle_controller.model.fabric import NONE, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_emulator.client import routed
-from heddle_emulator.demo.checks import crossing, disagreements, gap, moved, needless, strays
+from heddle_emulator.demo.checks import disagreements, gap, needless, strays
 from heddle_emulator.demo.scene import FABRICS, scene_jobs
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
+from heddle_emulator.walk import Fate, Walk, crossing, moved
 
 FABRIC = clos(leaves=2, spines=3, nics_per_leaf=3)
 IDS, INDEX = FABRIC.structure.nodes.ids, FABRIC.structure.index
@@ -56,6 +57,17 @@ def _paths(*spines: str | None) -> Paths:
         4 * np.arange(len(rows) + 1),
         np.array([arc for way in ways.values() for arc in way], dtype=np.int64),
     )
+
+
+def _walk(*spines: str | None) -> Walk:
+    """Flow i by the spine of place i; None is lost at its first switch."""
+    flow = np.arange(len(spines))
+    arcs = np.full((len(spines), 4), NONE)
+    for row, spine in enumerate(spines):
+        way = _arcs(f"l0-h0-n{row}", "l0", *([spine, "l1", f"l1-h0-n{row}"] if spine else []))
+        arcs[row, : len(way)] = way
+    fate = np.where(arcs[:, -1] == NONE, Fate.BLACK_HOLE, Fate.DELIVERED)
+    return Walk(flow, np.zeros_like(flow), fate, FABRIC.structure.head[arcs[:, -1]], arcs)
 
 
 def _route(flow: int, spine: str, port: int = 49152) -> plan_pb2.Route:
@@ -98,10 +110,10 @@ def test_ports_come_with_the_flow_they_are_of() -> None:
 
 def test_who_moved_and_who_was_on_a_link() -> None:
     """Moved is any QP on another way, or on none; crossing counts both directions of a link."""
-    before, after = _paths("s0", "s1", "s2"), _paths("s0", "s2", None)
+    before, after = _walk("s0", "s1", "s2"), _walk("s0", "s2", None)
     assert moved(before, after).tolist() == [1, 2]
     (link,) = FABRIC.find_links("l1", "s2")
-    assert crossing(FABRIC, after, np.array([link])).tolist() == [1]
+    assert crossing(after, [link]).tolist() == [1]
 
 
 def test_a_move_that_made_room_was_needed() -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from heddle_emulator.cli import run
-from heddle_emulator.fluid.schedule import Schedule
 from heddle_emulator.fluid.simulation import FluidSimulation
-from heddle_emulator.fluid.streams import Streams
+from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.over_time import drawn
 

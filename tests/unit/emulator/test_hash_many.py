@@ -7,10 +7,10 @@ import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_emulator.strategy import ecmp
-from heddle_emulator.strategy.many import hashed_slowest
 from heddle_emulator.topology import clos, random_regular
 from heddle_emulator.traffic import flows_between
 from tests.bench.hash_seeds import FABRICS, Case, run
+from tests.support.hash_many import hashed_slowest
 
 MANY, SINGLE = 400, 40
 FAR = 0.25

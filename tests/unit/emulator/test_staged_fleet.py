@@ -9,8 +9,8 @@ import pytest
 
 from heddle_emulator.drill.cables import Cables
 from heddle_emulator.fleet import StagedFleet
-from heddle_emulator.fleet.notices import TimedNetwork
 from heddle_emulator.fleet.relay import TcpRelay
+from heddle_emulator.fleet.staged import TimedNetwork
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from heddle_emulator.walk import walk

@@ -19,11 +19,11 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.strategy.many import hashed_slowest
 from heddle_emulator.topology import three_tier
 from tests.bench.drawn_shapes import drawn
 from tests.bench.workloads import between_switches, permutations
 from tests.support.depth import examples
+from tests.support.hash_many import hashed_slowest
 from tests.unit.solve.solve_fabrics import KINDS, frayed
 from tests.unit.solve.solve_flows import any_flows, plain_flows
 

@@ -24,7 +24,7 @@ from heddle_controller.model.flows import Flows
 from heddle_emulator.client import Client, ClientError, ControllerView, Watcher
 from heddle_emulator.drill.scenario import CONTROLLER, Scenario, StepKind
 from heddle_emulator.fleet import ControllerPool, FaultInjectingController, Held, StagedFleet
-from heddle_emulator.fleet.logs import agent_logs
+from heddle_emulator.fleet.agents import agent_logs
 from heddle_emulator.hosts import of_several, told_hosts
 
 DEMANDS = "drill"

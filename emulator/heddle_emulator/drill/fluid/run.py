@@ -12,9 +12,11 @@ Links that are back are believed once BGP uses them again, as agents do.
 
 from __future__ import annotations
 
+import heapq
 import random
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -22,14 +24,13 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_emulator.drill.cables import Cables
-from heddle_emulator.drill.fluid.agenda import PUSHES, Agenda
 from heddle_emulator.drill.fluid.harness import (
     GIVEN_UP_SECONDS,
     PATIENCE,
     ROLLOUT_SECONDS,
     ControllerHarness,
 )
-from heddle_emulator.drill.fluid.log import Log
+from heddle_emulator.drill.fluid.measure import Log
 from heddle_emulator.drill.fluid.simulation import TrafficSimulation
 from heddle_emulator.drill.fluid.traffic import Traffic
 from heddle_emulator.drill.scenario import CONTROLLER, Point, Scenario, Step
@@ -392,3 +393,52 @@ class FluidRun(VirtualFabric):
                 self.course.probe(self.fleet.switches)
         self.turning = True
         self.provoked.add("push")
+
+
+Deed = Callable[[], Awaitable[None]]
+SAME = 1e-9
+"""Seconds; what is due within is of one moment."""
+PUSHES = 1
+"""Rank of what comes last in its moment."""
+
+
+@dataclass(order=True, slots=True)
+class _Item:
+    at: float
+    rank: int
+    number: int
+    deed: Deed = field(compare=False)
+
+
+@dataclass(slots=True)
+class Agenda:
+    """Deeds and when they are due, in virtual time.
+
+    Things of one moment happen in the order they were put down, save pushes, which come last: a
+    link that is lost in the moment that a push arrives was lost first.
+    """
+
+    _items: list[_Item] = field(default_factory=list)
+    _number: int = 0
+
+    def put(self, at: float, deed: Deed, rank: int = 0) -> None:
+        """Have something happen at a moment, in seconds."""
+        self._number += 1
+        heapq.heappush(self._items, _Item(at, rank, self._number, deed))
+
+    @property
+    def next(self) -> float:
+        """When the next deed is due; infinite if none is."""
+        return self._items[0].at if self._items else float("inf")
+
+    @property
+    def pushes(self) -> int:
+        """How many deeds are still due that come last."""
+        return sum(item.rank == PUSHES for item in self._items)
+
+    def due(self, now: float) -> list[Deed]:
+        """All that is due by a moment, in order; from now on the caller's."""
+        found = []
+        while self._items and self._items[0].at <= now + SAME:
+            found.append(heapq.heappop(self._items).deed)
+        return found

@@ -13,9 +13,16 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, State
 from heddle_emulator.drill.cables import Cables
-from heddle_emulator.drill.fluid.streams import capacity_of, schedule_of, streams_of
+from heddle_emulator.drill.fluid.streams import (
+    QpPaths,
+    Worth,
+    capacity_of,
+    schedule_of,
+    streams_of,
+    ways_of,
+    worth_of,
+)
 from heddle_emulator.drill.fluid.traffic import Traffic
-from heddle_emulator.drill.fluid.ways import QpPaths, Worth, ways_of, worth_of
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.walk import Forwarding
 

@@ -13,8 +13,8 @@ from heddle_emulator.drill.fluid.measure import FinishedRun, measured
 from heddle_emulator.drill.fluid.run import FluidRun
 from heddle_emulator.drill.fluid.story import assumptions, story
 from heddle_emulator.drill.fluid.traffic import Traffic, traffic_of
+from heddle_emulator.drill.runner import PlayedRun, Report, RunValues
 from heddle_emulator.drill.scenario import ALL, Scenario, Variant
-from heddle_emulator.drill.session import PlayedRun, Report, RunValues
 from heddle_emulator.fleet import ControllerPool
 
 PATIENCE = 60.0

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from heddle_emulator.netns.programs import Programs
-from heddle_emulator.netns.replicas import LEADING
+from heddle_emulator.netns.programs import LEADING, Programs
 
 DOWN = '"event": "link down"'
 """How an agent logs a cable that it believes down."""

@@ -15,14 +15,13 @@ from functools import partial
 from heddle_emulator.drill.lab.context import LabContext
 from heddle_emulator.drill.lab.fabric import DoneStep
 from heddle_emulator.drill.lab.logs import detections, leaders
-from heddle_emulator.drill.lab.measure import Window, measured
-from heddle_emulator.drill.lab.meter import Reading, read, snapshots
+from heddle_emulator.drill.lab.measure import Reading, Window, measured, read, snapshots
 from heddle_emulator.drill.lab.pace import Pace
 from heddle_emulator.drill.lab.paths import Way
 from heddle_emulator.drill.lab.probes import ProbeStreams
 from heddle_emulator.drill.lab.story import LabRecord, story
+from heddle_emulator.drill.runner import PlayedRun
 from heddle_emulator.drill.scenario import FAULTS, StepKind
-from heddle_emulator.drill.session import PlayedRun
 from heddle_emulator.drill.steps import PreparedStep, StepRunner
 from heddle_emulator.netns import witness
 from heddle_emulator.netns.probe.handle import Probe

@@ -14,14 +14,13 @@ from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from types import TracebackType
 from typing import Self
 
-from heddle_emulator.drill.lab.context import LabContext
+from heddle_emulator.drill.lab.context import PATIENCE, LabContext, Steady
 from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.fabric import LabFabric
 from heddle_emulator.drill.lab.run import LabRun
-from heddle_emulator.drill.lab.steady import PATIENCE, Steady
 from heddle_emulator.drill.lab.story import assumptions
+from heddle_emulator.drill.runner import PlayedRun, Report, RunValues
 from heddle_emulator.drill.scenario import CONTROLLER, LabSpec, Scenario, StepKind, Variant
-from heddle_emulator.drill.session import PlayedRun, Report, RunValues
 from heddle_emulator.drill.steps import StepRunner
 from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.netns import mark, witness

@@ -24,8 +24,16 @@ other, or only the first few of each, where ``nics`` says how many.
 ``variants`` (a list of name and demands) runs the same under different demands.
 ``lab`` says how the lab is to be, such as ``{rate_mbit: 20, bfd_ms: 50}``; with ``controllers: 2``
 there are two on one Redis, and "controller" is the one that leads.
-Files beside this one tell of the rest: ``jobs`` (and ``control``), ``steps`` and ``expect``. With
-``race: true`` steps of one moment come in any order, drawn from the seed.
+With ``race: true`` steps of one moment come in any order, drawn from the seed. ``traffic`` and
+``steps`` beside this file tell of fabrics, demands, jobs, control and steps.
+
+An expectation is of a probe or, in virtual time, also of a job, of ``demands`` or of ``all``.
+Measures of the whole, such as ``utilization``, take any word. ``when: before | during | after``
+narrows those that change in the course of a run::
+
+    {slowest: all, when: after, least: 1.0}
+    {utilization: links, when: during, most: 1.2}
+    {iteration: big, when: after, most: 1.02}
 """
 
 from __future__ import annotations
@@ -39,14 +47,25 @@ from heddle_controller.model.files.records import short
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record, load_yaml
 from heddle_emulator.drill.load.checks import check
-from heddle_emulator.drill.load.demands import read_demands
-from heddle_emulator.drill.load.durations import CURE, seconds
-from heddle_emulator.drill.load.expect import read_expectations
-from heddle_emulator.drill.load.fabric import read_fabric
-from heddle_emulator.drill.load.jobs import read_control, read_drill_jobs
-from heddle_emulator.drill.load.probes import read_probes
-from heddle_emulator.drill.load.steps import read_steps
-from heddle_emulator.drill.scenario import LabSpec, Scenario, Variant
+from heddle_emulator.drill.load.steps import CURE, line_of, read_steps, records_of, seconds
+from heddle_emulator.drill.load.traffic import (
+    read_control,
+    read_demands,
+    read_drill_jobs,
+    read_fabric,
+)
+from heddle_emulator.drill.measures import MEASURES, Measure
+from heddle_emulator.drill.scenario import (
+    Bound,
+    EachFlow,
+    Expectation,
+    LabSpec,
+    ProbeSpec,
+    Scenario,
+    Statistic,
+    Variant,
+    When,
+)
 
 WORLDS = ("fluid", "netns")
 MOST_CONTROLLERS = 5
@@ -160,4 +179,119 @@ def _lab(fields: Fields) -> LabSpec:
         flap_memory=own.integer("flap_memory", 5, least=0),
         programs=programs is not False,
         controllers=min(controllers, MOST_CONTROLLERS),
+    )
+
+
+_STATISTICS = {statistic.value: statistic for statistic in Statistic}
+_WHEN = {when.value: when for when in When}
+_BOUNDS = {bound.value: bound for bound in Bound}
+
+
+def read_expectations(fields: Fields) -> tuple[Expectation, ...]:
+    """What is expected, in order of the file."""
+    found = []
+    for row, record in enumerate(fields.entries("expect")):
+        if not isinstance(record, Record):
+            fields.fault(f"expect[{row}] is {short(record)}; give {{MEASURE: PROBE, most: VALUE}}")
+            continue
+        own = Fields(record, f"expect[{row}] (line {record.line})", fields.problems)
+        expectation = _expectation(own, record)
+        if expectation is not None:
+            found.append(expectation)
+    return tuple(found)
+
+
+def _expectation(own: Fields, record: Record) -> Expectation | None:
+    own.only(*MEASURES, *_STATISTICS, *_BOUNDS, "variant", "over", "when")
+    words = [word for word in record if word in MEASURES]
+    if len(words) != 1:
+        own.fault(f"names {len(words)} measures; give one of {', '.join(MEASURES)}")
+        return None
+    measure, of = MEASURES[words[0]], record[words[0]]
+    if measure.per_probe and not (isinstance(of, str) and of):
+        own.fault(f"{words[0]} is {short(of)}; name a probe or a job")
+        return None
+    statistic, bounds = _statistic(own, record)
+    over = str(record.get("over", ""))
+    told = _bound(own, bounds, measure, ratio=bool(over))
+    if told is None:
+        return None
+    variant = str(record.get("variant", ""))
+    name = str(of) if measure.per_probe else ""
+    when = own.choice("when", _WHEN) if "when" in record else None
+    if when and not measure.timed:
+        timed = ", ".join(word for word, known in MEASURES.items() if known.timed)
+        own.fault(f"{words[0]} is of a whole run; when goes with {timed}")
+    return Expectation(words[0], name, statistic, *told, variant, over, when, record.line)
+
+
+def _statistic(own: Fields, record: Record) -> tuple[Statistic, Record]:
+    """The statistic and the mapping that has its bound; without one, all runs must hold."""
+    words = [word for word in record if word in _STATISTICS]
+    if not words:
+        at_most = "least" not in record
+        return (Statistic.MAX if at_most else Statistic.MIN), record
+    inner = record[words[0]]
+    if len(words) > 1 or not isinstance(inner, Record):
+        own.fault(f"{words[0]} is {short(inner)}; give one of them, as {{most: 10ms}}")
+        return _STATISTICS[words[0]], Record()
+    return _STATISTICS[words[0]], inner
+
+
+def _bound(
+    own: Fields, bounds: Record, measure: Measure, *, ratio: bool
+) -> tuple[Bound, float] | None:
+    words = [word for word in bounds if word in _BOUNDS]
+    if len(words) != 1:
+        own.fault("has no bound; give one of most and least")
+        return None
+    value = bounds[words[0]]
+    if measure.unit == "s" and not ratio:
+        number = seconds(value)
+        cure = CURE
+    else:
+        number = float(value) if type(value) in {int, float} else None
+        cure = "give a number"
+    if number is None:
+        own.fault(f"{words[0]} is {short(value)}; {cure}")
+        return None
+    return _BOUNDS[words[0]], number
+
+
+EACH = "demands"
+_PROTOCOLS = {"udp": "udp", "tcp": "tcp"}
+
+
+def read_probes(fields: Fields) -> tuple[ProbeSpec | EachFlow, ...]:
+    """The probes of a drill, in order of the file."""
+    records = records_of(fields, "probes", "{probe: NAME, from, to, rate}")
+    return tuple(_each(own) if "each" in own.record else _probe(own) for own in records)
+
+
+def _probe(own: Fields) -> ProbeSpec:
+    own.only("probe", "from", "to", "rate", "mbit", "protocol", "beside", "port")
+    return ProbeSpec(
+        name=own.text("probe", "name it"),
+        source=own.text("from", "name a NIC"),
+        destination=own.text("to", "name a NIC"),
+        rate=own.positive("rate", 1.0) if "rate" in own.record else 0.0,
+        mbit=own.positive("mbit", 1.0) if "mbit" in own.record else 0.0,
+        protocol=own.choice("protocol", _PROTOCOLS, "udp"),
+        beside=str(own.record.get("beside", "")),
+        source_port=own.integer("port", 0, least=0),
+        line=line_of(own),
+    )
+
+
+def _each(own: Fields) -> EachFlow:
+    own.only("probe", "each", "of", "rate", "mbit", "protocol")
+    if own.record["each"] != EACH:
+        own.fault(f"each is {short(own.record['each'])}; give {EACH}: a probe for every QP of them")
+    return EachFlow(
+        name=own.text("probe", "name it"),
+        variant=str(own.record.get("of", "")),
+        rate=own.positive("rate", 1.0) if "rate" in own.record else 0.0,
+        mbit=own.positive("mbit", 1.0) if "mbit" in own.record else 0.0,
+        protocol=own.choice("protocol", _PROTOCOLS, "udp"),
+        line=line_of(own),
     )

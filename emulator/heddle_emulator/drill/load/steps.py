@@ -32,7 +32,6 @@ from typing import Any
 from heddle_controller.model.files.records import short
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.yaml_text import Record
-from heddle_emulator.drill.load.durations import CURE, seconds
 from heddle_emulator.drill.scenario import Bundle, CableName, Hop, Point, Step, StepKind, Target
 
 _HOP = re.compile(r"hop ([0-9]+) of (\S+)")
@@ -199,3 +198,16 @@ def records_of(fields: Fields, name: str, form: str) -> Iterator[Fields]:
 def line_of(own: Fields) -> int:
     """The line that a record starts on."""
     return own.record.line if isinstance(own.record, Record) else 0
+
+
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min|h)")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+CURE = "give a number and its unit, such as 10ms or 1.5s"
+
+
+def seconds(value: object) -> float | None:
+    """Seconds of "10ms" or "1.5 s"; 0 may stand without a unit; None if it is neither."""
+    if value == 0 and type(value) in {int, float}:
+        return 0.0
+    match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    return float(match[1]) * _SECONDS[match[2]] if match else None

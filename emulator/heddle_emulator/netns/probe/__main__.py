@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 
 from heddle_emulator.netns.kernel import enter
-from heddle_emulator.netns.probe.receiver import Receiver
-from heddle_emulator.netns.probe.sender import Sender
+from heddle_emulator.netns.probe.packets import Receiver, Sender
 from heddle_emulator.netns.probe.spec import UDP, load
 
 REAL_TIME = 1

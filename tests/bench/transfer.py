@@ -19,7 +19,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Floats
 from heddle_emulator.netns.errors import LabError
-from heddle_emulator.netns.probe.sockets import tcp_listener, tcp_sender
+from heddle_emulator.netns.probe.packets import tcp_listener, tcp_sender
 from heddle_emulator.netns.probe.spec import ProbeFlow
 
 RENO = b"reno"

@@ -20,8 +20,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints, NodeKind
 from heddle_controller.model.flows import TrafficClass
-from heddle_controller.solve.cheapest import CheapestWays
-from heddle_controller.solve.detour import Graph
+from heddle_controller.solve.cheapest_paths import CheapestPaths
 from heddle_controller.solve.network import Network
 
 MOST_PAIRS = 400
@@ -49,9 +48,9 @@ class Candidates:
         self._distances: dict[int, dict[int, int]] = {}
 
     @cached_property
-    def graph(self) -> Graph:
-        """All usable arcs, for ways that are no candidates."""
-        return Graph(self.network)
+    def cheapest(self) -> CheapestPaths:
+        """All usable arcs, for paths that are no candidates."""
+        return CheapestPaths(self.network)
 
     def between(self, source: int, destination: int) -> Ints:
         """Paths from one terminal to another, shape (paths, hops); no rows if none."""
@@ -72,13 +71,11 @@ class Candidates:
         pairs = pairs[:, pairs[0] != pairs[1]]
         if self.network.tiered or pairs.shape[1] <= MOST_PAIRS:
             return False
-        ways = CheapestWays(self.network, *pairs)
         random = np.random.default_rng(0)
-        every = np.arange(pairs.shape[1], dtype=np.int64)
         drawn = []
         for bend in BENDS:
             length = 1 + bend * random.random(self.network.arc_count)
-            drawn.append(ways.ways(length, every)[1])
+            drawn.append(self.cheapest.paths(length, *pairs)[1])
         width, pad = max(paths.shape[1] for paths in drawn), self.network.pad
         wide = [np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=pad) for p in drawn]
         ends = zip(*pairs.tolist(), strict=True)

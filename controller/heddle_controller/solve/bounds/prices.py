@@ -16,7 +16,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.solve.bounds.relaxation import Relaxation
-from heddle_controller.solve.cheapest import CheapestWays
+from heddle_controller.solve.cheapest_paths import CheapestPaths
 from heddle_controller.solve.commodities import LINEAR, Commodities
 from heddle_controller.solve.network import Network
 
@@ -48,14 +48,15 @@ def unrestricted_bounds(
     """
     if not can_look_everywhere(network, commodities.destination):
         return np.zeros(len(network.fabric.structure.tiers)), 0.0
-    ways = CheapestWays(network, commodities.source, commodities.destination)
+    paths = CheapestPaths(network)
 
     def cheapest(counted: Bools) -> Floats:
         result = np.zeros(commodities.count)
         for group in np.unique(commodities.group).tolist():
             rows = np.flatnonzero(commodities.group == group)
             price = np.where(counted, prices_of(network, commodities, relaxation, group), 0.0)
-            result[rows] = ways.costs(price, rows)
+            ends = commodities.source[rows], commodities.destination[rows]
+            result[rows] = paths.costs(price, *ends)
         return result
 
     return _by_tier(network, commodities, relaxation, cheapest)

@@ -19,7 +19,6 @@ from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.solve.bounds.prices import can_look_everywhere, prices_of
 from heddle_controller.solve.bounds.relaxation import Relaxation
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.cheapest import CheapestWays
 from heddle_controller.solve.commodities import Commodities
 from heddle_controller.solve.network import Network
 
@@ -83,10 +82,10 @@ def _over_higher(candidates: Candidates, wanted: _Wanted, rows: Ints) -> bool:
 
 def _anywhere(candidates: Candidates, wanted: _Wanted, rows: Ints) -> bool:
     found, commodities = False, wanted.commodities
-    ways = CheapestWays(candidates.network, commodities.source, commodities.destination)
+    cheapest = candidates.cheapest
     for group, price in wanted.prices.items():
         own = rows[commodities.group[rows] == group]
-        cost, paths = ways.ways(price, own)
+        cost, paths = cheapest.paths(price, commodities.source[own], commodities.destination[own])
         for place in np.flatnonzero(cost < wanted.limit[own]).tolist():
             row, path = own[place], paths[place : place + 1]
             ends = int(commodities.source[row]), int(commodities.destination[row])

@@ -244,8 +244,12 @@ def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, use
             chosen, least = wider[cost.argmin()], int(cost.min()) * grain
     for cost in shared.by_arc():
         if least >= grain:
-            other = candidates.graph.cheapest(*ends, cost, least)
-            cheaper = int(shared.of_ways(other[None, :])[0]) if len(other) else least
+            source, destination = (np.array([end]) for end in ends)
+            _, found = candidates.cheapest.paths(
+                cost.astype(np.float64), source, destination, least
+            )
+            other = found[0]
+            cheaper = int(shared.of_ways(found)[0]) if len(other) else least
             if cheaper // grain < least // grain:
                 chosen, least = other, cheaper
     way: Ints = chosen[chosen != network.pad]

@@ -33,7 +33,7 @@ from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import finished_plan, solve
 from heddle_controller.solve.repair.carry_over import carried, carry_over
 from heddle_controller.solve.repair.incremental_plan import IncrementalPlan
-from heddle_controller.solve.repair.stranded import stay_put, stranded_flows
+from heddle_controller.solve.repair.stranded import keep_stranded, stranded_flows
 from heddle_controller.solve.search.greedy import place_greedily
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_controller.solve.tables.colocated_pairs import short_of_ports
@@ -120,7 +120,7 @@ class Repairer:
         every = carried(self.plan, network, flows)
         kept, homeless = carry_over(every, network, flows)
         stranded = stranded_flows(candidates, flows, np.intersect1d(homeless[0], every.flow))
-        staying = stay_put(every, network, flows, stranded)
+        staying = keep_stranded(every, network, flows, stranded)
         routed[stranded] = False  # they have no choice, so no bound is about them
         bound, deadline = cut_bound(network, flows, routed), self.options.deadline()
         problem = PlanningProblem(network, candidates, planes, flows, routed, bound, deadline)
@@ -161,7 +161,7 @@ def anew(
     every = carried(before, network, flows)
     bare = np.intersect1d(every.flow, np.array([*plan.unrouted], dtype=np.int64))
     stranded = stranded_flows(candidates, flows, bare)
-    staying = stay_put(every, network, flows, stranded)
+    staying = keep_stranded(every, network, flows, stranded)
     if not len(staying):
         return plan
     routed = np.bincount(plan.paths.flow, minlength=len(flows)) > 0

@@ -1,6 +1,6 @@
-"""Cheapest ways between many terminals under prices of arcs, over every usable arc.
+"""Cheapest paths between terminals under prices of arcs, over every usable arc.
 
-Dijkstra's algorithm (scipy, compiled), one tree for each terminal that ways leave.
+Dijkstra's algorithm (scipy, compiled), one tree for each terminal that paths leave.
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ AT_ONCE = 1_000_000
 """Sources times nodes looked at in one go: no other thread runs meanwhile, and memory is finite."""
 
 
-class CheapestWays:
-    """Ways from ``source[i]`` to ``destination[i]``, both nodes, shapes (pairs,).
+class CheapestPaths:
+    """The usable arcs of a network, sorted to find cheapest paths between terminals.
 
-    No way passes through a NIC: one that is left stands for itself, and one that is reached
-    for another.
+    A path begins and ends at switches or at NICs of several links, and passes through no other
+    NIC: each such NIC is two nodes here, one that paths leave and one that they enter.
     """
 
-    def __init__(self, network: Network, source: Ints, destination: Ints) -> None:
+    def __init__(self, network: Network) -> None:
         self._network = network
-        is_nic = network.level == NodeKind.NIC
-        nodes = np.unique(np.concatenate([np.flatnonzero(~is_nic), source, destination]))
-        place = np.full(network.fabric.node_count, NONE, dtype=np.int64)
-        place[nodes] = np.arange(len(nodes))
-        enter, nics = place.copy(), nodes[is_nic[nodes]]
-        enter[nics] = len(nodes) + np.arange(len(nics))
-        self._source, self._destination = place[source], enter[destination]
-        self._size = len(nodes) + len(nics)
-        tail, head = place[network.tail], place[network.head]
+        ends = np.flatnonzero((network.level != NodeKind.NIC) | network.several)
+        nics = ends[network.several[ends]]
+        self._leave = np.full(network.fabric.node_count, NONE, dtype=np.int64)
+        self._leave[ends] = np.arange(len(ends))
+        self._enter = self._leave.copy()
+        self._enter[nics] = len(ends) + np.arange(len(nics))
+        self._size = len(ends) + len(nics)
+        tail, head = self._leave[network.tail], self._enter[network.head]
         arcs = np.flatnonzero(network.usable & (tail != NONE) & (head != NONE))
-        tail, head = tail[arcs], enter[network.head[arcs]]
-        pair = tail * self._size + head
+        pair = tail[arcs] * self._size + head[arcs]
         order = np.argsort(pair, kind="stable")
         self._arcs, pair = arcs[order], pair[order]
         self._first = np.flatnonzero(np.diff(pair, prepend=-1))
@@ -45,43 +43,63 @@ class CheapestWays:
         counts = np.bincount(self._pair // self._size, minlength=self._size)
         self._begin = np.append(0, np.cumsum(counts))
 
-    def costs(self, price: Floats, rows: Ints) -> Floats:
-        """Least cost of a way of some pairs; infinite where there is none."""
-        return self._trees(price, rows, None)
+    def costs(self, price: Floats, source: Ints, destination: Ints) -> Floats:
+        """Least cost of a path between each two terminals; infinite where there is none.
 
-    def ways(self, price: Floats, rows: Ints) -> tuple[Floats, Ints]:
-        """The same, and a way that costs that: arcs, padded, shape (rows, hops)."""
+        Args:
+            price: Cost of each arc, 0 or more, shape (arcs,).
+            source: Node where each path begins, shape (pairs,).
+            destination: Node where it ends, another one, shape (pairs,).
+        """
+        return self._trees(price, (source, destination), None, np.inf)
+
+    def paths(
+        self, price: Floats, source: Ints, destination: Ints, limit: float = np.inf
+    ) -> tuple[Floats, Ints]:
+        """The same, and a path of that cost: arcs, padded, shape (pairs, hops).
+
+        What costs more than ``limit`` counts as none.
+        """
         steps: list[tuple[Ints, Ints]] = []
-        cost = self._trees(price, rows, steps)
+        cost = self._trees(price, (source, destination), steps, limit)
         owner = np.concatenate([np.empty(0, dtype=np.int64), *(rows for rows, _ in steps)])
         back = np.concatenate([np.empty(0, dtype=np.int64), *(arcs for _, arcs in steps)])
-        length = np.bincount(owner, minlength=len(rows))
-        paths = np.full((len(rows), int(length.max(initial=0))), self._network.pad, dtype=np.int64)
+        length = np.bincount(owner, minlength=len(source))
+        paths = np.full(
+            (len(source), int(length.max(initial=0))), self._network.pad, dtype=np.int64
+        )
         order = np.argsort(owner, kind="stable")
         owner, back = owner[order], back[order]
         place = np.arange(len(owner)) - np.repeat(np.cumsum(length) - length, length)
         paths[owner, length[owner] - 1 - place] = back
         return cost, paths
 
-    def _trees(self, price: Floats, rows: Ints, steps: list[tuple[Ints, Ints]] | None) -> Floats:
-        """Costs; arcs of the ways, last first, are appended to ``steps`` with their rows."""
-        cost = np.full(len(rows), np.inf)
-        if not len(self._first) or not len(rows):
+    def _trees(
+        self,
+        price: Floats,
+        pairs: tuple[Ints, Ints],
+        steps: list[tuple[Ints, Ints]] | None,
+        limit: float,
+    ) -> Floats:
+        """Costs; arcs of the paths, last first, are appended to ``steps`` with their rows."""
+        source, destination = self._leave[pairs[0]], self._enter[pairs[1]]
+        cost = np.full(len(source), np.inf)
+        if not len(self._first) or not len(source):
             return cost
         priced = price[self._arcs]
         least = np.minimum.reduceat(priced, self._first)
         size = self._size
         graph = csr_matrix((least, self._pair % size, self._begin), shape=(size, size))
-        sources, of_row = np.unique(self._source[rows], return_inverse=True)
+        sources, of_row = np.unique(source, return_inverse=True)
         width = max(1, AT_ONCE // size)
         for low in range(0, len(sources), width):
             own = np.flatnonzero((of_row >= low) & (of_row < low + width))
-            part, end = of_row[own] - low, self._destination[rows[own]]
+            part, end = of_row[own] - low, destination[own]
             some = sources[low : low + width]
             if steps is None:
                 cost[own] = dijkstra(graph, indices=some)[part, end]
                 continue
-            distance, before = dijkstra(graph, indices=some, return_predecessors=True)
+            distance, before = dijkstra(graph, indices=some, return_predecessors=True, limit=limit)
             cost[own] = distance[part, end]
             self._walk(before.astype(np.int64), self._best(priced, least), (own, part, end), steps)
         return cost
@@ -102,7 +120,7 @@ class CheapestWays:
         ends: tuple[Ints, Ints, Ints],
         steps: list[tuple[Ints, Ints]],
     ) -> None:
-        """Goes back from the ends of ways; rows, trees and nodes are those of ``ends``."""
+        """Goes back from the ends of paths; rows, trees and nodes are those of ``ends``."""
         rows, tree, node = ends
         while len(rows):
             last = before[tree, node]

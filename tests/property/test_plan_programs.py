@@ -96,8 +96,10 @@ def test_no_entry_is_idle(seed: int) -> None:
     plan = drawn(seed)
     entries = entries_of(plan)
     structure = plan.fabric.structure
-    sole = underlay(structure).sole(entries.primary, entries.destination)
-    sole &= underlay(structure, plan.fabric.carries).sole(entries.primary, entries.destination)
+    sole = underlay(structure).only_next_hop(entries.primary, entries.destination)
+    sole &= underlay(structure, plan.fabric.carries).only_next_hop(
+        entries.primary, entries.destination
+    )
     longest = _longest(plan)
     for row in np.flatnonzero(sole).tolist():
         pair = (int(entries.source[row]), int(entries.destination[row]))

@@ -18,9 +18,9 @@ from heddle_controller.model.plan import Paths, Plan, join_paths
 from heddle_controller.model.program import COLUMNS, Entries
 from heddle_controller.plan import revision
 from heddle_controller.plan.diff import changed_flows, difference, differing, partners
+from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.revision import entries_after
-from heddle_controller.plan.splicing import edit_between
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, permutations
@@ -145,11 +145,11 @@ def test_entries_know_what_they_were_made_of_and_hold_none_of_it() -> None:
 def _each_tells(made: list[Entries]) -> None:
     """How it was made of the one before it, which is another."""
     for old, new in pairwise(made):
-        edit, turned = edit_between(old, new), replace(new, stage=new.stage + 1)
+        edit, turned = known_edit(old, new), replace(new, stage=new.stage + 1)
         assert edit is not None
         assert len(edit.gone) + len(edit.came) > 0
-        assert edit_between(old, new, stages=True) is edit
-        assert edit_between(replace(old, stage=old.stage + 1), turned) is edit
-        assert edit_between(old, turned, stages=True) is None
-        assert edit_between(old, replace(new, primary=new.primary.copy())) is None
-        assert edit_between(replace(old, primary=old.primary.copy()), new) is None
+        assert known_edit(old, new, stages=True) is edit
+        assert known_edit(replace(old, stage=old.stage + 1), turned) is edit
+        assert known_edit(old, turned, stages=True) is None
+        assert known_edit(old, replace(new, primary=new.primary.copy())) is None
+        assert known_edit(replace(old, primary=old.primary.copy()), new) is None

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from heddle_controller.app import planning_engine
-from heddle_controller.cli.plan_run import WORTH_MOVING, Order, run
+from heddle_controller.cli.plan_run import WORTH_MOVING, PlanRequest, run
 from heddle_controller.model.fabric import Bools, Fabric, NodeKind, State
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
@@ -225,7 +225,7 @@ def test_a_plan_file_follows_events_and_stays_near_a_plan_made_anew(tmp_path: Pa
         write_flows(case.fabric, case.flows, flows)
         save_fabric_file(case.fabric, fabric_file)
         last = tmp_path / "0.json"
-        outcome = run(Order(fabric_file, flows, out=last), lambda _: None)
+        outcome = run(PlanRequest(fabric_file, flows, out=last), lambda _: None)
         for step, fabric in enumerate(events(random, case.fabric), 1):
             try:
                 filed, down = losses(random, fabric)
@@ -235,7 +235,7 @@ def test_a_plan_file_follows_events_and_stays_near_a_plan_made_anew(tmp_path: Pa
                     del before["states"]
                     last.write_text(json.dumps(before))
                 out = tmp_path / f"{step}.json"
-                order = Order(fabric_file, flows, previous=last, down=down, out=out)
+                order = PlanRequest(fabric_file, flows, previous=last, down=down, out=out)
                 outcome = run(order, lambda _: None)
                 after = json.loads(out.read_bytes())
                 assert after["changed"] == outcome.changed == moved_in_files(before, after)

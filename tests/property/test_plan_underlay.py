@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_controller.model import amended
+from heddle_controller.model import reach_update as amended
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_controller.model.few import MOST
+from heddle_controller.model.reach_update import MOST_SEARCHED_SINGLY
 from heddle_controller.model.underlay import _search, underlay
 from tests.unit.plan.chance import random_fabric, with_failures
 
@@ -50,18 +50,18 @@ def test_next_hops_are_those_of_a_plain_search(seed: int) -> None:
                 and distance.get(switch, 0) - 1 == distance.get(int(structure.head[arc]), -9)
             ]
             assert found.next_hops(switch, nic).tolist() == expected
-            sole = found.sole(out, np.full(len(out), nic))
+            sole = found.only_next_hop(out, np.full(len(out), nic))
             assert out[sole].tolist() == (expected if len(expected) == 1 else [])
 
 
-@given(st.integers(min_value=0, max_value=2**32 - 1), st.sampled_from([0, MOST]))
+@given(st.integers(min_value=0, max_value=2**32 - 1), st.sampled_from([0, MOST_SEARCHED_SINGLY]))
 def test_what_follows_from_the_reach_before_is_what_is_searched(seed: int, few: int) -> None:
     """Links go and come, a few at a time: distances and choices are those of a search anew.
 
     Whether places are searched one by one, where they are few, or all at once.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(amended, "MOST", few)
+        patch.setattr(amended, "MOST_SEARCHED_SINGLY", few)
         _links_go_and_come(seed)
 
 

@@ -19,7 +19,7 @@ from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.export import with_nics
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.tables.needs import needs_of, pairs_of
+from heddle_controller.solve.tables.needs import entry_needs, pairs_of
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
 from tests.unit.plan.chance import random_fabric, random_plan, with_failures
@@ -49,7 +49,7 @@ def written(plan: Plan) -> Ints:
 
 def counted(plan: Plan) -> Ints:
     """Entries at each node as the planner counts them."""
-    needs = needs_of(plan.fabric, plan.flows, plan.paths, pairs_of(plan.flows))
+    needs = entry_needs(plan.fabric, plan.flows, plan.paths, pairs_of(plan.flows))
     return needs.by_switch(plan.fabric.node_count)
 
 

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from heddle.v1 import audit_pb2 as pb
 from heddle_controller.cli.client import Client
-from heddle_controller.cli.failure import FAULT, Failure, House
+from heddle_controller.cli.failure import FAULT, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, OUTPUT_FILE, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_raw_json, echo_table
 from heddle_controller.model.errors import InputError
@@ -29,7 +29,7 @@ PAGE = 1000
 _WIDTH = 60
 
 
-@click.group(cls=House)
+@click.group(cls=CommandGroup)
 def audit() -> None:
     """See who changed what, and whether the record of it is whole."""
 

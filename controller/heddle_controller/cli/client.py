@@ -19,9 +19,9 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
+from heddle_controller.cli.connection_errors import check_files, check_token, unreachable
 from heddle_controller.cli.failure import Failure, calling
 from heddle_controller.cli.output import echo
-from heddle_controller.cli.reach import check_files, check_token, unreachable
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.interceptors.freshness import AGE, STALE

@@ -10,7 +10,7 @@ import click
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1.placement_pb2 import JobState
 from heddle_controller.cli.client import Client, request_id
-from heddle_controller.cli.failure import House
+from heddle_controller.cli.failure import CommandGroup
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
@@ -23,7 +23,7 @@ PER_MESSAGE = 20_000
 """Flows a message, far below the size a server takes."""
 
 
-@click.group(cls=House)
+@click.group(cls=CommandGroup)
 def demand() -> None:
     """Tell flows outright, and see measured rates."""
 

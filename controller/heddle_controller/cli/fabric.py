@@ -10,7 +10,7 @@ import click
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Client, request_id
 from heddle_controller.cli.fabric_import import echo_fabric, import_fabric, save
-from heddle_controller.cli.failure import House
+from heddle_controller.cli.failure import CommandGroup
 from heddle_controller.cli.options import (
     OUTPUT_FILE,
     STATE,
@@ -26,7 +26,7 @@ from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import fabric as codec
 
 
-@click.group(cls=House)
+@click.group(cls=CommandGroup)
 def fabric() -> None:
     """Put fabrics, and take links and switches out of service."""
 

@@ -56,7 +56,7 @@ class Failure(click.ClickException):
             click.echo(clean(f"  {detail}"), file=file, err=file is None)  # noqa: TID251
 
 
-class House(click.Group):
+class CommandGroup(click.Group):
     """A group whose commands may raise ``InputError``."""
 
     def invoke(self, ctx: click.Context) -> object:

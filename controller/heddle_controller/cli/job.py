@@ -10,7 +10,7 @@ import click
 
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Client, request_id
-from heddle_controller.cli.failure import UNROUTED, Failure, House
+from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
@@ -22,7 +22,7 @@ from heddle_controller.traffic.jobs_file import load_jobs
 COLUMNS = ["job", "state", "hosts", "flows", "unrouted", "plan", "since", "reason"]
 
 
-@click.group(cls=House)
+@click.group(cls=CommandGroup)
 def job() -> None:
     """Submit jobs, and see how far each has come."""
 

@@ -9,14 +9,14 @@ import click
 
 from heddle.text import plain_numbers
 from heddle_controller.cli.client import Client, TlsFiles
-from heddle_controller.cli.failure import EXIT_CODES, Failure, House
+from heddle_controller.cli.failure import EXIT_CODES, CommandGroup, Failure
 
 PEM = click.Path(path_type=Path, dir_okay=False)
 COMMANDS = ("audit", "demand", "fabric", "job", "overlay", "plan", "show", "token")
 """Each of the module of its name, which is imported once the command is asked for."""
 
 
-class Commands(House):
+class Commands(CommandGroup):
     """The commands; none of them waits for what another one imports."""
 
     def list_commands(self, _: click.Context, /) -> list[str]:

@@ -8,7 +8,7 @@ import click
 
 from heddle.v1 import overlay_pb2 as pb
 from heddle_controller.cli.client import Client, request_id
-from heddle_controller.cli.failure import FAULT, Failure, House
+from heddle_controller.cli.failure import FAULT, CommandGroup, Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo_json, echo_pairs
 from heddle_controller.serve.codec import common
@@ -17,7 +17,7 @@ WORDS = {pb.OVERLAY_STATE_ACTIVE: "active", pb.OVERLAY_STATE_WITHDRAWN: "WITHDRA
 LOOK_SECONDS = 0.05
 
 
-@click.group(cls=House)
+@click.group(cls=CommandGroup)
 def overlay() -> None:
     """Put the whole fabric on the underlay in one step, and back."""
 

@@ -14,7 +14,7 @@ import click
 from heddle_controller.cli.client import Client
 from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, Failure
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
-from heddle_controller.cli.plan_run import CheckedPlan, Order, Tell, run
+from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
 from heddle_controller.model.plan import Certificate
@@ -41,18 +41,18 @@ REASONS_SHOWN = 10
 @click.option("--out", type=FILE, help="Write plan.json here, gzip where the name ends in .gz.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @click.pass_context
-def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - see Order
+def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - see PlanRequest
     """Plan flows on a fabric offline: no controller is needed."""
-    order = Order(**asked)
-    if order.flows is None and order.jobs is None:
+    request = PlanRequest(**asked)
+    if request.flows is None and request.jobs is None:
         raise Failure("nothing to plan: give --flows, --jobs or both")
-    limit = order.time_limit
+    limit = request.time_limit
     if limit is not None and not (math.isfinite(limit) and limit >= 0):
         raise Failure(f"--time-limit is {limit:g}; give seconds, 0 or more")
     client = ctx.find_object(Client)
     try:
         with _progress() as tell:
-            outcome = run(order, tell)
+            outcome = run(request, tell)
     except InputError as error:
         raise Failure(str(error)) from error
     except PlanInvalid as error:
@@ -61,7 +61,7 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
     if as_json or (client is not None and client.json):
         echo_json(outcome.record())
     else:
-        _summary(outcome, order.out)
+        _summary(outcome, request.out)
     if outcome.plan.unrouted:
         sys.exit(UNROUTED)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heddle_controller.cli.plan_down import Losses, losses_of
+from heddle_controller.cli.losses import Losses, losses_of
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
@@ -41,7 +41,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlanRequest:
     """What was asked for; at least one of ``flows`` and ``jobs`` is given."""
 
     fabric: Path
@@ -77,15 +77,15 @@ class CheckedPlan:
         }
 
 
-def run(order: Order, tell: Tell) -> CheckedPlan:
-    """Carry an order out. Nothing is written unless the plan passed the check.
+def run(request: PlanRequest, tell: Tell) -> CheckedPlan:
+    """Carry a request out. Nothing is written unless the plan passed the check.
 
     Raises:
         InputError: an input is faulty, or the plan cannot be written there.
         PlanInvalid: the planner made a plan that must not be used.
     """
     with _no_collection():
-        return _run(order, tell)
+        return _run(request, tell)
 
 
 @contextmanager
@@ -100,16 +100,16 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _run(order: Order, tell: Tell) -> CheckedPlan:
+def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
     from heddle_controller.solve import Options, Repairer  # noqa: PLC0415 - see above
 
     tell("loading")
     start = time.perf_counter()
-    fabric = load_fabric_file(order.fabric)
-    losses = losses_of(fabric, order.down, str(order.fabric))
-    flows = _flows(order, fabric)
-    previous = load_plan(order.previous, fabric, flows) if order.previous else None
-    options = Options(time_limit_seconds=order.time_limit)
+    fabric = load_fabric_file(request.fabric)
+    losses = losses_of(fabric, request.down, str(request.fabric))
+    flows = _flows(request, fabric)
+    previous = load_plan(request.previous, fabric, flows) if request.previous else None
+    options = Options(time_limit_seconds=request.time_limit)
     repairer = Repairer(previous, options) if previous else None
     timing = {"load_seconds": time.perf_counter() - start}
     tell(f"planning {len(flows)} flows")
@@ -119,26 +119,26 @@ def _run(order: Order, tell: Tell) -> CheckedPlan:
     verify_plan(plan)
     changed = len(changed_flows(previous, plan)) if previous else 0
     timing["verify_seconds"] = time.perf_counter() - start
-    if order.out:
-        tell(f"writing {order.out}")
-        timing["write_seconds"] = save_plan(plan, order.out, timing=timing, changed=changed)
+    if request.out:
+        tell(f"writing {request.out}")
+        timing["write_seconds"] = save_plan(plan, request.out, timing=timing, changed=changed)
     return CheckedPlan(plan, changed, timing)
 
 
-def _flows(order: Order, fabric: Fabric) -> Flows:
+def _flows(request: PlanRequest, fabric: Fabric) -> Flows:
     """Flows of the flow file, then those of the jobs."""
     parts = []
-    if order.flows:
-        parts.append(resolve(load_demands(order.flows), fabric, origin=str(order.flows)))
-    if order.jobs:
-        jobs = load_jobs(order.jobs)
-        parts.append(flows_of_jobs(jobs, fabric, origin=str(order.jobs)))
+    if request.flows:
+        parts.append(resolve(load_demands(request.flows), fabric, origin=str(request.flows)))
+    if request.jobs:
+        jobs = load_jobs(request.jobs)
+        parts.append(flows_of_jobs(jobs, fabric, origin=str(request.jobs)))
     flows = concatenate(parts)
-    if order.flows and len(set(flows.ids)) < len(flows):
+    if request.flows and len(set(flows.ids)) < len(flows):
         twice = next(iter({*parts[0].ids} & {*parts[1].ids}))
-        reason = f"{order.jobs} makes a flow of the same id; rename this one"
-        raise refuse(str(order.flows), f"flow {twice!r}", reason)
-    return flows if order.qps is None else flows.with_qps(order.qps)
+        reason = f"{request.jobs} makes a flow of the same id; rename this one"
+        raise refuse(str(request.flows), f"flow {twice!r}", reason)
+    return flows if request.qps is None else flows.with_qps(request.qps)
 
 
 def _planned(

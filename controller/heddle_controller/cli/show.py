@@ -13,7 +13,7 @@ from heddle.v1 import plan_pb2 as pb
 from heddle.v1.overlay_pb2 import OVERLAY_STATE_WITHDRAWN, GetOverlayRequest
 from heddle_controller.cli import routes
 from heddle_controller.cli.client import Client
-from heddle_controller.cli.failure import UNROUTED, House
+from heddle_controller.cli.failure import UNROUTED, CommandGroup
 from heddle_controller.cli.options import INPUT_FILE, STATES, link_ref, with_client
 from heddle_controller.cli.output import echo, echo_json
 from heddle_controller.model.files.flows_file import load_demands
@@ -23,7 +23,7 @@ from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.traffic.jobs_file import load_jobs
 
 
-@click.group(cls=House)
+@click.group(cls=CommandGroup)
 def show() -> None:
     """Look at the plan, its routes, and what would be planned if."""
 

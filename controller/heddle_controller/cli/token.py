@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from heddle_controller.cli.failure import Failure, House
+from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.options import OUTPUT_FILE
 from heddle_controller.cli.output import echo, echo_json, echo_table
 from heddle_controller.serve.codec import common
@@ -19,7 +19,7 @@ from heddle_controller.serve.security.tokens import Grant, new_token, read_grant
 DAY = 86_400.0
 
 
-@click.group(cls=House)
+@click.group(cls=CommandGroup)
 def token() -> None:
     """Make bearer tokens, and list those there are; works on the controller's file."""
 

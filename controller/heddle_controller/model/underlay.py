@@ -17,10 +17,10 @@ from itertools import chain
 
 import numpy as np
 
-from heddle_controller.model.amended import from_known
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind, Structure
 from heddle_controller.model.hop_counts import HopCounts, Hops
 from heddle_controller.model.reach import UNREACHED, Bits, Reach
+from heddle_controller.model.reach_update import updated_reach
 
 _KEPT = 4
 """Underlays kept for one structure: the whole fabric, and it as it was lately."""
@@ -48,7 +48,7 @@ class Underlay:
         result: Bools = known & (nearer | arrives)
         return result
 
-    def sole(self, arcs: Ints, destinations: Ints) -> Bools:
+    def only_next_hop(self, arcs: Ints, destinations: Ints) -> Bools:
         """Whether each arc is the only next hop from its tail towards the NIC beside it."""
         reach, place = self.reach, self.reach.place[destinations]
         only = self.forwards(arcs, destinations) & ~reach.twin[arcs]
@@ -57,7 +57,7 @@ class Underlay:
             only &= (byte >> (7 - (place & 7)).astype(np.uint8)) & 1 == 0
         return only
 
-    def may_return(self, arcs: Ints, destinations: Ints) -> Bools:
+    def may_loop(self, arcs: Ints, destinations: Ints) -> Bools:
         """Whether what leaves by each arc, and then by the underlay, may come back to its tail.
 
         Every hop of the underlay is nearer than the one before, so it does only where the head is
@@ -71,7 +71,7 @@ class Underlay:
         result: Bools = (there > here) & (self.structure.head[arcs] != destinations)
         return result
 
-    def goes_round(self, tails: Ints, destinations: Ints, links: Ints) -> Bools:
+    def is_detour(self, tails: Ints, destinations: Ints, links: Ints) -> Bools:
         """Whether a way of so many links, from each switch to the NIC beside it, is not a shortest.
 
         Packets on a shortest way of the whole fabric come nearer with every hop, whatever else is
@@ -98,7 +98,7 @@ def underlay(structure: Structure, carries: Bools | None = None) -> Underlay:
     mask = np.ones(len(structure.tail), dtype=np.bool_) if carries is None else carries
     key = np.packbits(mask).tobytes()
     known = structure.reaches
-    found = known.get(key) or from_known(structure, mask, known, _spread)
+    found = known.get(key) or updated_reach(structure, mask, known, _spread)
     found = found or _search(structure, mask)
     others = [(one, reach) for one, reach in structure.reaches.items() if one != key]
     structure.keep_reaches(dict([*others[1 - _KEPT :], (key, found)]))
@@ -115,12 +115,12 @@ def needs_entry(fabric: Fabric, arcs: Ints, destinations: Ints, links: Ints) -> 
     Tails are switches; ``links`` is how many each path has from there to the NIC.
     """
     whole = underlay(fabric.structure)
-    needed = ~whole.sole(arcs, destinations)
+    needed = ~whole.only_next_hop(arcs, destinations)
     if not fabric.carries.all():
-        needed |= ~underlay(fabric.structure, fabric.carries).sole(arcs, destinations)
+        needed |= ~underlay(fabric.structure, fabric.carries).only_next_hop(arcs, destinations)
     rest = np.flatnonzero(~needed)
     tails = fabric.structure.tail[arcs[rest]]
-    needed[rest] = whole.goes_round(tails, destinations[rest], links[rest])
+    needed[rest] = whole.is_detour(tails, destinations[rest], links[rest])
     return needed
 
 

@@ -19,7 +19,7 @@ from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import ANY_PORT, Edit, Entries
 from heddle_controller.plan.columns import numbered
-from heddle_controller.plan.splicing import edit_between
+from heddle_controller.plan.entry_edits import known_edit
 
 MATCH = ("switch", "source", "destination", "source_port", "destination_port")
 MOST_CODES = np.iinfo(np.int64).max
@@ -40,7 +40,7 @@ def difference(old: Entries, new: Entries, partner: Ints | None = None) -> tuple
     known = np.flatnonzero(partner != NONE)
     orphans = np.ones(len(old), dtype=np.bool_)
     orphans[partner[known]] = False
-    edit = edit_between(old, new)
+    edit = known_edit(old, new)
     if edit is None:
         same = np.zeros(len(new), dtype=np.bool_)
         same[known] = _same_content(old, partner[known], new, known)
@@ -57,10 +57,10 @@ def partners(old: Entries, new: Entries) -> Ints:
     result = np.full(len(new), NONE, dtype=np.int64)
     if not len(old) or not len(new):
         return result
-    edit = edit_between(old, new)
+    edit = known_edit(old, new)
     if edit is not None:
         return _partners_after(old, new, edit)
-    blocks = _abreast(old, new)
+    blocks = _aligned(old, new)
     if sum(block.length for block in blocks) * 2 < len(new):  # then what is left is most of both
         return _searched(old, new)
     rest, over = np.ones(len(new), dtype=np.bool_), np.ones(len(old), dtype=np.bool_)
@@ -97,7 +97,7 @@ class Block(NamedTuple):
     length: int
 
 
-def _abreast(old: Entries, new: Entries) -> list[Block]:
+def _aligned(old: Entries, new: Entries) -> list[Block]:
     """Rows of switches that have the same matches in both, in order; none where that is rare.
 
     Most switches have, from one plan to the next, and stand beside others that have: long

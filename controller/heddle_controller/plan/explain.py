@@ -14,9 +14,9 @@ import numpy as np
 from heddle_controller.model.fabric import Ints, State
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.rates import size_words
-from heddle_controller.plan.choices import Choice, choice, cost_of, free
+from heddle_controller.plan.arc_users import ArcUsers
 from heddle_controller.plan.ground import Ground, ground_of
-from heddle_controller.plan.uses import Uses
+from heddle_controller.plan.shortest_paths import Choice, choice, cost_of, free
 
 SHARERS_TOLD = 5
 _EQUAL = 1e-9
@@ -92,7 +92,7 @@ def paths_of(plan: Plan, flow_row: int) -> range:
     return range(first, last)
 
 
-def _hops(plan: Plan, at: int, path: int, uses: Uses) -> Iterator[HopLoad]:
+def _hops(plan: Plan, at: int, path: int, uses: ArcUsers) -> Iterator[HopLoad]:
     capacity = plan.fabric.structure.capacity
     own = plan.paths.flow[path]
     for arc in plan.paths.of(path).tolist():

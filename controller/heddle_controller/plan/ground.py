@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.underlay import Underlay, underlay
-from heddle_controller.plan.uses import Uses, uses_of
+from heddle_controller.plan.arc_users import ArcUsers, arc_users
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ground:
     """Who uses which arc of a plan, and which ways its fabric has."""
 
-    uses: Uses
+    uses: ArcUsers
     now: Underlay
     """Over the arcs that take new paths."""
     whole: Underlay
@@ -28,4 +28,4 @@ def ground_of(plan: Plan) -> Ground:
     whole = underlay(plan.fabric.structure)
     plannable = plan.fabric.plannable
     now = whole if plannable.all() else underlay(plan.fabric.structure, plannable)
-    return Ground(uses_of(plan), now, whole)
+    return Ground(arc_users(plan), now, whole)

@@ -31,7 +31,7 @@ def loads_after(plan: Plan, known: Plan | None) -> Floats:
 
 def _from_known(plan: Plan, known: Plan) -> Floats | None:
     """None where that is not known, or too much else."""
-    if "loads" not in known.__dict__ or not _abreast(plan, known):
+    if "loads" not in known.__dict__ or not _aligned(plan, known):
         return None
     now, was = plan.paths.arcs, known.paths.arcs
     places = np.flatnonzero(now != was)
@@ -43,7 +43,7 @@ def _from_known(plan: Plan, known: Plan) -> Floats | None:
     return np.where(touched, fresh, known.loads)
 
 
-def _abreast(plan: Plan, known: Plan) -> bool:
+def _aligned(plan: Plan, known: Plan) -> bool:
     """Whether all but the arcs is alike, row by row."""
     if plan.fabric.structure is not known.fabric.structure or not plan.flows.same_as(known.flows):
         return False

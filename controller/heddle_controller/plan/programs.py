@@ -24,7 +24,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries, no_entries
 from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.columns import among, distinct, numbered
-from heddle_controller.plan.detours import risks_of_others
+from heddle_controller.plan.detour_risks import detour_risks
 from heddle_controller.plan.hops import Hops, arcs_ahead, hops_of, links_ahead
 
 MOST_STAGES = 32
@@ -99,7 +99,7 @@ def _stages(path: Ints, of: Ints) -> Ints:
 def _risks(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
     """Risk links of units: parallel, by unit and then by link, each once."""
     rows, links = links_ahead(plan, plan.paths, hops.path[units.member], hops.place[units.member])
-    others, more = risks_of_others(plan, hops, units.member, units.of, units.whole)
+    others, more = detour_risks(plan, hops, units.member, units.of, units.whole)
     unit, link = np.append(units.of[rows], others), np.append(links, more)
     codes = distinct(unit * plan.fabric.link_count + link)
     return codes // plan.fabric.link_count, codes % plan.fabric.link_count
@@ -138,9 +138,9 @@ def _turns_back(plan: Plan, arcs: Ints, destinations: Ints) -> Bools:
     that is further away leads there only by luck. Asked as ``needs_entry`` is.
     """
     fabric = plan.fabric
-    result = underlay(fabric.structure).may_return(arcs, destinations)
+    result = underlay(fabric.structure).may_loop(arcs, destinations)
     if not fabric.carries.all():
-        result |= underlay(fabric.structure, fabric.carries).may_return(arcs, destinations)
+        result |= underlay(fabric.structure, fabric.carries).may_loop(arcs, destinations)
     return result
 
 

@@ -21,8 +21,8 @@ from heddle_controller.model.program import Entries
 from heddle_controller.model.reach import Differences, Reach, differences
 from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.diff import differing
+from heddle_controller.plan.entry_edits import splice_entries
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.plan.splicing import spliced
 
 MOST_NODES = 10_000_000
 """Up to which an entry's match fits one number, by which those of a switch are sorted."""
@@ -123,7 +123,7 @@ def _replaced(plan: Plan, old: Entries, fresh: Entries, chosen: Bools) -> Entrie
     near = np.flatnonzero(sources[old.source])
     pair = old.source[near] * nodes + old.destination[near]
     gone = near[np.isin(pair, flows.source[chosen] * nodes + flows.destination[chosen])]
-    return spliced(old, gone, _places(old, fresh, nodes), fresh)
+    return splice_entries(old, gone, _places(old, fresh, nodes), fresh)
 
 
 def _places(old: Entries, fresh: Entries, nodes: int) -> Ints:

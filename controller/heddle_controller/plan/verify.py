@@ -20,8 +20,8 @@ from heddle_controller.model.fabric import NONE, Ints
 from heddle_controller.model.load import worst_by_tier
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.plan.loads import loads_after
+from heddle_controller.plan.path_checks import Fault, backup_faults, malformed, path_faults
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.plan.ways import Fault, malformed, useless_faults, way_faults
 
 MOST_TOLD = 20
 TOLERANCE = 1e-6
@@ -75,11 +75,11 @@ _WHOSE = ("flow", "first_qp", "last_qp")
 def _routes(plan: Plan, known: Plan | None = None) -> Iterator[str]:
     yield from _coverage(plan)
     rows = _new_rows(plan, known)
-    yield from _told(plan, "path", way_faults(plan, plan.paths, rows))
+    yield from _told(plan, "path", path_faults(plan, plan.paths, rows))
     empty = np.flatnonzero(np.diff(plan.paths.first) == 0).tolist()
     yield from _told(plan, "path", ((row, "has no links") for row in empty))
-    yield from _told(plan, "backup", way_faults(plan, plan.backups, rows))
-    yield from _told(plan, "backup", useless_faults(plan, rows))
+    yield from _told(plan, "backup", path_faults(plan, plan.backups, rows))
+    yield from _told(plan, "backup", backup_faults(plan, rows))
 
 
 def _new_rows(plan: Plan, known: Plan | None) -> Ints:

@@ -88,7 +88,7 @@ class Assignment:
             table.load(arcs[rows], phases, gbps[rows], self.load)
 
     def extend(self, flows: Flows) -> None:
-        """Takes on flows that stand behind those known; see ``phases.may_follow``."""
+        """Takes on flows that stand behind those known; see ``phases.only_appended``."""
         known = len(self.flows)
         come = flows.take(np.arange(known, len(flows), dtype=np.int64))
         self.flows, self.unit = flows, np.append(self.unit, come.gbps / come.qps)

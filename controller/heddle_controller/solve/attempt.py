@@ -81,7 +81,7 @@ class PlanningProblem:
             self.bound = cut_bound(self.network, self.flows, self.routed)
 
 
-def by_colours(problem: PlanningProblem, planes: Planes) -> Assignment:
+def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
     """Colours whole flows; where that is too little, parts of them; and searches.
 
     Where no colour is a hole, all flows are taken apart alike, as far as it takes to
@@ -237,7 +237,7 @@ def _mended(problem: PlanningProblem, assignment: Assignment) -> Assignment:
     search = Search(assignment, problem.candidates, target, problem.deadline)
     tiers = np.append(target.bounds, np.inf)[problem.network.tier]
     whole = np.maximum(tiers, target.overall)
-    limits = [tiers, worth_having(problem, assignment)]
+    limits = [tiers, acceptable_utilization(problem, assignment)]
     if not np.array_equal(tiers, whole):
         limits.insert(1, whole)
     for limit in limits:
@@ -248,7 +248,7 @@ def _mended(problem: PlanningProblem, assignment: Assignment) -> Assignment:
     return assignment
 
 
-def worth_having(problem: PlanningProblem, assignment: Assignment) -> Floats:
+def acceptable_utilization(problem: PlanningProblem, assignment: Assignment) -> Floats:
     """Utilisation up to which each arc and the padding is near enough to its bound.
 
     That is the bound in whole QPs or, where it is more, what QPs that could be divided
@@ -314,7 +314,9 @@ def better(problem: PlanningProblem, first: Assignment, second: Assignment) -> A
         worst = tier_worst(problem.network, assignment)
         over = np.maximum(worst - bounds, 0.0)
         used = assignment.utilization()[chosen]
-        beyond = float((used - worth_having(problem, assignment)[chosen]).max(initial=0.0))
+        beyond = float(
+            (used - acceptable_utilization(problem, assignment)[chosen]).max(initial=0.0)
+        )
         above = used if target.arcs is None else np.where(used > target.arcs[chosen], used, 0.0)
         arcs = np.sort(np.round(above[above > 0], 6))[::-1]
         tiers = sorted(np.round(over, 6), reverse=True), sorted(worst, reverse=True)

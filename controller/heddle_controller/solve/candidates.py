@@ -105,16 +105,16 @@ class Candidates:
         self._found[source, destination] = both
         return len(both) > len(known)
 
-    def further(self, source: int, destination: int) -> Ints:
+    def with_longer(self, source: int, destination: int) -> Ints:
         """The candidates and longer ways besides, as far as those are few."""
         if not self.network.tiered:
-            return self.turning(source, destination)
+            return self.with_detours(source, destination)
         known = self.between(source, destination)
         if source == destination or not len(known):
             return known
         return _united(known, self.over_every_apex(source, destination), self.network.pad)
 
-    def turning(self, source: int, destination: int) -> Ints:
+    def with_detours(self, source: int, destination: int) -> Ints:
         """The candidates and loop-free ways of any kind besides, as far as those are few."""
         known = self.between(source, destination)
         if source == destination or not len(known):

@@ -85,7 +85,7 @@ def phase_tables(flows: Flows) -> dict[int, PhaseTable]:
     }
 
 
-def may_follow(known: int, flows: Flows) -> bool:
+def only_appended(known: int, flows: Flows) -> bool:
     """Whether flows from row ``known`` on leave the table of each earlier job as it is.
 
     So it is where their jobs have no flows before them, or no more than one phase.

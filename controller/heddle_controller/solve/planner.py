@@ -29,23 +29,28 @@ from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import (
     PlanningProblem,
     better,
-    by_colours,
+    by_colouring,
     by_relaxation,
     is_met,
 )
 from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.certificate import certify, scaled
 from heddle_controller.solve.bounds.cuts import cut_bound
-from heddle_controller.solve.bounds.relaxation import two_to
+from heddle_controller.solve.bounds.relaxation import power_of_two
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.export import paths_of
-from heddle_controller.solve.fairness.even import even
+from heddle_controller.solve.fairness.balance import even
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Deadline, Options
 from heddle_controller.solve.repair.backups import backups_of
-from heddle_controller.solve.search.small import settle
-from heddle_controller.solve.tables.colocated_pairs import Ties, kept_together, short_of_ports, tie
+from heddle_controller.solve.search.small_problems import solve_small
+from heddle_controller.solve.tables.colocated_pairs import (
+    ColocatedFlows,
+    colocation_groups,
+    short_of_ports,
+    tie,
+)
 from heddle_controller.solve.tables.fit import fit_tables, too_parted
 from heddle_controller.solve.tables.needs import pairs_of
 from heddle_controller.solve.unrouted import Reasons
@@ -74,7 +79,7 @@ def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
     network = Network(fabric)
     routed = attached(network, flows) & Reasons(network).joined(flows)
     bound = cut_bound(network, flows, routed)
-    size = two_to(bound.overall)
+    size = power_of_two(bound.overall)
     unit = min(size, 1.0) * max(size / MOST_LOAD, 1.0)
     if unit == 1:
         return _solved(network, flows, routed, (options, deadline), bound)
@@ -94,15 +99,15 @@ def _solved(
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
 
-    def planned(ties: Ties) -> tuple[PlanningProblem, Paths]:
+    def planned(ties: ColocatedFlows) -> tuple[PlanningProblem, Paths]:
         few, usable = ties.flows, routed[ties.leader]
         bound = cut_bound(network, few, usable) if known is None or few is not flows else known
         problem = PlanningProblem(network, candidates, planes, few, usable, bound, deadline)
         assignment = _assign(problem, options)
-        paths = ties.untie(paths_of(assignment, renumber=True))
+        paths = ties.expand(paths_of(assignment, renumber=True))
         fairest = even(_by_bytes(assignment), candidates, problem.target(), deadline)
         if fairest is not None:
-            evener = ties.untie(paths_of(fairest, renumber=True))
+            evener = ties.expand(paths_of(fairest, renumber=True))
             if not too_parted(network, flows, evener, pair).any():
                 paths = evener
         return problem, paths
@@ -110,14 +115,14 @@ def _solved(
     pair = pairs_of(flows)
     short = short_of_ports(flows)
     parted = np.zeros_like(short)
-    ties = tie(flows, kept_together(flows, pair, parted), short)
+    ties = tie(flows, colocation_groups(flows, pair, parted), short)
     problem, paths = planned(ties)
     for _ in range(MOST_ROUNDS):
         more = too_parted(network, flows, paths, pair)
         if not more.any() or deadline.passed():
             break
         parted |= more
-        ties = tie(flows, kept_together(flows, pair, parted), short | parted)
+        ties = tie(flows, colocation_groups(flows, pair, parted), short | parted)
         problem, paths = planned(ties)
     if ties.tied.any():
         problem.flows, problem.routed = flows, problem.routed[ties.stands]
@@ -153,7 +158,7 @@ def _notes(short: Bools, parted: Bools) -> tuple[str, ...]:
 
 
 def _assign(problem: PlanningProblem, options: Options) -> Assignment:
-    coloured = by_colours(problem, problem.planes) if problem.planes else None
+    coloured = by_colouring(problem, problem.planes) if problem.planes else None
     if coloured is not None and (
         is_met(problem, coloured)
         or problem.deadline.passed()
@@ -162,7 +167,7 @@ def _assign(problem: PlanningProblem, options: Options) -> Assignment:
         return coloured
     relaxed = by_relaxation(problem)
     assignment = relaxed if coloured is None else better(problem, coloured, relaxed)
-    settle(problem, assignment)
+    solve_small(problem, assignment)
     return assignment
 
 

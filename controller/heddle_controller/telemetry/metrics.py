@@ -119,7 +119,7 @@ class Telemetry:
         """So many ends of links are kept down for flapping, or lose some of what they carry."""
         self._agents.unwell.labels(fabric, reason).set(count)
 
-    def overlay_stands(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
+    def overlay_state(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
         """A fabric's overlay flag, and how many agents here do not stand so."""
         self._agents.withdrawn.labels(fabric).set(withdrawn)
         self._agents.disobeying.labels(fabric).set(disobeying)

@@ -1,6 +1,6 @@
 """A placed job as flows of a fabric.
 
-A job's collectives are divided into phases that take turns (see ``turns``), while all
+A job's collectives are divided into phases that take turns (see ``phases``), while all
 groups of a kind run at once. Both directions of a pipeline are one phase.
 
 What each flow asks for is its share of the NICs it joins: within a phase the line
@@ -35,7 +35,7 @@ from heddle_controller.traffic.checks import host_problems, job_problems, shared
 from heddle_controller.traffic.groups import job_label, rank_groups, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
 from heddle_controller.traffic.patterns import Layout, hops_of
-from heddle_controller.traffic.turns import phases_of
+from heddle_controller.traffic.phases import phases_of
 from heddle_controller.traffic.volumes import buffer_bytes, hop_bytes
 
 SMALL_BYTES = 1 << 16

@@ -13,7 +13,7 @@ from dataclasses import replace
 from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation
 from heddle_controller.traffic.groups import group_size, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
-from heddle_controller.traffic.turns import phase_names, way_of
+from heddle_controller.traffic.phases import phase_names, send_pattern
 from heddle_emulator.traffic.workload import SLICES, Exchange, Workload
 
 _OPS = {
@@ -41,7 +41,7 @@ def workload_of(job: Job, seconds: float, *, overlap: bool = False) -> Workload:
     exchanges = [
         replace(
             _exchange(one, group_size(parallelism, one.group), overlap),
-            phase=names[way_of(one)],
+            phase=names[send_pattern(one)],
             beside=beside,
         )
         for one, beside in _in_turns(asked)

@@ -12,10 +12,10 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Plan
-from heddle_controller.plan.choices import cost_of
+from heddle_controller.plan.arc_users import arc_users
 from heddle_controller.plan.explain import Explanation, effort, explain
 from heddle_controller.plan.ground import ground_of
-from heddle_controller.plan.uses import uses_of
+from heddle_controller.plan.shortest_paths import cost_of
 from tests.unit.plan.building import Draft, Wish, clos, joined, wishes
 
 OVER = "n0 leaf0 spine{} leaf1 n2"
@@ -207,7 +207,7 @@ def test_the_cost_of_another_link_is_that_of_a_plan_with_the_path_there(
     )
     plan = replace(plan, flows=flows)
     arcs = len(plan.fabric.structure.tail)
-    uses = uses_of(plan)
+    uses = arc_users(plan)
     for path in range(len(plan.paths)):
         costs = cost_of(plan, path, uses)(np.arange(arcs))
         ways = [plan.paths.of(row) for row in range(len(plan.paths))]

@@ -50,7 +50,7 @@ def test_nic_out_of_reach_has_no_next_hops() -> None:
     dark = fabric.with_links(dict.fromkeys(range(fabric.link_count), State.DOWN))
     nothing = underlay(fabric.structure, dark.carries)
     arcs = np.arange(2 * fabric.link_count)
-    assert not nothing.sole(arcs, np.full(len(arcs), index["n2"])).any()
+    assert not nothing.only_next_hop(arcs, np.full(len(arcs), index["n2"])).any()
 
 
 def test_nic_at_two_switches_is_reached_at_the_nearer() -> None:

@@ -11,7 +11,7 @@ from heddle_controller.model.fabric import Fabric, Floats, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bounds
-from heddle_controller.solve.bounds.relaxation import Relaxation, no_lots, relax
+from heddle_controller.solve.bounds.relaxation import Relaxation, no_phased_arcs, relax
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities, commodities_of
 from heddle_controller.solve.network import Network, attached
@@ -180,7 +180,10 @@ def test_any_prices_prove_a_bound() -> None:
         for _ in range(20):
             prices = np.where(inner, random.exponential(size=len(inner)), 0.0)
             drawn_prices = Relaxation(
-                priced.relaxation.shares, prices[priced.commodities.use_arc], prices, no_lots()
+                priced.relaxation.shares,
+                prices[priced.commodities.use_arc],
+                prices,
+                no_phased_arcs(),
             )
             _, found = price_bounds(priced.network, priced.commodities, drawn_prices)
             assert found <= exact + 1e-9

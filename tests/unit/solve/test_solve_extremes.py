@@ -13,7 +13,7 @@ from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
-from heddle_controller.solve.bounds.relaxation import two_to
+from heddle_controller.solve.bounds.relaxation import power_of_two
 from heddle_emulator.topology import clos, three_tier
 from tests.unit.solve.solve_checks import check_certificate, check_paths
 from tests.unit.solve.solve_fabrics import KINDS, inner_links
@@ -53,7 +53,7 @@ def test_the_unit_of_demands_does_not_matter(kind: str, load: float, scale: floa
     worst = solve(fabric, flows).certificate.lower_bound
     flows = replace(flows, gbps=flows.gbps * load / max(worst, 1.0))
     plan = solve(fabric, flows)
-    for factor in (two_to(scale), scale):
+    for factor in (power_of_two(scale), scale):
         other = solve(fabric, replace(flows, gbps=flows.gbps * factor))
         told, expected = (
             (c.max_utilization, c.lower_bound) for c in (other.certificate, plan.certificate)

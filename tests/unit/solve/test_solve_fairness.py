@@ -17,7 +17,7 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.fairness.even import even
+from heddle_controller.solve.fairness.balance import even
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options

@@ -16,7 +16,7 @@ from heddle_controller.solve import Repairer, solve
 from heddle_controller.solve.bounds.cuts import Cuts
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.repair.splice import spliced
+from heddle_controller.solve.repair.splice import with_flows_replaced
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
 from tests.unit.solve.solve_checks import (
@@ -205,7 +205,7 @@ def test_paths_of_some_flows_are_replaced(seed: int) -> None:
     before = any_paths(rng, every)
     flows = np.array([row for row in range(len(every) + 4) if rng.random() < 0.4], dtype=np.int64)
     fresh = any_paths(rng, flows)
-    after = spliced(*before, flows, fresh)
+    after = with_flows_replaced(*before, flows, fresh)
     for old, new, result in zip(before, fresh, after, strict=True):
         stays = [one for one in told(old) if one[0] not in flows]
         assert told(result) == sorted([*stays, *told(new)], key=lambda one: one[:2])

@@ -21,7 +21,7 @@ from heddle_controller.model.load import arc_loads
 from heddle_controller.solve import solve
 from heddle_controller.traffic.jobs import SMALL_BYTES, flows_of_job
 from heddle_controller.traffic.patterns import patterns_of
-from heddle_controller.traffic.turns import phase_names, phases_of, way_of
+from heddle_controller.traffic.phases import phase_names, phases_of, send_pattern
 from tests.support.depth import fresh_seeds
 from tests.unit.traffic.small_fabrics import clos
 
@@ -152,7 +152,7 @@ def test_each_phase_is_planned_as_if_it_were_alone() -> None:
         flows = flows_of_job(job, fabric)
         names = phase_names(job.collectives)
         for name in flows.phase_names:
-            own = [c for c in job.collectives if names[way_of(c)] == name]
+            own = [c for c in job.collectives if names[send_pattern(c)] == name]
             alone = flows_of_job(replace(job, collectives=tuple(own)), fabric)
             part = _phase(flows, name)
             assert alone.phase_names == (name.split("-")[0],), f"seed {seed}"

@@ -33,7 +33,7 @@ log = structlog.stdlib.get_logger(__name__)
 class OverlayMeter(Protocol):
     """Where the state is measured."""
 
-    def overlay_stands(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
+    def overlay_state(self, fabric: str, *, withdrawn: bool, disobeying: int) -> None:
         """A fabric's flag, and how many agents with a session here do not stand so (yet)."""
 
 
@@ -173,4 +173,4 @@ class OverlayBook:
         wanted = self._wanted.get(fabric, False)
         agents = self._sessions.get(fabric, {}).values()
         disobeying = sum(agent.stands is not wanted for agent in agents)
-        self._meter.overlay_stands(fabric, withdrawn=wanted, disobeying=disobeying)
+        self._meter.overlay_state(fabric, withdrawn=wanted, disobeying=disobeying)

@@ -46,7 +46,7 @@ def unrestricted_bounds(
 
     Nothing is proven (0) where looking at all paths would be too much work.
     """
-    if not can_look_everywhere(network, commodities.destination):
+    if not can_search_all_paths(network, commodities.destination):
         return np.zeros(len(network.fabric.structure.tiers)), 0.0
     paths = CheapestPaths(network)
 
@@ -62,7 +62,7 @@ def unrestricted_bounds(
     return _by_tier(network, commodities, relaxation, cheapest)
 
 
-def can_look_everywhere(network: Network, destinations: Ints) -> bool:
+def can_search_all_paths(network: Network, destinations: Ints) -> bool:
     """Whether looking at all paths to terminals is not too much work."""
     return len(np.unique(destinations)) * network.arc_count <= MOST_WORK
 
@@ -79,8 +79,8 @@ def prices_of(
         jobs, groups = commodities.job, commodities.group
         job = jobs[groups == group][0]
         prices = prices / len(np.unique(groups[jobs == job]))
-        own = relaxation.lots.job == job
-        prices[relaxation.lots.arc[own]] = relaxation.lots.idle_price[own]
+        own = relaxation.phased_arcs.job == job
+        prices[relaxation.phased_arcs.arc[own]] = relaxation.phased_arcs.idle_price[own]
         uses = commodities.use_group == group
         prices[commodities.use_arc[uses]] = relaxation.prices[uses]
     priced: Floats = prices * network.per_gbps[:-1]

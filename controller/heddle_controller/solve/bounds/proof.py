@@ -16,7 +16,7 @@ import numpy as np
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.solve.attempt import PlanningProblem, relaxed
 from heddle_controller.solve.bounds.bound import Bound
-from heddle_controller.solve.bounds.prices import can_look_everywhere
+from heddle_controller.solve.bounds.prices import can_search_all_paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
@@ -36,7 +36,7 @@ def prove(plan: Plan, options: Options | None = None) -> Certificate:
         return plan.certificate
     options = options or Options()
     network = Network(plan.fabric)
-    if not can_look_everywhere(network, network.terminal[plan.flows.destination]):
+    if not can_search_all_paths(network, network.terminal[plan.flows.destination]):
         return plan.certificate
     candidates = Candidates(network, options.candidate_limit)
     carried = np.bincount(plan.paths.flow, minlength=len(plan.flows)) > 0

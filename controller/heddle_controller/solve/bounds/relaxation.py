@@ -56,8 +56,8 @@ NEW_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lots:
-    """Pairs of a job of several phases and an arc that some of them use; shapes (lots,)."""
+class PhasedArcs:
+    """Pairs of a job of several phases and an arc that some of them use; shapes (phased arcs,)."""
 
     job: Ints
     arc: Ints
@@ -65,10 +65,10 @@ class Lots:
     """Price of the arc to each of the job's phases that does not use it yet."""
 
 
-def no_lots() -> Lots:
-    """Lots of flows whose loads simply add up."""
+def no_phased_arcs() -> PhasedArcs:
+    """None, for flows whose loads simply add up."""
     none = np.empty(0, dtype=np.int64)
-    return Lots(none, none, np.empty(0))
+    return PhasedArcs(none, none, np.empty(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ class Relaxation:
     """
     arc_prices: Floats
     """Price of each arc and the padding, at least 0, shape (arcs + 1,)."""
-    lots: Lots
+    phased_arcs: PhasedArcs
     """Pairs of a job of several phases and an arc that it uses."""
 
 
@@ -101,7 +101,7 @@ class _Loads:
     """Loads of arcs under shares, by the rule of the whole project, and smoothly.
 
     Rows are arcs, their loads told as utilisation in proportion to their tier's least;
-    *slots* are pairs of a phase and an arc, *lots* pairs of a job and an arc.
+    *slots* are pairs of a phase and an arc, *phased arcs* pairs of a job and an arc.
     """
 
     def __init__(self, network: Network, commodities: Commodities, scale: Floats) -> None:
@@ -121,7 +121,7 @@ class _Loads:
             np.arange(self.tier_count), np.diff(np.append(self.first, len(order)))
         )
         self._phase(commodities, row)
-        self.count = len(self.arcs) + len(self.lot_of_slot)
+        self.count = len(self.arcs) + len(self.phased_of_slot)
         place = np.where(self.slot >= 0, len(self.arcs) + self.slot, row)
         weight = commodities.demand[commodities.use_commodity] * (
             network.per_gbps[commodities.use_arc] / self.scale[row]
@@ -132,7 +132,7 @@ class _Loads:
         self._transposed = self._matrix.T.tocsr()
 
     def _phase(self, commodities: Commodities, row: Ints) -> None:
-        """Numbers slots and lots, slots in order of their lots."""
+        """Numbers slots and phased arcs, slots in order of their phased arcs."""
         width = len(self.arcs)
         self.slot = np.full(len(row), -1, dtype=np.int64)
         phased = np.flatnonzero(commodities.use_job != LINEAR)
@@ -146,13 +146,13 @@ class _Loads:
         code = (slots[2] * max(1, width) + slots[1])[order]
         self.first_slot = np.flatnonzero(np.diff(code, prepend=-1))
         sizes = np.diff(np.append(self.first_slot, len(code)))
-        self.lot_of_slot = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-        self.row_of_lot = slots[1][order][self.first_slot]
-        self.job_of_lot = slots[2][order][self.first_slot]
+        self.phased_of_slot = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+        self.row_of_phased = slots[1][order][self.first_slot]
+        self.job_of_phased = slots[2][order][self.first_slot]
         of_job = np.stack([commodities.job, commodities.group])
         job, count = np.unique(np.unique(of_job, axis=1)[0], return_counts=True)
-        self.idle = count[np.searchsorted(job, self.job_of_lot)] - sizes
-        """Phases of each lot's job that do not use its arc, shape (lots,)."""
+        self.idle = count[np.searchsorted(job, self.job_of_phased)] - sizes
+        """Phases of each phased arc's job that do not use it, shape (phased arcs,)."""
 
     def of(self, shares: Floats) -> Floats:
         """Loads under shares of all paths, shape (rows and slots,)."""
@@ -165,9 +165,9 @@ class _Loads:
     def rows(self, loads: Floats) -> Floats:
         """The load of each arc, in proportion to its tier's least."""
         rows = loads[: len(self.arcs)]
-        if len(self.row_of_lot):
+        if len(self.row_of_phased):
             heaviest = np.maximum.reduceat(loads[len(self.arcs) :], self.first_slot)
-            rows = rows + np.bincount(self.row_of_lot, weights=heaviest, minlength=len(rows))
+            rows = rows + np.bincount(self.row_of_phased, weights=heaviest, minlength=len(rows))
         return rows
 
     def worst(self, loads: Floats) -> float:
@@ -178,31 +178,31 @@ class _Loads:
         """The smooth function and its slope by rows and slots; ``sharp`` is one over its unit."""
         width, part = len(self.arcs), np.empty(0)
         rows = loads[:width]
-        if len(self.row_of_lot):
+        if len(self.row_of_phased):
             slots = loads[width:]
             top = np.maximum.reduceat(slots, self.first_slot)
-            grown = np.exp(sharp * (slots - top[self.lot_of_slot]))
+            grown = np.exp(sharp * (slots - top[self.phased_of_slot]))
             total = np.add.reduceat(grown, self.first_slot) + self.idle * np.exp(-sharp * top)
             heaviest = top + np.log(total) / sharp
-            rows = rows + np.bincount(self.row_of_lot, weights=heaviest, minlength=width)
-            part = grown / total[self.lot_of_slot]
+            rows = rows + np.bincount(self.row_of_phased, weights=heaviest, minlength=width)
+            part = grown / total[self.phased_of_slot]
         top = np.maximum.reduceat(rows[self.order], self.first)
         grown = np.exp(sharp * (rows - top[self.tier_of]))
         sums = np.add.reduceat(grown[self.order], self.first)
         slope = grown / sums[self.tier_of]
-        slope = np.concatenate([slope, slope[self.row_of_lot][self.lot_of_slot] * part])
+        slope = np.concatenate([slope, slope[self.row_of_phased][self.phased_of_slot] * part])
         return float((top + np.log(sums) / sharp).sum()), slope
 
     def idle_slope(self, loads: Floats, sharp: float, slope: Floats) -> Floats:
-        """The slope by the load of a phase that does not use a lot's arc yet, shape (lots,)."""
-        if not len(self.row_of_lot):
+        """The slope by the load of a phase that does not use its arc yet, shape (phased arcs,)."""
+        if not len(self.row_of_phased):
             return np.empty(0)
         slots = loads[len(self.arcs) :]
         top = np.maximum.reduceat(slots, self.first_slot)
         none = np.exp(-sharp * top)
-        grown = np.exp(sharp * (slots - top[self.lot_of_slot]))
+        grown = np.exp(sharp * (slots - top[self.phased_of_slot]))
         total = np.add.reduceat(grown, self.first_slot) + self.idle * none
-        idle: Floats = slope[self.row_of_lot] * none / total
+        idle: Floats = slope[self.row_of_phased] * none / total
         return idle
 
 
@@ -231,7 +231,7 @@ class Descent:
         """Where the next stage begins; the best shares may be others."""
         self._best = self._loads.worst(self._loads.of(self.shares))
         self._slope: Floats = np.zeros(self._loads.count)
-        self._idle: Floats = np.zeros(len(self._loads.row_of_lot))
+        self._idle: Floats = np.zeros(len(self._loads.row_of_phased))
         most = np.zeros(commodities.path_count)
         np.maximum.at(most, commodities.use_path, self._loads.weight)
         self._reach: Floats = np.maximum.reduceat(most, self._first)
@@ -342,18 +342,20 @@ class Descent:
         """The best shares and prices so far."""
         commodities, arc_prices = self.commodities, np.zeros(self.network.arc_count + 1)
         if not commodities.count:
-            return Relaxation(self.shares, np.empty(0), arc_prices, no_lots())
+            return Relaxation(self.shares, np.empty(0), arc_prices, no_phased_arcs())
         loads = self._loads
         prices = self._slope / np.append(
-            loads.scale, loads.scale[loads.row_of_lot][loads.lot_of_slot]
+            loads.scale, loads.scale[loads.row_of_phased][loads.phased_of_slot]
         )
         arc_prices[loads.arcs] = prices[: len(loads.arcs)]
-        rows = loads.row_of_lot
-        lots = Lots(loads.job_of_lot, loads.arcs[rows], self._idle / loads.scale[rows])
-        return Relaxation(self.shares, prices[loads.place], arc_prices, lots)
+        rows = loads.row_of_phased
+        phased_arcs = PhasedArcs(
+            loads.job_of_phased, loads.arcs[rows], self._idle / loads.scale[rows]
+        )
+        return Relaxation(self.shares, prices[loads.place], arc_prices, phased_arcs)
 
 
-def two_to(size: float) -> float:
+def power_of_two(size: float) -> float:
     """The least power of two that is not below a size; 1 for none.
 
     To divide by one rounds nothing.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_controller.solve.bounds.prices import can_look_everywhere, prices_of
+from heddle_controller.solve.bounds.prices import can_search_all_paths, prices_of
 from heddle_controller.solve.bounds.relaxation import Relaxation
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities
@@ -52,7 +52,7 @@ def widen(
         most = paying[np.argsort(-paid[paying], kind="stable")[:MOST_COMMODITIES]]
         if _over_higher(candidates, wanted, most):
             return True
-    if not can_look_everywhere(network, commodities.source[paying]):
+    if not can_search_all_paths(network, commodities.source[paying]):
         return False
     return _anywhere(candidates, wanted, paying)
 

@@ -22,14 +22,14 @@ from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 from heddle_controller.solve.colouring.exchange import Edges
-from heddle_controller.solve.colouring.homes import Homes
 from heddle_controller.solve.colouring.layers import Layer, ordinals
+from heddle_controller.solve.colouring.nic_links import NicLinks
 from heddle_controller.solve.colouring.zones import colour_zones
 from heddle_controller.solve.network import Network
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Coloured:
+class ColouredPaths:
     """Arcs of each flow that there is a choice about; -1 pads, and fills rows without a path."""
 
     arcs: Ints
@@ -45,7 +45,7 @@ class Planes:
         self.cores = Layer(network, NodeKind.SPINE)
         self.spines = Layer(network, NodeKind.LEAF, group=self.cores.part)
         self._core_links = _links_up(network, NodeKind.SPINE)
-        self.homes = Homes(network, self.spines.part)
+        self.nic_links = NicLinks(network, self.spines.part)
 
     def with_states(self, network: Network) -> Planes:
         """The planes of the same fabric after links changed."""
@@ -53,16 +53,16 @@ class Planes:
         other = copy(self)
         other.network = network
         if (network.level[network.tail[changed]] == NodeKind.NIC).any():
-            other.homes = Homes(network, self.spines.part)
+            other.nic_links = NicLinks(network, self.spines.part)
         other.cores = self.cores.with_states(network, changed)
         other.spines = self.spines.with_states(network, changed)
         return other
 
-    def colour(self, flows: Flows) -> Coloured:
+    def colour(self, flows: Flows) -> ColouredPaths:
         """Paths of flows, as far as colours give them."""
         network, level, rounds = self.network, self.network.level, phase_rounds(flows)
-        homes = self.homes.choose(flows, rounds)
-        source, destination = (network.head_or_none[arc] for arc in homes)
+        nic_links = self.nic_links.choose(flows, rounds)
+        source, destination = (network.head_or_none[arc] for arc in nic_links)
         arcs = np.full((len(flows), 4), NONE, dtype=np.int64)
         here = (source != NONE) & (destination != NONE)
         here &= (level[source] == NodeKind.LEAF) & (level[destination] == NodeKind.LEAF)
@@ -75,9 +75,9 @@ class Planes:
                 self._colour_round(rows[chosen], flows.gbps, (source, destination), arcs)
         self._through_cores(choice, source, destination, arcs)
         placed = (arcs[:, 0] != NONE) | (here & (source == destination))
-        out, into = (np.where(placed & network.choice[arc], arc, NONE) for arc in homes)
+        out, into = (np.where(placed & network.choice[arc], arc, NONE) for arc in nic_links)
         ways = [out[:, None], arcs, np.where(into != NONE, into ^ 1, NONE)[:, None]]
-        return Coloured(np.concatenate(ways, axis=1), placed)
+        return ColouredPaths(np.concatenate(ways, axis=1), placed)
 
     def _alike(self, source: Ints, destination: Ints) -> list[Ints]:
         """Splits flows by the colours of their parts; those of unlike parts drop out."""

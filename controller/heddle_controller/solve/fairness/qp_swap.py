@@ -4,7 +4,7 @@ One flow is helped at a time: a chunk of it leaves the arc that holds it back fo
 of a higher level. Where that path is full, a chunk of another flow takes the place that
 becomes free, as many QPs of it; where it is not, the chunk moves alone, as far as it is
 less full there than where it was. Who may give, how far arcs may rise and when a move is
-worth it is said in ``even``, which finds the levels anew after each round of exchanges.
+worth it is said in ``balance``, which finds the levels anew after each round of exchanges.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Deal:
+class _Swap:
     """An exchange: who makes room, and how."""
 
     chunk: int
@@ -200,12 +200,12 @@ class QpSwaps:
             ((self._value[self._assignment.flow[chunk]], -chunk) for chunk in self._on(place.full)),
             reverse=True,
         )
-        best: tuple[float, _Deal] | None = None
+        best: tuple[float, _Swap] | None = None
         for value, chunk in ranked[:PARTNERS]:
             if value <= self._value[flow] * (1 + WORTH):
                 break
             self.looks -= 1
-            deal = self._deal(place, -chunk) if self._may_give(flow, -chunk) else None
+            deal = self._swap(place, -chunk) if self._may_give(flow, -chunk) else None
             excess = inf if deal is None else self._excess(place, deal)
             if deal and excess < inf and (best is None or excess < best[0] - TOLERANCE):
                 best = excess, deal
@@ -223,7 +223,7 @@ class QpSwaps:
             return True
         return bool(weight[other] < weight[flow])
 
-    def _deal(self, place: _Place, chunk: int) -> _Deal | None:
+    def _swap(self, place: _Place, chunk: int) -> _Swap | None:
         """How a chunk could take the place's old arc, by how many QPs; None if not worth it."""
         assignment = self._assignment
         flow, other = assignment.flow[place.chunk], assignment.flow[chunk]
@@ -245,9 +245,9 @@ class QpSwaps:
         qps = int(max(1.0, min(float(most), balance)))
         if min(low + qps * place.gain, high - qps * loss) <= low * (1 + WORTH):
             return None
-        return _Deal(chunk, way.path, loss, qps)
+        return _Swap(chunk, way.path, loss, qps)
 
-    def _excess(self, place: _Place, deal: _Deal) -> float:
+    def _excess(self, place: _Place, deal: _Swap) -> float:
         """How much utilisation a deal adds above 1, infinite where that is too much."""
         assignment, flow = self._assignment, self._assignment.flow[place.chunk]
         arcs = np.unique(np.concatenate([place.way.path, deal.path]))
@@ -263,7 +263,7 @@ class QpSwaps:
             return inf
         return float(np.maximum(after - np.maximum(before, 1.0), 0.0).sum())
 
-    def _carry_out(self, place: _Place, deal: _Deal) -> tuple[int, int]:
+    def _carry_out(self, place: _Place, deal: _Swap) -> tuple[int, int]:
         """Moves both; returns the chunks that were moved, the helped one first."""
         return (
             self._put(place.chunk, deal.qps, place.way.path),
@@ -277,7 +277,7 @@ class QpSwaps:
         self._assignment.move(piece, path)
         return piece
 
-    def _exchange(self, place: _Place, deal: _Deal) -> tuple[int, ...]:
+    def _exchange(self, place: _Place, deal: _Swap) -> tuple[int, ...]:
         flow, other = (self._assignment.flow[chunk] for chunk in (place.chunk, deal.chunk))
         old = [self._assignment.path[chunk] for chunk in (place.chunk, deal.chunk)]
         gained, gave = self._carry_out(place, deal)

@@ -37,7 +37,7 @@ from heddle_controller.solve.colouring.spread import spread
 from heddle_controller.solve.export import joined, with_nics
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.repair.carry_over import inner_paths
-from heddle_controller.solve.repair.failure_loads import Aftermath
+from heddle_controller.solve.repair.failure_loads import FailureLoads
 
 MOST_CORE_TURNS = 4
 """Cores tried for one slot of a backup between zones before the next slot."""
@@ -58,7 +58,7 @@ def backups_of(
     bare = (lengths == 0) & (source != destination) & attached_
     pieces: list[Ints] = list(backup) if bare.any() else [backup.ravel()]
     if bare.any():
-        aftermath = _so_far(network, flows, paths, backup, bare)
+        failure_loads = _so_far(network, flows, paths, backup, bare)
         idle = np.zeros(network.arc_count + 1)
         only: dict[tuple[int, int, bytes], Ints] = {}
         ways = inner_paths(network, paths)
@@ -72,10 +72,10 @@ def backups_of(
                     only[key] = least_shared(candidates, ends, taken, idle)
                 pieces[row] = only[key]
             else:
-                used = aftermath.utilization(links, row)
+                used = failure_loads.utilization(links, row)
                 pieces[row] = least_shared(candidates, ends, taken, used)
             lengths[row] = len(pieces[row])
-            aftermath.note(links, row, pieces[row])
+            failure_loads.note(links, row, pieces[row])
     flat = joined(pieces)
     chosen = Paths(paths.flow, paths.first_qp, paths.last_qp, starts(lengths), flat[flat != NONE])
     return with_nics(network, flows, chosen, lengths > 0)
@@ -92,7 +92,7 @@ def _by_slots(planes: Planes, flows: Flows, paths: Paths, inner: Ints, backup: I
     last = np.where(last != NONE, last ^ 1, NONE)
     rows = np.flatnonzero((into != NONE) & (last != NONE))
     if len(rows):
-        other = planes.homes.others(flows.destination[paths.flow[rows]], into[rows])
+        other = planes.nic_links.others(flows.destination[paths.flow[rows]], into[rows])
         leaf = network.head_or_none[other]
         found = (other != NONE) & (leaf != network.tail[inner[rows, 0]])
         rows, other, leaf = rows[found], other[found], leaf[found]
@@ -107,17 +107,19 @@ def _by_slots(planes: Planes, flows: Flows, paths: Paths, inner: Ints, backup: I
     )
 
 
-def _so_far(network: Network, flows: Flows, paths: Paths, backup: Ints, bare: Bools) -> Aftermath:
+def _so_far(
+    network: Network, flows: Flows, paths: Paths, backup: Ints, bare: Bools
+) -> FailureLoads:
     """What falls where with the links of bare paths, as far as backups are known."""
-    aftermath = Aftermath(network, flows, paths)
+    failure_loads = FailureLoads(network, flows, paths)
     at_risk = np.zeros(network.arc_count, dtype=np.bool_)
     arcs = paths.take(np.flatnonzero(bare)).arcs
     at_risk[arcs] = True
     at_risk[arcs ^ 1] = True
     for row in np.flatnonzero(paths.crosses(at_risk) & (backup[:, 1] != NONE)).tolist():
         links = _risk(network, paths.of(row))
-        aftermath.note(links[at_risk[2 * links]], row, backup[row][backup[row] != NONE])
-    return aftermath
+        failure_loads.note(links[at_risk[2 * links]], row, backup[row][backup[row] != NONE])
+    return failure_loads
 
 
 def _risk(network: Network, arcs: Ints) -> Ints:
@@ -232,14 +234,14 @@ def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, use
     if not len(choice):
         return np.empty(0, dtype=np.int64)
     shared = SharedLinks(network, ends, taken)
-    cost = shared.of_ways(choice)
+    cost = shared.of_paths(choice)
     worst = used[choice].max(axis=1, initial=0.0)
     best = int(np.lexsort((worst, cost))[0])
     chosen, least = choice[best], int(cost[best])
     grain = OF_LINK if network.tiered else OF_SWITCH
     if least >= grain and network.tiered:
         wider = candidates.over_every_apex(*ends)
-        cost = shared.of_ways(wider) // grain
+        cost = shared.of_paths(wider) // grain
         if (cost < least // grain).any():
             chosen, least = wider[cost.argmin()], int(cost.min()) * grain
     for cost in shared.by_arc():
@@ -249,7 +251,7 @@ def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, use
                 cost.astype(np.float64), source, destination, least
             )
             other = found[0]
-            cheaper = int(shared.of_ways(found)[0]) if len(other) else least
+            cheaper = int(shared.of_paths(found)[0]) if len(other) else least
             if cheaper // grain < least // grain:
                 chosen, least = other, cheaper
     way: Ints = chosen[chosen != network.pad]
@@ -279,7 +281,7 @@ class SharedLinks:
         self._switches = switches[(switches != ends[0]) & (switches != ends[1])]
         self._between, self._links = _risk(network, taken), taken[several:] >> 1
 
-    def of_ways(self, ways: Ints) -> Ints:
+    def of_paths(self, ways: Ints) -> Ints:
         """Of rows of arcs, padded."""
         network = self._network
         heads, links = network.head_or_none[ways], ways >> 1

@@ -18,7 +18,7 @@ MOST_CELLS = 10_000_000
 """Links times arcs that are kept account of; the failures of more are not told apart."""
 
 
-class Aftermath:
+class FailureLoads:
     """Loads after each single failure; arrays are by arc, the padding last."""
 
     def __init__(self, network: Network, flows: Flows, paths: Paths) -> None:

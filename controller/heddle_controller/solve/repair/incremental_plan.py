@@ -24,14 +24,14 @@ from heddle_controller.solve.bounds.cuts import Cuts
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.export import merged_chunks, with_nics
-from heddle_controller.solve.fairness.even import even_out
+from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
-from heddle_controller.solve.phases import may_follow
+from heddle_controller.solve.phases import only_appended
 from heddle_controller.solve.repair.carry_over import inner_paths
 from heddle_controller.solve.repair.spare_paths import MANY as MANY_BACKUPS
-from heddle_controller.solve.repair.spare_paths import SpareWays, backups_for, poor_backups
-from heddle_controller.solve.repair.splice import spliced
+from heddle_controller.solve.repair.spare_paths import SparePaths, backups_for, poor_backups
+from heddle_controller.solve.repair.splice import with_flows_replaced
 from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_controller.solve.tables.colocated_pairs import short_of_ports
@@ -62,7 +62,7 @@ class IncrementalPlan:
         self._routed = np.bincount(paths.flow, minlength=len(plan.flows)) > 0
         self._cuts = Cuts(network, plan.flows, self._routed)
         self._cuts.prepare()
-        self._spare_ways = SpareWays(network, plan)
+        self._spare_ways = SparePaths(network, plan)
         self._seeking = True
         """Whether there may be better backups for those that are poor."""
         self._terminal = network.terminal
@@ -84,7 +84,7 @@ class IncrementalPlan:
         self._reached = self._worst_by_tier(loads)
         """Worst utilisation of each tier of the plan that stands, shape (tiers,)."""
 
-    def rehearse(self, options: Options) -> None:
+    def warm_up(self, options: Options) -> None:
         """Mends what is whole, so that the first loss finds every index built and in memory.
 
         The plan stays the one it was. One with flows that links could carry and it does not, as
@@ -94,11 +94,11 @@ class IncrementalPlan:
         waiting = attached(self.network, plan.flows) & ~self._routed
         if self._sound and not waiting.any():
             _ = plan.fabric.structure.out
-            self.mend(plan.fabric, plan.flows, options)
+            self.repair(plan.fabric, plan.flows, options)
             self._seeking, self._spare_ways.poor = self._spare_ways.poor != poor, poor
             self.plan = plan
 
-    def can_mend(self, fabric: Fabric, flows: Flows) -> bool:
+    def can_repair(self, fabric: Fabric, flows: Flows) -> bool:
         """Whether this can cope with what changed, and no table may fill up."""
         structure = fabric.structure
         if not self._sound or structure is not self.plan.fabric.structure:
@@ -114,10 +114,10 @@ class IncrementalPlan:
         known = self.plan.flows
         if flows.same_as(known):
             return True
-        follows = flows.begins_with(known) and may_follow(len(known), flows)
+        follows = flows.begins_with(known) and only_appended(len(known), flows)
         return follows and not short_of_ports(flows).any()
 
-    def mend(self, fabric: Fabric, flows: Flows, options: Options) -> Plan | None:
+    def repair(self, fabric: Fabric, flows: Flows, options: Options) -> Plan | None:
         """The plan with as little changed as the new states and flows allow.
 
         None where no flow has a path any more, or flows have none but over links that are
@@ -164,7 +164,7 @@ class IncrementalPlan:
             fresh, spare = fresh.take(rows), spare.take(rows)
             found = {row: cost for row, cost in found.items() if row not in stay}
         pair = self.plan.paths, self.plan.backups
-        paths, backups = spliced(*pair, changed, (fresh, spare))
+        paths, backups = with_flows_replaced(*pair, changed, (fresh, spare))
         self._spare_ways.note(changed, spare, found)
         self._seeking = False
         self._reached = np.maximum(fabric.structure.worst_by_tier(used[:-1]), self._worst_fixed)
@@ -309,7 +309,9 @@ class IncrementalPlan:
             search = search or Search(assignment, candidates, target, options.deadline(), HASTE)
             search.run_sparing(frozenset(self._flows_of(assignment.touched)))
             used = assignment.utilization()
-        if search is not None and even_out(search, frozenset(self._flows_of(assignment.touched))):
+        if search is not None and balance_qps(
+            search, frozenset(self._flows_of(assignment.touched))
+        ):
             used = assignment.utilization()
         self._chunks.take_on(assignment)
         return used

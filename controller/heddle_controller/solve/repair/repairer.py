@@ -4,7 +4,7 @@ Paths that still hold stay. What lost its path (or never had one) is placed wher
 it weighs least, and then the search makes room, but only on arcs that would
 otherwise be fuller than the bound *and* than anything in their tier was before:
 moving flows that nothing happened to is what repair is there to avoid.
-Flows that only links in maintenance could carry stay on them (``stranded``).
+Flows that only links in maintenance could carry stay on them (``drained_flows``).
 
 Usually nothing is built anew: ``IncrementalPlan`` keeps the plan's loads and indexes, and the
 work is in proportion to what was lost or came.
@@ -27,13 +27,13 @@ from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.export import paths_of
-from heddle_controller.solve.fairness.even import even_out
+from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import finished_plan, solve
 from heddle_controller.solve.repair.carry_over import carried, carry_over
+from heddle_controller.solve.repair.drained_flows import keep_stranded, stranded_flows
 from heddle_controller.solve.repair.incremental_plan import IncrementalPlan
-from heddle_controller.solve.repair.stranded import keep_stranded, stranded_flows
 from heddle_controller.solve.search.greedy import place_greedily
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_controller.solve.tables.colocated_pairs import short_of_ports
@@ -56,8 +56,8 @@ class Repairer:
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """A plan for the fabric and flows as they are now, which is held from then on."""
         incremental, mended = self._incremental or self._indexed(), None
-        if incremental.can_mend(fabric, flows):
-            mended = incremental.mend(fabric, flows, self.options)
+        if incremental.can_repair(fabric, flows):
+            mended = incremental.repair(fabric, flows, self.options)
         if mended is None:
             self._incremental, self._known = None, (incremental.network, incremental.planes)
             tied = short_of_ports(flows).any()  # what is tied moves together, or not at all
@@ -102,7 +102,7 @@ class Repairer:
 
     def _indexed(self) -> IncrementalPlan:
         incremental = IncrementalPlan(self.plan, *self._network(self.plan.fabric))
-        incremental.rehearse(self.options)
+        incremental.warm_up(self.options)
         return incremental
 
     def _network(self, fabric: Fabric) -> tuple[Network, Planes | None]:
@@ -140,7 +140,7 @@ class Repairer:
         search = Search(assignment, problem.candidates, target, problem.deadline)
         problem.exclude(place_greedily(search, flow, first_qp, last_qp))
         search.run_sparing(movable)
-        even_out(search, movable)
+        balance_qps(search, movable)
         paths = join_paths([paths_of(assignment, renumber=False), staying])
         return finished_plan(problem, paths.take(np.argsort(paths.flow, kind="stable")))
 

@@ -33,7 +33,7 @@ EMPTY = np.empty(0, dtype=np.int64)
 _NOBODY: frozenset[int] = frozenset()
 
 
-class SpareWays:
+class SparePaths:
     """Which flows have a backup over which arc between switches, and how good; kept up to date."""
 
     def __init__(self, network: Network, plan: Plan) -> None:

@@ -12,7 +12,7 @@ from heddle_controller.model.fabric import Ints
 from heddle_controller.model.plan import Paths, starts
 
 
-def spliced(
+def with_flows_replaced(
     paths: Paths, backups: Paths, flows: Ints, fresh: tuple[Paths, Paths]
 ) -> tuple[Paths, Paths]:
     """Paths and backups of a plan with all those of some flows, ascending, replaced.

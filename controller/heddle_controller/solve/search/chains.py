@@ -183,21 +183,21 @@ class Chains:
         ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
         return self.candidates.of_class(*ends, int(flows.traffic_class[flow]))
 
-    def further(self, flow: int) -> Ints:
+    def with_longer(self, flow: int) -> Ints:
         """Candidate paths of a flow, and longer ones unless it has to take the shortest."""
         terminal, flows = self.assignment.network.terminal, self.assignment.flows
         if flows.traffic_class[flow] == TrafficClass.LATENCY:
             return self.paths(flow)
         ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
-        return self.candidates.further(*ends)
+        return self.candidates.with_longer(*ends)
 
-    def turning(self, flow: int) -> Ints:
+    def with_detours(self, flow: int) -> Ints:
         """The same with ways that come down and go up again in a fabric of tiers."""
         terminal, flows = self.assignment.network.terminal, self.assignment.flows
         if flows.traffic_class[flow] == TrafficClass.LATENCY:
             return self.paths(flow)
         ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
-        return self.candidates.turning(*ends)
+        return self.candidates.with_detours(*ends)
 
     def trimmed(self, path: Ints) -> Ints:
         """A path without its padding."""

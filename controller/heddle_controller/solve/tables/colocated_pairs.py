@@ -22,7 +22,7 @@ from heddle_controller.solve.tables.needs import pairs_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ties:
+class ColocatedFlows:
     """Flows, and the flows that stand for them."""
 
     flows: Flows
@@ -36,7 +36,7 @@ class Ties:
     qps: Ints
     """QPs of each of all flows."""
 
-    def untie(self, paths: Paths) -> Paths:
+    def expand(self, paths: Paths) -> Paths:
         """Paths of all flows from paths of those that stand for them."""
         if not self.tied.any():
             return paths
@@ -61,7 +61,7 @@ def short_of_ports(flows: Flows) -> Bools:
     return result
 
 
-def kept_together(flows: Flows, pair: Ints, whole: Bools) -> Ints:
+def colocation_groups(flows: Flows, pair: Ints, whole: Bools) -> Ints:
     """Number of what each flow must keep together with, were it tied; ``pair`` is by flow.
 
     The whole pair, or of pairs that are short of ports and have flows of one QP alone,
@@ -77,15 +77,15 @@ def kept_together(flows: Flows, pair: Ints, whole: Bools) -> Ints:
     return group
 
 
-def tie(flows: Flows, together: Ints, tied: Bools) -> Ties:
-    """Ties the flows marked, those of one number in ``together`` with each other.
+def tie(flows: Flows, together: Ints, tied: Bools) -> ColocatedFlows:
+    """ColocatedFlows the flows marked, those of one number in ``together`` with each other.
 
     A tied flow has the rate that its flows need at once, by the rule of ``model.load``,
     and in any phase where theirs differ; it takes shortest paths if any of them must.
     """
     everyone = np.arange(len(flows), dtype=np.int64)
     if not tied.any():
-        return Ties(flows, everyone, everyone, tied, flows.qps)
+        return ColocatedFlows(flows, everyone, everyone, tied, flows.qps)
     group = np.where(tied, together, len(flows) + everyone)
     _, leader, inverse = np.unique(group, return_index=True, return_inverse=True)
     order = np.argsort(leader)
@@ -108,4 +108,4 @@ def tie(flows: Flows, together: Ints, tied: Bools) -> Ties:
         traffic_class=traffic_class,
         weight=weight,
     )
-    return Ties(merged, leader, stands, tied, flows.qps)
+    return ColocatedFlows(merged, leader, stands, tied, flows.qps)

@@ -29,15 +29,15 @@ from heddle_controller.model.plan import Paths, join_paths
 from heddle_controller.model.rates import size_words
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.tables.needs import Needs, limited, needs_of, pairs_of
-from heddle_controller.solve.tables.readmission import Seats
+from heddle_controller.solve.tables.needs import TableNeeds, entry_needs, limited, pairs_of
+from heddle_controller.solve.tables.readmission import Readmission
 
 BOUNDLESS = np.iinfo(np.int64).max // 2
 """Room in a table without an end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fitted:
+class FittedPaths:
     """Paths that fit the tables, and what that cost."""
 
     paths: Paths
@@ -46,20 +46,20 @@ class Fitted:
     notes: tuple[str, ...]
 
 
-def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Paths) -> Fitted:
+def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Paths) -> FittedPaths:
     """Gives up parting, then pairs, until no switch needs more entries than it holds."""
     fabric = network.fabric
     if not limited(fabric).any() or not len(paths):
-        return Fitted(paths, {}, ())
+        return FittedPaths(paths, {}, ())
     pair = pairs_of(flows)
     tied = np.isin(pair, _too_parted(fabric, flows, paths, pair))
     paths = _joined(flows, paths, pair, tied)
-    needs = needs_of(fabric, flows, paths, pair)
+    needs = entry_needs(fabric, flows, paths, pair)
     room = _room(fabric, needs)
     full_at = _given_up(needs, needs.entries, room, _Rank(flows, pair))
     if not full_at:
-        return Fitted(paths, {}, _notes(tied, full_at))
-    seats = Seats(network, candidates, flows, room)
+        return FittedPaths(paths, {}, _notes(tied, full_at))
+    seats = Readmission(network, candidates, flows, room)
     paths, full_at = _taken_back(seats, needs, paths, pair, full_at)
     ids, size = fabric.structure.nodes.ids, fabric.structure.nodes.table_size
     dropped = {
@@ -67,7 +67,7 @@ def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Pa
         f" the underlay{_sending(flows, flow)}; raise table_size or its priority"
         for flow, switch in _by_flow(pair, full_at).items()
     }
-    return Fitted(paths, dropped, _notes(tied, dropped))
+    return FittedPaths(paths, dropped, _notes(tied, dropped))
 
 
 def too_parted(network: Network, flows: Flows, paths: Paths, pair: Ints) -> Bools:
@@ -78,11 +78,11 @@ def too_parted(network: Network, flows: Flows, paths: Paths, pair: Ints) -> Bool
 
 
 def _too_parted(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> list[int]:
-    needs = needs_of(fabric, flows, paths, pair)
+    needs = entry_needs(fabric, flows, paths, pair)
     return [*_given_up(needs, needs.entries - 1, _room(fabric, needs), _Rank(flows, pair))]
 
 
-def _room(fabric: Fabric, needs: Needs) -> Ints:
+def _room(fabric: Fabric, needs: TableNeeds) -> Ints:
     """Entries that each node could still hold, below 0 where it needs too many."""
     size = np.where(limited(fabric), fabric.structure.nodes.table_size, BOUNDLESS)
     return size - needs.by_switch(fabric.node_count)
@@ -112,7 +112,7 @@ class _Rank:
         return sorted(pairs, key=lambda p: (-self.weight[p], -self.bytes[p], -self.gbps[p], p))
 
 
-def _given_up(needs: Needs, saving: Ints, room: Ints, rank: _Rank) -> dict[int, int]:
+def _given_up(needs: TableNeeds, saving: Ints, room: Ints, rank: _Rank) -> dict[int, int]:
     """Pairs to give up so that no room is below 0, and the switch that demands each.
 
     ``saving`` is what giving up the pair of each row frees at its switch; ``room`` is
@@ -165,7 +165,7 @@ def _merged(first: Paths, second: Paths) -> Paths:
 
 
 def _taken_back(
-    seats: Seats, needs: Needs, paths: Paths, pair: Ints, full_at: dict[int, int]
+    seats: Readmission, needs: TableNeeds, paths: Paths, pair: Ints, full_at: dict[int, int]
 ) -> tuple[Paths, dict[int, int]]:
     """The paths that stay, and the pairs that have none in the end."""
     flows = seats.flows

@@ -20,7 +20,7 @@ from heddle_controller.model.underlay import needs_entry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Needs:
+class TableNeeds:
     """Entries at switches with a limited table: parallel columns, by pair, none zero."""
 
     pair: Ints
@@ -48,13 +48,13 @@ def pairs_of(flows: Flows) -> Ints:
     return pair
 
 
-def needs_of(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> Needs:
+def entry_needs(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> TableNeeds:
     """Entries that paths need at switches of limited tables; ``pair`` is by flow."""
     tail = fabric.structure.tail[paths.arcs]
     use = np.flatnonzero(limited(fabric)[tail])
     if not len(use):
         empty = np.empty(0, dtype=np.int64)
-        return Needs(empty, empty, empty)
+        return TableNeeds(empty, empty, empty)
     path, arc = paths.owner()[use], paths.arcs[use]
     flow = paths.flow[path]
     codes, group = np.unique(pair[flow] * fabric.node_count + tail[use], return_inverse=True)
@@ -67,7 +67,7 @@ def needs_of(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> Needs:
     each = np.bincount(group, weights=np.where(needed, paths.qp_count[path], 0))
     entries = np.where(low == high, each > 0, np.minimum(each, SOURCE_PORT_COUNT))
     rows = np.flatnonzero(entries)
-    return Needs(
+    return TableNeeds(
         codes[rows] // fabric.node_count,
         codes[rows] % fabric.node_count,
         entries[rows].astype(np.int64),

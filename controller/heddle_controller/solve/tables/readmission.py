@@ -23,7 +23,7 @@ MOST_SOUGHT = 1000
 """Pairs that are looked at in vain before no more are."""
 
 
-class Seats:
+class Readmission:
     """Tables and links as they fill up."""
 
     def __init__(self, network: Network, candidates: Candidates, flows: Flows, room: Ints) -> None:

@@ -20,7 +20,7 @@ from heddle_controller.model.fabric import NONE, Fabric, Ints
 from heddle_controller.model.plan import Paths, Plan, starts
 from heddle_controller.model.program import Edit, Entries, Program
 from heddle_controller.plan.diff import difference, differing, partners
-from heddle_controller.plan.splicing import edit_between
+from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.state.codec.container import DamagedError, pack, unpack
 from heddle_controller.state.codec.plans import ENTRIES, PATHS, certificate_of, meta_of
 
@@ -131,11 +131,11 @@ def _entries_edit(old: Entries, new: Entries) -> Edit | None:
 
 
 def _continued(old: Entries, new: Entries) -> Edit | None:
-    step = edit_between(old, new, stages=True)
+    step = known_edit(old, new, stages=True)
     if step is not None:
         return step
     for base, last, edit in reversed([*_edits]):
-        step = edit_between(last, new, stages=True) if base is old else None
+        step = known_edit(last, new, stages=True) if base is old else None
         if step is not None:
             return edit.then(step, len(old), len(last))
     return None

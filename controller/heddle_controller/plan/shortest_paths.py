@@ -18,7 +18,7 @@ from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.reach import UNREACHED
 from heddle_controller.model.underlay import Underlay
-from heddle_controller.plan.uses import Uses
+from heddle_controller.plan.arc_users import ArcUsers
 
 Cost = Callable[[Ints], Floats]
 """Of arcs, each by itself."""
@@ -87,7 +87,7 @@ def free(arcs: Ints) -> Floats:
     return np.zeros(len(arcs))
 
 
-def cost_of(plan: Plan, path: int, uses: Uses) -> Cost:
+def cost_of(plan: Plan, path: int, uses: ArcUsers) -> Cost:
     """Utilisation that arcs would have with the QPs of one path on them instead.
 
     Only what the flow's own job puts on the arcs in question is summed up anew, and of a flow

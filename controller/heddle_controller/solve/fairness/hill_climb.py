@@ -29,7 +29,7 @@ from heddle_controller.solve.search.search import Search
 MOST_USES = 2_000
 """Arcs on all paths together beyond which a case is not small."""
 EFFORT = 500_000
-"""Uses of arcs looked at in all; a count, not a time, so that plans repeat."""
+"""ArcUsers of arcs looked at in all; a count, not a time, so that plans repeat."""
 FEW_USES = 200
 """Arcs on all paths together up to which the empty paths are reckoned with as well."""
 AT_ONCE = 64
@@ -84,7 +84,7 @@ def climb(search: Search) -> bool:
         if len(paths.flow) <= known or sum(map(len, paths.arcs)) > MOST_USES:
             break
         known = len(paths.flow)
-        climber = _Climber(search, paths)
+        climber = _HillClimb(search, paths)
         climber.run()
         moved |= climber.put_in_place()
         if not climber.could_gain():
@@ -103,7 +103,7 @@ def _paths_of(search: Search, *, longer: bool) -> _Paths:
         out, into = network.nic_arc[[flows.source[flow], flows.destination[flow]]].tolist()
         before = np.array([out] * (out != NONE), dtype=np.int64)
         after = np.array([into ^ 1] * (into != NONE), dtype=np.int64)
-        found_ways = (search.chains.further if longer else search.chains.paths)(flow)
+        found_ways = (search.chains.with_longer if longer else search.chains.paths)(flow)
         ways = [search.chains.trimmed(path) for path in found_ways]
         if not ways:
             continue
@@ -126,7 +126,7 @@ def _paths_of(search: Search, *, longer: bool) -> _Paths:
     return found
 
 
-class _Climber:
+class _HillClimb:
     def __init__(self, search: Search, paths: _Paths) -> None:
         self._search, self._paths = search, paths
         assignment = search.assignment
@@ -148,7 +148,7 @@ class _Climber:
         self._effort = EFFORT
         self._uses = sum(map(len, paths.arcs))
         self._cost = sum(len(paths.arcs[path]) for path in np.flatnonzero(self._counts).tolist())
-        """Uses of arcs that a placement has, more or less."""
+        """ArcUsers of arcs that a placement has, more or less."""
         self._sets = [frozenset(path.tolist()) for path in paths.arcs]
         self._values: Floats = np.empty(0)
         """Of each flow, where it is now."""

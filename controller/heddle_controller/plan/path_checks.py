@@ -41,7 +41,7 @@ def _outside(rows: Ints, count: int) -> bool:
     return bool(((rows < 0) | (rows >= count)).any())
 
 
-def way_faults(plan: Plan, paths: Paths, rows: Ints) -> Iterator[Fault]:
+def path_faults(plan: Plan, paths: Paths, rows: Ints) -> Iterator[Fault]:
     """What is wrong with paths that have arcs, those without passed over.
 
     Where they lead is asked of some rows, over which links of all.
@@ -134,7 +134,7 @@ def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:
     return np.array([joined[row] for row in flow.tolist()], dtype=np.bool_)
 
 
-def useless_faults(plan: Plan, rows: Ints) -> Iterator[Fault]:
+def backup_faults(plan: Plan, rows: Ints) -> Iterator[Fault]:
     """Backups, of some rows, that are the very path they stand in for.
 
     Sharing some links is no fault: a graph may have no other way, and where the two

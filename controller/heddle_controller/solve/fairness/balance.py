@@ -20,7 +20,7 @@ An arc of few QPs may rise as far as its tier's target, if that slows nobody bel
 flow that is helped.
 
 Both reckon with the rates that arcs give now. In small cases, in plans from nothing, places
-are then also tried as they would be served (``climb``). There an arc may be as full as the
+are then also tried as they would be served (``hill_climb``). There an arc may be as full as the
 fullest is, where that helps the slowest: a link that slows nobody costs nothing. It may also
 hold back a flow that would leave the slowest less of a NIC's link, so this is tried where
 only such links are overloaded, too. Nothing else is done there: exchanges look
@@ -32,7 +32,7 @@ from __future__ import annotations
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.export import merged_chunks
-from heddle_controller.solve.fairness.climb import climb, is_small
+from heddle_controller.solve.fairness.hill_climb import climb, is_small
 from heddle_controller.solve.fairness.qp_swap import QpSwaps
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.fairness.slowest import raise_slowest
@@ -56,10 +56,10 @@ def even(
     everything = list(range(len(assignment.flow)))
     compact = Assignment(assignment.network, assignment.flows)
     compact.load_chunks(merged_chunks(assignment, everything, renumber=True))
-    return compact if even_out(Search(compact, candidates, target, deadline)) else None
+    return compact if balance_qps(Search(compact, candidates, target, deadline)) else None
 
 
-def even_out(search: Search, movable: frozenset[int] | None = None) -> bool:
+def balance_qps(search: Search, movable: frozenset[int] | None = None) -> bool:
     """Exchanges QPs within what a search left, while that makes it fairer.
 
     ``movable`` names the flows that may be moved in any case (None for all); others make

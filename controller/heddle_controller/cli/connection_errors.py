@@ -52,12 +52,12 @@ def _why(error: OSError) -> str:
 def check_token(server: str, *, secure: bool) -> None:
     """Nothing, where a token may be sent. Raises ``InputError`` for plain text to other hosts."""
     host, _ = split_address(server)
-    if not secure and not _is_here(host):
+    if not secure and not _is_local(host):
         cure = "give --tls-ca"
         raise refuse("--token-file", "", f"is not sent to {host} in plain text: {cure}")
 
 
-def _is_here(host: str) -> bool:
+def _is_local(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -13,7 +13,7 @@ from heddle_controller.model.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Uses:
+class ArcUsers:
     """The paths over each arc, and what they come to."""
 
     loads: Floats
@@ -33,11 +33,11 @@ class Uses:
         return place, self.paths[np.repeat(begin, counts) + within]
 
 
-def uses_of(plan: Plan) -> Uses:
+def arc_users(plan: Plan) -> ArcUsers:
     """Those of a plan."""
     arcs = len(plan.fabric.structure.tail)
     counts = np.bincount(plan.paths.arcs, minlength=arcs)
-    return Uses(
+    return ArcUsers(
         loads=arc_loads(arcs, plan.flows, plan.paths),
         first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         paths=plan.paths.owner()[stable_order(plan.paths.arcs)],

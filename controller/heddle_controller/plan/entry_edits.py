@@ -18,7 +18,7 @@ from heddle_controller.model.plan import starts
 from heddle_controller.model.program import COLUMNS, Edit, Entries, EntryMark, EntryOrigin
 
 
-def edit_between(old: Entries, new: Entries, *, stages: bool = False) -> Edit | None:
+def known_edit(old: Entries, new: Entries, *, stages: bool = False) -> Edit | None:
     """How the new ones were made of the old ones; None where that is not known.
 
     Unless ``stages`` matter, either may be a copy with others.
@@ -40,7 +40,7 @@ class _Stretch(NamedTuple):
     end: int
 
 
-def spliced(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
+def splice_entries(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> Entries:
     """The old entries without some, and with the fresh ones.
 
     Args:

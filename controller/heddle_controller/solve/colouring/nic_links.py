@@ -26,7 +26,7 @@ MOST_COLOURS = 64
 """Beyond so many the counts or speeds of links have no useful common measure."""
 
 
-class Homes:
+class NicLinks:
     """The links of NICs as colours."""
 
     def __init__(self, network: Network, part: Ints) -> None:

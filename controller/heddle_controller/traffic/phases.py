@@ -19,7 +19,7 @@ Way = tuple[Group, str]
 """A group, and how it sends: ``patterns.pattern_name``."""
 
 
-def way_of(collective: Collective) -> Way:
+def send_pattern(collective: Collective) -> Way:
     """The way that a collective sends."""
     return collective.group, pattern_name(collective)
 
@@ -33,7 +33,7 @@ def phase_names(collectives: Iterable[Collective]) -> dict[Way, str]:
     """
     ways, at_once = set(), set()
     for one in collectives:
-        ways.add(way_of(one))
+        ways.add(send_pattern(one))
         if one.overlap:
             at_once.add(one.group)
     of_group = {group: sorted(name for own, name in ways if own is group) for group in Group}
@@ -53,6 +53,8 @@ def phases_of(collectives: Iterable[Collective]) -> dict[str, tuple[Collective, 
         total[kind] = total.get(kind, 0) + one.bytes
     found: dict[str, tuple[Collective, ...]] = {}
     for way, name in phase_names(wanted).items():
-        own = [replace(kind, bytes=size) for kind, size in total.items() if way_of(kind) == way]
+        own = [
+            replace(kind, bytes=size) for kind, size in total.items() if send_pattern(kind) == way
+        ]
         found[name] = (*found.get(name, ()), *own)
     return found

@@ -5,6 +5,10 @@ hop there; one that comes, only where it is a short cut. Where neither holds at 
 link, all distances stand: each switch still has a neighbour that is one hop nearer, and none that
 is two. So only those places are searched again; of all others it is asked anew, at the ends of
 these links alone, whether there is more than one next hop.
+
+Where all places are searched at once, each step is an OR over all links, and their ends are put
+in order before that. For the one place or two to which a lost link matters that is most of the
+work: from those, every link is walked once, backwards, as the search comes by.
 """
 
 from __future__ import annotations
@@ -15,17 +19,18 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints, NodeKind, Structure
-from heddle_controller.model.few import MOST, search_few
 from heddle_controller.model.hop_counts import Hops
 from heddle_controller.model.reach import UNREACHED, Bits, HopCountOrigin, Reach
 
 Spread = Callable[[Ints, Ints, Hops], Bits]
 
+MOST_SEARCHED_SINGLY = 4
+"""Places, beyond which they are searched all at once."""
 MOST_CHANGED = 64
 """Arcs that went or came, beyond which everything is searched again."""
 
 
-def from_known(
+def updated_reach(
     structure: Structure, carries: Bools, known: Mapping[bytes, Reach], spread: Spread
 ) -> Reach | None:
     """The reach over the arcs that carry, from the most like of those known, by packed mask.
@@ -72,8 +77,8 @@ def _searched(
 ) -> Bits:
     """Fill in the distances of some places; whether next hops are several, a byte for each."""
     places = part.shape[1]
-    if places <= MOST:
-        return search_few(structure, carries, known.row, part).view(np.uint8)
+    if places <= MOST_SEARCHED_SINGLY:
+        return _search_singly(structure, carries, known.row, part).view(np.uint8)
     switch = structure.nodes.kind != NodeKind.NIC
     arcs = np.flatnonzero(carries & switch[structure.tail] & switch[structure.head])
     bits = spread(known.row[structure.tail[arcs]], known.row[structure.head[arcs]], part)
@@ -110,3 +115,42 @@ def _next_hops(structure: Structure, carries: Bools, known: Reach, node: int) ->
     nearer = lines[1:] == here - 1
     count: Ints = np.count_nonzero(nearer, axis=0).astype(np.int64)
     return count, (here > 0) & (here != UNREACHED)
+
+
+def _search_singly(structure: Structure, carries: Bools, row: Ints, distance: Hops) -> Bools:
+    """Fill in the distances of all places, 0 where a place is; say where next hops are several.
+
+    Args:
+        structure: Arcs ``2 * n`` and ``2 * n + 1`` are the two ways of one link.
+        carries: Arcs that exist, shape (arcs,).
+        row: Row of each node in ``distance``.
+        distance: Shape (rows, places); what is not reached stays as it is.
+
+    Returns:
+        For each distance above 0 whether there is more than one next hop, shape of ``distance``.
+    """
+    several = np.zeros(distance.shape, dtype=np.bool_)
+    switches = np.flatnonzero(structure.nodes.kind != NodeKind.NIC)
+    for column in range(distance.shape[1]):
+        edge = switches[distance[row[switches], column] == 0]
+        reached = np.ones(len(row), dtype=np.bool_)  # nobody's way leads through a NIC
+        reached[switches] = False
+        step = 0
+        while len(edge):
+            reached[edge] = True
+            step += 1
+            count = _arcs_into(structure, carries, edge)
+            count[reached] = 0
+            edge = np.flatnonzero(count)
+            distance[row[edge], column] = step
+            several[row[edge], column] = count[edge] > 1
+    return several
+
+
+def _arcs_into(structure: Structure, carries: Bools, nodes: Ints) -> Ints:
+    """From each node, how many arcs lead to some nodes, shape (nodes,)."""
+    first, arcs = structure.out
+    lengths = first[nodes + 1] - first[nodes]
+    shift = np.repeat(first[nodes] - (np.cumsum(lengths) - lengths), lengths)
+    back = arcs[np.arange(len(shift)) + shift] ^ 1
+    return np.bincount(structure.tail[back[carries[back]]], minlength=len(structure.nodes.ids))

@@ -50,7 +50,7 @@ Key = tuple[int, int, int, float, Turn]
 """Terminals, class, Gbit/s of one QP and turn: what makes QPs alike."""
 
 
-def settle(problem: PlanningProblem, assignment: Assignment) -> None:
+def solve_small(problem: PlanningProblem, assignment: Assignment) -> None:
     """Lowers the worst utilisation of a small assignment, where that can be; in place.
 
     One whose fullest arc is at its proven bound stays: what else is fuller than it need be
@@ -61,11 +61,11 @@ def settle(problem: PlanningProblem, assignment: Assignment) -> None:
     search = Search(assignment, problem.candidates, problem.target(), problem.deadline)
     if not _above_bound(problem, assignment):
         return
-    groups = _groups(search, search.chains.further) or _groups(search, search.chains.paths)
+    groups = _groups(search, search.chains.with_longer) or _groups(search, search.chains.paths)
     # What takes too long with fewer paths takes longer with more.
     proven = bool(groups) and _lower(problem, search, groups)
     if proven and problem.network.tiered and _worst(problem, assignment) > 1 + WORTH:
-        groups = _groups(search, search.chains.turning)
+        groups = _groups(search, search.chains.with_detours)
         if groups and _above_bound(problem, assignment):
             _lower(problem, search, groups)
 

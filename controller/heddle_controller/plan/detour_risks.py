@@ -19,7 +19,7 @@ from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.hops import Hops, links_ahead
 
 
-def risks_of_others(
+def detour_risks(
     plan: Plan, hops: Hops, member: Ints, unit: Ints, whole: Bools
 ) -> tuple[Ints, Ints]:
     """Unit and link, parallel, of what such entries have to watch; any may be named twice.
@@ -33,7 +33,7 @@ def risks_of_others(
     """
     none = np.empty(0, dtype=np.int64)
     left = plan.paths.first[hops.path[member] + 1] - hops.place[member]
-    longer = underlay(plan.fabric.structure).goes_round(
+    longer = underlay(plan.fabric.structure).is_detour(
         hops.switch[member], hops.destination[member], left
     )
     if not longer.any():

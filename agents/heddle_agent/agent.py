@@ -29,7 +29,7 @@ from heddle_agent.table import (
     Forwarding,
     Held,
     LinkObservation,
-    Turns,
+    TableWorker,
     keep_in_memory,
 )
 from heddle_agent.watch import LinkWatch
@@ -54,14 +54,14 @@ class Agent:
         fence: Fence = NO_FENCE,
         remember: Callable[[Fence], None] = keep_in_memory,
         peer_configuration: PeerConfiguration | None = None,
-        turns: Callable[[Forwarding], Turns] = Turns,
+        worker: Callable[[Forwarding], TableWorker] = TableWorker,
     ) -> None:
         """ValueError for addresses that cannot be used.
 
         ``channels`` are the caller's to close; without them the agent has its own, in plain text to
         loopback. ``fence`` is what an earlier agent of this switch has accepted; ``remember`` is
         told of newer ones. Without a ``peer_configuration`` there are no peer
-        notices. Pushes come by ``turns``.
+        notices. ``worker`` takes pushes in.
         """
         self.switch = switch
         self._view = LinkView()
@@ -75,7 +75,7 @@ class Agent:
             fence=fence,
             remember=remember,
         )
-        self._turns = turns(self.forwarding)
+        self._worker = worker(self.forwarding)
         self.links = links
         self._channels = Channels() if channels is None else channels
         self._owns_channels = channels is None
@@ -83,7 +83,7 @@ class Agent:
         self.peer_notices = self._open(fabric, peer_configuration) if peer_configuration else None
         self.sessions = Sessions(
             _identity(fabric, switch, peer_configuration),
-            self._turns,
+            self._worker,
             links.current,
             introduced=self._introduced,
             controllers=[Address.parse(text) for text in controllers],
@@ -126,7 +126,7 @@ class Agent:
         finally:
             if self._owns_channels:
                 await self._channels.close()
-            await self._turns.idle()
+            await self._worker.idle()
             self.forwarding.fib.close()
             self._stopped.set()
 
@@ -194,7 +194,7 @@ class Agent:
         """Bring what the backend refused into it, once it can."""
         while True:
             await asyncio.sleep(_MEND_SECONDS)
-            await self._turns.mend()
+            await self._worker.mend()
 
 
 def _identity(fabric: str, switch: str, peers: PeerConfiguration | None) -> Identity:

@@ -24,10 +24,10 @@ from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
 from heddle_agent.settings import Settings, SettingsError
 from heddle_agent.table import NO_FENCE, Fence, FenceFile, keep_in_memory
 from heddle_agent.watch import (
+    HoldDown,
     KernelLinks,
     LinkWatch,
     ManualLinks,
-    Patience,
     Port,
     find_ports,
 )
@@ -65,7 +65,7 @@ def link_watch(settings: Settings) -> LinkWatch:
         settings.switch,
         find_ports(settings.interfaces, settings.switch),
         probe_seconds=settings.probe_milliseconds / 1000,
-        patience=Patience(memory=settings.flap_memory_seconds),
+        patience=HoldDown(memory=settings.flap_memory_seconds),
     )
 
 

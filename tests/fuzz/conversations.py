@@ -21,7 +21,7 @@ from heddle_agent.peers import PeerConfiguration, PeerNotices
 from heddle_agent.peers.keys import LEAST_BYTES
 from heddle_agent.session.conversation import Conversation, ForeignError
 from heddle_agent.session.encode import Identity
-from heddle_agent.table import Forwarding, Turns
+from heddle_agent.table import Forwarding, TableWorker
 from tests.fuzz import columns
 from tests.fuzz.target import Target, check
 from tests.fuzz.wires import disturbed, framed, messages_of, parts_of
@@ -66,7 +66,7 @@ class Agent:
             heard=lambda *_: None,
             boot=1,
         )
-        self.turns = Turns(forwarding)
+        self.worker = TableWorker(forwarding)
 
     async def talk(self, messages: Sequence[pb.ControllerMessage]) -> bool:
         """One session to its end; whether it was accepted."""
@@ -74,7 +74,7 @@ class Agent:
         reports: list[pb.OverlayReport] = []
         conversation = Conversation(
             call,
-            self.turns,
+            self.worker,
             links=list,
             answered=Counter(),
             introduced=lambda peers, keys: self.peer_configuration.update(

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heddle_agent.table import Forwarding, Push, Turns
+from heddle_agent.table import Forwarding, Push, TableWorker
 from heddle_emulator.fleet import Fleet, Held
-from heddle_emulator.fleet.staged import Gate, GatedTurns
+from heddle_emulator.fleet.staged import Gate, GatedWorker
 from tests.integration.controlling import Controller, controlling
 from tests.integration.operating import Outcome
 from tests.integration.test_cli_controller import FABRIC, begun
@@ -54,8 +54,8 @@ class SlowFleet(Fleet):
         self.gate = OneGate()
         super().__init__(FABRIC, [controller.address], name="fabrics/pod")
 
-    def _turns(self, row: int, forwarding: Forwarding) -> Turns:
-        return GatedTurns(row, forwarding, self.gate)
+    def _worker(self, row: int, forwarding: Forwarding) -> TableWorker:
+        return GatedWorker(row, forwarding, self.gate)
 
     def holders(self) -> list[int]:
         """Switches, by row, whose tables have entries."""

@@ -63,7 +63,7 @@ Risks: TypeAlias = tuple[tuple[Link, ...], tuple[Link, ...]]
 none twice."""
 
 
-class Perils:
+class LinkRisks:
     """The risks of many groups, by row; worked out when somebody first asks for one of them.
 
     Most groups are replaced by the next plan, and no link that they depend on was ever lost.
@@ -95,7 +95,7 @@ class Perils:
         return self._rows
 
 
-class Group(tuple[NextHop, NextHop | None, Perils, int]):
+class Group(tuple[NextHop, NextHop | None, LinkRisks, int]):
     """Where entries that share it leave. Two that are alike are still two.
 
     A tuple, as these too are made by the thousand in C: of the next hops, the risks of many groups,
@@ -115,14 +115,14 @@ class Group(tuple[NextHop, NextHop | None, Perils, int]):
         backup_risks: tuple[Link, ...] = (),
     ) -> Self:
         """A single group."""
-        return tuple.__new__(cls, (primary, backup, Perils([(risks, backup_risks)]), 0))
+        return tuple.__new__(cls, (primary, backup, LinkRisks([(risks, backup_risks)]), 0))
 
     @staticmethod
     def many(
-        primaries: Iterable[NextHop], backups: Iterable[NextHop | None], perils: Perils
+        primaries: Iterable[NextHop], backups: Iterable[NextHop | None], link_risks: LinkRisks
     ) -> list[Group]:
         """Groups of one length each, at the speed of C; row by row."""
-        rows = zip(primaries, backups, repeat(perils), count(), strict=False)
+        rows = zip(primaries, backups, repeat(link_risks), count(), strict=False)
         return list(map(_group, rows))
 
     @property

@@ -30,7 +30,7 @@ from heddle_agent.table import (
     Push,
     Receipt,
     Status,
-    Turns,
+    TableWorker,
     outdated,
 )
 
@@ -54,7 +54,7 @@ class Conversation:
     def __init__(
         self,
         call: Call,
-        turns: Turns,
+        worker: TableWorker,
         *,
         links: Callable[[], Sequence[LinkObservation]],
         answered: Counter[Status],
@@ -63,8 +63,8 @@ class Conversation:
     ) -> None:
         """``links`` gives all links as they are; ``answered`` counts pushes by their status."""
         self._call = call
-        self._forwarding = turns.forwarding
-        self._turns = turns
+        self._forwarding = worker.forwarding
+        self._worker = worker
         self._links = links
         self._answered = answered
         self._introduced = introduced
@@ -77,7 +77,7 @@ class Conversation:
 
     async def introduce(self, identity: encode.Identity) -> pb.SessionAccepted:
         """Say who we are and what we hold, wait to be accepted, report all links."""
-        await self._turns.digest()  # remembered: what follows is of one moment
+        await self._worker.digest()  # remembered: what follows is of one moment
         await self._call.write(encode.parameters(identity, self._forwarding))
         answer = await self._call.read()
         if not isinstance(answer, pb.ControllerMessage):
@@ -137,15 +137,15 @@ class Conversation:
     async def _carried_out(self, message: pb.Push) -> pb.AgentMessage | None:
         """Carry a push out; the last answer, unless it was given already."""
         try:
-            push = await self._turns.away(lambda: decode_push(message, self._vocabulary))
+            push = await self._worker.away(lambda: decode_push(message, self._vocabulary))
         except MalformedPushError as error:
             receipt = self._refused(message, str(error))
             self._count(receipt)
             return self._result(message, receipt)
         try:
-            receipt = await self._turns.receive(push)
+            receipt = await self._worker.receive(push)
             self._count(receipt)
-            if receipt.status is not Status.APPLIED or not self._turns.at_once:
+            if receipt.status is not Status.APPLIED or not self._worker.at_once:
                 await self._write(self._result(message, receipt))
         finally:  # what is in the table goes into the backend, whether or not the stream lives
             failures = await self._program(push)
@@ -163,17 +163,17 @@ class Conversation:
 
     async def _told(self, message: pb.Push) -> pb.TableState:
         """What the switch holds, all of one moment."""
-        await self._turns.digest()
+        await self._worker.digest()
         forwarding = self._forwarding
         entries = forwarding.table.programmed if message.tell_entries else None
         told = partial(encode.table_state, forwarding.held, forwarding.digest(), entries)
-        return told() if entries is None else await self._turns.away(told)
+        return told() if entries is None else await self._worker.away(told)
 
     async def _program(self, push: Push) -> Sequence[OperationFailure]:
         """Bring what is in the table into the backend, and log how long that took, if at all."""
         begin = time.monotonic()
-        failures = await self._turns.program(push)
-        if push.operations.matches and not self._turns.at_once:
+        failures = await self._worker.program(push)
+        if push.operations.matches and not self._worker.at_once:
             _log.info(
                 "push programmed",
                 generation=push.version.generation,
@@ -185,7 +185,7 @@ class Conversation:
 
     async def _obey(self, order: pb.OverlayOrder) -> None:
         """Do as an order says, and tell every controller how the switch stands then."""
-        why = await self._turns.set_overlay(withdrawn=order.withdrawn, epoch=order.epoch)
+        why = await self._worker.set_overlay(withdrawn=order.withdrawn, epoch=order.epoch)
         withdrawn = self._forwarding.fib.withdrawn
         if why:
             _log.error("overlay order not obeyed", withdrawn=order.withdrawn, why=why)
@@ -217,9 +217,9 @@ class Conversation:
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
             except TimeoutError:
-                counted = await self._turns.counters()
+                counted = await self._worker.counters()
                 report = partial(encode.counter_report, counted, time.time())
-                await self._write(await self._turns.away(report))
+                await self._write(await self._worker.away(report))
                 due = loop.time() + counter_interval
             else:
                 self._wake.clear()

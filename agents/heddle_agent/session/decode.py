@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_agent.fib import Match, NextHop, Perils
+from heddle_agent.fib import LinkRisks, Match, NextHop
 from heddle_agent.session.risks import LinkNames, RiskColumns, below, numbers
 from heddle_agent.session.vocabulary import BYTES, NamesError, StringTable, Vocabulary
 from heddle_agent.table import Fence, Mode, Operations, Push, PushTargets
@@ -135,7 +135,7 @@ def _ways(batch: pb.OperationBatch, links: LinkNames, hops: list[NextHop]) -> Pu
         raise ValueError
     risks = RiskColumns.of(batch)
     risks.check(len(links.keys), len(primaries))
-    return PushTargets(primaries, backups, Perils(None, partial(risks.read, links)))
+    return PushTargets(primaries, backups, LinkRisks(None, partial(risks.read, links)))
 
 
 def _repeated(matches: list[Match]) -> str:

@@ -27,7 +27,7 @@ from heddle_agent.session.conversation import (
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.refusal import SessionEnd
 from heddle_agent.session.resolve import Endpoint
-from heddle_agent.table import LinkObservation, Status, Turns
+from heddle_agent.table import LinkObservation, Status, TableWorker
 
 _log = structlog.get_logger()
 
@@ -52,7 +52,7 @@ class SwitchSide:
     """What all sessions of a switch have in common."""
 
     identity: Identity
-    turns: Turns
+    worker: TableWorker
     links: Callable[[], Sequence[LinkObservation]]
     """All links as they are."""
     introduced: Introduced
@@ -134,7 +134,7 @@ class Session:
             return SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error)), False
         conversation = self.conversation = Conversation(
             call,
-            side.turns,
+            side.worker,
             links=side.links,
             answered=side.answered,
             introduced=side.introduced,

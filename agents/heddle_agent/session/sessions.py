@@ -21,7 +21,7 @@ from heddle_agent.session.conversation import Introduced
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.resolve import Endpoint, Resolver
 from heddle_agent.session.session import Session, SessionOptions, SwitchSide
-from heddle_agent.table import LinkObservation, Status, Turns
+from heddle_agent.table import LinkObservation, Status, TableWorker
 
 _log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ class Sessions:
     def __init__(
         self,
         identity: Identity,
-        turns: Turns,
+        worker: TableWorker,
         links: Callable[[], Sequence[LinkObservation]],
         *,
         controllers: Sequence[Address],
@@ -56,7 +56,7 @@ class Sessions:
         """Sessions accepted since the start."""
         self.withdrawals = 0
         """How often entries were withdrawn because there was no controller."""
-        self._side = SwitchSide(identity, turns, links, introduced, channels, options)
+        self._side = SwitchSide(identity, worker, links, introduced, channels, options)
         self._resolver = Resolver(controllers)
         self._sessions: dict[Endpoint, Session] = {}
         self._by_controller: dict[str, Session] = {}
@@ -147,7 +147,7 @@ class Sessions:
     async def _withdraw(self, ttl: float) -> None:
         await asyncio.sleep(ttl)
         self.withdrawals += 1
-        turns = self._side.turns
-        held = turns.forwarding.held.entries
-        await turns.withdraw()
+        worker = self._side.worker
+        held = worker.forwarding.held.entries
+        await worker.withdraw()
         self._log.warning("no controller: entries withdrawn", entries=held, after_seconds=ttl)

@@ -18,7 +18,7 @@ from heddle_agent.table.push import (
     Status,
 )
 from heddle_agent.table.receive import outdated
-from heddle_agent.table.turns import Turns
+from heddle_agent.table.worker import TableWorker
 
 __all__ = [
     "DELETE",
@@ -36,7 +36,7 @@ __all__ = [
     "PushTargets",
     "Receipt",
     "Status",
-    "Turns",
+    "TableWorker",
     "keep_in_memory",
     "outdated",
     "table_digest",

@@ -127,10 +127,10 @@ class Forwarding:
 
     def program(self, push: Push) -> list[OperationFailure]:
         """Bring everything that is dirty into the backend; return the push's own failures."""
-        return self.blamed(push, self._apply())
+        return self.own_failures(push, self._apply())
 
     @staticmethod
-    def blamed(push: Push, failures: Sequence[Failure]) -> list[OperationFailure]:
+    def own_failures(push: Push, failures: Sequence[Failure]) -> list[OperationFailure]:
         """Which of a backend's failures are a push's own; others are logged."""
         if not failures:
             return []
@@ -161,7 +161,7 @@ class Forwarding:
         return len(steering.choices)
 
     @property
-    def lends(self) -> bool:
+    def can_lend(self) -> bool:
         """Whether the backend can be told what to avoid while another thread is at it."""
         return self._avoiding is not None
 

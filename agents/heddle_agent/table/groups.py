@@ -63,8 +63,8 @@ class Groups:
 
     def naming(self, group: Group) -> set[Link]:
         """The links that matter to a group."""
-        primary, backup, perils, row = group
-        risks, backup_risks = perils.rows[row]
+        primary, backup, link_risks, row = group
+        risks, backup_risks = link_risks.rows[row]
         links = {self.own.get(primary) or self.link(primary), *risks, *backup_risks}
         if backup is not None:
             links.add(self.own.get(backup) or self.link(backup))
@@ -107,7 +107,7 @@ def intern(groups: Groups, keys: Sequence[GroupKey]) -> tuple[Groups, list[Group
     """
     ways = PushTargets.of(keys)
     made = ways.groups()
-    if not ways.perils.known:
+    if not ways.link_risks.known:
         return _with(groups, groups.by_key, made), made, made
     by_key = dict(groups.by_key)
     found = list(map(by_key.setdefault, ways, made))
@@ -124,7 +124,7 @@ def only(groups: Groups, kept: Iterable[Group]) -> Groups:
     """These groups and no others."""
     unique = list(dict.fromkeys(kept))
     by_key: dict[GroupKey, Group] = {}
-    if any(perils.known for perils in {*map(_PERILS, unique)}):
+    if any(link_risks.known for link_risks in {*map(_PERILS, unique)}):
         for group in unique:
             if group.known:
                 by_key.setdefault(key_of(group), group)

@@ -8,7 +8,7 @@ from enum import Enum
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias, overload
 
-from heddle_agent.fib import Group, Link, Match, NextHop, Perils, Reason
+from heddle_agent.fib import Group, Link, LinkRisks, Match, NextHop, Reason
 
 DELETE = -1
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
@@ -46,10 +46,10 @@ class PushTargets(Sequence[GroupKey]):
     """What entries lead to, way by way; risk links are worked out when they are first looked at."""
 
     def __init__(
-        self, primaries: Sequence[NextHop], backups: Sequence[NextHop | None], perils: Perils
+        self, primaries: Sequence[NextHop], backups: Sequence[NextHop | None], link_risks: LinkRisks
     ) -> None:
         """Columns of one length."""
-        self.perils = perils
+        self.link_risks = link_risks
         self._primaries, self._backups = primaries, backups
 
     @classmethod
@@ -57,18 +57,18 @@ class PushTargets(Sequence[GroupKey]):
         """Those whose keys are there already."""
         if isinstance(keys, PushTargets):
             return keys
-        perils = Perils([key[2:] for key in keys])
-        return cls([key[0] for key in keys], [key[1] for key in keys], perils)
+        link_risks = LinkRisks([key[2:] for key in keys])
+        return cls([key[0] for key in keys], [key[1] for key in keys], link_risks)
 
     def groups(self) -> list[Group]:
         """A new group of each way."""
-        return Group.many(self._primaries, self._backups, self.perils)
+        return Group.many(self._primaries, self._backups, self.link_risks)
 
     def __len__(self) -> int:
         return len(self._primaries)
 
     def __iter__(self) -> Iterator[GroupKey]:
-        risks = self.perils.rows
+        risks = self.link_risks.rows
         return zip(
             self._primaries, self._backups, map(_FIRST, risks), map(_SECOND, risks), strict=True
         )
@@ -80,7 +80,7 @@ class PushTargets(Sequence[GroupKey]):
     def __getitem__(self, row: int | slice) -> GroupKey | list[GroupKey]:
         if isinstance(row, slice):
             return list(self)[row]
-        return (self._primaries[row], self._backups[row], *self.perils.rows[row])
+        return (self._primaries[row], self._backups[row], *self.link_risks.rows[row])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ _MOST_DOUBLINGS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class HoldDown:
     """How long a link that came back must hold before it is used; all in seconds."""
 
     first: float = 0.5
@@ -31,7 +31,7 @@ class Patience:
 class Damper:
     """One link: what is seen goes in, what to believe comes out."""
 
-    def __init__(self, patience: Patience, *, up: bool = True) -> None:
+    def __init__(self, patience: HoldDown, *, up: bool = True) -> None:
         self.up = up
         """What to believe."""
         self.until = float("inf")

@@ -1,7 +1,7 @@
 """Links as the kernel and the far end know them: carrier, probes, and patience with both.
 
     netlink says carrier lost or back  --+
-                                         +-> Damper -> Board -> agent
+                                         +-> Damper -> ObservationQueue -> agent
     probes unanswered, or again answered +
 
 The kernel may tell of a lost carrier late, so carriers are also asked for (``carrier``). A link is
@@ -28,11 +28,11 @@ import structlog
 from heddle_agent.fib import Link, NextHop
 from heddle_agent.table import LinkObservation
 from heddle_agent.watch import rtnetlink
-from heddle_agent.watch.board import Board
 from heddle_agent.watch.carrier import Carriers
-from heddle_agent.watch.damping import Damper, Patience
+from heddle_agent.watch.damping import Damper, HoldDown
 from heddle_agent.watch.errors import LOOK_SECONDS
-from heddle_agent.watch.line import FLAPPING, GREY, SLOW, Line, Opinion
+from heddle_agent.watch.monitored_link import FLAPPING, GREY, SLOW, LinkVerdict, MonitoredLink
+from heddle_agent.watch.observation_queue import ObservationQueue
 from heddle_agent.watch.ports import Port, alias_of
 from heddle_agent.watch.probe import Prober, Target, open_socket
 from heddle_agent.watch.routing import LONGEST_SECONDS, Routing
@@ -53,7 +53,7 @@ class KernelLinks:
         ports: Sequence[Port],
         *,
         probe_seconds: float = 0.0,
-        patience: Patience | None = None,
+        patience: HoldDown | None = None,
     ) -> None:
         """``probe_seconds`` is the interval of probes, 0 for none.
 
@@ -64,9 +64,9 @@ class KernelLinks:
         self.on_moved: Callable[[Port], None] = _unheard
         """Told of each port whose interface is another than before."""
         self._switch = switch
-        patience = patience or Patience()
+        patience = patience or HoldDown()
         self._lines = [
-            Line(
+            MonitoredLink(
                 Link.between(switch, port.hop.node, port.hop.key),
                 port.interface,
                 port.index,
@@ -78,9 +78,9 @@ class KernelLinks:
         ]
         self._routing = Routing(line.link for line in self._lines)
         self._at = {port.index: row for row, port in enumerate(ports)}
-        self._board = Board(line.link for line in self._lines)
+        self._board = ObservationQueue(line.link for line in self._lines)
         for line in self._lines:
-            line.told = line.opinion
+            line.told = line.verdict
             self._board.found(line.link, up=line.carries)
         self._probed = {
             row: Target(port.index, port.hop.address)
@@ -184,7 +184,7 @@ class KernelLinks:
         )
         self.on_moved(port)
 
-    def _carrier(self, row: int, line: Line, *, carries: bool) -> None:
+    def _carrier(self, row: int, line: MonitoredLink, *, carries: bool) -> None:
         line.carries = carries
         if not carries and self._prober is not None and row in self._prober.links:
             liveness = self._prober.links[row]
@@ -222,15 +222,15 @@ class KernelLinks:
             line.rate = line.sending.look(now, sent, waiting=line.index in waiting)
             agreed = self._carriers.gbps(line.interface) if line.gbps and line.carries else 0.0
             line.agreed = agreed / line.gbps if 0 < agreed < line.gbps else 0.0
-            if line.opinion != line.told:
+            if line.verdict != line.told:
                 self._update(line)
         self._routing.look({line.link: line.index for line in self._lines if line.told.up})
 
     def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
 
-    def _update(self, line: Line) -> None:
-        """Form an opinion of a link, and pass it on if it is a new one."""
+    def _update(self, line: MonitoredLink) -> None:
+        """Form an verdict of a link, and pass it on if it is a new one."""
         loop, before = asyncio.get_running_loop(), line.damper.up
         line.judge(loop.time())
         if line.damper.up and not before:
@@ -242,11 +242,11 @@ class KernelLinks:
             line.timer = loop.call_at(line.damper.until, self._update, line)
         if line.awaits_routing and line.damper.up:
             self._await_routing(line)
-        if line.opinion != line.told:
-            line.told = line.opinion
+        if line.verdict != line.told:
+            line.told = line.verdict
             self._put(line, line.told)
 
-    def _await_routing(self, line: Line) -> None:
+    def _await_routing(self, line: MonitoredLink) -> None:
         """Look whether routing is back; if it is not, look again soon, and not for ever."""
         loop = asyncio.get_running_loop()
         lacks = self._routing.lacks(line.link, line.index)
@@ -258,7 +258,7 @@ class KernelLinks:
             log = _log.bind(switch=self._switch, link=str(line.link))
             log.warning("routing does not come back to a link: it is used without")
 
-    def _put(self, line: Line, told: Opinion) -> None:
+    def _put(self, line: MonitoredLink, told: LinkVerdict) -> None:
         loss = line.lost if told.loses else 0.0
         rate = line.rate_share if told.slow else 0.0
         self._board.put(line.link, up=told.up, reason=told.reason, loss=loss, rate=rate)

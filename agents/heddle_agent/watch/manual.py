@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from heddle_agent.fib import Link, NextHop
 from heddle_agent.table import LinkObservation
-from heddle_agent.watch.board import Board
+from heddle_agent.watch.observation_queue import ObservationQueue
 
 
 class ManualLinks:
@@ -19,7 +19,7 @@ class ManualLinks:
         self.next_hops = tuple(next_hops)
         self._switch = switch
         links = (Link.between(switch, hop.node, hop.key) for hop in self.next_hops)
-        self._board = Board(links, clock)
+        self._board = ObservationQueue(links, clock)
 
     def up(self, node: str, key: str = "0", *, reason: str = "carrier") -> None:
         """The link to a neighbour carries again; ValueError if there is no such link."""

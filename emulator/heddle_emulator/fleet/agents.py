@@ -24,7 +24,7 @@ from heddle_agent.agent import Agent
 from heddle_agent.fib import Link
 from heddle_agent.peers import MemoryNetwork, PeerConfiguration
 from heddle_agent.session import Channels, SessionOptions
-from heddle_agent.table import Forwarding, Turns
+from heddle_agent.table import Forwarding, TableWorker
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, LinkKey, NodeKind, State
@@ -79,7 +79,7 @@ class Fleet:
             channels=self._channels,
             options=self._options,
             peer_configuration=self._peer_configuration(row),
-            turns=partial(self._turns, row),
+            worker=partial(self._worker, row),
         )
 
     def _links_of(self, row: int, switch: str) -> ManualLinks:
@@ -90,9 +90,9 @@ class Fleet:
         """Where a switch's agent looks for controllers."""
         return self._controllers
 
-    def _turns(self, _row: int, forwarding: Forwarding) -> Turns:
+    def _worker(self, _row: int, forwarding: Forwarding) -> TableWorker:
         """What pushes for a switch come in by."""
-        return Turns(forwarding)
+        return TableWorker(forwarding)
 
     def _peer_configuration(self, row: int) -> PeerConfiguration | None:
         """Peers of one switch: the switches next to it, each reached by its name."""

@@ -20,7 +20,7 @@ from typing import Self
 from heddle_agent.fib import Link
 from heddle_agent.peers import MemoryNetwork
 from heddle_agent.session import Backoff, SessionOptions
-from heddle_agent.table import Forwarding, Push, Receipt, Turns
+from heddle_agent.table import Forwarding, Push, Receipt, TableWorker
 from heddle_agent.table.push import OperationFailure
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.fabric import Fabric, State
@@ -79,7 +79,7 @@ class Gate:
         self.waiting = [held for held in self.waiting if held.switch != switch]
 
 
-class GatedTurns(Turns):
+class GatedWorker(TableWorker):
     """What a switch's pushes come in by."""
 
     def __init__(self, switch: int, forwarding: Forwarding, gate: Gate) -> None:
@@ -226,8 +226,8 @@ class StagedFleet(Fleet):
     def _dialled(self, switch: str) -> Sequence[str]:
         return [self.alone.get(switch, self.everybody).address]
 
-    def _turns(self, row: int, forwarding: Forwarding) -> Turns:
-        return GatedTurns(row, forwarding, self.gate)
+    def _worker(self, row: int, forwarding: Forwarding) -> TableWorker:
+        return GatedWorker(row, forwarding, self.gate)
 
     def change(self, rows: Iterable[int], *, up: bool) -> None:
         """Links change, and nobody has seen it yet."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from heddle_agent.fib import Link, Match, NextHop, Packet
-from heddle_agent.table import Forwarding, GroupKey, Turns
+from heddle_agent.table import Forwarding, GroupKey, TableWorker
 from tests.unit.agent.worlds import ROCE, SPINES, SWITCH, entry, far, push, uplink
 
 USED = 3  # spines of entries; the last is the underlay's alone, and never lost
@@ -66,7 +66,7 @@ class Play:
     ) -> None:
         """``where`` is asked of the data plane."""
         self.forwarding = forwarding
-        self.turns = Turns(forwarding)
+        self.worker = TableWorker(forwarding)
         self._seed = seed
         self._random = random.Random(seed)
         self._gate = gate
@@ -99,14 +99,14 @@ class Play:
 
         async def take() -> None:
             try:
-                receipt = await self.turns.receive(wanted)
+                receipt = await self.worker.receive(wanted)
                 assert not receipt.failures
             finally:
-                assert not await self.turns.program(wanted)
+                assert not await self.worker.program(wanted)
 
         work: list[Awaitable[None]] = [take()]
         if self._random.random() < 0.3:
-            work.insert(self._random.randrange(2), self.turns.mend())
+            work.insert(self._random.randrange(2), self.worker.mend())
         tasks: asyncio.Task[object] = asyncio.ensure_future(_all(work))
         given_up = self._random.random() < 0.2
 
@@ -118,7 +118,7 @@ class Play:
 
         await self._gate.see_off(tasks, meet)
         self.happened.append("given up" if tasks.cancelled() else "done")
-        rest: asyncio.Task[object] = asyncio.ensure_future(_all([self.turns.idle()]))
+        rest: asyncio.Task[object] = asyncio.ensure_future(_all([self.worker.idle()]))
         await self._gate.see_off(rest, meet)
         await rest
         if not tasks.cancelled():
@@ -126,7 +126,7 @@ class Play:
 
     async def _settle(self) -> None:
         """All is as it should be, exactly: nothing is avoided any longer than it must."""
-        rest: asyncio.Task[object] = asyncio.ensure_future(self.turns.mend())
+        rest: asyncio.Task[object] = asyncio.ensure_future(self.worker.mend())
         await self._gate.see_off(rest, lambda _: None)
         table = self.forwarding.table
         assert not table.dirty, self

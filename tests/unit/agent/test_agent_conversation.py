@@ -11,7 +11,7 @@ import pytest
 
 from heddle_agent.fib import MemoryFib
 from heddle_agent.session.conversation import Call, Conversation
-from heddle_agent.table import Forwarding, Turns
+from heddle_agent.table import Forwarding, TableWorker
 from tests.unit.agent.worlds import HOPS, SWITCH, FixedUnderlay
 from tests.waiting import PATIENCE
 
@@ -34,7 +34,7 @@ async def test_who_is_cancelled_as_the_stream_ends_is_cancelled(steps: int) -> N
     fib = MemoryFib(SWITCH, HOPS, FixedUnderlay(HOPS[2:4]), seed=1)
     conversation = Conversation(
         cast("Call", Over()),
-        Turns(Forwarding(SWITCH, fib, ())),
+        TableWorker(Forwarding(SWITCH, fib, ())),
         links=list,
         answered=Counter(),
         introduced=lambda _peers, _keys: None,

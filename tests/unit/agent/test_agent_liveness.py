@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle_agent.watch import Patience
+from heddle_agent.watch import HoldDown
 from heddle_agent.watch.damping import Damper
 from heddle_agent.watch.liveness import Liveness
 from heddle_agent.watch.probe import reply, request
@@ -90,7 +90,7 @@ def runs(answers: str) -> list[str]:
 
 def test_a_link_that_flaps_is_kept_down_longer_each_time() -> None:
     """The pause doubles with every loss, up to its cap, and good behaviour is rewarded."""
-    link, now, pauses = Damper(Patience(first=1, longest=6, memory=1000)), 0.0, []
+    link, now, pauses = Damper(HoldDown(first=1, longest=6, memory=1000)), 0.0, []
     for _ in range(5):
         link.seen(up=False, now=now)
         assert not link.up
@@ -109,7 +109,7 @@ def test_a_link_that_flaps_is_kept_down_longer_each_time() -> None:
 
 def test_a_loss_while_it_is_held_down_counts() -> None:
     """A link that goes down again before it was believed waits twice as long; it is flapping."""
-    link, flapping = Damper(Patience(first=1, longest=60, memory=1000)), []
+    link, flapping = Damper(HoldDown(first=1, longest=60, memory=1000)), []
     for up, now in ((False, 0), (True, 0.5), (False, 0.6), (True, 0.7)):
         link.seen(up=up, now=now)
         flapping.append(link.flapping)
@@ -121,7 +121,7 @@ def test_a_loss_while_it_is_held_down_counts() -> None:
 
 def test_a_link_found_down_is_used_when_it_comes() -> None:
     """It has lost nothing yet: there is nothing to be patient about."""
-    link = Damper(Patience(), up=False)
+    link = Damper(HoldDown(), up=False)
     link.seen(up=True, now=7)
     assert link.up
 

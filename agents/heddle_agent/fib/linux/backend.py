@@ -39,12 +39,12 @@ from heddle_agent.fib.linux.entries import (
     shapes_of,
 )
 from heddle_agent.fib.linux.hops import Cable, Hops, Port
-from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, open_socket, told
+from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, logged_failure, open_socket
 from heddle_agent.fib.linux.netlink import Opener
+from heddle_agent.fib.linux.next_hop_groups import NextHopGroups, Staged
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.notes import NoteKind, Notes
-from heddle_agent.fib.linux.ways import NextHopGroups, Staged
 from heddle_agent.fib.values import (
     Batch,
     Capability,
@@ -115,14 +115,14 @@ class LinuxFib:
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
         """Program a batch; all of it takes effect in one transaction, but for deletes after it."""
-        blamed: list[Failure] = []
+        own_failures: list[Failure] = []
         message = ""
         for attempt in range(_ATTEMPTS):
             try:
-                return self._attempt(batch, blamed)
+                return self._attempt(batch, own_failures)
             except RefusedError as refused:
                 _log.debug("transaction refused", why=str(refused), attempt=attempt)
-                blamed += self._blame(batch, refused, blamed, attempt)
+                own_failures += self._blame(batch, refused, own_failures, attempt)
                 message = f"the kernel refuses it: {refused}"
             except (OSError, UnavailableError) as error:
                 message = f"the kernel does not answer as it should: {error}"
@@ -138,22 +138,22 @@ class LinuxFib:
             for link in steering.down
             if self._switch in (link.source, link.target)
         )
-        with told("links and groups not moved; they will be tried again"):
+        with logged_failure("links and groups not moved; they will be tried again"):
             avoidances = self._hops.avoidances
             self._hops.steer(self._down)
             self._flip(steering.choices, avoidances)
 
     def detour(self, groups: Mapping[Group, Collection[Port]]) -> None:
         """Have groups on the underlay keep off these next hops, as ``detours`` says."""
-        with told("no detours: what routing has not withdrawn yet may still be used"):
-            self._detours.lay(groups, self._entries, self._nics, self._hops)
+        with logged_failure("no detours: what routing has not withdrawn yet may still be used"):
+            self._detours.install(groups, self._entries, self._nics, self._hops)
             transaction = Transaction()
             self._ways.detour(groups, transaction)
             self._commit(transaction)
 
     def avoid(self, hops: Collection[Port]) -> None:
         """Take routes over next hops away, even while another thread is in here."""
-        with told("next hops not avoided before links and groups move"):
+        with logged_failure("next hops not avoided before links and groups move"):
             self._hops.avoid(hops)
 
     def plug(self, port: Port, cable: Cable) -> None:
@@ -165,7 +165,7 @@ class LinuxFib:
 
     def refresh(self) -> None:
         """Put back what somebody else has changed in what is ours."""
-        with told("the kernel was not looked through"):
+        with logged_failure("the kernel was not looked through"):
             avoidances = self._hops.avoidances
             if nft.ask_generation(self._kernel.nft) != self._generation:
                 self._recover()
@@ -192,7 +192,7 @@ class LinuxFib:
         try:
             self._commit(transaction)
         except (RefusedError, OSError, UnavailableError) as error:
-            with told("the kernel was not read after it refused an order"):
+            with logged_failure("the kernel was not read after it refused an order"):
                 self._load()
             return f"the kernel refuses it: {error}"
         return ""
@@ -214,9 +214,9 @@ class LinuxFib:
         """Let go of the sockets; nobody may be in here."""
         self._kernel.close()
 
-    def _attempt(self, batch: Batch, blamed: list[Failure]) -> list[Failure]:
+    def _attempt(self, batch: Batch, own_failures: list[Failure]) -> list[Failure]:
         """Program what can be; RefusedError if the kernel finds more that cannot."""
-        out = {failure.match for failure in blamed}
+        out = {failure.match for failure in own_failures}
         sets = {m: g for m, g in batch.sets.items() if m not in out} if out else batch.sets
         fresh, failures = self._refused(sets, batch)
         if failures:
@@ -224,7 +224,7 @@ class LinuxFib:
             sets = {match: group for match, group in sets.items() if match not in refused}
         used = {nic for match in sets for nic in match[:2]}
         self._program(sets, batch, {nic: a for nic, a in fresh.items() if nic in used})
-        return [*blamed, *failures]
+        return [*own_failures, *failures]
 
     def _program(
         self, sets: Mapping[Match, Group], batch: Batch, fresh: Mapping[str, bytes]
@@ -235,9 +235,9 @@ class LinuxFib:
         change = self._change = self._entries.change(sets, batch.deletes, self._nics.addresses)
         rules = self._rules | shapes_of(change.keys)
         if not moved and len(change) > self.piece:
-            befores = staging.befores(change, self._entries, self._ways, rules)
-            if befores is not None and len(set(befores)) <= _MOST_STAGED:
-                self._stage(change, befores, batch, transaction, rules)
+            groups_before = staging.groups_before(change, self._entries, self._ways, rules)
+            if groups_before is not None and len(set(groups_before)) <= _MOST_STAGED:
+                self._stage(change, groups_before, batch, transaction, rules)
                 return
         new = [g for g in dict.fromkeys(sets.values()) if g not in self._ways.numbers]
         notes = self._ways.add(new, self._hops.slots, batch.diverted, transaction)
@@ -251,20 +251,20 @@ class LinuxFib:
     def _stage(
         self,
         change: Change,
-        befores: Sequence[Staged],
+        groups_before: Sequence[Staged],
         batch: Batch,
         transaction: Transaction,
         rules: set[schema.Shape],
     ) -> None:
         """Program a long change in pieces that take effect together: see ``staging``."""
         staged, notes = self._ways.stage(
-            dict.fromkeys(befores), self._hops.slots, batch.diverted, transaction
+            dict.fromkeys(groups_before), self._hops.slots, batch.diverted, transaction
         )
         self._notes.put(transaction, NoteKind.GROUP, notes)
         self._prepare(set(change.sets.values()), rules, transaction)
         self._commit(transaction)
         self._rules = rules
-        numbers = list(map(staged.__getitem__, befores))
+        numbers = list(map(staged.__getitem__, groups_before))
         for piece in self._entries.pieces(change, self.piece):
             self._change, transaction = piece, Transaction()
             if not piece.sets:
@@ -330,7 +330,7 @@ class LinuxFib:
         return fresh, failures
 
     def _blame(
-        self, batch: Batch, refused: RefusedError, blamed: list[Failure], attempt: int
+        self, batch: Batch, refused: RefusedError, own_failures: list[Failure], attempt: int
     ) -> list[Failure]:
         """Whom to leave out of the next attempt; nobody if reading anew may be the cure."""
         error = refused.error
@@ -341,7 +341,7 @@ class LinuxFib:
         culprit = self._entries.culprit(self._change, refused)
         if culprit is not None and attempt < _ATTEMPTS // 2:
             return [Failure(culprit, reason, words)]
-        out = {failure.match for failure in blamed}
+        out = {failure.match for failure in own_failures}
         return [Failure(match, reason, words) for match in batch.sets if match not in out]
 
     def _flip(self, choices: Mapping[Group, Choice], avoidances: int) -> None:
@@ -372,7 +372,7 @@ class LinuxFib:
         lost = {match: group for match, group in before.items() if match not in held}
         if lost:
             _log.warning("entries had been removed by somebody else", entries=len(lost))
-            with told("entries not put back"):
+            with logged_failure("entries not put back"):
                 self._attempt(Batch(lost, addresses=addresses), [])
 
     def _load(self) -> None:

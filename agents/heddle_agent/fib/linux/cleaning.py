@@ -53,8 +53,8 @@ def _table(kernel: Kernel) -> tuple[int, Mapping[int, str]]:
     entries, notes = 0, Notes()
     try:
         for layout in schema.LAYOUTS:
-            told = elements.told(layout, nft.ask_elements(kernel.nft, layout.name))
-            entries += len(told.keys)
+            found = elements.parse_map_elements(layout, nft.ask_elements(kernel.nft, layout.name))
+            entries += len(found.keys)
         notes.load(nft.ask_elements(kernel.nft, schema.NOTES))
     except KernelError:
         pass  # a table of our name and another layout: it goes all the same

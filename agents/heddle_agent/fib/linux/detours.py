@@ -57,7 +57,7 @@ _UNUSABLE = 0x1 | 0x10  # dead, or without carrier
 _ON_LINK = 0x4
 
 
-class Way(NamedTuple):
+class RouteHop(NamedTuple):
     """One next hop of a route."""
 
     interface: int
@@ -82,7 +82,7 @@ class Detours:
         """Whether there are any, and they have lasted long enough."""
         return self._since is not None and self._clock() - self._since >= LASTING_SECONDS
 
-    def lay(
+    def install(
         self, groups: Mapping[Group, Collection[Port]], entries: Entries, nics: Nics, hops: Hops
     ) -> None:
         """Routes for groups, to all their destinations, that keep off some next hops; no others.
@@ -96,11 +96,11 @@ class Detours:
         for destination, group in entries.leading_to(groups):
             avoided = {indexes[port] for port in groups[group] if port in indexes}
             wanted.setdefault(nics.addresses[destination], set()).update(avoided)
-        self._lay(wanted)
+        self._install(wanted)
 
-    def _lay(self, wanted: Mapping[bytes, Collection[int]]) -> None:
+    def _install(self, wanted: Mapping[bytes, Collection[int]]) -> None:
         self._rule()
-        stale = set() if self._clean and self._since is None else set(_laid(self._kernel))
+        stale = set() if self._clean and self._since is None else set(_installed(self._kernel))
         self._since, self._clean = self._clock(), True
         requests: list[Request] = []
         for destination, avoided in list(wanted.items())[:MOST]:
@@ -113,7 +113,7 @@ class Detours:
 
     def _clear(self) -> None:
         if self._since is not None or not self._clean:
-            ask(self._kernel, list(map(_delete, _laid(self._kernel))))
+            ask(self._kernel, list(map(_delete, _installed(self._kernel))))
             self._since, self._clean = None, True
 
     def _rule(self) -> None:
@@ -122,7 +122,7 @@ class Detours:
             ask(self._kernel, list(map(change_rule, slot_rules(marks.DETOUR))))
             self._ruled = True
 
-    def _ways(self, destination: bytes) -> list[Way]:
+    def _ways(self, destination: bytes) -> list[RouteHop]:
         """What the main table would do with a destination, as far as it does it by gateways."""
         head = _ROUTE.pack(_IPV4, _WHOLE, 0, 0, 0, 0, 0, 0, _MATCH_ONLY)
         try:
@@ -132,21 +132,21 @@ class Detours:
         return [way for answer in answers for way in _hops(answer.body)]
 
 
-def _hops(body: bytes) -> Iterator[Way]:
+def _hops(body: bytes) -> Iterator[RouteHop]:
     """The next hops of a route as the kernel tells it."""
     told = attributes(body[_ROUTE.size :])
     if _OIF in told and _GATEWAY in told:
-        yield Way(number(told[_OIF]), told[_GATEWAY], 0)
+        yield RouteHop(number(told[_OIF]), told[_GATEWAY], 0)
     several, at = told.get(_MULTIPATH, b""), 0
     while at + _HOP.size <= len(several):
         length, flags, weight, interface = _HOP.unpack_from(several, at)
         gateway = attributes(several[at + _HOP.size : at + length]).get(_GATEWAY)
         if gateway is not None and not flags & _UNUSABLE:
-            yield Way(interface, gateway, weight)
+            yield RouteHop(interface, gateway, weight)
         at += max(length, _HOP.size) + (-length % 4)
 
 
-def _add(destination: bytes, ways: Collection[Way]) -> Request:
+def _add(destination: bytes, ways: Collection[RouteHop]) -> Request:
     hops = b""
     for way in ways:
         gateway = attribute(_GATEWAY, way.gateway)
@@ -165,7 +165,7 @@ def _head(destination: bytes) -> bytes:
     return head + table + attribute(_DESTINATION, destination)
 
 
-def _laid(kernel: Netlink) -> list[bytes]:
+def _installed(kernel: Netlink) -> list[bytes]:
     """Destinations of the routes that are in our table, whoever made them."""
     head = _ROUTE.pack(_IPV4, 0, 0, 0, 0, marks.PROTOCOL, 0, 0, 0) + native(
         _TABLE_ATTRIBUTE, _TABLE
@@ -184,6 +184,6 @@ def _laid(kernel: Netlink) -> list[bytes]:
 
 def clean(kernel: Netlink) -> int:
     """Remove all detours; how many there were."""
-    laid = _laid(kernel)
+    laid = _installed(kernel)
     ask(kernel, list(map(_delete, laid)))
     return len(laid)

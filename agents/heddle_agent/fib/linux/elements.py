@@ -29,7 +29,7 @@ _LENGTH = struct.Struct("=I")
 _LIST = struct.Struct("=HH")
 
 
-class Told(NamedTuple):
+class MapElements(NamedTuple):
     """Elements of one map, as the kernel tells them; one row each."""
 
     keys: Bytes
@@ -90,15 +90,17 @@ def plain(key: bytes, value: bytes = b"", note: bytes = b"") -> bytes:
     return nest(_ELEMENT, *parts)
 
 
-def told(layout: Layout, datagrams: Iterable[bytes]) -> Told:
+def parse_map_elements(layout: Layout, datagrams: Iterable[bytes]) -> MapElements:
     """Elements of a map out of a dump or an echo."""
     lists = [chunk for chunk in _lists(b"".join(datagrams), layout.name) if chunk]
     nothing = np.empty(0, dtype=np.int64)
-    none = Told(np.empty((0, KEY_BYTES), np.uint8), np.empty(0, np.uint32), nothing, nothing)
+    none = MapElements(np.empty((0, KEY_BYTES), np.uint8), np.empty(0, np.uint32), nothing, nothing)
     return _joined([none, *(_matrix(layout, chunk) for chunk in lists)])
 
 
-def told_plainly(name: str, datagrams: Iterable[bytes]) -> Iterator[tuple[bytes, dict[int, bytes]]]:
+def parse_plain_elements(
+    name: str, datagrams: Iterable[bytes]
+) -> Iterator[tuple[bytes, dict[int, bytes]]]:
     """Key and attributes of each element of any other set."""
     for data in datagrams:
         for chunk in _lists(data, name):
@@ -183,7 +185,7 @@ def _walk(data: bytes, within: slice) -> Iterator[tuple[int, slice]]:
         at += max(length, _LIST.size) + (-length % 4)
 
 
-def _matrix(layout: Layout, chunk: bytes) -> Told:
+def _matrix(layout: Layout, chunk: bytes) -> MapElements:
     """Elements of one size as a matrix; where the kernel's differ in size, one by one."""
     size = _LIST.unpack_from(chunk)[0]
     size += -size % 4
@@ -192,7 +194,7 @@ def _matrix(layout: Layout, chunk: bytes) -> Told:
     form = places.form(size)
     if len(chunk) % size or not (rows[:, form] == rows[0, form]).all():
         return _joined(_matrix(layout, chunk[part]) for part in _apart(chunk))
-    return Told(
+    return MapElements(
         _widened(layout, rows[:, places.key]),
         _column(rows, places.value, "=u4").astype(np.uint32),
         _column(rows, places.packets, ">i8").astype(np.int64),
@@ -224,5 +226,5 @@ def _widened(layout: Layout, keys: Bytes) -> Bytes:
     return wide
 
 
-def _joined(parts: Iterable[Told]) -> Told:
-    return Told(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+def _joined(parts: Iterable[MapElements]) -> MapElements:
+    return MapElements(*(np.concatenate(column) for column in zip(*parts, strict=True)))

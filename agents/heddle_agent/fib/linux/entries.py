@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle_agent.fib.linux import elements, nft
-from heddle_agent.fib.linux.elements import KEY_BYTES, Bytes, Told, Words
+from heddle_agent.fib.linux.elements import KEY_BYTES, Bytes, MapElements, Words
 from heddle_agent.fib.linux.netlink import Netlink
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
@@ -60,7 +60,9 @@ class Entries:
     def __len__(self) -> int:
         return len(self.groups)
 
-    def load(self, read: Iterable[Told], nics: Nics, groups: Mapping[int, Group]) -> Counter[int]:
+    def load(
+        self, read: Iterable[MapElements], nics: Nics, groups: Mapping[int, Group]
+    ) -> Counter[int]:
         """Take over what the kernel has; entries by group number."""
         self.groups, self._keys, self._numbers = {}, {}, {}
         uses: Counter[int] = Counter()
@@ -159,7 +161,7 @@ class Entries:
         before = map(self._numbers.get, (*change.dropped, *change.sets))
         return [number for number in before if number is not None]
 
-    def confirm(self, change: Change, numbers: Sequence[int], echo: Iterable[Told]) -> None:
+    def confirm(self, change: Change, numbers: Sequence[int], echo: Iterable[MapElements]) -> None:
         """A change is in the kernel, which tells what removed elements had counted."""
         for told in echo:
             counts = zip(told.packets.tolist(), told.bytes.tolist(), strict=True)
@@ -178,7 +180,7 @@ class Entries:
         self._keys.update(zip(change.sets, change.keys, strict=True))
         self._matches.update(zip(change.keys, change.sets, strict=True))
 
-    def counters(self, read: Iterable[Told]) -> dict[Match, Count]:
+    def counters(self, read: Iterable[MapElements]) -> dict[Match, Count]:
         """What entries have carried, from what the kernel has counted."""
         found: dict[Match, Count] = {}
         for told in read:
@@ -248,11 +250,14 @@ def overflow(
     return [Failure(match, Reason.TABLE_FULL, message) for match in new[max(room, 0) :]]
 
 
-def read_all(kernel: Netlink) -> list[Told]:
+def read_all(kernel: Netlink) -> list[MapElements]:
     """All entries, as the kernel tells them."""
-    return [elements.told(layout, nft.ask_elements(kernel, layout.name)) for layout in LAYOUTS]
+    return [
+        elements.parse_map_elements(layout, nft.ask_elements(kernel, layout.name))
+        for layout in LAYOUTS
+    ]
 
 
-def echoed(echo: list[bytes]) -> list[Told]:
+def echoed(echo: list[bytes]) -> list[MapElements]:
     """Those that a transaction was answered with."""
-    return [elements.told(layout, echo) for layout in LAYOUTS] if echo else []
+    return [elements.parse_map_elements(layout, echo) for layout in LAYOUTS] if echo else []

@@ -95,7 +95,7 @@ def _unavailable(error: KernelError) -> UnavailableError:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def logged_failure(what: str) -> Iterator[None]:
     """Log what the kernel refuses and go on: forwarding goes on as well."""
     try:
         yield

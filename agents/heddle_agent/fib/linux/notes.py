@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
-from heddle_agent.fib.linux.elements import plain, told_plainly
+from heddle_agent.fib.linux.elements import parse_plain_elements, plain
 from heddle_agent.fib.linux.nft import Transaction
 from heddle_agent.fib.linux.schema import NOTES
 
@@ -48,7 +48,7 @@ class Notes:
     def load(self, datagrams: Iterable[bytes]) -> None:
         """Take over what the kernel has; what is no note of ours is passed over."""
         pieces: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
-        for key, found in told_plainly(NOTES, datagrams):
+        for key, found in parse_plain_elements(NOTES, datagrams):
             name, piece = _KEY.unpack(key)
             comment = found.get(_USER_DATA, b"")
             pieces[name][piece] = comment[2:-1]

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from heddle_agent.fib.linux.entries import Change, Entries
+from heddle_agent.fib.linux.next_hop_groups import NextHopGroups, Staged
 from heddle_agent.fib.linux.schema import Shape
-from heddle_agent.fib.linux.ways import NextHopGroups, Staged
 
 _CROSSING = {(True, False), (False, True)}
 
 
-def befores(
+def groups_before(
     change: Change, entries: Entries, ways: NextHopGroups, shapes: Collection[Shape]
 ) -> list[Staged] | None:
     """The group of each entry to set, and the mark by which its packets forward now.

@@ -30,7 +30,7 @@ from heddle_agent.table.state import Table
 Result = TypeVar("Result")
 
 
-class Turns:
+class TableWorker:
     """Who may work on the table of one switch, in the order of asking."""
 
     def __init__(self, forwarding: Forwarding) -> None:
@@ -41,34 +41,34 @@ class Turns:
     @property
     def at_once(self) -> bool:
         """Whether a push is in the backend as soon as it is in the table."""
-        return not self.forwarding.lends
+        return not self.forwarding.can_lend
 
     async def away(self, call: Callable[[], Result]) -> Result:
         """Call something that touches neither table nor backend."""
-        return await asyncio.to_thread(call) if self.forwarding.lends else call()
+        return await asyncio.to_thread(call) if self.forwarding.can_lend else call()
 
     async def receive(self, push: Push) -> Receipt:
         """Take a push into the table, as ``Forwarding.receive`` does."""
-        if not self.forwarding.lends:
+        if not self.forwarding.can_lend:
             return self.forwarding.receive(push)
         return await self._finish(self._receive(push))
 
     async def program(self, push: Push) -> list[OperationFailure]:
         """Bring everything that is dirty into the backend, as ``Forwarding.program`` does."""
-        if not self.forwarding.lends:
+        if not self.forwarding.can_lend:
             return self.forwarding.program(push)
-        return Forwarding.blamed(push, await self._finish(self._program()))
+        return Forwarding.own_failures(push, await self._finish(self._program()))
 
     async def mend(self) -> None:
         """Put back what others took, and try again what was refused."""
-        if not self.forwarding.lends:
+        if not self.forwarding.can_lend:
             self.forwarding.mend()
             return
         await self._finish(self._program(refresh=True))
 
     async def withdraw(self) -> None:
         """Take every entry out."""
-        if not self.forwarding.lends:
+        if not self.forwarding.can_lend:
             self.forwarding.withdraw()
             return
         await self._finish(self._program(withdrawn=True))
@@ -76,19 +76,19 @@ class Turns:
     async def set_overlay(self, *, withdrawn: bool, epoch: int) -> str:
         """Withdraw or restore the overlay, as ``Forwarding.set_overlay`` does."""
         order = partial(self.forwarding.set_overlay, withdrawn=withdrawn, epoch=epoch)
-        if not self.forwarding.lends:
+        if not self.forwarding.can_lend:
             return order()
         return await self._finish(self._read(order))
 
     async def digest(self) -> bytes:
         """Digest of what is programmed, once all that was begun is."""
-        if not self.forwarding.lends:
+        if not self.forwarding.can_lend:
             return self.forwarding.digest()
         return await self._finish(self._read(self.forwarding.digest))
 
     async def counters(self) -> Mapping[Match, Count]:
         """What the entries have carried."""
-        if not self.forwarding.lends:
+        if not self.forwarding.can_lend:
             return self.forwarding.counters()
         return await self._finish(self._read(self.forwarding.counters))
 
@@ -114,7 +114,7 @@ class Turns:
         # Here groups have numbers, in the kernel: those that are alike shall be one.
         keys = push.operations.keys
         if isinstance(keys, PushTargets):
-            keys.perils.read()
+            keys.link_risks.read()
         taken, receipt = receive(table, push)
         if taken.fence > table.fence:
             self.forwarding.remember(taken.fence)

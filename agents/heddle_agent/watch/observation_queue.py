@@ -14,7 +14,7 @@ from heddle_agent.fib import Link
 from heddle_agent.table import LinkObservation
 
 
-class Board:
+class ObservationQueue:
     """The links of one switch as they were last seen. Belongs to one event loop."""
 
     def __init__(self, links: Iterable[Link], clock: Callable[[], float] = time.time) -> None:

@@ -1,4 +1,4 @@
-"""One link and what is known of it; forms the opinion that is passed on."""
+"""One link and what is known of it; forms the verdict that is passed on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heddle_agent.watch.rates import RateShare
 CARRIER, PROBE, FLAPPING, GREY, SLOW = "carrier", "probe", "flap-damped", "grey", "slow"
 
 
-class Opinion(NamedTuple):
+class LinkVerdict(NamedTuple):
     """What is told of a link; a new one is passed on."""
 
     up: bool
@@ -24,7 +24,7 @@ class Opinion(NamedTuple):
 
 
 @dataclass(slots=True)
-class Line:
+class MonitoredLink:
     """One link."""
 
     link: Link
@@ -50,7 +50,7 @@ class Line:
     """Until when it is waited for that routing comes back to the link; 0 for not at all."""
     why: str = CARRIER
     """It is down, until it is believed up again."""
-    told: Opinion = Opinion(up=True, reason="start")  # noqa: RUF009 - it cannot be changed
+    told: LinkVerdict = LinkVerdict(up=True, reason="start")  # noqa: RUF009 - it cannot be changed
     timer: asyncio.TimerHandle | None = None
     sending: RateShare = field(init=False)
 
@@ -68,15 +68,15 @@ class Line:
         return min((share for share in (self.agreed, self.rate) if share), default=0.0)
 
     @property
-    def opinion(self) -> Opinion:
+    def verdict(self) -> LinkVerdict:
         """Up or down, and why."""
         if not self.damper.up or self.awaits_routing:
-            return Opinion(up=False, reason=self.why)
+            return LinkVerdict(up=False, reason=self.why)
         loses, slow = bool(self.grey or self.errors), bool(self.rate_share)
-        return Opinion(True, GREY if loses else SLOW if slow else CARRIER, loses, slow)
+        return LinkVerdict(True, GREY if loses else SLOW if slow else CARRIER, loses, slow)
 
     def judge(self, now: float) -> None:
-        """Form an opinion from what is known."""
+        """Form an verdict from what is known."""
         before = self.damper.up
         self.damper.seen(up=self.carries and self.answers, now=now)
         if before and not self.damper.up:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from heddle_agent.fib.linux import marks
-from heddle_agent.fib.linux.elements import plain, told_plainly
+from heddle_agent.fib.linux.elements import parse_plain_elements, plain
 from heddle_agent.fib.linux.hops import Port
 from heddle_agent.fib.linux.netlink import attributes
 from heddle_agent.fib.linux.nft import Transaction
@@ -71,7 +71,7 @@ class NextHopGroups:
         before = self.groups
         self._written = {
             _NUMBER.unpack(key)[0]: _NUMBER.unpack(attributes(found[_DATA])[1])[0]
-            for key, found in told_plainly(WAYS, datagrams)
+            for key, found in parse_plain_elements(WAYS, datagrams)
         }
         lost = [number for number in needed if number not in self._written]
         self._written.update(dict.fromkeys(lost, marks.UNDERLAY))
@@ -117,14 +117,14 @@ class NextHopGroups:
 
     def stage(
         self,
-        befores: Iterable[Staged],
+        groups_before: Iterable[Staged],
         slots: Mapping[Port, int],
         diverted: Mapping[Group, Choice],
         transaction: Transaction,
     ) -> tuple[dict[Staged, int], dict[int, str]]:
         """New numbers of groups that lead elsewhere until ``flip``; and their notes."""
         numbers: dict[Staged, int] = {}
-        for group, before in befores:
+        for group, before in groups_before:
             number = numbers[group, before] = self._free()
             self._admit(number, group, slots)
             self._choose(group, diverted)

@@ -143,6 +143,14 @@ class Running:
         """Wait until this is the last that is said of a link."""
         await until(lambda: self.links(number)[-1:] == [(event, reason)], f"{event}: {reason}")
 
+    async def has_said(self, number: int, event: str) -> None:
+        """Wait until something was ever said of a link."""
+        name = f"leaf0–spine{number} key 0"
+        lines = self.lines
+        await until(
+            lambda: any((line["event"], line.get("link")) == (event, name) for line in lines), event
+        )
+
     async def is_answered(self, pair: Pair) -> None:
         """Wait for some answers to probes: silence from the start proves nothing."""
         await until(lambda: answers(pair) > 10, "answers to probes")
@@ -346,8 +354,8 @@ async def test_a_link_is_up_again_once_routing_is_back(pair: Pair) -> None:
     The other cable never had a route beyond its neighbour and is up without.
     """
     pair.route(0)
-    async with agent(pair, "--interfaces=alias") as one:
-        await asyncio.sleep(2.5)  # it looks once a second which links routing uses
+    async with agent(pair, "--interfaces=alias", "--log-level=debug") as one:
+        await one.has_said(0, "routing uses link")
         for number in range(2):
             pair.carrier(number, up=False)
             await one.says(number, "link down", "carrier")
@@ -355,7 +363,7 @@ async def test_a_link_is_up_again_once_routing_is_back(pair: Pair) -> None:
         for number in range(2):
             pair.carrier(number, up=True)
         await one.says(1, "link up", "carrier")
-        await asyncio.sleep(0.5)  # longer than it looks for routes in vain
+        await one.has_said(0, "link awaits routing")
         assert [event for event, _ in one.links(0)] == ["link down"]
         pair.route(0)
         await one.says(0, "link up", "carrier")

@@ -224,7 +224,8 @@ class KernelLinks:
             line.agreed = agreed / line.gbps if 0 < agreed < line.gbps else 0.0
             if line.verdict != line.told:
                 self._update(line)
-        self._routing.look({line.link: line.index for line in self._lines if line.told.up})
+        for link in self._routing.look({ln.link: ln.index for ln in self._lines if ln.told.up}):
+            _log.debug("routing uses link", switch=self._switch, link=str(link))
 
     def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
@@ -250,12 +251,13 @@ class KernelLinks:
         """Look whether routing is back; if it is not, look again soon, and not for ever."""
         loop = asyncio.get_running_loop()
         lacks = self._routing.lacks(line.link, line.index)
+        log = _log.bind(switch=self._switch, link=str(line.link))
         if lacks and loop.time() < line.awaits_routing:
             line.timer = loop.call_later(ROUTING_SECONDS, self._update, line)
+            log.debug("link awaits routing")
             return
         line.awaits_routing = 0.0
         if lacks:
-            log = _log.bind(switch=self._switch, link=str(line.link))
             log.warning("routing does not come back to a link: it is used without")
 
     def _put(self, line: MonitoredLink, told: LinkVerdict) -> None:

@@ -30,16 +30,22 @@ class Routing:
         self._unknown = deque(links)
         self._is_routed = is_routed
 
-    def look(self, indexes: Mapping[Link, int]) -> None:
-        """Look at links that are up, and the interfaces of these, until one is not used."""
+    def look(self, indexes: Mapping[Link, int]) -> list[Link]:
+        """Look at links that are up, and the interfaces of these, until one is not used.
+
+        Returns those that routing is now known to use, each once.
+        """
+        learned: list[Link] = []
         for _ in range(len(self._unknown)):
             link = self._unknown.popleft()
             if link in indexes and self._tells(indexes[link], otherwise=False):
                 self._used.add(link)
+                learned.append(link)
                 continue
             self._unknown.append(link)
             if link in indexes:
-                return
+                break
+        return learned
 
     def lacks(self, link: Link, index: int) -> bool:
         """Whether routing used a link, and does not at present."""

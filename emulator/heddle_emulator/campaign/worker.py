@@ -79,7 +79,7 @@ class CampaignWorker:
     async def _leave(self) -> None:
         fabric, self._fabric = self._fabric, None
         if fabric is not None:
-            await fabric.__aexit__(None, None, None)
+            await fabric.__aexit__()
 
 
 def _line(error: BaseException) -> str:

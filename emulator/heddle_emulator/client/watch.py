@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
@@ -135,12 +134,7 @@ class Watcher:
         self._tasks = [asyncio.create_task(watch) for watch in watches]
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Protocol, Self
 
 from heddle_emulator.client import ClientError
@@ -46,12 +45,7 @@ class Session(Protocol):
     async def __aenter__(self) -> Self:
         """Connect to what was set up."""
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Disconnect."""
 
     async def prepare(self, variant: Variant) -> RunValues:
@@ -102,12 +96,7 @@ class DrillRunner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._loop as loop:
             for world in self._worlds.values():
                 loop.run(world.close())

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Self
 
 from heddle_emulator.fleet.orders import Orders
@@ -71,12 +70,7 @@ class Controller:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     @property
@@ -146,15 +140,10 @@ class FaultInjectingController:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._controller is not None:
             self.resume()
-            await self._controller.__aexit__(kind, error, traceback)
+            await self._controller.__aexit__()
 
     @property
     def alive(self) -> bool:
@@ -183,8 +172,7 @@ class FaultInjectingController:
         Raises:
             ControllerError: it is not ready in time, or ended.
         """
-        program = (sys.executable, "-m", "heddle_emulator.fleet.mortal", str(self.orders.folder))
-        self._controller = Controller(self._folder, *self._options, program=program)
+        self._controller = Controller(self._folder, *self._options, program=self.orders.program)
         await self._controller.__aenter__()
 
     async def kill(self) -> None:
@@ -246,6 +234,6 @@ class ControllerPool:
     async def _end(self, controller: FaultInjectingController) -> None:
         folder = self._folders.pop(controller)
         try:
-            await controller.__aexit__(None, None, None)
+            await controller.__aexit__()
         finally:
             folder.cleanup()

@@ -1,7 +1,9 @@
-"""What shall go wrong in a controller that ``mortal`` runs: files in a folder that it reads."""
+"""What shall go wrong in a controller: files in a folder that ``fault_injection`` reads."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 DIE, STORE_DOWN, SKEW = "die", "store-down", "skew"
@@ -15,6 +17,12 @@ class Orders:
         folder.mkdir(exist_ok=True)
 
     @property
+    def program(self) -> Sequence[str]:
+        """What runs a controller that obeys them."""
+        module = "heddle_emulator.fleet.fault_injection"
+        return sys.executable, "-m", module, str(self.folder)
+
+    @property
     def none(self) -> bool:
         """Whether nothing shall go wrong."""
         return not any(self.folder.iterdir())
@@ -26,7 +34,7 @@ class Orders:
         return path.read_text() if path.exists() else ""
 
     def die_at(self, point: str) -> None:
-        """Die as soon as it comes to a point of its work: see ``mortal``."""
+        """Die as soon as it comes to a point of its work: see ``fault_injection``."""
         (self.folder / DIE).write_text(point)
 
     def store_down(self, *, down: bool) -> None:

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import socket
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Self
 
 BYTES = 1 << 18
@@ -44,12 +43,7 @@ class Relay(ABC):
         self._server = await self._listen()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         await self.drop()

@@ -14,7 +14,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from heddle_agent.fib import Link
@@ -196,16 +195,11 @@ class StagedFleet(Fleet):
             await self._stack.enter_async_context(relay)
         return await super().__aenter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.gate.shut = False
         for held in self.gate.take(self.agents.keys()):
             held.free.set()
-        await super().__aexit__(kind, error, traceback)
+        await super().__aexit__()
         await self._stack.aclose()
 
     def aim(self, controller: str) -> None:

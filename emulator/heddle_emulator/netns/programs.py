@@ -206,7 +206,7 @@ class Programs:
         """The installed controller, or the same looking out for orders to fail."""
         if self.orders is None:
             return [str(Path(sys.executable).with_name("heddle-controller"))]
-        return [sys.executable, "-m", "heddle_emulator.fleet.mortal", str(self.orders.folder)]
+        return list(self.orders.program)
 
     def wait_ready(self) -> None:
         """Wait until every controller serves.

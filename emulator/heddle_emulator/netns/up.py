@@ -14,7 +14,6 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from heddle_emulator.client import Client
 from heddle_emulator.fleet.relay import Ends, Relay
@@ -36,13 +35,8 @@ class LabRelay(Relay):
         super().__init__(f"unix:{path}")
         self._space, self._targets, self._path = space, targets, path
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await super().__aexit__(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        await super().__aexit__()
         self._path.unlink(missing_ok=True)
 
     async def _listen(self) -> asyncio.Server:

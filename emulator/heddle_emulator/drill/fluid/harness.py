@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from heddle_agent.fib import Link
@@ -119,12 +118,7 @@ class ControllerHarness:
             apart=self._apart,
         )
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def ready(self, flows: Flows) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from heddle_emulator.drill.fluid.harness import OPTIONS, ControllerHarness
@@ -55,12 +54,7 @@ class FluidSession:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """There is nothing to end."""
 
     async def prepare(self, variant: Variant) -> RunValues:

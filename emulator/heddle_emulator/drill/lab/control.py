@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Self
 
 from heddle_controller.model.fabric import State
@@ -57,12 +56,7 @@ class LabClient:
         await self._stack.enter_async_context(Watcher(self._api, self.view))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def demand(self, flows: Flows, seconds: float) -> int:

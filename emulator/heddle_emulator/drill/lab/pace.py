@@ -14,7 +14,6 @@ import select
 import subprocess
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 TICK_SECONDS = 0.005
@@ -45,12 +44,7 @@ class Pace:
         said, _ = self._process.communicate("", timeout=PATIENCE)
         return {(measure, ""): float(value) for measure, value in json.loads(said).items()}
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process.returncode is None:
             self._process.kill()
             self._process.communicate()

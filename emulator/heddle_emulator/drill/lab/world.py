@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
-from types import TracebackType
 from typing import Self
 
 from heddle_emulator.drill.lab.context import PATIENCE, LabContext, Steady
@@ -114,12 +113,7 @@ class LabSession:
         self._steady = Steady(self._context)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def prepare(self, variant: Variant) -> RunValues:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from heddle_emulator.netns.errors import LabError
@@ -48,12 +47,7 @@ class Probe:
         process.stdin.flush()
         self._hear(process, "ready")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._halves.values():
             process.kill()
             for end in (process.stdin, process.stdout):

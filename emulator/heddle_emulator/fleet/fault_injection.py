@@ -1,7 +1,8 @@
 """The controller as it is installed, in a process that can be made to fail from outside.
 
-``python -m heddle_emulator.fleet.mortal FOLDER serve ...`` is ``heddle-controller serve ...``,
-save that before it calls its store or an agent it looks into a folder for what shall go wrong:
+``python -m heddle_emulator.fleet.fault_injection FOLDER serve ...`` is ``heddle-controller serve
+...``, save that before it calls its store or an agent it looks into a folder for what shall go
+wrong:
 
 - ``die`` names a point of its work, at which it then kills itself with SIGKILL; of several that
   share a folder only the leader comes to one,

@@ -32,6 +32,7 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
@@ -192,6 +193,7 @@ def _world(settings: Settings, store: Store, gateway: Gateway, telemetry: Teleme
     return World(
         store=store,
         gateway=gateway,
+        observations=Observations(),
         clock=SystemClock(),
         metrics=telemetry,
         engine=planning_engine(settings.solve_seconds),
@@ -224,6 +226,7 @@ async def _api(
         store=world.store,
         intake=Intake(world.store, world.engine.flows_of_job),
         gateway=gateway,
+        observations=world.observations,
         meter=telemetry,
         engine=world.engine,
     )

@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     listen: str = "127.0.0.1:7400"
     """Address of the gRPC API, ``host:port``; port 0 takes a free one."""
     store: str = DEFAULT_STORE
-    """Where intent, plans and observations are kept: ``sqlite:///path`` for one controller, or a
+    """Where intent and plans are kept: ``sqlite:///path`` for one controller, or a
     Redis that several share, ``redis://host:6379``, ``rediss://host``, ``unix:///socket``,
     ``redis+sentinel://host:26379,host:26379/service``, ``redis+cluster://host:6379,host:6379``."""
     store_ca: Path | None = None

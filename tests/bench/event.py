@@ -36,6 +36,7 @@ from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import World
 from heddle_controller.serve.agents.gateway import Gateway
@@ -49,7 +50,14 @@ from heddle_controller.settings import Settings
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.telemetry.plans import follow_plans
-from tests.bench.event_marks import PARTS, Marks, time_pushes, time_store, timed_engine
+from tests.bench.event_marks import (
+    PARTS,
+    Marks,
+    time_pushes,
+    time_reports,
+    time_store,
+    timed_engine,
+)
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import GBPS, between_switches, published_zones, shuffled
@@ -153,13 +161,15 @@ async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
         gateway = Gateway(telemetry, settings.agent_queue)
         time_store(store, marks)
         time_pushes(gateway, marks)
+        observations = Observations()
+        time_reports(observations, marks)
         engine = timed_engine(planning_engine(settings.solve_seconds), marks)
         pause = settings.debounce_seconds
         pace = ReconcileSettings(debounce=pause, debounce_most=max(20 * pause, 0.1))
-        world = World(store, gateway, SystemClock(), telemetry, engine, pace)
+        world = World(store, gateway, observations, SystemClock(), telemetry, engine, pace)
         reconciler = Reconciler(world)
         intake = Intake(store, engine.flows_of_job)
-        rooms = Rooms(store, intake, gateway, telemetry, engine)
+        rooms = Rooms(store, intake, gateway, observations, telemetry, engine)
         api = Api(rooms, ServerTerms("127.0.0.1", 0), SessionTerms("bench", 10.0, 0.0))
         stack.push_async_callback(api.stop, 2.0)
         await api.start()

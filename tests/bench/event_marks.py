@@ -15,6 +15,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.engine import Engine, Repair
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Store
 
 PARTS = (
@@ -169,12 +170,16 @@ def time_store(store: Store, marks: Marks) -> None:
             marks.whole.set()
 
     for method, name, after in (
-        ("report_links", "notify", nothing),
         ("intent", "read intent", nothing),
         ("commit", "commit", committed),
         ("record_programmed", "record", recorded),
     ):
         setattr(store, method, marks.awaiting(name, getattr(store, method), after))
+
+
+def time_reports(observations: Observations, marks: Marks) -> None:
+    """Have it timed how long what agents say of links takes."""
+    observations.report = marks.around("notify", observations.report)  # type: ignore[method-assign]
 
 
 def time_pushes(gateway: AgentGateway, marks: Marks) -> None:

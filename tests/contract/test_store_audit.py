@@ -13,8 +13,6 @@ from heddle_controller.state.audit import GENESIS, AuditBroken, Mark, verify
 from heddle_controller.state.errors import AlreadyExists, NotFound, RequestReused
 from heddle_controller.state.records import (
     LinkName,
-    LinkObservation,
-    LinkReport,
     PlanFacts,
     Request,
 )
@@ -148,7 +146,7 @@ async def test_without_a_request_id(world: StoreWorld) -> None:
 
 
 async def test_what_changes_nothing_is_not_recorded(world: StoreWorld) -> None:
-    """Refusals, states that are there already, observations and facts add no record."""
+    """Refusals, states that are there already, and facts add no record."""
     store = await furnished(world)
     head = (await store.audit()).head
     with pytest.raises(AlreadyExists):
@@ -158,8 +156,6 @@ async def test_what_changes_nothing_is_not_recorded(world: StoreWorld) -> None:
     await store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
     await store.set_switch_state("f1", "s0", State.UP)
     await store.set_overlay("f1", withdrawn=False)
-    seen = LinkObservation(LinkName("l0", "s0"), State.DOWN, 1.0, 1)
-    assert await store.report_links("f1", LinkReport("l0", "i1", (seen,)))
     epoch = await store.acquire_leadership("me")
     plan = plan_of((await store.get_fabric("f1")).fabric)
     facts = (await store.intent("f1")).jobs[0].facts

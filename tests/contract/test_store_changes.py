@@ -8,7 +8,7 @@ import pytest
 from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
-from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
+from heddle_controller.state.records import LinkName
 from tests.unit.store.samples import clos, demands, job
 from tests.waiting import PATIENCE
 
@@ -39,14 +39,12 @@ async def test_every_write_of_intent_is_heard(store: Store) -> None:
     await store.put_fabric("f1", clos())
     changes = store.changes()
     await heard(changes)
-    down = LinkObservation(LinkName("l0", "s0"), State.DOWN, 1.0, 1)
     record = await store.submit_job("f1", job("j0", ("h0.1",)), checked_revision=1)
     await heard(changes)
     for write in (
         store.put_fabric("f1", clos(), title="again"),
         store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN),
         store.set_switch_state("f1", "s0", State.DRAINED),
-        store.report_links("f1", LinkReport("l0", "i", (down,))),
         store.submit_job("f1", job(), checked_revision=1),
         store.update_job("f1", job(qps=2), checked_revision=1),
         store.delete_job("f1", "j0", etag=record.etag),

@@ -93,7 +93,7 @@ def _result(made: pb.PushResult) -> bool:
 
 def _links(made: pb.LinkStateReport) -> bool:
     try:
-        report = codec.links_from_pb(made, "l0", "i1")
+        report = codec.links_from_pb(made)
     except InputError:
         return False
     for seen in report.links:

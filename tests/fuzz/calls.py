@@ -30,6 +30,7 @@ from heddle.v1 import (
 from heddle_controller.app import planning_engine
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.agents.link_book import LinkBook
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.set_aside import SetAside
@@ -128,12 +129,17 @@ class World:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
         self.loop = asyncio.new_event_loop()
         self.store: EmbeddedStore = self.loop.run_until_complete(self._furnish())
-        store, telemetry = self.store, Telemetry()
-        intake, changes = Intake(store, flows_of_job), Changes(store)
+        store, telemetry, observations = self.store, Telemetry(), Observations()
+        intake, changes = Intake(store, flows_of_job), Changes(store, observations)
         indexes = FlowIndexes(store)
         self.services: dict[str, Any] = {
             "FabricService": FabricService(
-                store, intake, changes, LinkBook(telemetry).unwell, SetAside().of
+                store,
+                intake,
+                changes,
+                observations,
+                unwell=LinkBook(telemetry).unwell,
+                aside=SetAside().of,
             ),
             "PlacementService": PlacementService(store, intake, changes),
             "DemandService": DemandService(store, intake, indexes, RateBook()),

@@ -19,14 +19,12 @@ import orjson
 
 from heddle_agent.fib.linux import netlink
 from heddle_agent.watch import rtnetlink
-from heddle_controller.model.fabric import State
 from heddle_controller.state.codec import container, demands, jobs, plans, structure
 from heddle_controller.state.codec.container import MAGIC, DamagedError
 from heddle_controller.state.codec.states import States, unpack_states
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
-from heddle_controller.state.reporters import parse_reporter, reporter_bytes
 from tests.fuzz.mutate import spoilt
-from tests.fuzz.target import Target, as_json, check
+from tests.fuzz.target import Target, check
 from tests.unit.store.samples import clos, job, plan_of, program_of
 from tests.unit.store.samples import demands as demands_of
 
@@ -100,13 +98,11 @@ def _kept() -> list[Target]:
     states = States(
         FABRIC.link_state,
         FABRIC.node_state,
-        FABRIC.link_state,
         np.full(len(FABRIC.link_state), 0.5),
     )
     record = JobRecord(
         job=job(), etag="e1", create_time=1.5, facts=JobFacts("e1", JobState.ACCEPTED)
     )
-    seen = as_json(["i1", [["l0", "s0", "0", int(State.DOWN), 7]]])
     return [
         _packed(
             "stored demands",
@@ -136,7 +132,6 @@ def _kept() -> list[Target]:
             lambda made: _again(jobs.record_json(made)),
             jobs.record_json(record),
         ),
-        _text("stored observations", parse_reporter, lambda m: _again(reporter_bytes(m)), seen),
         Target("stored structure", _structure(packed), [packed.body], weight=1),
     ]
 

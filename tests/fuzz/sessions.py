@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
@@ -49,6 +49,7 @@ class Sessions:
         telemetry = Telemetry()
         self._loop, self._store = loop, store
         self._gateway = Gateway(telemetry, 64)
+        self._observations = Observations()
         counters = CounterBook(FlowIndexes(store), RateBook(), telemetry)
         self._service = AgentService(
             store,
@@ -56,6 +57,7 @@ class Sessions:
             counters,
             SessionTerms("fuzz", 0.0, 0.0),
             lambda: 1,
+            observations=self._observations,
             links=LinkBook(telemetry),
             overlays=OverlayBook(store, lambda: 1, telemetry),
         )
@@ -100,9 +102,9 @@ class Sessions:
     async def _judge(self) -> None:
         """Links are seen down only by switches that are their ends and have been here."""
         record = await self._store.get_fabric("f1")
-        links, ids = record.fabric.structure.links, record.fabric.structure.nodes.ids
-        for row in (record.observed == State.DOWN).nonzero()[0].tolist():
-            ends = {ids[int(links.a[row])], ids[int(links.b[row])]}
+        for low, high, key in self._observations.of("f1").down:
+            ends = {low, high}
+            check(record.fabric.find_links(low, high, key), "a link that there is")
             check(ends & self._seen, f"nobody at {ends} has said that it is down")
 
 

@@ -21,14 +21,16 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.app import planning_engine
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.observations import Observations
+from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.server import ServerTerms
-from heddle_controller.state.records import Committed, PlanFacts
+from heddle_controller.state.records import Committed, LinkName, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job
@@ -49,6 +51,7 @@ class Serving:
     api: Api
     store: EmbeddedStore
     gateway: Gateway
+    observations: Observations
     telemetry: Telemetry
     channel: aio.Channel
     epoch: int = 0
@@ -80,6 +83,13 @@ class Serving:
         )
 
 
+def told_down(s: Serving, switch: str, other: str) -> None:
+    """Have the agent of a switch say that a link of it is down, as if it had a session."""
+    about = AgentSession(1, "f1", switch, "i", "", frozenset(), 0, 0, 0, b"")
+    seen = LinkObservation(LinkName(switch, other), State.DOWN, 1.0, 1)
+    s.observations.report(about, LinkReport((seen,)), 1.0)
+
+
 @asynccontextmanager
 async def serving(
     path: Path, server: ServerTerms = LOOPBACK, *, queue_limit: int = 64, interval: float = 0.0
@@ -90,7 +100,8 @@ async def serving(
     telemetry = Telemetry()
     gateway = Gateway(telemetry, queue_limit)
     intake = Intake(store, flows_of_job)
-    rooms = Rooms(store, intake, gateway, telemetry, planning_engine(None))
+    observations = Observations()
+    rooms = Rooms(store, intake, gateway, observations, telemetry, planning_engine(None))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit=1.0))
@@ -99,7 +110,9 @@ async def serving(
         gateway.lead(1)
         api.set_serving(serving=True)
         channel = aio.insecure_channel(f"127.0.0.1:{api.port}", OPTIONS)
-        yield Serving(api, store, gateway, telemetry, await stack.enter_async_context(channel))
+        yield Serving(
+            api, store, gateway, observations, telemetry, await stack.enter_async_context(channel)
+        )
 
 
 async def refusal(call: Awaitable[Any]) -> aio.AioRpcError:

@@ -16,7 +16,7 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.state.errors import StaleGeneration, Unavailable
 from tests.unit.reconcile.world import ENGINE, IMPATIENT, House, ring, three_tiers
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")
@@ -90,10 +90,10 @@ async def test_the_second_waits_and_takes_over(house: House) -> None:
         assert house.reconciler is not None
         async with another(house) as second:
             await asyncio.wait_for(house.reconciler.known.wait(), PATIENCE)
-            assert second.epoch == 0
-            await house.store.release_leadership(house.reconciler.epoch)
             await asyncio.wait_for(second.known.wait(), PATIENCE)
-            assert second.epoch > before.program.epoch
+            assert second.epoch == 0, "it knows who leads, and follows"
+            await house.store.release_leadership(house.reconciler.epoch)
+            await until(lambda: second.epoch > before.program.epoch, "the second to lead")
             await house.intake.submit_job("f1", J2)
             await house.programmed("j1", "j2")
             await house.settled()

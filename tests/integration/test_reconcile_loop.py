@@ -12,8 +12,9 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.reconcile.southbound import LinkObservation, LinkReport
 from heddle_controller.state.errors import FailedPrecondition
-from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
+from heddle_controller.state.records import LinkName
 from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
@@ -124,7 +125,8 @@ async def test_a_lost_link_moves_only_what_it_must(house: House) -> None:
         ids = before.plan.fabric.structure.nodes.ids
         link = LinkName(ids[tail[arc]], ids[head[arc]])
         seen = LinkObservation(link, State.DOWN, time=1.0, sequence=1)
-        assert await house.store.report_links("f1", LinkReport(ids[tail[arc]], "i", (seen,)))
+        about = house.gateway.sessions("f1")[ids[tail[arc]]]
+        house.observations.report(about, LinkReport((seen,)), 1.0)
         await house.until(lambda: _newer(house, before.generation), "a new plan")
         await house.settled()
         await house.programmed("j1", "j2")

@@ -11,17 +11,16 @@ import pytest
 from grpc import aio
 
 from heddle.v1 import agent_pb2 as pb
-from heddle.v1 import common_pb2
+from heddle.v1 import common_pb2, fabric_pb2
 from heddle_agent.fib import Link
 from heddle_agent.session.decode import decode_push
-from heddle_controller.model.fabric import State
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
 from heddle_controller.serve.codec import common
 from heddle_controller.state.errors import SessionLost
 from heddle_controller.state.records import FabricRecord
 from tests.integration.serving import Serving, reason, refusal, serving, violations
-from tests.waiting import PATIENCE, until
+from tests.waiting import until
 
 
 def introduction(switch: str = "l0", **more: Any) -> pb.AgentMessage:
@@ -113,7 +112,7 @@ async def test_a_push_goes_down_and_its_acks_come_up(tmp_path: Path) -> None:
             assert (await waiting).status is PushStatus.APPLIED
 
 
-async def test_what_an_agent_sees_of_links_is_stored(tmp_path: Path) -> None:
+async def test_what_an_agent_sees_of_links_is_listed(tmp_path: Path) -> None:
     """As the observed state; the administrative state stays."""
     report = pb.LinkStateReport(full=True)
     report.links.add(
@@ -126,13 +125,18 @@ async def test_what_an_agent_sees_of_links_is_stored(tmp_path: Path) -> None:
         await s.put_fabric()
         async with connected(s) as agent:
             await agent.say(pb.AgentMessage(link_state=report))
-            record = await s.store.get_fabric("f1")
-            (row,) = record.fabric.find_links("l0", "s1")
-            async with asyncio.timeout(PATIENCE):
-                while record.observed[row] != State.DOWN:
-                    await asyncio.sleep(0.005)
-                    record = await s.store.get_fabric("f1")
-            assert record.fabric.link_state[row] == State.UP
+            seen = s.observations.of("f1")
+            await until(lambda: seen.down == {("l0", "s1", "0")})
+            assert seen.heard == {"l0"}
+            request = fabric_pb2.ListLinksRequest(parent="fabrics/f1", not_up_only=True)
+            (link,) = (await s.fabrics.ListLinks(request)).links
+            assert (link.admin_state, link.oper_state) == (
+                common_pb2.STATE_UP,
+                common_pb2.STATE_DOWN,
+            )
+            assert link.state_time.seconds
+        await until(lambda: not seen.heard)
+        assert seen.down, "who is silent has not said that it is back"
 
 
 async def test_sessions_hold_no_copy_of_the_fabric(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 from heddle.v1 import common_pb2, fabric_pb2
 from heddle_controller.model.fabric import State
 from heddle_controller.serve.codec import fabric as codec
-from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
+from heddle_controller.state.records import LinkName
 from heddle_emulator.topology import published
-from tests.integration.serving import reason, refusal, serving, violations, wire
+from tests.integration.serving import reason, refusal, serving, told_down, violations, wire
 from tests.unit.store.samples import clos, job, plain
 
 UP, DOWN, DRAINED = common_pb2.STATE_UP, common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED
@@ -97,8 +97,7 @@ async def test_links_are_listed_with_both_states(tmp_path: Path) -> None:
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.store.set_link_state("f1", LinkName("l0", "s0"), State.DRAINED)
-        seen = LinkObservation(LinkName("l1", "s1"), State.DOWN, 1.0, 1)
-        await s.store.report_links("f1", LinkReport("l1", "i", (seen,)))
+        told_down(s, "l1", "s1")
         request = fabric_pb2.ListLinksRequest(parent="fabrics/f1", page_size=5)
         first = await s.fabrics.ListLinks(request)
         request.page_token = first.next_page_token
@@ -156,8 +155,7 @@ async def test_a_watcher_sees_the_present_then_changes(tmp_path: Path) -> None:
         assert (await anext(events)).synced
         await s.store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
         assert (await anext(events)).link.admin_state == UP
-        seen = LinkObservation(LinkName("l1", "s1"), State.DOWN, 1.0, 1)
-        await s.store.report_links("f1", LinkReport("l1", "i", (seen,)))
+        told_down(s, "l1", "s1")
         link = (await anext(events)).link
         assert (link.source, link.oper_state) == ("l1", DOWN)
         await s.store.set_switch_state("f1", "s0", State.DRAINED)

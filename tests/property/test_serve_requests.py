@@ -80,7 +80,7 @@ DECODERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "demands": (demand_pb2.PutDemandsRequest, lambda m: demand_codec.demands_from_pb(m.demands)),
     "introduction": (agent_pb2.SessionParameters, lambda m: agent_codec.session_from_pb(m, 1)),
     "result": (agent_pb2.PushResult, lambda m: agent_codec.stage_from_pb(m, PUSH, 1.0)),
-    "links": (agent_pb2.LinkStateReport, lambda m: agent_codec.links_from_pb(m, "l0", "i")),
+    "links": (agent_pb2.LinkStateReport, agent_codec.links_from_pb),
     "counters": (agent_pb2.CounterReport, agent_codec.counters_from_pb),
     "what-if": (plan_pb2.WhatIfRequest, lambda m: suppose(INTENT, m, flows_of_job)),
 }

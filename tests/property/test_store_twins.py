@@ -25,8 +25,6 @@ from heddle_controller.state.records import (
     JobFacts,
     JobState,
     LinkName,
-    LinkObservation,
-    LinkReport,
     PlanFacts,
     Request,
 )
@@ -79,12 +77,6 @@ class Twin:
 def step(make: Callable[..., Step], *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
     """A call of the port with drawn arguments."""
     return st.builds(make, *arguments)
-
-
-def report(switch: str, link: LinkName, state: State, sequence: int, *, full: bool) -> LinkReport:
-    """What an agent says of one link."""
-    seen = LinkObservation(link, State.DOWN if state else State.UP, 1.0, sequence)
-    return LinkReport(switch, "i1", (seen,), full)
 
 
 async def lead(twin: Twin) -> None:
@@ -165,12 +157,6 @@ STEPS = st.one_of(
     step(
         lambda w, q: lambda t: t.store.set_overlay("f", withdrawn=w, request=q),
         st.booleans(), requests,
-    ),
-    step(
-        lambda sw, link, s, n, full: lambda t: t.store.report_links(
-            "f", report(sw, link, s, n, full=full)
-        ),
-        switches, links, states, st.integers(1, 6), st.booleans(),
     ),
     step(
         lambda spines, a, q: lambda t: t.store.put_fabric(

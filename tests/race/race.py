@@ -130,8 +130,8 @@ async def _race(scene: Scene) -> None:
 def broken_session(scene: Scene) -> None:
     """A session ends; the agent dials anew after a while."""
     name = scene.random.choice(sorted(scene.gateway.sessions(NAME)))
-    scene.gateway.disconnect(name)
-    scene.later(BETWEEN_SECONDS, lambda: scene.gateway.connect(name))
+    scene.disconnect(name)
+    scene.later(BETWEEN_SECONDS, lambda: scene.connect(name))
 
 
 async def moment(scene: Scene) -> None:

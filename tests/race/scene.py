@@ -13,7 +13,7 @@ Nothing of that waits for anything else: the next link may die anywhere in betwe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -23,16 +23,19 @@ import numpy as np
 from heddle_agent.agent import Agent
 from heddle_agent.fib import Link
 from heddle_agent.peers import PeerConfiguration
+from heddle_agent.table import LinkObservation as Observed
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
+from heddle_controller.reconcile.observations import Observations, with_down
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.settings import ReconcileSettings
+from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
 from heddle_controller.reconcile.worker import World
-from heddle_controller.state.records import LinkName, LinkObservation, LinkReport
+from heddle_controller.state.records import LinkName
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.switches import Switches
@@ -68,6 +71,7 @@ class Scene:
         """Switches that came back with nothing, as long as they hold no plan whole."""
         self.dead: frozenset[Link] = frozenset()
         """Links that are down."""
+        self.observations = Observations()
         self.store: Store
         self._reports: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +114,7 @@ class Scene:
             await intake.put_demands(NAME, "d", demands)
             for name, agent in self.agents.items():
                 self._open(agent)
-                self.gateway.connect(name)
+                self.connect(name)
             self.lead()
             yield
         finally:
@@ -139,14 +143,38 @@ class Scene:
         """Begin a controller on the store as it is."""
         store = SlowStore(self.store, self.delays)
         clock, figures = VirtualClock(), Figures()
-        world = World(store, self.gateway, clock, figures, ENGINE, self._settings)
+        world = World(
+            store, self.gateway, self.observations, clock, figures, ENGINE, self._settings
+        )
         self._leader = asyncio.create_task(Reconciler(world).run())
 
     async def lead_anew(self) -> None:
-        """The controller is gone, wherever it was; another comes after a while."""
+        """The controller is gone, wherever it was; another comes after a while.
+
+        Either it has followed, and agents have told it all that they told the leader; or it has
+        just been started, and each tells it all in its time.
+        """
         await self._end_leader()
         await self.delays.pass_()
+        if self.random.random() < 0.5:
+            self.observations = Observations()
+            for name in self.gateway.sessions(NAME):
+                self._introduce(name)
         self.lead()
+
+    def connect(self, switch: str) -> None:
+        """An agent begins a session, and tells all its links."""
+        self.gateway.connect(switch)
+        self._introduce(switch)
+
+    def _introduce(self, switch: str) -> None:
+        self.observations.joined(self.gateway.sessions(NAME)[switch])
+        self._tell(switch, self.links[switch].current(), full=True)
+
+    def disconnect(self, switch: str) -> None:
+        """The session of an agent ends."""
+        self.observations.left(self.gateway.sessions(NAME)[switch])
+        self.gateway.disconnect(switch)
 
     async def _end_leader(self) -> None:
         leader, self._leader = self._leader, None
@@ -196,21 +224,38 @@ class Scene:
         self.agents[switch]._repair(observed)
         self._routed(row, switch, up=up)
         self._changed()
-        seen = observed[0]
-        state = State.UP if seen.up else State.DOWN
-        told = LinkObservation(
-            LinkName(named.source, named.target, int(key)), state, seen.time, seen.sequence
-        )
-        report = LinkReport(switch, "i", (told,))
-        task = asyncio.create_task(self._report(report, self._reports.get(switch)))
-        self._reports[switch] = task
+        self._tell(switch, observed, full=False)
 
-    async def _report(self, report: LinkReport, before: asyncio.Task[None] | None) -> None:
+    def _tell(self, switch: str, observed: Sequence[Observed], *, full: bool) -> None:
+        """Send a report, if there is a session."""
+        about = self.gateway.sessions(NAME).get(switch)
+        if about is None:
+            return
+        links = [
+            LinkObservation(
+                LinkName(one.link.source, one.link.target, one.link.key),
+                State.UP if one.up else State.DOWN,
+                one.time,
+                one.sequence,
+            )
+            for one in observed
+        ]
+        report = LinkReport(tuple(links), full)
+        coming = self._report(self.observations, about, report, self._reports.get(switch))
+        self._reports[switch] = asyncio.create_task(coming)
+
+    async def _report(
+        self,
+        observations: Observations,
+        about: AgentSession,
+        report: LinkReport,
+        before: asyncio.Task[None] | None,
+    ) -> None:
         """Reports of one switch come one after another, as in a stream."""
         await self.delays.pass_()
         if before is not None:
             await asyncio.wait([before])
-        await self.store.report_links(NAME, report)
+        observations.report(about, report, VirtualClock().now())
 
     def _routed(self, link: int, switch: str, *, up: bool) -> None:
         """BGP uses links that both ends see up, and tells of them; each switch hears in its time.
@@ -260,7 +305,10 @@ class Scene:
         done = await self.store.committed(NAME)
         return (
             done is not None
-            and np.array_equal(intent.fabric.effective, self.world.effective)
+            and np.array_equal(
+                with_down(intent.fabric, self.observations.of(NAME).down).effective,
+                self.world.effective,
+            )
             and np.array_equal(done.plan.fabric.effective, self.world.effective)
             and len(done.plan.flows) == len(self.flows)
             and set(done.programmed_switches()) == set(done.switches())

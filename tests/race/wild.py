@@ -75,10 +75,10 @@ def _forgets(scene: Scene) -> None:
     """An agent is gone for a while, and comes back with nothing in its table."""
     name = scene.random.choice(sorted(scene.agents))
     if name in scene.gateway.sessions(NAME):
-        scene.gateway.disconnect(name)
+        scene.disconnect(name)
         scene.forgot.add(name)
         scene.agents[name].forwarding.withdraw()
-        scene.later(BETWEEN_SECONDS, lambda: scene.gateway.connect(name))
+        scene.later(BETWEEN_SECONDS, lambda: scene.connect(name))
 
 
 WILD = Course(_flows, _race)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 
 import structlog
 
@@ -104,12 +105,18 @@ class Reconciler:
 
     async def _follow_changes(self, epoch: int, tasks: asyncio.TaskGroup) -> None:
         workers: dict[str, Worker] = {}
+        tasks.create_task(self._follow_agents(workers))
         async for fabric in self._world.store.changes():
             if fabric not in workers:
                 followers: set[str] = set()
                 workers[fabric] = Worker(fabric, epoch, self._world, followers)
                 tasks.create_task(self._tend(fabric, epoch, workers, followers))
             workers[fabric].wake()
+
+    async def _follow_agents(self, workers: Mapping[str, Worker]) -> None:
+        async for fabric in self._world.observations.changes():
+            if fabric in workers:  # one that comes later finds all that was told
+                workers[fabric].wake()
 
     async def _tend(
         self, fabric: str, epoch: int, workers: dict[str, Worker], followers: set[str]

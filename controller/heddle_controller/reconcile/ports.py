@@ -46,7 +46,6 @@ from heddle_controller.state.records import (
     JobRecord,
     LinkName,
     LinkRecord,
-    LinkReport,
     PlanFacts,
     Request,
     SwitchRecord,
@@ -68,8 +67,6 @@ class FabricStore(Protocol):
         request: Request = ...,
     ) -> FabricRecord:
         """Create a fabric, or replace it whole; its states become the administrative ones.
-
-        What agents observed of links that remain is kept.
 
         Args:
             name: Last part of "fabrics/f1".
@@ -113,21 +110,6 @@ class FabricStore(Protocol):
 
         Kept when the fabric is put again. Asking for what is there already writes
         nothing. Raises ``NotFound``.
-        """
-        ...
-
-    async def report_links(self, fabric: str, report: LinkReport) -> bool:
-        """Take in what an agent saw; whether the observed state of any link changed.
-
-        A link is observed DOWN while the agent at either end says so. Within an
-        instance an observation with a sequence not above the one kept is ignored;
-        another instance's first report replaces what the one before had said. A
-        full report forgets what the same switch said of links it does not name.
-        Links that the fabric lacks or that do not end at the switch are ignored.
-        The version of the intent moves only if an observed state changed.
-
-        Raises:
-            NotFound: there is no such fabric.
         """
         ...
 
@@ -401,8 +383,7 @@ class AgentGateway(Protocol):
     def events(self) -> AsyncIterator[SessionEvent]:
         """Sessions that begin and end from now on, for all fabrics, bounded and coalesced.
 
-        Link-state reports do not come this way: serve writes them to the store,
-        which tells of the change.
+        What agents say of links does not come this way: see ``Observations``.
         """
         ...
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.program import Entries
+from heddle_controller.state.records import LinkName
 
 UNKNOWN_DIGEST = bytes(32)
 """Stands for a table that nothing is known of; no table has it."""
@@ -53,6 +54,28 @@ class AgentSession:
     """Where other agents reach it, IP address and UDP port; empty for nowhere."""
     pushed: bool = False
     """Whether anything was pushed since: then generation and digest are over."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkObservation:
+    """What an agent saw of one link of its switch."""
+
+    link: LinkName
+    state: State
+    """UP or DOWN."""
+    time: float
+    """By the agent's clock."""
+    sequence: int
+    """Grows with every change that this instance of the agent sees."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkReport:
+    """Observations of one agent; of all its links where ``full``."""
+
+    links: tuple[LinkObservation, ...]
+    full: bool = False
 
 
 class SessionChange(IntEnum):

@@ -16,6 +16,14 @@ from heddle_controller.model.program import Entries, Program
 from heddle_controller.reconcile.engine import Engine, Repair
 from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.reconcile.observations import (
+    LinkEnds,
+    LinkStates,
+    Observations,
+    held_down,
+    undecided,
+    with_down,
+)
 from heddle_controller.reconcile.planning import (
     Planned,
     Wanted,
@@ -42,6 +50,7 @@ class World:
 
     store: Store
     gateway: AgentGateway
+    observations: Observations
     clock: Clock
     metrics: Metrics
     engine: Engine
@@ -81,6 +90,11 @@ class Worker:
         self._wake = asyncio.Event()
         self._version: int | None = None
         """Of the intent that the newest plan answers to; None while there is no such."""
+        self._down: frozenset[LinkEnds] = frozenset()
+        """Links that were taken to be down then."""
+        self._held: frozenset[LinkEnds] | None = None
+        """Links that the plan we began with held to be down, until it is known how they are."""
+        self._held_until = world.clock.monotonic() + world.settings.rollout.patience
         self._committed: Committed | None = None
         self._account = Account()
         self._wanted: Wanted | None = None
@@ -118,7 +132,8 @@ class Worker:
     async def _work(self) -> None:
         self._wake.set()
         while True:
-            await pause(self._world.clock, self._wake, [self._retry_at])
+            ends = [self._retry_at, self._held_until if self._held else None]
+            await pause(self._world.clock, self._wake, ends)
             await self._settle()
             self._wake.clear()
             self._retry_at = None
@@ -157,9 +172,13 @@ class Worker:
         world.metrics.count(Metric.RECONCILE_RUNS, fabric)
         if self._committed is None:
             await self._pick_up()
-        if (await world.store.versions(fabric)).intent == self._version:
+        version = (await world.store.versions(fabric)).intent
+        if version == self._version and not self._held and self._seen().down == self._down:
             return
-        intent = await world.store.intent(fabric)
+        intent, down = self._merged(await world.store.intent(fabric))
+        if intent.version == self._version and down == self._down:
+            return
+        self._down = down
         start = world.clock.monotonic()
         try:
             wanted = wanted_again(intent, self._wanted)
@@ -181,9 +200,24 @@ class Worker:
             self._compare_later(intent, wanted)
         self._delay = world.settings.retry_first
 
+    def _seen(self) -> LinkStates:
+        return self._world.observations.of(self._fabric)
+
+    def _merged(self, intent: Intent) -> tuple[Intent, frozenset[LinkEnds]]:
+        """The intent with links DOWN that are taken to be down; and these."""
+        seen, held = self._seen(), self._held or frozenset()
+        if self._world.clock.monotonic() >= self._held_until:
+            held = frozenset()
+        self._held = undecided(held, seen.heard, intent.fabric)
+        down = self._held | seen.down
+        changed = max(intent.change_time, seen.change_time)
+        return replace(intent, fabric=with_down(intent.fabric, down), change_time=changed), down
+
     async def _pick_up(self) -> None:
         """Go on from the plan that the store has, whoever made it."""
         committed = await self._world.store.committed(self._fabric)
+        if self._held is None:
+            self._held = held_down(committed.plan.fabric) if committed else frozenset()
         if committed is None:
             return
         self._committed = committed

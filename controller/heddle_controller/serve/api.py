@@ -30,6 +30,7 @@ from heddle.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
 from heddle.v1.plan_pb2_grpc import add_PlanServiceServicer_to_server
 from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
@@ -60,6 +61,7 @@ class Rooms:
     store: Store
     intake: Intake
     gateway: Gateway
+    observations: Observations
     meter: Meter
     engine: Engine
 
@@ -76,13 +78,18 @@ class Api:
         store = rooms.store
         self._store = store
         self._gateway = rooms.gateway
-        self._changes = Changes(store)
+        self._changes = Changes(store, rooms.observations)
         self._rates = RateBook()
         self._indexes = indexes = FlowIndexes(store)
         counters = CounterBook(indexes, self._rates, rooms.meter)
         links = LinkBook(rooms.meter)
         fabric = FabricService(
-            store, rooms.intake, self._changes, links.unwell, rooms.gateway.held_aside
+            store,
+            rooms.intake,
+            self._changes,
+            rooms.observations,
+            unwell=links.unwell,
+            aside=rooms.gateway.held_aside,
         )
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
@@ -96,6 +103,7 @@ class Api:
             counters,
             sessions,
             lambda: guard.newest,
+            observations=rooms.observations,
             links=links,
             overlays=self._overlays,
         )

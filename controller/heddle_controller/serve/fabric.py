@@ -19,6 +19,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Ints, NodeKind, State
 from heddle_controller.reconcile.intake import Intake
+from heddle_controller.reconcile.observations import Observations, SeenLinks
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.aside import aside
@@ -34,21 +35,16 @@ Context = aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Glance:
-    """What is asked of all links of a fabric whenever some are listed."""
+class FabricSnapshot:
+    """A fabric as a watcher saw it last."""
 
     record: FabricRecord
-    """Of which it is."""
-    stamp: str
-    """Tells the observed states of all links from others."""
-    not_up: tuple[int, ...]
-    """Rows of links that are not up, by either state."""
+    seen: SeenLinks
 
-    @classmethod
-    def of(cls, record: FabricRecord) -> Glance:
-        """That of a fabric as it stands."""
-        stamp = f"{zlib.crc32(record.observed.tobytes()):x}"
-        return cls(record, stamp, tuple(_not_up_links(record).tolist()))
+    def not_up(self) -> Ints:
+        """Rows of links that are not up, by either state."""
+        wanted = np.flatnonzero(self.record.fabric.link_state != State.UP)
+        return np.union1d(wanted, np.array(sorted(self.seen.down), dtype=np.int64))
 
 
 class FabricService(FabricServiceServicer):
@@ -59,20 +55,22 @@ class FabricService(FabricServiceServicer):
         store: Store,
         intake: Intake,
         changes: Changes,
+        observations: Observations,
+        *,
         unwell: Callable[[str], Mapping[Ends, Condition]],
         aside: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """Serve fabrics of the store.
+        """Serve fabrics of the store, with what agents say of their links.
 
         ``unwell`` tells which links of a fabric, by its id, agents find something wrong with;
         ``aside`` which of its switches are set aside, and why.
         """
+        self._observations = observations
         self._unwell = unwell
         self._aside = aside
         self._store = store
         self._intake = intake
         self._changes = changes
-        self._glances: dict[str, Glance] = {}
 
     @override
     async def PutFabric(self, request: pb.PutFabricRequest, context: Context) -> pb.Fabric:
@@ -84,14 +82,17 @@ class FabricService(FabricServiceServicer):
         record = await self._intake.put_fabric(
             name, fabric, title=given.title, etag=given.etag, request=asked
         )
-        return await asyncio.to_thread(codec.record_to_pb, record)
+        seen = self._seen(record)
+        return await asyncio.to_thread(codec.record_to_pb, record, seen)
 
     @override
     async def GetFabric(self, request: pb.GetFabricRequest, context: Context) -> pb.Fabric:
         """With all nodes and links; encoded in a thread."""
         name = names.parse_fabric(request.name, "name")
         record = await self._store.get_fabric(name)
-        return await asyncio.to_thread(codec.record_to_pb, record, self._aside(name))
+        return await asyncio.to_thread(
+            codec.record_to_pb, record, self._seen(record), self._aside(name)
+        )
 
     @override
     async def ListFabrics(
@@ -118,27 +119,24 @@ class FabricService(FabricServiceServicer):
         unwell = self._unwell(name)
         found = record.fabric.find_links
         bad = [row for source, target, key in unwell for row in found(source, target, key)]
-        glance = self._glance(record)
-        stamp = f"{record.etag}/{glance.stamp}"
+        seen = self._seen(record)
+        stamp = f"{record.etag}/{_check(sorted(seen.down))}"
         rows: Sequence[int] = range(record.fabric.link_count)
         if request.not_up_only:
-            rows = sorted({*glance.not_up, *bad}) if bad else glance.not_up
-            stamp = f"{stamp}/{zlib.crc32(np.array(rows, dtype=np.int64).tobytes()):x}"
+            rows = sorted({*FabricSnapshot(record, seen).not_up().tolist(), *bad})
+            stamp = f"{stamp}/{_check(rows)}"
         first = part.row(stamp)
         last = first + part.size
         wanted = list(rows[first:last])
-        links = await aside(len(wanted), _links, record, wanted, dict(unwell))
+        links = await aside(len(wanted), _links, record, seen, wanted, dict(unwell))
         return pb.ListLinksResponse(
             links=links,
             next_page_token=part.token(last, stamp) if last < len(rows) else "",
         )
 
-    def _glance(self, record: FabricRecord) -> Glance:
-        """What all links come to, looked through once for each record of a fabric."""
-        known = self._glances.get(record.name)
-        if known is None or known.record is not record:
-            known = self._glances[record.name] = Glance.of(record)
-        return known
+    def _seen(self, record: FabricRecord) -> SeenLinks:
+        """What agents with a session here say of its links."""
+        return self._observations.of(record.name).seen(record.fabric)
 
     @override
     async def SetLinkState(self, request: pb.SetLinkStateRequest, context: Context) -> pb.Link:
@@ -147,7 +145,12 @@ class FabricService(FabricServiceServicer):
         state = common.state_from_pb(request.admin_state, "admin_state")
         asked = request_of(request.request_id)
         link = await self._link(name, request.link)
-        return codec.link_to_pb(await self._store.set_link_state(name, link, state, request=asked))
+        answer = await self._store.set_link_state(name, link, state, request=asked)
+        fabric = (await self._store.get_fabric(name)).fabric
+        seen, found = self._observations.of(name).seen(fabric), answer.link
+        rows = fabric.find_links(found.source, found.target, found.key)
+        since = max((seen.since.get(row, 0.0) for row in rows), default=0.0)
+        return codec.link_to_pb(answer, down=not seen.down.isdisjoint(rows), since=since)
 
     async def _link(self, fabric: str, link: common_pb2.LinkRef) -> LinkName:
         """The link named; without a key it has to be the only one between its ends."""
@@ -181,48 +184,57 @@ class FabricService(FabricServiceServicer):
     ) -> AsyncIterator[pb.FabricEvent]:
         """The fabric, its links and switches that are not up, ``synced``, then changes."""
         name = names.parse_fabric(request.name, "name")
-        before: FabricRecord | None = None
+        before: FabricSnapshot | None = None
         async with aclosing(self._changes.watch(name)) as changes:
             async for _ in changes:
                 record = await self._store.get_fabric(name)
-                links, nodes = _changed(before, record)
+                now = FabricSnapshot(record, self._seen(record))
+                links, nodes = _changed(before, now)
                 count = len(links) + len(nodes)
-                for event in await aside(count, _events, before, record, links, nodes):
+                for event in await aside(count, _events, before, now, links, nodes):
                     yield event
                 if before is None:
                     yield pb.FabricEvent(synced=True)
-                before = record
+                before = now
+
+
+def _check(rows: Sequence[int]) -> str:
+    """Tells rows from others."""
+    return f"{zlib.crc32(np.array(rows, dtype=np.int64).tobytes()):x}"
 
 
 def _links(
-    record: FabricRecord, rows: list[int], unwell: Mapping[Ends, Condition]
+    record: FabricRecord, seen: SeenLinks, rows: list[int], unwell: Mapping[Ends, Condition]
 ) -> list[pb.Link]:
-    links = codec.links_to_pb(record, rows)
+    links = codec.links_to_pb(record, seen, rows)
     for link in links if unwell else ():
         _tell_condition(link, unwell)
     return links
 
 
-def _changed(before: FabricRecord | None, record: FabricRecord) -> tuple[Ints, Ints]:
+def _changed(before: FabricSnapshot | None, now: FabricSnapshot) -> tuple[Ints, Ints]:
     """Rows of links and nodes to tell a watcher of that has seen ``before``."""
-    if before is None or before.revision != record.revision:
-        return _not_up_links(record), np.flatnonzero(record.fabric.node_state != State.UP)
-    old, new = before.fabric, record.fabric
+    new = now.record.fabric
+    if before is None or before.record.revision != now.record.revision:
+        return now.not_up(), np.flatnonzero(new.node_state != State.UP)
+    old = before.record.fabric
     links = np.flatnonzero(
-        (old.link_state != new.link_state)
-        | (before.observed != record.observed)
-        | (before.state_time != record.state_time)
+        (old.link_state != new.link_state) | (before.record.state_time != now.record.state_time)
     )
+    since = before.seen.since
+    turned = [row for row, at in now.seen.since.items() if since.get(row) != at]
+    links = np.union1d(links, np.array(turned, dtype=np.int64))
     return links, np.flatnonzero(old.node_state != new.node_state)
 
 
 def _events(
-    before: FabricRecord | None, record: FabricRecord, links: Ints, nodes: Ints
+    before: FabricSnapshot | None, now: FabricSnapshot, links: Ints, nodes: Ints
 ) -> list[pb.FabricEvent]:
-    events = []
-    if before is None or before.revision != record.revision:
+    record, events = now.record, []
+    if before is None or before.record.revision != record.revision:
         events = [pb.FabricEvent(fabric=codec.summary_to_pb(record.summary()))]
-    events += [pb.FabricEvent(link=link) for link in codec.links_to_pb(record, links.tolist())]
+    told = codec.links_to_pb(record, now.seen, links.tolist())
+    events += [pb.FabricEvent(link=link) for link in told]
     return events + _switches(record, nodes)
 
 
@@ -233,11 +245,6 @@ def _tell_condition(link: pb.Link, unwell: Mapping[Ends, Condition]) -> None:
     if condition is not None:
         link.condition = condition.reason
         link.loss_ratio, link.rate_ratio = condition.loss_ratio, condition.rate_ratio
-
-
-def _not_up_links(record: FabricRecord) -> Ints:
-    """Rows of links that are not up, by either state."""
-    return np.flatnonzero((record.fabric.link_state != State.UP) | (record.observed != State.UP))
 
 
 def _switches(record: FabricRecord, rows: Ints) -> list[pb.FabricEvent]:

@@ -1,6 +1,6 @@
 """Watch streams: who watches learns that something changed, and reads what is there now.
 
-store.changes -> Changes.run (one task) -> an ``asyncio.Event`` of each stream. There
+store and observations -> Changes.run -> an ``asyncio.Event`` of each stream. There
 is no queue of events: a stream that is slow, because its client is, finds several
 changes merged into one, and holds no more memory than one answer. A stream rests at
 least ``PACE`` seconds, and ``REST`` times as long as it took to read and send (but
@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.errors import Refusal, unavailable
 from heddle_controller.state.errors import Unavailable
@@ -31,15 +32,27 @@ def shutting_down() -> Refusal:
 
 
 class Changes:
-    """Spreads the store's change notices over the streams that watch."""
+    """Spreads change notices of the store and of agents over the streams that watch."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, observations: Observations) -> None:
         self._store = store
+        self._observations = observations
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._closed = False
 
     async def run(self) -> None:
         """Take notices until the store is closed; wait while it cannot be reached."""
+        seen = asyncio.create_task(self._follow_agents())
+        try:
+            await self._follow_store()
+        finally:
+            seen.cancel()
+
+    async def _follow_agents(self) -> None:
+        async for fabric in self._observations.changes():
+            self._notice(fabric)
+
+    async def _follow_store(self) -> None:
         while True:
             try:
                 async for fabric in self._store.changes(facts=True):

@@ -36,7 +36,6 @@ from heddle_controller.state.records import (
     LinkRecord,
     Overlay,
 )
-from heddle_controller.state.reporters import observed_states, reporters_of
 from heddle_controller.state.view import REVISION, VERSION, View
 
 META, STATES, OVERLAY = "meta", "states", "overlay"
@@ -81,7 +80,7 @@ class FabricPut:
             "update_time": record.update_time,
             "revision": record.revision,
         }
-        return pack(meta, {"observed": record.observed, "state_time": record.state_time})
+        return pack(meta, {"state_time": record.state_time})
 
     def decode(self, answer: bytes) -> FabricRecord:
         """The first answer to this request."""
@@ -147,7 +146,6 @@ def record_of(view: View, structures: Structures) -> FabricRecord:
             update_time=meta.update_time,
             revision=view.number(REVISION),
             fabric=Fabric(structures[meta.digest], states.link_admin, states.node_admin),
-            observed=states.observed,
             state_time=states.time,
             overlay=overlay_of(view),
         )
@@ -161,7 +159,7 @@ def record_of(view: View, structures: Structures) -> FabricRecord:
 def put_fabric(
     view: View, structures: Structures, put: FabricPut, stamp: Stamp
 ) -> tuple[Change, FabricRecord]:
-    """Create a fabric, or replace it whole; what agents observed of links that remain is kept.
+    """Create a fabric, or replace it whole.
 
     Raises:
         StaleIntent: the intent has another version than the fabric was checked against.
@@ -185,7 +183,6 @@ def put_fabric(
         update_time=stamp.now,
         revision=view.number(REVISION) + (not same),
         fabric=Fabric(structure, states.link_admin, states.node_admin),
-        observed=states.observed,
         state_time=states.time,
         overlay=overlay_of(view),
     )
@@ -221,7 +218,6 @@ def _states_after(
     states = States(
         link_admin=fabric.link_state,
         node_admin=fabric.node_state,
-        observed=observed_states(structure, reporters_of(view)),
         time=np.zeros(len(structure.links.key)),
     )
     before = (structures[meta_of(view).digest], states_of(view)) if view.known else None

@@ -1,6 +1,6 @@
 """What the store keeps and hands out: intent, facts about it, and plans with theirs.
 
-Intent is what clients and agents say (fabric, states, jobs, demands); facts are
+Intent is what clients say (fabric, states, jobs, demands); facts are
 what the leader finds out of it (how far a job has come, what a plan costs, what
 switches hold). They are kept apart: writing a fact never moves the version of the
 intent, so that the loop does not wake itself.
@@ -11,13 +11,13 @@ Times are Unix seconds. Names are the last part of the API's: fabric "f1", job "
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from heddle_controller.model.demand import Demands
-from heddle_controller.model.fabric import Fabric, Floats, Ints, LinkKey, NodeKind, State
+from heddle_controller.model.fabric import Fabric, Floats, LinkKey, NodeKind, State
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
@@ -49,15 +49,13 @@ class LinkName:
 
 @dataclass(frozen=True, slots=True)
 class LinkRecord:
-    """One link and how it stands."""
+    """One link and what is wanted of it."""
 
     link: LinkName
     gbps: float
     admin_state: State
-    observed_state: State
-    """UP or DOWN; UP until an agent at one of its ends says otherwise."""
     state_time: float
-    """When either state last changed; 0 for never."""
+    """When that last changed; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +103,10 @@ class FabricRecord:
     checked against one revision is good for all its states."""
     fabric: Fabric
     """With administrative states only."""
-    observed: Ints
-    """Observed ``State`` of each link, UP or DOWN, shape (links,)."""
     state_time: Floats
-    """When either state of each link last changed, 0 for never, shape (links,)."""
+    """When the state of each link last changed, 0 for never, shape (links,)."""
     overlay: Overlay = Overlay()
     """What the operator wants of the whole fabric."""
-
-    def merged(self) -> Fabric:
-        """The fabric with both states: a link that is down for anyone is DOWN."""
-        down = self.observed == State.DOWN
-        return replace(self.fabric, link_state=np.where(down, State.DOWN, self.fabric.link_state))
 
     def link(self, row: int) -> LinkRecord:
         """One link by row."""
@@ -124,7 +115,6 @@ class FabricRecord:
             link=LinkName(ids[int(links.a[row])], ids[int(links.b[row])], links.key[row]),
             gbps=float(links.gbps[row]),
             admin_state=State(int(self.fabric.link_state[row])),
-            observed_state=State(int(self.observed[row])),
             state_time=float(self.state_time[row]),
         )
 
@@ -139,31 +129,6 @@ class FabricRecord:
             self.fabric.link_count,
             self.overlay,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class LinkObservation:
-    """What an agent saw of one link of its switch."""
-
-    link: LinkName
-    state: State
-    """UP or DOWN."""
-    time: float
-    """By the agent's clock."""
-    sequence: int
-    """Grows with every change that this instance of the agent sees."""
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkReport:
-    """Observations of one agent; of all its links where ``full``."""
-
-    switch: str
-    instance: str
-    """Random, new at each start of the agent: sequences compare within one only."""
-    links: tuple[LinkObservation, ...]
-    full: bool = False
 
 
 class JobState(IntEnum):
@@ -235,7 +200,7 @@ class Intent:
     revision: int
     """Of the fabric; see ``FabricRecord.revision``."""
     fabric: Fabric
-    """Administrative and observed states merged."""
+    """With administrative states only; what agents see is added by who plans."""
     jobs: tuple[JobRecord, ...]
     """By name."""
     demands: tuple[DemandRecord, ...]

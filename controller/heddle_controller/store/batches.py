@@ -33,12 +33,10 @@ class Sent:
     token: str
     """Names this write among all others."""
     outcome: asyncio.Future[Outcome]
-    inner: bool
-    """Whether it is sent although others may not write now."""
 
     def goes_with(self, other: Sent) -> bool:
         """Whether both may be of one batch."""
-        return self.inner == other.inner and self.change.lasting == other.change.lasting
+        return self.change.lasting == other.change.lasting
 
 
 Deliver = Callable[[Sequence[Sent]], Awaitable[Sequence[Outcome | Exception]]]
@@ -58,7 +56,7 @@ class WriteBatcher:
         self._closed = False
         self._task = asyncio.create_task(self._run(), name="store writes")
 
-    async def send(self, change: Change, ask: Ask, *, inner: bool = False) -> Outcome:
+    async def send(self, change: Change, ask: Ask) -> Outcome:
         """What became of a change.
 
         Raises:
@@ -68,7 +66,7 @@ class WriteBatcher:
         if self._closed:
             raise self._refusal()
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._queue.append(Sent(change, ask, self._new_token(), outcome, inner))
+        self._queue.append(Sent(change, ask, self._new_token(), outcome))
         self._wake.set()
         self._idle.clear()
         return await asyncio.shield(outcome)

@@ -21,7 +21,7 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state import demands as demand_rules
-from heddle_controller.state import fabrics, jobs, observed, plans
+from heddle_controller.state import fabrics, jobs, plans
 from heddle_controller.state.audit import AuditPage
 from heddle_controller.state.change import (
     FINGERPRINT,
@@ -49,14 +49,12 @@ from heddle_controller.state.records import (
     JobRecord,
     LinkName,
     LinkRecord,
-    LinkReport,
     PlanFacts,
     Programmed,
     Request,
     SwitchRecord,
     Versions,
 )
-from heddle_controller.state.reporters import Reporter, kept_reporter, seen_field
 from heddle_controller.state.view import CHANGE_TIME, GENERATION, VERSION, View, check_known
 from heddle_controller.store.applier import Applier
 from heddle_controller.store.batches import Tokens
@@ -81,12 +79,9 @@ class StateStore:
         self._now = now
         self._new_token = Tokens()
         self._large = LargeValues(applier)
-        self._reporting: dict[str, asyncio.Lock] = {}
         self._noting: dict[str, asyncio.Lock] = {}
-        """Held by who writes states of links, or facts, by fabric: of our own one at a time, as
-        they would only come between each other."""
-        self._reporters: dict[tuple[str, str], tuple[bytes | None, Reporter]] = {}
-        """What a switch's agent said here, and what was kept of it then."""
+        """Held by who writes facts, by fabric: of our own one at a time, as they would only come
+        between each other."""
 
     # Fabrics
 
@@ -175,45 +170,6 @@ class StateStore:
             return fabrics.set_overlay(view, structures, stamp, withdrawn=withdrawn)
 
         return await self._write(fabric, ask, decide, parse_summary)
-
-    async def report_links(self, fabric: str, report: LinkReport) -> bool:
-        """See ``FabricStore``."""
-        await self.applier.fresh()
-        self.applier.check()
-        view = self.applier.view(fabric)
-        await self._large.structure_of(view)
-        with self._large.sound():
-            before, now = self._said(view, report)
-        if not observed.is_news(before, now, full=report.full):
-            self._remember(view, report.switch, now)
-            return False
-        if before.down() == now.down():
-            return await self._report(fabric, report)
-        async with self._reporting.setdefault(fabric, asyncio.Lock()):
-            return await self._report(fabric, report)
-
-    async def _report(self, fabric: str, report: LinkReport) -> bool:
-        def decide(view: View, stamp: Stamp) -> tuple[Change, tuple[Reporter, bool]]:
-            before, now = self._said(view, report)
-            change, moved = observed.observe(
-                view, self._large.structures, report.switch, stamp, before=before, now=now
-            )
-            return change, (now, moved)
-
-        now, moved = await self._write(fabric, NO_ASK, decide)
-        self._remember(self.applier.view(fabric), report.switch, now)
-        return moved
-
-    def _said(self, view: View, report: LinkReport) -> tuple[Reporter, Reporter]:
-        """What an agent had said, and says now."""
-        kept = view.raw(seen_field(report.switch))
-        base, mine = self._reporters.get((view.name, report.switch), (None, Reporter()))
-        if base != kept:  # another controller has heard from it since
-            mine = kept_reporter(view, report.switch) or Reporter()
-        return mine, observed.said_after(view, self._large.structures, mine, report)
-
-    def _remember(self, view: View, switch: str, reporter: Reporter) -> None:
-        self._reporters[view.name, switch] = (view.raw(seen_field(switch)), reporter)
 
     # Jobs and demand sets
 
@@ -337,7 +293,7 @@ class StateStore:
                     version=view.number(VERSION),
                     change_time=float(view.raw(CHANGE_TIME) or 0.0),
                     revision=record.revision,
-                    fabric=record.merged(),
+                    fabric=record.fabric,
                     jobs=tuple(jobs.jobs_of(view)),
                     demands=sets,
                     overlay=record.overlay,

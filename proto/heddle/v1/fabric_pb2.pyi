@@ -164,7 +164,9 @@ class Link(_message.Message):
     admin_state: _common_pb2.State.ValueType
     """What the operator wants."""
     oper_state: _common_pb2.State.ValueType
-    """What agents report: UP or DOWN; UP until one reports otherwise."""
+    """What agents say that have a session with the controller that answers: UP or
+    DOWN; UP until one says otherwise.
+    """
     condition: _builtins.str
     """In lists of links: what agents with a session here say is wrong with it,
     "flap-damped", "grey" or "slow"; see LinkObservation. Empty where nothing is.

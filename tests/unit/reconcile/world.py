@@ -22,6 +22,7 @@ from heddle_controller.reconcile.engine import Engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.metrics import Metric
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
@@ -146,13 +147,16 @@ class House:
         self.engine = ENGINE
         self.settings = SETTINGS
         self.gateway = MemoryGateway("f1", all_switches(fabric))
+        self.observations = Observations()
         self.reconciler: Reconciler | None = None
         self.intake: Intake
         self.store: Store
 
     def world(self, store: Store, gateway: AgentGateway) -> World:
         """What the controller is given."""
-        return World(store, gateway, RealClock(), self.figures, self.engine, self.settings)
+        return World(
+            store, gateway, self.observations, RealClock(), self.figures, self.engine, self.settings
+        )
 
     @asynccontextmanager
     async def running(
@@ -163,7 +167,7 @@ class House:
     ) -> AsyncIterator[None]:
         """A controller process; ``through`` may put something between it and its ports."""
         raw = await open_embedded(self.path)
-        self.store = raw
+        self.store, self.observations = raw, Observations()
         self.intake = Intake(raw, flows_of_job)
         gateway = MemoryGateway("f1", self.gateway.switches)
         gateway.watch, self.gateway = self.gateway.watch, gateway

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heddle_controller.model.plan import Certificate
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.watch import Changes
@@ -62,7 +63,7 @@ async def test_a_watcher_hears_of_changes_and_merges_those_it_missed(tmp_path: P
     """Woken at the start, and then far less often than there are writes."""
     store = await open_embedded(tmp_path / "s")
     await store.put_fabric("f1", clos())
-    changes = Changes(store)
+    changes = Changes(store, Observations())
     running = asyncio.create_task(changes.run())
     async with aclosing(changes.watch("f1")) as watch:
         await anext(watch)
@@ -86,7 +87,7 @@ async def test_notices_go_on_after_the_store_was_away(tmp_path: Path) -> None:
     store = await open_embedded(tmp_path / "s")
     await store.put_fabric("f1", clos())
     flaky = Flaky(store)
-    changes = Changes(cast("Store", flaky))
+    changes = Changes(cast("Store", flaky), Observations())
     running = asyncio.create_task(changes.run())
     async with aclosing(changes.watch("f1")) as watch:
         await anext(watch)
@@ -100,7 +101,7 @@ async def test_notices_go_on_after_the_store_was_away(tmp_path: Path) -> None:
 async def test_watchers_end_when_the_controller_stops(tmp_path: Path) -> None:
     """Those that wait, and those that come later."""
     store = await open_embedded(tmp_path / "s")
-    changes = Changes(store)
+    changes = Changes(store, Observations())
     watch = changes.watch("f1")
     await anext(watch)
     changes.close()

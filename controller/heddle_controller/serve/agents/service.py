@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import grpc
@@ -25,13 +24,13 @@ from heddle.v1 import agent_pb2 as pb
 from heddle.v1.agent_pb2_grpc import AgentServiceServicer
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import NodeKind
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import FabricStore
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import Introductions, KeySchedule
 from heddle_controller.serve.agents.link_book import LinkBook
-from heddle_controller.serve.agents.link_mail import LinkMail
 from heddle_controller.serve.agents.means import Means, Pace, TooMuch
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.stream import AgentStream
@@ -64,7 +63,7 @@ class SessionTerms:
 
 
 class AgentService(AgentServiceServicer):
-    """Accepts sessions, and feeds what agents report to the store and the books."""
+    """Accepts sessions, and feeds what agents report to observations and the books."""
 
     def __init__(
         self,
@@ -74,6 +73,7 @@ class AgentService(AgentServiceServicer):
         terms: SessionTerms,
         epoch: Callable[[], int],
         *,
+        observations: Observations,
         links: LinkBook,
         overlays: OverlayBook,
     ) -> None:
@@ -82,11 +82,11 @@ class AgentService(AgentServiceServicer):
         self._counters = counters
         self._terms = terms
         self._epoch = epoch
+        self._observations = observations
         self._links = links
         self._overlays = overlays
         self._instance = secrets.token_hex(8)
         """Of this start of the controller."""
-        self._writing: set[asyncio.Task[None]] = set()
         self.introductions = Introductions(terms.peer_keys, store)
 
     @override
@@ -98,6 +98,7 @@ class AgentService(AgentServiceServicer):
         means = Means(about, record.fabric.structure, self._store)
         with structlog.contextvars.bound_contextvars(fabric=about.fabric, switch=about.switch):
             session = self._gateway.open(about)
+            self._observations.joined(about)
             log.info("agent connected", version=about.software_version)
             self._overlays.joined(session, record.overlay, withdrawn=first.overlay_withdrawn)
             self.introductions.joined(session, record.fabric.structure)
@@ -115,6 +116,7 @@ class AgentService(AgentServiceServicer):
                 if self._gateway.close_session(session):
                     self._counters.forget(session.about)
                     self._links.forget(session.about)
+                    self._observations.left(session.about)
                 log.info("agent disconnected")
 
     async def _introduction(self, messages: Messages) -> tuple[pb.SessionParameters, FabricRecord]:
@@ -173,18 +175,13 @@ class AgentService(AgentServiceServicer):
 
     async def _read(self, session: AgentStream, means: Means, messages: Messages) -> None:
         """Take in all that the agent says; how that ends is how the session ends."""
-        mail = LinkMail(self._store, session.about.fabric)
-        writing = asyncio.create_task(mail.run())
-        self._writing.add(writing)  # it may have a last word to write when the session is over
-        writing.add_done_callback(self._writing.discard)
-        writing.add_done_callback(partial(_written, session))
         pace = Pace()
         try:
             async for message in messages:
                 began = time.thread_time()
                 if message.WhichOneof("message") == "link_state":
                     message.link_state.CopyFrom(await means.links(message.link_state))
-                self._take(session, means, mail, message)
+                self._take(session, means, message)
                 if (rest := pace.rest(time.thread_time() - began)) > 0:
                     await asyncio.sleep(rest)
         except asyncio.CancelledError:
@@ -193,8 +190,6 @@ class AgentService(AgentServiceServicer):
             session.end(self._fault(session.about, error))
         else:
             session.end()
-        finally:
-            mail.close()
 
     def _fault(self, about: AgentSession, error: Exception) -> Exception:
         """How a session ends for what its agent said; one that does so too often is set aside."""
@@ -208,17 +203,15 @@ class AgentService(AgentServiceServicer):
         why = "has said what is malformed again and again"
         return self._gateway.set_aside(about.fabric, about.switch, why)
 
-    def _take(
-        self, session: AgentStream, means: Means, mail: LinkMail, message: pb.AgentMessage
-    ) -> None:
+    def _take(self, session: AgentStream, means: Means, message: pb.AgentMessage) -> None:
         about = session.about
         match message.WhichOneof("message"):
             case "push_result":
                 session.answered(message.push_result, time.time())
             case "link_state":
-                report = codec.links_from_pb(message.link_state, about.switch, about.instance)
+                report = codec.links_from_pb(message.link_state)
                 self._links.take(about, message.link_state)
-                mail.put(report)
+                self._observations.report(about, report, time.time())
             case "counters":
                 means.counters(message.counters)
                 self._counters.put(about, codec.counters_from_pb(message.counters))
@@ -227,10 +220,3 @@ class AgentService(AgentServiceServicer):
             case _:
                 reason = "after session_parameters come answers and reports"
                 raise refuse(codec.SOURCE, "message", reason)
-
-
-def _written(session: AgentStream, writing: asyncio.Task[None]) -> None:
-    """What became of an agent's link reports; what can never be written ends its session."""
-    error = None if writing.cancelled() else writing.exception()
-    if isinstance(error, Exception):
-        session.end(error)

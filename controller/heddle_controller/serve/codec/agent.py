@@ -15,6 +15,8 @@ from heddle_controller.reconcile.southbound import (
     AgentSession,
     Capability,
     FailureReason,
+    LinkObservation,
+    LinkReport,
     OperationFailure,
     Push,
     PushStatus,
@@ -25,7 +27,6 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec.columns import BYTES
 from heddle_controller.serve.codec.fabric import link_name_from_pb
 from heddle_controller.serve.codec.listing import entries_from_pb
-from heddle_controller.state.records import LinkObservation, LinkReport
 
 SOURCE = "agent"
 LARGEST = 2**63 - 1
@@ -188,15 +189,13 @@ def _failure(failure: pb.OperationFailure, count: int) -> OperationFailure:
     return OperationFailure(failure.operation, reason_code, failure.message[:MAX_TEXT])
 
 
-def links_from_pb(report: pb.LinkStateReport, switch: str, instance: str) -> LinkReport:
+def links_from_pb(report: pb.LinkStateReport) -> LinkReport:
     """What an agent saw of its links.
 
     Raises:
         InputError: an observation without a link, or whose state is not UP or DOWN.
     """
     return LinkReport(
-        switch=switch,
-        instance=instance,
         links=tuple(
             _observation(seen, f"link_state.links[{i}]") for i, seen in enumerate(report.links)
         ),

@@ -13,6 +13,7 @@ from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.model.fabric import NONE, NUMBERS, Fabric, LinkKey, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
+from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.serve.codec import common, names
 from heddle_controller.state.records import (
     FabricRecord,
@@ -101,30 +102,36 @@ def node_to_pb(fabric: Fabric, row: int) -> pb.Node:
     return message
 
 
-def links_to_pb(record: FabricRecord, rows: Iterable[int]) -> list[pb.Link]:
-    """Some of the links, with both their states."""
-    return [link_to_pb(record.link(row)) for row in rows]
+def links_to_pb(record: FabricRecord, seen: SeenLinks, rows: Iterable[int]) -> list[pb.Link]:
+    """Some of the links, with what is wanted of them and what agents say."""
+    return [
+        link_to_pb(record.link(row), down=row in seen.down, since=seen.since.get(row, 0.0))
+        for row in rows
+    ]
 
 
-def link_to_pb(link: LinkRecord) -> pb.Link:
-    """One link, with both its states."""
+def link_to_pb(link: LinkRecord, *, down: bool, since: float) -> pb.Link:
+    """One link; whether agents say that it is down, and since when they say what they do."""
+    changed = max(link.state_time, since)
     return pb.Link(
         source=link.link.source,
         target=link.link.target,
         key=str(link.link.key),
         gbps=link.gbps,
         admin_state=common.state_to_pb(link.admin_state),
-        oper_state=common.state_to_pb(link.observed_state),
-        state_time=common.time_to_pb(link.state_time) if link.state_time else None,
+        oper_state=common.state_to_pb(State.DOWN if down else State.UP),
+        state_time=common.time_to_pb(changed) if changed else None,
     )
 
 
-def record_to_pb(record: FabricRecord, aside: Mapping[str, str] | None = None) -> pb.Fabric:
+def record_to_pb(
+    record: FabricRecord, seen: SeenLinks, aside: Mapping[str, str] | None = None
+) -> pb.Fabric:
     """A stored fabric with all its nodes and links; ``aside`` says why of switches set aside."""
     message = summary_to_pb(record.summary())
     fabric = record.fabric
     message.nodes.extend(node_to_pb(fabric, row) for row in range(fabric.node_count))
-    message.links.extend(links_to_pb(record, range(fabric.link_count)))
+    message.links.extend(links_to_pb(record, seen, range(fabric.link_count)))
     for switch, why in (aside or {}).items():
         if switch in fabric.structure.index:
             message.nodes[fabric.structure.index[switch]].condition = why

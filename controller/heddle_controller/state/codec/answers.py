@@ -22,7 +22,6 @@ def parse_link(answer: bytes) -> LinkRecord:
         link=LinkName(**fields["link"]),
         gbps=fields["gbps"],
         admin_state=State(fields["admin_state"]),
-        observed_state=State(fields["observed_state"]),
         state_time=fields["state_time"],
     )
 

@@ -16,7 +16,6 @@ class States:
 
     link_admin: Ints
     node_admin: Ints
-    observed: Ints
     time: Floats
 
     def packed(self) -> bytes:
@@ -26,7 +25,6 @@ class States:
             {
                 "link_admin": self.link_admin,
                 "node_admin": self.node_admin,
-                "observed": self.observed,
                 "time": self.time,
             },
         )
@@ -43,7 +41,7 @@ def unpack_states(packed: bytes) -> States:
 def state_times(
     old: tuple[Structure, States] | None, structure: Structure, states: States, now: float
 ) -> Floats:
-    """When each link's state last changed: carried over where the link stands as before."""
+    """When each link was last wanted otherwise: carried over where it is wanted as before."""
     times = np.zeros(len(structure.links.key))
     if old is None:
         return times
@@ -51,9 +49,7 @@ def state_times(
     before = {name: row for row, name in enumerate(_link_names(before_structure))}
     was = np.array([before.get(name, -1) for name in _link_names(structure)], dtype=np.int64)
     kept = was >= 0
-    same = (before_states.link_admin[was] == states.link_admin) & (
-        before_states.observed[was] == states.observed
-    )
+    same = before_states.link_admin[was] == states.link_admin
     times[kept] = np.where(same, before_states.time[was], now)[kept]
     return times
 

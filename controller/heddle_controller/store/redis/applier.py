@@ -68,10 +68,6 @@ class RedisApplier:
         """See ``Applier``."""
         await self._mirror.fresh()
 
-    async def follow_inner(self) -> None:
-        """The same while the store is taken up again."""
-        await self._mirror.follow(inner=True)
-
     def view(self, fabric: str) -> View:
         """See ``Applier``."""
         return self._mirror.views.get(fabric) or View(fabric)
@@ -82,17 +78,10 @@ class RedisApplier:
 
     async def apply(self, change: Change, ask: Ask) -> Outcome:
         """See ``Applier``."""
-        return await self._apply(change, ask, inner=False)
-
-    async def apply_inner(self, change: Change, ask: Ask) -> Outcome:
-        """The same while the store is taken up again, and nobody else may write."""
-        return await self._apply(change, ask, inner=True)
-
-    async def _apply(self, change: Change, ask: Ask, *, inner: bool) -> Outcome:
-        self.link.check(inner=inner)
+        self.link.check()
         for blob in change.keep:
-            await self._blobs.write(blob, inner=inner)
-        return await self._writes.send(change, ask, inner=inner)
+            await self._blobs.write(blob)
+        return await self._writes.send(change, ask)
 
     def _made(self, sent: Sent, outcome: Outcome) -> None:
         self._mirror.advance(sent.change, outcome.number, sent.token)

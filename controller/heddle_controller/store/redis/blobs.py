@@ -28,22 +28,22 @@ class Blobs:
         self.link = link
         self.keys = keys
 
-    async def write(self, blob: Blob, *, inner: bool = False) -> None:
+    async def write(self, blob: Blob) -> None:
         """Bring a blob to the server, unless it is there whole. Raises ``Unavailable``."""
         key, body = self.keys.blob(blob.id), blob.body
         if body is None:
             return
         call = self.link.call
-        if await call(lambda c: _hexists(c, key), inner=inner):
+        if await call(lambda c: _hexists(c, key)):
             return
         pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)]
         for row, piece in enumerate(pieces):
             values = {str(row): piece}
-            await call(lambda c, v=values: c.hset(key, mapping=v), inner=inner)  # type: ignore[misc]
+            await call(lambda c, v=values: c.hset(key, mapping=v))  # type: ignore[misc]
             if not row:
-                await call(lambda c: c.expire(key, UNCLAIMED_SECONDS), inner=inner)
+                await call(lambda c: c.expire(key, UNCLAIMED_SECONDS))
         values = {_COUNT.decode(): str(len(pieces)).encode()}
-        await call(lambda c: c.hset(key, mapping=values), inner=inner)  # type: ignore[arg-type]
+        await call(lambda c: c.hset(key, mapping=values))  # type: ignore[arg-type]
 
     async def read(self, identity: str) -> bytes | None:
         """A blob; None if it is there no more.

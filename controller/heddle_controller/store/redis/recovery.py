@@ -13,7 +13,7 @@ would agree with nobody.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -39,8 +39,6 @@ class Recovery:
         """Times that the server came back older."""
         self.secrets: dict[str, bytes] = {}
         """That are in use here, by name."""
-        self.see_again: Callable[[], Awaitable[None]] | None = None
-        """Says again what agents have said."""
         self._told: dict[str, Versions] = {}
         """Of before the server came back older, until it is taken up again."""
 
@@ -76,8 +74,6 @@ class Recovery:
 
     async def _take_up(self, told: Mapping[str, Versions]) -> None:
         await self._agree_again()
-        if self.see_again is not None:
-            await self.see_again()
         for fabric, versions in told.items():
             key = self._keys.fabric_prefix + fabric
             least = [versions.intent + 1, versions.facts + 1]

@@ -17,11 +17,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from heddle_controller.state.change import Stamp
 from heddle_controller.state.errors import Unavailable, Unusable
-from heddle_controller.state.fabrics import meta_of
-from heddle_controller.state.observed import observe
-from heddle_controller.state.reporters import Reporter, kept_reporter
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.redis.address import Files, parse_address
 from heddle_controller.store.redis.applier import RedisApplier
@@ -30,10 +26,7 @@ from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Mirror
 from heddle_controller.store.redis.scripts import FORM, Keys
 from heddle_controller.store.redis.writes import Durability
-from heddle_controller.store.store import NO_ASK, StateStore
-
-ROUNDS = 20
-"""In which an observation is said again; others have to come between as often."""
+from heddle_controller.store.store import StateStore
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -49,7 +42,6 @@ class RedisStore(StateStore):
     def __init__(self, applier: RedisApplier, now: Callable[[], float]) -> None:
         super().__init__(applier, now)
         self._redis = applier
-        applier.recovery.see_again = self._see_again
 
     @property
     def link(self) -> Link:
@@ -71,29 +63,6 @@ class RedisStore(StateStore):
     async def secret(self, name: str, proposal: bytes) -> bytes:
         """What all replicas share under a name: the first that anybody proposed."""
         return await self._redis.secret(name, proposal)
-
-    async def _see_again(self) -> None:
-        """Say again which links are down, where the server knows less of it than we do."""
-        for (fabric, switch), (_, mine) in list(self._reporters.items()):
-            for _ in range(ROUNDS):
-                await self._redis.follow_inner()
-                if await self._seen_again(fabric, switch, mine):
-                    break
-
-    async def _seen_again(self, fabric: str, switch: str, mine: Reporter) -> bool:
-        """Whether the server knows now what we do; not if another came between."""
-        view = self.applier.view(fabric)
-        if not view.known or meta_of(view).digest not in self._large.structures:
-            return True
-        theirs = kept_reporter(view, switch) or Reporter()
-        if not mine.newer_than(theirs):
-            return True
-        stamp = Stamp(self._now(), self._new_token())
-        change, _ = observe(view, self._large.structures, switch, stamp, before=theirs, now=mine)
-        outcome = await self._redis.apply_inner(change, NO_ASK)
-        if outcome.kind == "done":
-            self._remember(self.applier.view(fabric), switch, mine)
-        return outcome.kind == "done"
 
 
 async def open_redis(

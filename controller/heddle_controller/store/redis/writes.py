@@ -52,10 +52,9 @@ class Writes:
 
     async def deliver(self, batch: Sequence[Sent]) -> list[Outcome | Exception]:
         """What became of each. Raises ``Unavailable``."""
-        inner = batch[0].inner
         linked = self._linked(batch)
         calls = [self._call(*one) for one in zip(batch, linked, strict=True)]
-        answers = await self._exchange(calls, inner=inner)
+        answers = await self._exchange(calls)
         held = answers.pop() if self._durability.replicas else 0
         return [self._outcome(*one, held) for one in zip(batch, linked, answers, strict=True)]
 
@@ -68,18 +67,14 @@ class Writes:
             found.append((before, head))
         return found
 
-    async def _exchange(
-        self, calls: list[tuple[list[str], list[Raw]]], *, inner: bool
-    ) -> list[Any]:
-        answers = await self._link.call(lambda c: self._pipe(c, calls), inner=inner)
+    async def _exchange(self, calls: list[tuple[list[str], list[Raw]]]) -> list[Any]:
+        answers = await self._link.call(lambda c: self._pipe(c, calls))
         if any(isinstance(answer, NoScriptError) for answer in answers):
             # A server that was restarted knows no scripts; one that was asked for in
             # vain has done nothing, so the whole batch may go again in its order.
-            await self._link.call(lambda c: c.script_load(WRITE.text), inner=inner)
+            await self._link.call(lambda c: c.script_load(WRITE.text))
             again = [n for n, a in enumerate(answers[: len(calls)]) if isinstance(a, NoScriptError)]
-            second = await self._link.call(
-                lambda c: self._pipe(c, [calls[n] for n in again]), inner=inner
-            )
+            second = await self._link.call(lambda c: self._pipe(c, [calls[n] for n in again]))
             for n, answer in zip(again, second, strict=False):
                 answers[n] = answer
             if self._durability.replicas:

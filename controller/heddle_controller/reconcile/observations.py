@@ -1,0 +1,245 @@
+"""What agents say of their links now. Soft: in memory, each controller's from its own sessions.
+
+A link is DOWN while the agent at either end says so. What an agent said last counts until it says
+something else, also while it has no session: whoever is silent has not said that a link is back.
+
+- Reports of a session that another has replaced are late, and ignored.
+- Within an instance of an agent, an observation with a sequence not above the one kept is ignored.
+- The first report of another instance replaces all that the one before had said.
+- A full report forgets what the same agent said of links that it does not name.
+- An agent speaks for links that end at its switch, and for no others.
+
+A controller that has just begun to lead knows less than the last plan did. What that held to be
+down stays down until the agents at both ends have told all their links in sessions that stand, or
+until patience is over: see ``undecided``. What is told to be down is believed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, NodeKind, State
+from heddle_controller.reconcile.southbound import AgentSession, LinkReport
+from heddle_controller.state.records import LinkName
+
+LinkEnds: TypeAlias = tuple[str, str, str]
+"""Lesser node id, greater node id, key as text."""
+
+
+def ends_of(link: LinkName) -> LinkEnds:
+    """A link's name in a form that compares."""
+    low, high = sorted((link.source, link.target))
+    return low, high, str(link.key)
+
+
+@dataclass(slots=True)
+class _Said:
+    """By one agent, last."""
+
+    session: int
+    """The newest one."""
+    stands: bool = True
+    """Whether it goes on."""
+    instance: str = ""
+    links: dict[LinkEnds, tuple[State, int]] = field(default_factory=dict)
+    """State and sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLinks:
+    """Links of one fabric, by row, at one moment."""
+
+    down: frozenset[int] = frozenset()
+    since: Mapping[int, float] = field(default_factory=dict)
+    """When the state last changed, Unix seconds; links that never changed are absent."""
+
+
+class LinkStates:
+    """Of one fabric; a live view, which each report changes by what it says."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Grows whenever the state of a link changes."""
+        self.change_time = 0.0
+        """When that last was, Unix seconds; 0 for never."""
+        self._said: dict[str, _Said] = {}
+        self._down: dict[LinkEnds, frozenset[str]] = {}
+        """Which switches say so."""
+        self._since: dict[LinkEnds, float] = {}
+        self._heard: set[str] = set()
+
+    @property
+    def down(self) -> AbstractSet[LinkEnds]:
+        """Links that are DOWN."""
+        return self._down.keys()
+
+    @property
+    def heard(self) -> AbstractSet[str]:
+        """Switches whose agents have told all their links in a session that stands."""
+        return self._heard
+
+    def seen(self, fabric: Fabric) -> SeenLinks:
+        """The same by row; takes as long as there are links that ever changed."""
+        since = {row: self._since[ends] for ends in self._since for row in fabric.find_links(*ends)}
+        return SeenLinks(frozenset(_rows(fabric, self._down)), since)
+
+    def joined(self, about: AgentSession) -> None:
+        """A session begins; nothing is told in it yet."""
+        said = self._said.setdefault(about.switch, _Said(about.id))
+        if about.id >= said.session:
+            said.session, said.stands = about.id, True
+            self._heard.discard(about.switch)
+
+    def left(self, about: AgentSession) -> None:
+        """A session is over; what was said in it still counts."""
+        said = self._said.get(about.switch)
+        if said is not None and about.id >= said.session:
+            said.session, said.stands = about.id, False
+            self._heard.discard(about.switch)
+
+    def report(self, about: AgentSession, report: LinkReport, now: float) -> bool:
+        """Take in what an agent says; whether the state of any link changed by it."""
+        switch = about.switch
+        said = self._said.setdefault(switch, _Said(about.id))
+        if about.id < said.session:
+            return False
+        if about.id > said.session:
+            said.session, said.stands = about.id, True
+        told = {
+            ends_of(one.link): (one.state, one.sequence)
+            for one in report.links
+            if switch in (one.link.source, one.link.target)
+        }
+        turned: set[LinkEnds] = set()
+        if about.instance != said.instance:
+            said.instance, turned = about.instance, set(said.links)
+            said.links.clear()
+        elif report.full:
+            turned = said.links.keys() - told.keys()
+            for ends in turned:
+                del said.links[ends]
+        for ends, one in told.items():
+            if ends not in said.links or one[1] > said.links[ends][1]:
+                said.links[ends] = one
+                turned.add(ends)
+        if report.full and said.stands:
+            self._heard.add(switch)
+        return self._turned(switch, said, turned, now)
+
+    def _turned(self, switch: str, said: _Said, turned: AbstractSet[LinkEnds], now: float) -> bool:
+        """Judge links anew of which a switch says something else now."""
+        changed = False
+        for ends in turned:
+            says = ends in said.links and said.links[ends][0] is State.DOWN
+            who = self._down.get(ends, frozenset())
+            after = who | {switch} if says else who - {switch}
+            if after:
+                self._down[ends] = after
+            else:
+                self._down.pop(ends, None)
+            if bool(who) is not bool(after):
+                self._since[ends] = now
+                changed = True
+        if changed:
+            self.version += 1
+            self.change_time = now
+        return changed
+
+
+class Observations:
+    """Of all fabrics."""
+
+    def __init__(self) -> None:
+        self._fabrics: dict[str, LinkStates] = {}
+        self._listeners: set[_Listener] = set()
+
+    def of(self, fabric: str) -> LinkStates:
+        """What is known of a fabric."""
+        return self._fabrics.setdefault(fabric, LinkStates())
+
+    def joined(self, about: AgentSession) -> None:
+        """A session begins."""
+        self.of(about.fabric).joined(about)
+
+    def left(self, about: AgentSession) -> None:
+        """A session is over."""
+        self.of(about.fabric).left(about)
+
+    def report(self, about: AgentSession, report: LinkReport, now: float) -> None:
+        """Take in what an agent says; ``now`` in Unix seconds."""
+        if self.of(about.fabric).report(about, report, now) or report.full:
+            for listener in self._listeners:
+                listener.tell(about.fabric)
+
+    async def changes(self) -> AsyncIterator[str]:
+        """Names of fabrics of which something was told from now on; coalesced, and never ends."""
+        listener = _Listener()
+        self._listeners.add(listener)
+        try:
+            while True:
+                await listener.wake.wait()
+                for fabric in listener.take():
+                    yield fabric
+        finally:
+            self._listeners.discard(listener)
+
+
+class _Listener:
+    """One reader of changes."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self._waiting: set[str] = set()
+
+    def tell(self, fabric: str) -> None:
+        """Of a fabric something was told."""
+        self._waiting.add(fabric)
+        self.wake.set()
+
+    def take(self) -> Collection[str]:
+        """All that wait."""
+        self.wake.clear()
+        waiting, self._waiting = self._waiting, set()
+        return waiting
+
+
+def _rows(fabric: Fabric, links: Iterable[LinkEnds]) -> Iterable[int]:
+    for low, high, key in links:
+        yield from fabric.find_links(low, high, key)
+
+
+def with_down(fabric: Fabric, down: Iterable[LinkEnds]) -> Fabric:
+    """The fabric with some of its links DOWN; links that it lacks are left out."""
+    return fabric.with_links(dict.fromkeys(_rows(fabric, down), State.DOWN))
+
+
+def held_down(fabric: Fabric) -> frozenset[LinkEnds]:
+    """Links that are DOWN in a plan's fabric."""
+    links, ids = fabric.structure.links, fabric.structure.nodes.ids
+    return frozenset(
+        ends_of(LinkName(ids[int(links.a[row])], ids[int(links.b[row])], links.key[row]))
+        for row in np.flatnonzero(fabric.link_state == State.DOWN).tolist()
+    )
+
+
+def undecided(
+    held: AbstractSet[LinkEnds], heard: AbstractSet[str], fabric: Fabric
+) -> frozenset[LinkEnds]:
+    """Of links that a plan held to be down, those of which not both ends have told.
+
+    NICs have no agents: theirs is the word of the switch alone.
+    """
+    index, kind = fabric.structure.index, fabric.structure.nodes.kind
+
+    def waits(end: str) -> bool:
+        return kind[index[end]] != NodeKind.NIC and end not in heard
+
+    return frozenset(
+        link for link in held if fabric.find_links(*link) and (waits(link[0]) or waits(link[1]))
+    )

@@ -1,0 +1,115 @@
+"""What a controller that has just begun to lead plans with, before agents have told it anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heddle_controller.model.fabric import State
+from heddle_controller.model.plan import Plan
+from heddle_controller.reconcile.southbound import LinkObservation, LinkReport
+from heddle_controller.state.records import LinkName
+from tests.unit.reconcile.world import IMPATIENT, House, ring, three_tiers
+
+J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """Two zones of two leaves, with two cores in each of two planes."""
+    return House(tmp_path, three_tiers())
+
+
+def used(plan: Plan) -> LinkName:
+    """A link from a leaf to a spine that a flow of a plan takes."""
+    structure = plan.fabric.structure
+    kinds = structure.nodes.kind
+    arcs = [int(a) for a in plan.paths.arcs]
+    arc = next(a for a in arcs if (kinds[structure.tail[a]], kinds[structure.head[a]]) == (2, 3))
+    ids = structure.nodes.ids
+    return LinkName(ids[structure.tail[arc]], ids[structure.head[arc]])
+
+
+def tell(house: House, switch: str, link: LinkName, state: State) -> None:
+    """The agent of a switch tells all its links, of which this is one."""
+    about = house.gateway.sessions("f1")[switch]
+    seen = LinkObservation(link, state, time=1.0, sequence=2)
+    house.observations.report(about, LinkReport((seen,), full=True), 1.0)
+
+
+async def down_in_plan(house: House, link: LinkName) -> bool:
+    """Whether the newest plan holds a link to be down."""
+    fabric = (await house.committed()).plan.fabric
+    (row,) = fabric.find_links(link.source, link.target)
+    return bool(fabric.link_state[row] == State.DOWN)
+
+
+async def with_a_lost_link(house: House) -> LinkName:
+    """A controller that plans around a lost link, and is gone then."""
+    async with house.running():
+        await house.intake.put_fabric("f1", house.fabric)
+        await house.intake.submit_job("f1", J1)
+        await house.programmed("j1")
+        link = used((await house.committed()).plan)
+        tell(house, link.source, link, State.DOWN)
+        await house.until(lambda: down_in_plan(house, link), "a plan without the link")
+        await house.programmed("j1")
+    return link
+
+
+async def test_what_the_last_plan_held_down_stays_so_until_both_ends_have_told(
+    house: House,
+) -> None:
+    """A change that is planned meanwhile leaves the link out; with the second word it is back."""
+    link = await with_a_lost_link(house)
+    async with house.running():
+        before = (await house.committed()).generation
+        await house.store.set_link_state("f1", _other(house, link), State.DRAINED)
+        await house.until(lambda: _newer(house, before), "a plan of the new leader")
+        assert await down_in_plan(house, link)
+        tell(house, link.source, link, State.UP)
+        drained = (await house.committed()).generation
+        await house.store.set_link_state("f1", _other(house, link), State.UP)
+        await house.until(lambda: _newer(house, drained), "another plan")
+        assert await down_in_plan(house, link), "one end has told, the other has not"
+        tell(house, link.target, link, State.UP)
+        await house.until(lambda: _up(house, link), "a plan with the link")
+        await house.programmed("j1")
+
+
+async def test_it_is_believed_up_when_patience_is_over(house: House) -> None:
+    """Both ends are silent, and nothing else changes."""
+    link = await with_a_lost_link(house)
+    house.settings = IMPATIENT
+    async with house.running():
+        await house.until(lambda: _up(house, link), "a plan with the link")
+
+
+async def test_a_link_told_down_is_believed_at_once(house: House) -> None:
+    """By one end alone, while the other is silent."""
+    link = await with_a_lost_link(house)
+    async with house.running():
+        tell(house, link.target, link, State.UP)
+        other = _other(house, link)
+        tell(house, other.target, other, State.DOWN)
+        await house.until(lambda: down_in_plan(house, other), "a plan without the other link")
+        assert await down_in_plan(house, link)
+
+
+def _other(house: House, link: LinkName) -> LinkName:
+    """Another link of the same leaf."""
+    structure = house.fabric.structure
+    row, ids = structure.index[link.source], structure.nodes.ids
+    first, arcs = structure.out
+    heads = structure.head[arcs[first[row] : first[row + 1]]]
+    spines = [ids[head] for head in heads.tolist() if structure.nodes.kind[head] == 3]
+    return LinkName(link.source, next(one for one in spines if one != link.target))
+
+
+async def _newer(house: House, generation: int) -> bool:
+    return (await house.committed()).generation > generation
+
+
+async def _up(house: House, link: LinkName) -> bool:
+    return not await down_in_plan(house, link)

@@ -15,8 +15,8 @@ from heddle_controller.model.program import Entries, Program
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.solve import Options, Repairer, solve
-from heddle_controller.state.codec.deltas import pack_delta, unpack_delta
-from heddle_controller.state.codec.plans import pack_plan
+from heddle_controller.state.codec.deltas import Base, unpack_delta
+from heddle_controller.state.codec.plans import PlanPacker
 from heddle_controller.state.records import Committed, PlanFacts
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, permutations
@@ -115,7 +115,7 @@ async def test_a_lost_link_is_little_to_write(tmp_path_factory: pytest.TempPathF
     made = losses((await store.intent("f1")).fabric, 5)
     for row, one in enumerate(made):
         await commit(store, epoch, row + 1, one)
-    whole = len(pack_plan(made[0][0], Program(epoch, 1, 1, made[0][1])))
+    whole = len(PlanPacker().pack(made[0][0], Program(epoch, 1, 1, made[0][1])))
     sizes = plan_sizes(world)
     assert sizes[-1] == whole
     assert len(sizes) == 5, "the newest four, and what they stand on"
@@ -141,7 +141,7 @@ def test_a_delta_comes_back(turn: int) -> None:
     base = made[0][0], Program(1, 1, 1, made[0][1])
     for plan, entries in (made[0], made[turn]):
         program = Program(2, 1 + turn, 5, entries)
-        packed = pack_delta(plan, program, base, 1 << 30)
+        packed = Base("", base, 1 << 30).pack(plan, program)
         assert packed is not None
         found = unpack_delta(packed, base)
         assert plain((found[0].paths, found[0].backups, found[0].certificate, found[1])) == plain(
@@ -149,4 +149,4 @@ def test_a_delta_comes_back(turn: int) -> None:
         )
         assert plain(found[0].fabric.link_state) == plain(plan.fabric.link_state)
         assert found[0].unrouted == plan.unrouted
-    assert pack_delta(*base, base, 8) is None, "it is not worth it"
+    assert Base("", base, 8).pack(*base) is None, "it is not worth it"

@@ -113,8 +113,8 @@ def _kept() -> list[Target]:
         _packed(
             "stored plan",
             lambda content: plans.unpack_plan(content, FABRIC.structure),
-            lambda made: plans.pack_plan(*made),
-            plans.pack_plan(plan, program_of(plan, 1, 1)),
+            lambda made: plans.PlanPacker().pack(*made),
+            plans.PlanPacker().pack(plan, program_of(plan, 1, 1)),
         ),
         _packed("stored states", unpack_states, States.packed, states.packed()),
         _packed(

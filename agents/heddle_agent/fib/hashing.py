@@ -7,7 +7,6 @@ array form give the same value for the same packet.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeAlias
 
@@ -24,7 +23,6 @@ _NUMPY_FIRST, _NUMPY_SECOND = np.uint64(_FIRST), np.uint64(_SECOND)
 _HALF = np.uint64(32)
 
 
-@lru_cache(maxsize=1 << 17)
 def name_hash(name: str) -> int:
     """64 bits of a name, the same in every process."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import pairwise, repeat
 from operator import le
 from sys import byteorder
@@ -120,7 +119,6 @@ def below(limit: int, content: bytes) -> None:
         raise IndexError
 
 
-@lru_cache(maxsize=64)
 def _counted(size: int) -> bytes:
     """Bytes of a column of 1, 2, 3 and so on."""
     return np.arange(1, size // BYTES + 1, dtype="<u4").tobytes()

@@ -92,6 +92,28 @@ class Links:
     gbps: Floats
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StringTable:
+    """What nodes, link keys and addresses of one structure are called, each text with a number.
+
+    Columns of pushes speak of names by these numbers, so that entries need no search for them.
+    """
+
+    texts: list[str]
+    """Node ids by row, then link keys, then addresses."""
+    address: Ints
+    """Number of each node's address, ``NONE`` where it has none; keys, behind the nodes, have none
+    either."""
+    is_nic: Bools
+    """Of each of these, whether it is a NIC."""
+    key: Ints
+    """Of each link, the number of its key."""
+    low: Ints
+    """Node row of each link's end with the lesser id, as agents name links."""
+    high: Ints
+    """Node row of the other end."""
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """What never changes with state: nodes, links, and what follows from them."""
@@ -150,6 +172,11 @@ class Structure:
             f"-{NodeKind(int(c) % len(NodeKind)).name.lower()}"
             for c in codes
         )
+
+    @cached_property
+    def strings(self) -> StringTable:
+        """The names that pushes speak of by number."""
+        return _string_table(self.nodes, self.links)
 
     @property
     def _kind_pairs(self) -> tuple[Ints, Ints]:
@@ -288,6 +315,14 @@ class Fabric:
         """Whether new paths may use each arc, shape (2 x links,)."""
         return np.repeat(self.effective == State.UP, 2)
 
+    @cached_property
+    def connected(self) -> Bools:
+        """Which nodes have a link that carries, shape (nodes,); not to be written to."""
+        result = np.zeros(self.node_count, dtype=np.bool_)
+        result[self.structure.tail[self.carries]] = True
+        result.flags.writeable = False
+        return result
+
     def with_links(self, states: Mapping[int, State]) -> Fabric:
         """The same fabric with some links, by row, in another state."""
         if not states:
@@ -350,3 +385,35 @@ def ids_of(fabric: Fabric, rows: Iterable[int]) -> list[str]:
     """Ids of node rows."""
     ids = fabric.structure.nodes.ids
     return [ids[row] for row in rows]
+
+
+def _string_table(nodes: Nodes, links: Links) -> StringTable:
+    ids = nodes.ids
+    texts = list(ids)
+    keys = _numbered(map(str, links.key), texts)
+    called = len(texts)
+    addresses = _numbered(filter(None, nodes.address), texts)
+    ends = zip(links.a.tolist(), links.b.tolist(), strict=True)
+    swapped = np.array([ids[a] > ids[b] for a, b in ends], dtype=np.bool_)
+    address = np.full(called, NONE, dtype=np.int64)
+    address[: len(ids)] = [addresses[text] if text else NONE for text in nodes.address]
+    is_nic = np.zeros(called, dtype=np.bool_)
+    is_nic[: len(ids)] = nodes.kind == NodeKind.NIC
+    return StringTable(
+        texts,
+        address=address,
+        is_nic=is_nic,
+        key=np.array([keys[str(key)] for key in links.key], dtype=np.int64),
+        low=np.where(swapped, links.b, links.a),
+        high=np.where(swapped, links.a, links.b),
+    )
+
+
+def _numbered(found: Iterable[str], texts: list[str]) -> dict[str, int]:
+    """Numbers of further texts, which join the others."""
+    numbers: dict[str, int] = {}
+    for text in found:
+        if text not in numbers:
+            numbers[text] = len(texts)
+            texts.append(text)
+    return numbers

@@ -36,7 +36,7 @@ from heddle_controller.state.change import (
 from heddle_controller.state.codec.answers import parse_link, parse_summary
 from heddle_controller.state.codec.deltas import Base
 from heddle_controller.state.codec.jobs import job_json, parse_record
-from heddle_controller.state.codec.plans import pack_plan
+from heddle_controller.state.codec.plans import PlanPacker
 from heddle_controller.state.codec.structure import pack_structure
 from heddle_controller.state.errors import PortError, RequestReused, StaleEpoch, Unavailable
 from heddle_controller.state.records import (
@@ -79,6 +79,7 @@ class StateStore:
         self._now = now
         self._new_token = Tokens()
         self._large = LargeValues(applier)
+        self._packer = PlanPacker()
         self._noting: dict[str, asyncio.Lock] = {}
         """Held by who writes facts, by fabric: of our own one at a time, as they would only come
         between each other."""
@@ -334,7 +335,7 @@ class StateStore:
     ) -> Committed:
         """Write a plan, whole or as a delta of a base."""
         plan, program = made.plan, made.program
-        body = delta[0] if delta else await asyncio.to_thread(pack_plan, plan, program)
+        body = delta[0] if delta else await asyncio.to_thread(self._packer.pack, plan, program)
         base = delta[1].id if delta else ""
         blob = Blob(f"plan-{self._new_token()}", body)
         digest, structure = await self._named(plan.fabric.structure, fabric)
@@ -386,7 +387,7 @@ class StateStore:
         if committed is None or committed.generation != generation:
             return False
         plan, program = replace(committed.plan, certificate=certificate), committed.program
-        body = await asyncio.to_thread(pack_plan, plan, program)
+        body = await asyncio.to_thread(self._packer.pack, plan, program)
         blob = Blob(f"plan-{self._new_token()}", body)
         base = Base(blob.id, (plan, program), len(body))
 

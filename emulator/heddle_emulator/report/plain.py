@@ -13,7 +13,6 @@ import math
 import types
 from collections.abc import Mapping
 from enum import Enum
-from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -51,33 +50,56 @@ def from_plain(form: type[T], value: Json) -> T:
     Raises:
         PlainError: the value has not the form of the class.
     """
-    return cast("T", _read(form, value, ""))
+    return cast("T", _Reader().read(form, value, ""))
 
 
-def _read(form: Any, value: Json, place: str) -> Any:  # noqa: ANN401 - any annotation
-    origin = get_origin(form)
-    if origin in {Union, types.UnionType}:
-        return _either(get_args(form), value, place)
-    if origin is tuple:
-        inner = get_args(form)[0]
-        items = _expect(list, value, place)
-        return tuple(_read(inner, item, f"{place}[{i}]") for i, item in enumerate(items))
-    if origin is dict:
-        inner = get_args(form)[1]
-        items = _expect(dict, value, place)
-        return {str(key): _read(inner, item, f"{place}.{key}") for key, item in items.items()}
-    if isinstance(form, type) and issubclass(form, Enum):
-        return _word(form, value, place)
-    if dataclasses.is_dataclass(form):
-        return _record(cast("type", form), value, place)
-    return _scalar(form, value, place)
+class _Reader:
+    """Reads one value; looks up the annotations of each class once."""
 
+    def __init__(self) -> None:
+        self._hints: dict[type, dict[str, Any]] = {}
 
-def _either(forms: tuple[Any, ...], value: Json, place: str) -> Json:
-    if value is None and types.NoneType in forms:
-        return None
-    (form,) = (one for one in forms if one is not types.NoneType)
-    return _read(form, value, place)
+    def read(self, form: Any, value: Json, place: str) -> Any:  # noqa: ANN401 - any annotation
+        origin = get_origin(form)
+        if origin in {Union, types.UnionType}:
+            return self._either(get_args(form), value, place)
+        if origin is tuple:
+            inner = get_args(form)[0]
+            items = _expect(list, value, place)
+            return tuple(self.read(inner, item, f"{place}[{i}]") for i, item in enumerate(items))
+        if origin is dict:
+            inner = get_args(form)[1]
+            items = _expect(dict, value, place)
+            return {
+                str(key): self.read(inner, item, f"{place}.{key}") for key, item in items.items()
+            }
+        if isinstance(form, type) and issubclass(form, Enum):
+            return _word(form, value, place)
+        if dataclasses.is_dataclass(form):
+            return self._record(cast("type", form), value, place)
+        return _scalar(form, value, place)
+
+    def _either(self, forms: tuple[Any, ...], value: Json, place: str) -> Json:
+        if value is None and types.NoneType in forms:
+            return None
+        (form,) = (one for one in forms if one is not types.NoneType)
+        return self.read(form, value, place)
+
+    def _record(self, form: type, value: Json, place: str) -> object:
+        items, hints = _expect(dict, value, place), self._hints_of(form)
+        told: dict[str, Any] = {}
+        for field in dataclasses.fields(form):
+            inner = f"{place}.{field.name}" if place else field.name
+            if field.name in items:
+                told[field.name] = self.read(hints[field.name], items[field.name], inner)
+            elif field.default is dataclasses.MISSING:
+                raise PlainError(inner, "is missing")
+        return form(**told)
+
+    def _hints_of(self, form: type) -> dict[str, Any]:
+        if form not in self._hints:
+            self._hints[form] = get_type_hints(form)
+        return self._hints[form]
 
 
 def _word(form: type[Enum], value: Json, place: str) -> Enum:
@@ -85,23 +107,6 @@ def _word(form: type[Enum], value: Json, place: str) -> Enum:
     if value not in words:
         raise PlainError(place, f"{value!r} is none of {', '.join(words)}")
     return form(value)
-
-
-@cache
-def _hints(form: type) -> dict[str, Any]:
-    return get_type_hints(form)
-
-
-def _record(form: type, value: Json, place: str) -> object:
-    items, hints = _expect(dict, value, place), _hints(form)
-    told: dict[str, Any] = {}
-    for field in dataclasses.fields(form):
-        inner = f"{place}.{field.name}" if place else field.name
-        if field.name in items:
-            told[field.name] = _read(hints[field.name], items[field.name], inner)
-        elif field.default is dataclasses.MISSING:
-            raise PlainError(inner, "is missing")
-    return form(**told)
 
 
 def _scalar(form: type, value: Json, place: str) -> Json:

@@ -11,7 +11,7 @@ from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.agents import encoder as room
 from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.codec import entries
-from heddle_controller.serve.codec.told import SentNames
+from heddle_controller.serve.codec.sent_names import SentNames
 from tests.unit.store.samples import clos, plan_of, program_of
 
 FABRICS = [clos(), clos()]

@@ -15,7 +15,7 @@ from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.reconcile.southbound import Push, PushMode
 from heddle_controller.serve.codec import entries as codec
 from heddle_controller.serve.codec.distinct import distinct
-from heddle_controller.serve.codec.told import SentNames
+from heddle_controller.serve.codec.sent_names import SentNames
 from heddle_emulator.topology import clos
 
 FABRIC = clos(leaves=2, spines=4, nics_per_leaf=4, parallel=2)

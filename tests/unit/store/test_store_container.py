@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict, deque
 from dataclasses import fields, replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from heddle_controller.state.codec.jobs import (
     parse_record,
     record_json,
 )
-from heddle_controller.state.codec.plans import pack_plan, unpack_plan
+from heddle_controller.state.codec.plans import PlanPacker, unpack_plan
 from heddle_controller.state.codec.structure import pack_structure, unpack_structure
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
@@ -111,7 +110,7 @@ def test_plan_round_trip() -> None:
     """A plan and its program come back on the structure they were made on."""
     plan = plan_of(clos())
     program = program_of(plan, 3, 7, 9)
-    back = unpack_plan(pack_plan(plan, program), plan.fabric.structure)
+    back = unpack_plan(PlanPacker().pack(plan, program), plan.fabric.structure)
     assert plain(back) == plain((plan, program))
     with pytest.raises(DamagedError):
         unpack_plan(pack({}, {}), plan.fabric.structure)
@@ -121,7 +120,7 @@ def test_bytes_of_flows_come_back() -> None:
     """Also where nobody has said how many."""
     plan = plan_of(clos())
     plan = replace(plan, flows=replace(plan.flows, bytes=np.array([1024.0, np.inf])))
-    back = unpack_plan(pack_plan(plan, program_of(plan, 3, 7, 9)), plan.fabric.structure)[0]
+    back = unpack_plan(PlanPacker().pack(plan, program_of(plan, 3, 7, 9)), plan.fabric.structure)[0]
     assert back.flows.bytes.tolist() == [1024.0, np.inf]
 
 
@@ -132,18 +131,16 @@ def test_a_plan_in_many_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("heddle_controller.state.codec.plans.FLOWS_A_PIECE", 1 + seed)
     monkeypatch.setattr("heddle_controller.state.codec.plans.NODES_A_PIECE", 1 + seed)
     plan = plan_of(clos(4, 3, 4))
-    program, packed = program_of(plan, 3, 7, 9), b""
+    program, packer = program_of(plan, 3, 7, 9), PlanPacker()
     for _ in range(3):
         rows = np.flatnonzero(random.random(len(program.entries)) < 0.8)
         program = replace(program, entries=program.entries.take(rows))
-        packed = pack_plan(plan, program)
+        packed = packer.pack(plan, program)
         assert plain(unpack_plan(packed, plan.fabric.structure)) == plain((plan, program))
         primary = program.entries.primary + (random.random(len(program.entries)) < 0.1)
         program = replace(program, entries=replace(program.entries, primary=primary))
-    packed = pack_plan(plan, program)
-    for memory, empty in (("_tables", deque()), ("_known", OrderedDict())):
-        monkeypatch.setattr(f"heddle_controller.state.codec.pieces.{memory}", empty)
-        assert pack_plan(plan, program) == packed, "it hangs on what came before"
+    packed = packer.pack(plan, program)
+    assert PlanPacker().pack(plan, program) == packed, "it hangs on what came before"
     for cut in (5, 9, len(packed) // 2, len(packed) - 1):
         with pytest.raises(DamagedError):
             unpack_plan(packed[:cut], plan.fabric.structure)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -74,15 +73,6 @@ def dead(entries: Entries, fabric: Fabric) -> Bools:
     mine = entries.risk_links >= 0  # a dead backup alone loses no packet
     lost[owner[mine][down[entries.risk_links[mine]]]] = True
     return lost
-
-
-@lru_cache(maxsize=4)  # asked several times at every look, and fabrics are told apart by identity
-def sending(fabric: Fabric) -> Bools:
-    """Which nodes have a link that carries, shape (nodes,); not to be written to."""
-    result = np.zeros(fabric.node_count, dtype=np.bool_)
-    result[fabric.structure.tail[fabric.carries]] = True
-    result.flags.writeable = False
-    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,6 @@ from types import MappingProxyType
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Ints, NodeKind, Structure
-from heddle_controller.reconcile.rollout.columns import sending
 from heddle_controller.reconcile.rollout.pushes import PendingPush
 from heddle_controller.reconcile.rollout.steps import Switches
 from heddle_controller.reconcile.southbound import AgentSession
@@ -79,7 +78,7 @@ class Presence:
         ready[[structure.index[s] for s in self.sent if s in structure.index]] = False
         given_up = (s for s, until in self._patience_ends(structure) if until <= now)
         stuck[[structure.index[s] for s in given_up]] = True
-        stuck |= ~(ready | sending(fabric))
+        stuck |= ~(ready | fabric.connected)
         asked = np.zeros_like(ready)
         questions = (s for s, sent in self.sent.items() if sent.step is None)
         asked[[structure.index[s] for s in questions if s in structure.index]] = True
@@ -96,7 +95,7 @@ class Presence:
     ) -> dict[int, str]:
         """In words, by node row; ``aside`` says so of switches that are set aside."""
         structure = fabric.structure
-        cut_off = np.flatnonzero(~sending(fabric)).tolist()
+        cut_off = np.flatnonzero(~fabric.connected).tolist()
         words = {row: f"switch {structure.nodes.ids[row]} has no link left" for row in cut_off}
         return words | {
             structure.index[switch]: (

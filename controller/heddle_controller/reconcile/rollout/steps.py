@@ -16,7 +16,6 @@ from heddle_controller.reconcile.rollout.columns import (
     cut,
     dead,
     distinct,
-    sending,
 )
 from heddle_controller.reconcile.rollout.ledger import NEVER, Ledger
 from heddle_controller.reconcile.rollout.lost_ways import lost_ways
@@ -131,7 +130,7 @@ def _uneasy(ledger: Ledger, stuck: Bools, pairs: Groups, low: Ints) -> Ints:
     rows = np.flatnonzero(ledger.detour & ledger.present & ~ledger.wary & ledger.routed)
     rows = rows[~ledger.undeletable[rows]]
     switch = ledger.old.switch[rows]
-    rows = rows[sending(ledger.fabric)[switch] & ~stuck[switch]]
+    rows = rows[ledger.fabric.connected[switch] & ~stuck[switch]]
     partner = ledger.partner[rows]
     turn = np.where(partner == NONE, ledger.old_depth[rows], np.append(ledger.depth, 0)[partner])
     turn = np.where(turn == NONE, NEVER, turn)
@@ -157,7 +156,7 @@ def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:
     """
     rows = np.flatnonzero(standing & (ledger.old_depth == NONE))
     rows = rows[~pending.index(ledger.old_pair[rows])[1]]
-    above = rows[sending(ledger.fabric)[ledger.old.switch[rows]]]
+    above = rows[ledger.fabric.connected[ledger.old.switch[rows]]]
     above = above[~ledger.routed[above] | (ledger.detour[above] & ~ledger.undeletable[above])]
     groups = Groups(distinct(ledger.old_pair[rows]))
     top = groups.greatest(ledger.old_pair[above], ledger.old_height[above])

@@ -29,7 +29,7 @@ from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.codec.entries import Encoded
-from heddle_controller.serve.codec.told import SentNames
+from heddle_controller.serve.codec.sent_names import SentNames
 from heddle_controller.state.errors import SessionLost, StaleEpoch
 
 

@@ -6,7 +6,7 @@ few calls over the operations of all of them, in which the push that an item is 
 *owner*, is one more column; at the end each message is cut out of the whole.
 
 What repeats in a push (next hops, links at risk, sets of them, ways) is sent once and named
-by its row. Names are numbers of the fabric's lexicon; which of them an agent has yet to be
+by its row. Names are numbers of the fabric's string table; which of them an agent has yet to be
 told is known only when its push is sent (``told``), and each message comes with those it uses.
 """
 
@@ -24,8 +24,7 @@ from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.southbound import Push
 from heddle_controller.serve.codec.columns import Columns
 from heddle_controller.serve.codec.distinct import Distinct, distinct
-from heddle_controller.serve.codec.lexicon import lexicon
-from heddle_controller.serve.codec.told import SentNames
+from heddle_controller.serve.codec.sent_names import SentNames
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +110,7 @@ def _named(
     columns: Columns, fabric: Fabric, hops: Distinct, links: Distinct
 ) -> Iterator[tuple[Ints, Ints]]:
     """Write what next hops and links are called; of each name used its owner and number."""
-    words = lexicon(fabric.structure)
+    words = fabric.structure.strings
     node = fabric.structure.head[hops.value]
     address = words.address[node]
     if (address != NONE).any():

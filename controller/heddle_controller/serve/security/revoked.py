@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 import ssl
-from functools import lru_cache
+from collections import OrderedDict
 from pathlib import Path
 
 import structlog
@@ -31,6 +31,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0
 _LONG = 0x80
 
+KEPT = 8192
+"""Certificates whose identities are kept, so that a call need not read them anew."""
+
 Stamp = tuple[int, int, int]
 
 
@@ -40,6 +43,8 @@ class Revoked:
     def __init__(self, path: Path) -> None:
         """Raises ``InputError`` for a file that cannot be used."""
         self._path = path
+        self._identities: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
+        """What the newest certificates may be listed by."""
         self._seen = _stamp(path)
         self._listed, problem = _read(path)
         if problem is not None:
@@ -67,7 +72,15 @@ class Revoked:
         self._refresh()
         if not self._listed:
             return False
-        return any(word in self._listed for word in _words(pem)) or not _words(pem)
+        words = self._words(pem)
+        return any(word in self._listed for word in words) or not words
+
+    def _words(self, pem: bytes) -> tuple[str, ...]:
+        known = self._identities.pop(pem, None)
+        self._identities[pem] = found = _words(pem) if known is None else known
+        if len(self._identities) > KEPT:
+            self._identities.popitem(last=False)
+        return found
 
 
 def _read(path: Path) -> tuple[frozenset[str], InputError | None]:
@@ -102,7 +115,6 @@ def _word(words: list[str]) -> str | None:
     return None
 
 
-@lru_cache(maxsize=8192)
 def _words(pem: bytes) -> tuple[str, ...]:
     """By what a certificate may be listed; nothing if it is none."""
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +27,12 @@ from heddle_controller.state.codec.plans import ENTRIES, PATHS, certificate_of, 
 MOST = 1 / 8
 """Of the rows of a table, or of the bytes of the base, beyond which a plan is packed whole."""
 
+EDITS_KEPT = 4
+
 Whole = tuple[Plan, Program]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Base:
     """A plan that a store has whole, and that later ones are compared with."""
 
@@ -39,10 +41,58 @@ class Base:
     whole: Whole
     size: int
     """Bytes it takes there."""
+    _edits: deque[tuple[Entries, Edit]] = field(default_factory=lambda: deque(maxlen=EDITS_KEPT))
+    """Entries of the newest plans beside this, and how this becomes them."""
 
     def pack(self, plan: Plan, program: Program) -> bytes | None:
-        """See ``pack_delta``."""
-        return pack_delta(plan, program, self.whole, self.size)
+        """Bytes of a plan and its program beside this; None where they are better packed whole."""
+        before, was = self.whole
+        structure = plan.fabric.structure
+        if structure is not before.fabric.structure or not plan.flows.same_as(before.flows):
+            return None
+        columns: dict[str, Any] = {}
+        for name, kind in (("link_state", "links"), ("node_state", "nodes")):
+            old, new = getattr(before.fabric, name), getattr(plan.fabric, name)
+            rows = np.flatnonzero(old != new)
+            columns |= {f"{kind}.rows": rows, f"{kind}.state": new[rows]}
+        for name, old, new in (
+            ("paths", before.paths, plan.paths),
+            ("backups", before.backups, plan.backups),
+        ):
+            edit = _paths_edit(old, new, len(plan.flows))
+            if not _worth(edit, old):
+                return None
+            columns |= _packed(name, _PATHS, edit, new.take(edit.came))
+        entries = program.entries
+        changed = self._entries_edit(was.entries, entries)
+        if changed is None or not _worth(changed, was.entries):
+            return None
+        columns |= _packed("entries", _ENTRIES, changed, entries.take(changed.came))
+        packed = pack(meta_of(plan, program), columns)
+        return packed if len(packed) <= MOST * self.size else None
+
+    def _entries_edit(self, old: Entries, new: Entries) -> Edit | None:
+        """None where entries that stay do not keep their order.
+
+        What was found for the plan before is gone on from, where it is known how that became this.
+        Rows that came, went and came again stay in such an edit, so a long one is found anew.
+        """
+        edit = self._continued(old, new)
+        if edit is None or not _worth(edit, old):
+            edit = _compared(old, new)
+        if edit is not None:
+            self._edits.append((new, edit))
+        return edit
+
+    def _continued(self, old: Entries, new: Entries) -> Edit | None:
+        step = known_edit(old, new, stages=True)
+        if step is not None:
+            return step
+        for last, edit in reversed([*self._edits]):
+            step = known_edit(last, new, stages=True)
+            if step is not None:
+                return edit.then(step, len(old), len(last))
+        return None
 
 
 class _Form(NamedTuple):
@@ -58,42 +108,11 @@ class _Form(NamedTuple):
 _PATHS, _ENTRIES = _Form(PATHS, "arcs", "first"), _Form(ENTRIES, "risk_links", "risk_first")
 
 
-def pack_delta(plan: Plan, program: Program, base: Whole, size: int) -> bytes | None:
-    """Bytes of a plan and its program beside the base; None where they are better packed whole.
-
-    ``size`` is how many bytes the base takes.
-    """
-    before, was = base
-    structure = plan.fabric.structure
-    if structure is not before.fabric.structure or not plan.flows.same_as(before.flows):
-        return None
-    columns: dict[str, Any] = {}
-    for name, kind in (("link_state", "links"), ("node_state", "nodes")):
-        old, new = getattr(before.fabric, name), getattr(plan.fabric, name)
-        rows = np.flatnonzero(old != new)
-        columns |= {f"{kind}.rows": rows, f"{kind}.state": new[rows]}
-    for name, old, new in (
-        ("paths", before.paths, plan.paths),
-        ("backups", before.backups, plan.backups),
-    ):
-        edit = _paths_edit(old, new, len(plan.flows))
-        if not _worth(edit, old):
-            return None
-        columns |= _packed(name, _PATHS, edit, new.take(edit.came))
-    entries = program.entries
-    changed = _entries_edit(was.entries, entries)
-    if changed is None or not _worth(changed, was.entries):
-        return None
-    columns |= _packed("entries", _ENTRIES, changed, entries.take(changed.came))
-    packed = pack(meta_of(plan, program), columns)
-    return packed if len(packed) <= MOST * size else None
-
-
 def unpack_delta(packed: bytes, base: Whole) -> Whole:
     """The plan and its program, of a delta and of its base.
 
     Raises:
-        DamagedError: the bytes are not what ``pack_delta`` made of a plan beside this base.
+        DamagedError: the bytes are not what ``Base.pack`` made of a plan beside this base.
     """
     meta, columns = unpack(packed)
     try:
@@ -110,35 +129,6 @@ def _paths_edit(old: Paths, new: Paths, flows: int) -> Edit:
     """Flows are all the same or all other: of one that moved every path is written."""
     other = differing(old, new, flows)
     return Edit(np.flatnonzero(other[old.flow]), np.flatnonzero(other[new.flow]))
-
-
-_edits: deque[tuple[Entries, Entries, Edit]] = deque(maxlen=4)
-"""Entries of bases and of the newest plans beside them, and what makes the one into the other."""
-
-
-def _entries_edit(old: Entries, new: Entries) -> Edit | None:
-    """None where entries that stay do not keep their order.
-
-    What was found for the plan before is gone on from, where it is known how that became this.
-    Rows that came, went and came again stay in such an edit, so a long one is found anew.
-    """
-    edit = _continued(old, new)
-    if edit is None or not _worth(edit, old):
-        edit = _compared(old, new)
-    if edit is not None:
-        _edits.append((old, new, edit))
-    return edit
-
-
-def _continued(old: Entries, new: Entries) -> Edit | None:
-    step = known_edit(old, new, stages=True)
-    if step is not None:
-        return step
-    for base, last, edit in reversed([*_edits]):
-        step = known_edit(last, new, stages=True) if base is old else None
-        if step is not None:
-            return edit.then(step, len(old), len(last))
-    return None
 
 
 def _compared(old: Entries, new: Entries) -> Edit | None:

@@ -30,9 +30,6 @@ _SIZE = 4
 TABLES_KEPT = 12
 """Of which the columns are remembered: a few plans, most often of one fabric."""
 
-_known: OrderedDict[bytes, bytes] = OrderedDict()
-_lock = Lock()  # plans of several fabrics are packed in several threads
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -87,10 +84,6 @@ class _Packed:
     pieces: Sequence[bytes]
 
 
-_tables: deque[_Packed] = deque(maxlen=TABLES_KEPT)
-"""The newest last."""
-
-
 def table(name: str, columns: Mapping[str, Ints], key: Ints, block: int, long: str = "") -> Table:
     """A table cut where ``key``, an ascending number a row, enters another block of so many.
 
@@ -105,39 +98,62 @@ def table(name: str, columns: Mapping[str, Ints], key: Ints, block: int, long: s
     return Table(name, {key: narrowed(column) for key, column in columns.items()}, bounds)
 
 
-def pack_pieces(heads: Iterable[bytes], tables: Iterable[Table]) -> bytes:
-    """Containers, and then the tables, in one piece of bytes.
+class PiecePacker:
+    """Packs tables in pieces, and remembers what it packed; threads may share one."""
 
-    JSON parts of containers are told apart by their keys; a "table" is that of their columns.
-    """
-    pieces = list(heads)
-    for one in tables:
-        pieces += _packed(one)
-    number = len(pieces).to_bytes(_SIZE, "big")
-    return MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()
+        """Compressed pieces by a hash of what they hold; the newest last."""
+        self._tables: deque[_Packed] = deque(maxlen=TABLES_KEPT)
+        """The newest last."""
 
+    def pack(self, heads: Iterable[bytes], tables: Iterable[Table]) -> bytes:
+        """Containers, and then the tables, in one piece of bytes.
 
-def _packed(one: Table) -> Sequence[bytes]:
-    """The pieces of a table, those that the table before had as well without a second look."""
-    with _lock:
-        known = next((k for k in reversed(_tables) if k.table.like(one)), None)
-    same = one.same_pieces(known.table) if known else np.zeros(one.piece_count, dtype=np.bool_)
-    pieces = [
-        known.pieces[part]
-        if known and same[part]
-        else _compressed(raw({"table": one.name}, one.piece(part)))
-        for part in range(one.piece_count)
-    ]
-    with _lock:
-        _tables.append(_Packed(one, pieces))
-    return pieces
+        JSON parts of containers are told apart by their keys; a "table" is that of their columns.
+        """
+        pieces = list(heads)
+        for one in tables:
+            pieces += self._packed(one)
+        number = len(pieces).to_bytes(_SIZE, "big")
+        return MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
+
+    def _packed(self, one: Table) -> Sequence[bytes]:
+        """The pieces of a table, those that the table before had too without a second look."""
+        with self._lock:
+            known = next((k for k in reversed(self._tables) if k.table.like(one)), None)
+        same = one.same_pieces(known.table) if known else np.zeros(one.piece_count, dtype=np.bool_)
+        pieces = [
+            known.pieces[part]
+            if known and same[part]
+            else self._compressed(raw({"table": one.name}, one.piece(part)))
+            for part in range(one.piece_count)
+        ]
+        with self._lock:
+            self._tables.append(_Packed(one, pieces))
+        return pieces
+
+    def _compressed(self, content: bytes) -> bytes:
+        key = hashlib.blake2b(content, digest_size=16).digest()
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._known.move_to_end(key)
+                return found
+        made = pack_raw(content)
+        with self._lock:
+            self._known[key] = made
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        return made
 
 
 def unpack_pieces(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """The JSON parts together, and all columns, those of tables as "table.column".
 
     Raises:
-        DamagedError: not made by ``pack_pieces``, or changed since.
+        DamagedError: not made by ``PiecePacker``, or changed since.
     """
     meta: dict[str, Any] = {}
     parts: dict[str, list[npt.NDArray[Any]]] = {}
@@ -164,18 +180,3 @@ def _split(packed: bytes) -> Sequence[bytes]:
     if packed[: len(MAGIC)] != MAGIC or len(pieces) != count:
         raise DamagedError(f"has {len(pieces)} pieces, and says {count}")
     return pieces
-
-
-def _compressed(content: bytes) -> bytes:
-    key = hashlib.blake2b(content, digest_size=16).digest()
-    with _lock:
-        found = _known.get(key)
-        if found is not None:
-            _known.move_to_end(key)
-            return found
-    made = pack_raw(content)
-    with _lock:
-        _known[key] = made
-        while len(_known) > KEPT:
-            _known.popitem(last=False)
-    return made

@@ -12,7 +12,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate, starts
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.state.codec.container import DamagedError, pack
-from heddle_controller.state.codec.pieces import Table, pack_pieces, table, unpack_pieces
+from heddle_controller.state.codec.pieces import PiecePacker, Table, table, unpack_pieces
 
 _FLOWS = (
     "source",
@@ -40,22 +40,43 @@ ENTRIES = (
 
 FLOWS_A_PIECE = 256
 NODES_A_PIECE = 16
+FLOWS_KEPT = 4
+"""Sets of flows of which the packed form is remembered."""
 
 
-def pack_plan(plan: Plan, program: Program) -> bytes:
-    """Bytes of a plan and its program, without the structure."""
-    entries = program.entries
-    states = {"link_state": plan.fabric.link_state, "node_state": plan.fabric.node_state}
-    columns = {name: getattr(entries, name) for name in ENTRIES}
-    columns |= {"lengths": np.diff(entries.risk_first), "risk_links": entries.risk_links}
-    return pack_pieces(
-        [pack(meta_of(plan, program), states), _packed_flows(plan.flows)],
-        [
-            _paths_table("paths", plan.paths),
-            _paths_table("backups", plan.backups),
-            table("entries", columns, entries.switch, NODES_A_PIECE, "risk_links"),
-        ],
-    )
+class PlanPacker:
+    """Packs plans; one that is like an earlier one takes little time."""
+
+    def __init__(self) -> None:
+        self._pieces = PiecePacker()
+        self._flows: deque[tuple[Flows, bytes]] = deque(maxlen=FLOWS_KEPT)
+        """The newest few, and what they were packed to."""
+
+    def pack(self, plan: Plan, program: Program) -> bytes:
+        """Bytes of a plan and its program, without the structure."""
+        entries = program.entries
+        states = {"link_state": plan.fabric.link_state, "node_state": plan.fabric.node_state}
+        columns = {name: getattr(entries, name) for name in ENTRIES}
+        columns |= {"lengths": np.diff(entries.risk_first), "risk_links": entries.risk_links}
+        return self._pieces.pack(
+            [pack(meta_of(plan, program), states), self._packed_flows(plan.flows)],
+            [
+                _paths_table("paths", plan.paths),
+                _paths_table("backups", plan.backups),
+                table("entries", columns, entries.switch, NODES_A_PIECE, "risk_links"),
+            ],
+        )
+
+    def _packed_flows(self, flows: Flows) -> bytes:
+        """Most plans are of the flows of the one before, so these are packed once for them all."""
+        for known, packed in [*self._flows]:
+            if known is flows:
+                return packed
+        meta = {"table": "flows", "ids": flows.ids}
+        meta |= {"job_names": flows.job_names, "phase_names": flows.phase_names}
+        packed = pack(meta, {name: getattr(flows, name) for name in _FLOWS})
+        self._flows.append((flows, packed))
+        return packed
 
 
 def meta_of(plan: Plan, program: Program) -> dict[str, Any]:
@@ -86,27 +107,11 @@ def _paths_table(name: str, paths: Paths) -> Table:
     return table(name, columns, paths.flow, FLOWS_A_PIECE, "arcs")
 
 
-def _packed_flows(flows: Flows) -> bytes:
-    """Most plans are of the flows of the one before, so these are packed once for all of them."""
-    for known, packed in _flows:
-        if known is flows:
-            return packed
-    meta = {"table": "flows", "ids": flows.ids}
-    meta |= {"job_names": flows.job_names, "phase_names": flows.phase_names}
-    packed = pack(meta, {name: getattr(flows, name) for name in _FLOWS})
-    _flows.append((flows, packed))
-    return packed
-
-
-_flows: deque[tuple[Flows, bytes]] = deque(maxlen=4)
-"""The newest few, and what they were packed to."""
-
-
 def unpack_plan(packed: bytes, structure: Structure) -> tuple[Plan, Program]:
     """The plan and its program on the structure that they were made on.
 
     Raises:
-        DamagedError: the bytes are not what ``pack_plan`` made.
+        DamagedError: the bytes are not what ``PlanPacker`` made.
     """
     meta, columns = unpack_pieces(packed)
     try:

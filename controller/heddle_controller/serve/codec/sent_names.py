@@ -1,6 +1,6 @@
 """The names that an agent has been told in one session: a push gives only those that it has not.
 
-Numbers are those of the fabric's lexicon, so that pushes can be encoded together before anybody
+Numbers are those of the structure's string table. So pushes can be encoded together before anybody
 knows which of them an agent meets for the first time. That is seen when a push is on its way, in
 the order in which the agent reads. A byte for each node and link key of the fabric is kept for each
 session.
@@ -13,8 +13,7 @@ from weakref import ref
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.fabric import NONE, Bools, Ints, Structure
-from heddle_controller.serve.codec.lexicon import Lexicon, lexicon
+from heddle_controller.model.fabric import NONE, Bools, Ints, StringTable, Structure
 
 
 class SentNames:
@@ -37,7 +36,7 @@ class SentNames:
             structure: Of the fabric that it speaks of.
             used: Numbers of nodes and keys, in any order and number.
         """
-        words = lexicon(structure)
+        words = structure.strings
         if self._of is None or self._of() is not structure or self._epoch != push.epoch:
             self._of, self._epoch = ref(structure), push.epoch
             self._told = np.zeros(len(words.address), dtype=np.bool_)
@@ -50,7 +49,7 @@ class SentNames:
             _give(push.operations, words, np.unique(new))
 
 
-def _give(batch: pb.OperationBatch, words: Lexicon, new: Ints) -> None:
+def _give(batch: pb.OperationBatch, words: StringTable, new: Ints) -> None:
     """Write names, none twice, each with its number, and the addresses of those that have one."""
     address = words.address[new]
     has = address != NONE

@@ -12,29 +12,24 @@ down in a fabric of 24,576 NICs costs one small copy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from heddle_controller.model import arrays
 from heddle_controller.model.names import natural
+from heddle_controller.model.reach import Reach
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from heddle_controller.model.reach import Reach
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+Ints = arrays.Ints
+Floats = arrays.Floats
+Bools = arrays.Bools
+NONE = arrays.NONE
 LinkKey = int | str
-
-NONE = -1
-"""Row number that stands for "there is none"."""
 
 NUMBERS: tuple[Literal["rail", "plane", "table_size", "gpu"], ...] = (
     "rail",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from heddle_controller.model.fabric import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints
 
 Hops = npt.NDArray[np.int16]
 

@@ -7,7 +7,7 @@ load of the arc is the sum over the jobs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -15,11 +15,26 @@ from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.order import stable_order
 
-if TYPE_CHECKING:
-    from heddle_controller.model.plan import Paths
+
+class ArcUses(Protocol):
+    """Paths, as far as loads follow from them (``model.plan.Paths``)."""
+
+    @property
+    def flow(self) -> Ints:
+        """Row of the flow of each path."""
+
+    @property
+    def arcs(self) -> Ints:
+        """Arcs of all paths, laid end to end."""
+
+    def owner(self) -> Ints:
+        """Row of the path of each of these arcs."""
+
+    def gbps(self, flows: Flows) -> Floats:
+        """Rate of each path."""
 
 
-def arc_loads(arc_count: int, flows: Flows, paths: Paths) -> Floats:
+def arc_loads(arc_count: int, flows: Flows, paths: ArcUses) -> Floats:
     """Load of each arc in Gbit/s, shape (arc_count,)."""
     owner = paths.owner()
     return phased_loads(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.hop_counts import HopCounts
 
 Bits = npt.NDArray[np.uint8]

@@ -1,0 +1,15 @@
+"""The arrays that bulk data is kept in, one row a flow, a link or a node."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+NONE = -1
+"""Row number that stands for "there is none"."""

@@ -1,0 +1,67 @@
+"""No two modules need each other: each can be read, moved and tested after those it names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = (
+    "proto/heddle",
+    "controller/heddle_controller",
+    "agents/heddle_agent",
+    "emulator/heddle_emulator",
+)
+
+
+def circles(sources: Mapping[str, str]) -> list[set[str]]:
+    """Modules that import each other in a circle, however late or for types alone they do it."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for name, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                wanted = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                below = [f"{node.module}.{alias.name}" for alias in node.names]
+                wanted = [one if one in sources else node.module for one in below]
+            else:
+                continue
+            graph.add_edges_from((name, one) for one in wanted if one in sources)
+    loops = [{name} for name in nx.nodes_with_selfloops(graph)]
+    return loops + [found for found in nx.strongly_connected_components(graph) if len(found) > 1]
+
+
+def sources(package: Path) -> dict[str, str]:
+    """The text of each module by its dotted name; generated code does not count."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if "_pb2" not in name:
+            found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def test_a_circle_is_found() -> None:
+    """Also one through a package, inside a function, and for types."""
+    modules = {
+        "p": "from p.a import f",
+        "p.a": "from p import b",
+        "p.b": "def f():\n    import p.c",
+        "p.c": "if TYPE_CHECKING:\n    from p.a import f",
+        "p.d": "import p.a, q",
+    }
+    assert circles(modules) == [{"p.a", "p.b", "p.c"}]
+    assert circles({"p": "from p.a import f", "p.a": "from p import f"}) == [{"p", "p.a"}]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_imports_go_in_a_circle(package: str) -> None:
+    """In none of the distributions."""
+    found = sources(ROOT / package)
+    assert len(found) > 1
+    assert circles(found) == []

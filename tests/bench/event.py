@@ -61,8 +61,8 @@ from tests.bench.event_marks import (
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import GBPS, between_switches, published_zones, shuffled
-from tests.integration.serving import OPTIONS
-from tests.waiting import until
+from tests.support.serving import OPTIONS
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 0.1

@@ -15,8 +15,8 @@ from typing import Any
 from heddle_agent.fib import Batch, Group, Match
 from heddle_agent.fib.linux import LinuxFib
 from tests.bench.rows import Row, spread
-from tests.contract.fib_linux import CABLES, World, world
-from tests.unit.agent.worlds import ROCE, SPINES, SWITCH, far
+from tests.support.agent_worlds import ROCE, SPINES, SWITCH, far
+from tests.support.fib_linux import CABLES, World, world
 
 ENTRIES = 10_000
 WHOLE = 10**9

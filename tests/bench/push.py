@@ -35,8 +35,8 @@ from heddle_controller.reconcile.southbound import Push, PushMode, PushReport
 from heddle_emulator.topology import clos
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen
-from tests.integration.serving import Serving, serving
-from tests.waiting import until
+from tests.support.serving import Serving, serving
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SPINES = 16

@@ -41,8 +41,8 @@ from tests.bench.planned import size_of
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import published_zones
-from tests.redis_server import EVERY_SECOND, RedisServer
-from tests.unit.store.samples import job
+from tests.support.redis_server import EVERY_SECOND, RedisServer
+from tests.support.store_samples import job
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "fabrics/bench"

@@ -32,7 +32,7 @@ from heddle_emulator.client import Client, ClientError  # noqa: E402
 from heddle_emulator.fleet.agents import agent_logs  # noqa: E402
 from tests.bench.soak_events import Events  # noqa: E402
 from tests.bench.soak_house import Sample, faults, growth, housed, measure  # noqa: E402
-from tests.integration.replicating import SECONDS, House, Replica  # noqa: E402
+from tests.support.replicating import SECONDS, House, Replica  # noqa: E402
 
 PAUSE = 0.2
 """Seconds between two events, on average."""

@@ -24,7 +24,7 @@ from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_emulator.client import ClientError
 from heddle_emulator.client.convert import job_to_pb
 from tests.bench.soak_house import Alone
-from tests.integration.replicating import NAME, SECONDS, House, Replica, job
+from tests.support.replicating import NAME, SECONDS, House, Replica, job
 
 ASLEEP = 2.0
 """Seconds for which a leader is put to sleep: longer than its lease."""

@@ -21,8 +21,8 @@ import psutil
 import redis
 
 from heddle_emulator.fleet import Fleet
-from tests.integration.replicating import NAME, SECONDS, House, Replica, replicated, small_fabric
-from tests.redis_server import RedisServer
+from tests.support.redis_server import RedisServer
+from tests.support.replicating import NAME, SECONDS, House, Replica, replicated, small_fabric
 
 LOGS = ("log", "requests", "order", "audit")
 """What a store keeps of the past: up to a number, to which its own tests hold it."""

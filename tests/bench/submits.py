@@ -23,8 +23,8 @@ from heddle_controller.store.redis import open_redis
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.bench.rows import Row, Scale, quantile
 from tests.bench.screen import Screen
-from tests.redis_server import ALWAYS, EVERY_SECOND, RedisServer
-from tests.unit.store.samples import clos, job
+from tests.support.redis_server import ALWAYS, EVERY_SECOND, RedisServer
+from tests.support.store_samples import clos, job
 
 CLIENTS = 64
 LEAST = 500.0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from heddle_agent.fib import Batch, Capability, Choice, Count, Group, Match, NextHop, Packet, Reason
-from tests.contract.fib_bench import ADDRESSES, BACKENDS, Bench, Opener
-from tests.unit.agent.worlds import ROCE, SPINES, far, uplink
+from tests.support.agent_worlds import ROCE, SPINES, far, uplink
+from tests.support.fib_bench import ADDRESSES, BACKENDS, Bench, Opener
 
 Case = Callable[[Bench], None]
 PAIR, PORTS = Capability.MATCH_PAIR, Capability.MATCH_PORTS

@@ -17,7 +17,7 @@ from heddle_controller.state.records import (
     Request,
 )
 from tests.contract.store_worlds import StoreWorld
-from tests.unit.store.samples import clos, demands, job, plan_of, program_of
+from tests.support.store_samples import clos, demands, job, plan_of, program_of
 
 ANN = Request(actor="operator ann", call="c1")
 NEW_HOSTS = ("h0.1", "h1.1")

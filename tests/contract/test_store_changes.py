@@ -9,8 +9,8 @@ from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.state.records import LinkName
-from tests.unit.store.samples import clos, demands, job
-from tests.waiting import PATIENCE
+from tests.support.store_samples import clos, demands, job
+from tests.support.waiting import PATIENCE
 
 
 async def heard(changes: AsyncIterator[str]) -> str:

@@ -21,7 +21,7 @@ from heddle_controller.state.records import Committed, PlanFacts
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, permutations
 from tests.contract.store_worlds import EmbeddedWorld, StoreWorld
-from tests.unit.store.samples import plain
+from tests.support.store_samples import plain
 
 Made = tuple[Plan, Entries]
 

@@ -10,7 +10,7 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import Conflict, NotFound, StaleIntent
 from heddle_controller.state.records import LinkName
 from tests.contract.store_worlds import StoreWorld
-from tests.unit.store.samples import clos, plain
+from tests.support.store_samples import clos, plain
 
 
 async def test_put_is_got_back(store: Store) -> None:

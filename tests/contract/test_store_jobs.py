@@ -22,7 +22,7 @@ from heddle_controller.state.records import (
     Request,
 )
 from tests.contract.store_worlds import StoreWorld
-from tests.unit.store.samples import clos, demands, job, plain
+from tests.support.store_samples import clos, demands, job, plain
 
 
 @pytest.fixture

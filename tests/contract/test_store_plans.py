@@ -11,8 +11,8 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import StaleEpoch, StaleGeneration
 from heddle_controller.state.records import Committed, JobFacts, JobState, PlanFacts
 from tests.contract.store_worlds import StoreWorld
-from tests.unit.store.samples import clos, job, plain, plan_of, program_of
-from tests.waiting import PATIENCE
+from tests.support.store_samples import clos, job, plain, plan_of, program_of
+from tests.support.waiting import PATIENCE
 
 BETTER = Certificate(1.0, 0.75, "lp", (TierCertificate("leaf-spine", 1.0, 0.75),))
 

@@ -11,7 +11,7 @@ from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import AlreadyExists, NotFound, RequestReused
 from heddle_controller.state.records import LinkName, Request
 from tests.contract.store_worlds import StoreWorld
-from tests.unit.store.samples import clos, demands, job, plain
+from tests.support.store_samples import clos, demands, job, plain
 
 Write = Callable[[Store, Request], Awaitable[Any]]
 

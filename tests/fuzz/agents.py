@@ -22,10 +22,10 @@ from heddle_controller.serve.codec import agent as codec
 from tests.fuzz import columns
 from tests.fuzz.target import Target, check
 from tests.fuzz.wires import disturbed, message, varied
+from tests.support.agent_controllers import numbers, wire_push
+from tests.support.agent_worlds import SPINES, SWITCH, FixedUnderlay
 from tests.support.peer_notices import FABRIC, KEY, LossyNetwork, Place
-from tests.unit.agent.controllers import numbers, wire_push
-from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
-from tests.unit.store.samples import clos
+from tests.support.store_samples import clos
 
 
 def parsed(kind: type[Any], use: Callable[[Any], bool]) -> Callable[[bytes], bool]:

@@ -54,7 +54,7 @@ from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.fuzz.target import Target, check, scratch
 from tests.fuzz.wires import disturbed, framed, message, parts_of, varied
-from tests.unit.store.samples import clos, demands, job, plan_of, program_of
+from tests.support.store_samples import clos, demands, job, plan_of, program_of
 
 PROTOS: tuple[ModuleType, ...] = (
     audit_pb2,

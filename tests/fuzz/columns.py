@@ -15,7 +15,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_agent.session.decode import MalformedPushError, decode_push
 from tests.fuzz.target import check
 from tests.fuzz.wires import disturbed
-from tests.unit.agent.controllers import numbers
+from tests.support.agent_controllers import numbers
 
 TABLES = (
     ("sources", "destinations", "source_ports", "destination_ports", "ways"),

@@ -25,8 +25,8 @@ from heddle_agent.table import Forwarding, TableWorker
 from tests.fuzz import columns
 from tests.fuzz.target import Target, check
 from tests.fuzz.wires import disturbed, framed, messages_of, parts_of
+from tests.support.agent_worlds import SPINES, SWITCH, FixedUnderlay
 from tests.support.peer_notices import FABRIC, KEY, LossyNetwork, Place
-from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
 
 PATIENCE = 240.0
 """Seconds after which a session hangs."""

@@ -35,7 +35,7 @@ from heddle_emulator.campaign.campaign import load_campaign
 from heddle_emulator.drill.load import load_scenario
 from tests.fuzz.target import ROOT, Target, as_json, check, of_file, scratch
 from tests.property.test_traffic_garbage import AICB, GRAPH, JOBS, SIMAI, TABLE
-from tests.unit.store.samples import clos, plan_of
+from tests.support.store_samples import clos, plan_of
 
 FABRIC = clos()
 FLOWS = b"""flow,src,dst,gbps,job,phase,qps,class

@@ -25,8 +25,8 @@ from heddle_controller.state.codec.states import States, unpack_states
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from tests.fuzz.mutate import spoilt
 from tests.fuzz.target import Target, check
-from tests.unit.store.samples import clos, job, plan_of, program_of
-from tests.unit.store.samples import demands as demands_of
+from tests.support.store_samples import clos, job, plan_of, program_of
+from tests.support.store_samples import demands as demands_of
 
 FABRIC = clos()
 MOST_RAW = 1 << 20

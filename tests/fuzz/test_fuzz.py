@@ -16,7 +16,7 @@ from tests.fuzz.guide import Guide
 from tests.fuzz.run import inputs, opened, run_target
 from tests.fuzz.tally import Tally, strike
 from tests.fuzz.target import ROOT, Target, check
-from tests.needs import missing
+from tests.support.needs import missing
 
 PART = 60
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.needs import missing
+from tests.support.needs import missing
 
 NAMES = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome")
 QUIET = (

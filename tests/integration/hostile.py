@@ -16,8 +16,8 @@ from heddle.v1.demand_pb2_grpc import DemandServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
-from tests.integration.serving import OPTIONS, Serving
-from tests.unit.store.samples import job
+from tests.support.serving import OPTIONS, Serving
+from tests.support.store_samples import job
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\x04\0\0\0\0\0"

@@ -14,7 +14,7 @@ from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.up import bring_up
 from heddle_emulator.topology import clos
-from tests.needs import missing
+from tests.support.needs import missing
 
 
 def require_lab() -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.needs import missing
-from tests.waiting import until
+from tests.support.needs import missing
+from tests.support.waiting import until
 
 AGENT = Path(sys.executable).with_name("heddle-agent")
 DROP_ALL, DROP_SOME = "drop", "meta random < 800000000 drop"

@@ -13,7 +13,7 @@ from heddle_emulator.campaign.trials import FaultEvent, FaultKind, Trial
 from heddle_emulator.campaign.warm_fabric import WarmFabric
 from heddle_emulator.executor import ExecutorError
 from heddle_emulator.executor.processes import ProcessExecutor
-from tests.unit.campaign.campaigns import FABRIC, small
+from tests.support.campaigns import FABRIC, small
 
 
 def _children() -> set[int]:

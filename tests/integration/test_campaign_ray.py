@@ -18,8 +18,8 @@ from heddle_emulator.campaign.results import Result
 from heddle_emulator.campaign.run import NAME
 from heddle_emulator.campaign.worker import CampaignWorker
 from heddle_emulator.executor.processes import ProcessExecutor
-from tests.unit.campaign.campaigns import TOLD
-from tests.waiting import PATIENCE, wait_until
+from tests.support.campaigns import TOLD
+from tests.support.waiting import PATIENCE, wait_until
 
 PROGRAM = Path(sys.executable).with_name("heddle-emulator")
 MARK = "HEDDLE_TEST_RAY"

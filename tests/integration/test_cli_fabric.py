@@ -8,9 +8,9 @@ from pathlib import Path
 from heddle_controller.model.fabric import State
 from heddle_controller.model.files.fabric_file import load_fabric_file, save_fabric_file
 from heddle_emulator.topology import clos
-from tests.integration.operating import Operator, Outcome, heddle, operating, printed
-from tests.unit.store.samples import plain
-from tests.waiting import until
+from tests.support.operating import Operator, Outcome, heddle, operating, printed
+from tests.support.store_samples import plain
+from tests.support.waiting import until
 
 FABRIC = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, parallel=2, name="pod")
 

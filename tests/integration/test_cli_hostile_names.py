@@ -14,9 +14,9 @@ from heddle.v1 import fabric_pb2
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
-from tests.integration.operating import operating
-from tests.integration.serving import refusal, serving, violations, wire
-from tests.unit.store.samples import clos, demands
+from tests.support.operating import operating
+from tests.support.serving import refusal, serving, violations, wire
+from tests.support.store_samples import clos, demands
 
 ODD = "x\x1b[2J\x1b]0;t\x07\r\nFAKE \u202etxt\u2066\x9b31m\u2028\x7f"
 

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from heddle_controller.state.records import JobFacts, JobState
-from tests.integration.operating import Operator, operating, printed
-from tests.waiting import until
+from tests.support.operating import Operator, operating, printed
+from tests.support.waiting import until
 
 JOBS = """\
 - job: red

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from heddle_controller.model.fabric import State
 from heddle_controller.state.records import LinkName
-from tests.integration.operating import Operator, operating, printed
 from tests.integration.test_cli_job import jobs_file
-from tests.unit.store.samples import job
-from tests.waiting import until
+from tests.support.operating import Operator, operating, printed
+from tests.support.store_samples import job
+from tests.support.waiting import until
 
 
 async def planned(o: Operator) -> None:

@@ -9,8 +9,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.integration.operating import operating
 from tests.integration.test_cli_job import jobs_file
+from tests.support.operating import operating
 
 HEDDLE = Path(sys.executable).parent / "heddle"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from heddle_controller.serve.security.keys import Tls
 from tests.integration.certifying import Authority
-from tests.integration.operating import heddle, unlogged
-from tests.integration.serving import LOOPBACK, serving
+from tests.support.operating import heddle, unlogged
+from tests.support.serving import LOOPBACK, serving
 
 
 async def test_an_operator_shows_a_certificate(tmp_path: Path) -> None:

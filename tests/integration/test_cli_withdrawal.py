@@ -13,10 +13,10 @@ from typing import Any
 from heddle_agent.table import Forwarding, Push, TableWorker
 from heddle_emulator.fleet import Fleet, Held
 from heddle_emulator.fleet.staged import Gate, GatedWorker
-from tests.integration.controlling import Controller, controlling
-from tests.integration.operating import Outcome
 from tests.integration.test_cli_controller import FABRIC, begun
-from tests.waiting import PATIENCE
+from tests.support.controlling import Controller, controlling
+from tests.support.operating import Outcome
+from tests.support.waiting import PATIENCE
 
 HEDDLE = Path(sys.executable).parent / "heddle"
 LONE = """\

@@ -16,9 +16,9 @@ from heddle_emulator.demo.checks import strays
 from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.topology import three_tier
 from heddle_emulator.walk import measure
-from tests.ports import free_port
 from tests.support.depth import examples
-from tests.waiting import PATIENCE
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE
 
 NAME = "fabrics/killed"
 

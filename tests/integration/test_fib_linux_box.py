@@ -9,10 +9,10 @@ import pytest
 from heddle_agent.fib import Batch, Choice, Count, Group, Match, Packet, Steering
 from heddle_agent.fib.linux import LinuxFib, clean
 from heddle_agent.table import Forwarding, Mode
-from tests.contract import fib_linux
-from tests.contract.fib_bench import ADDRESSES
-from tests.contract.fib_linux import CABLES, LinuxBench, World
-from tests.unit.agent.worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
+from tests.support import fib_linux
+from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
+from tests.support.fib_bench import ADDRESSES
+from tests.support.fib_linux import CABLES, LinuxBench, World
 
 FOREIGN = """
 table ip theirs {

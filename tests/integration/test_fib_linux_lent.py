@@ -14,10 +14,10 @@ from heddle_agent.fib import NextHop, Packet
 from heddle_agent.fib.linux import LinuxFib
 from heddle_agent.fib.linux.netlink import NETFILTER
 from heddle_agent.table import Forwarding
-from tests.contract import fib_linux
-from tests.contract.fib_linux import CABLES
-from tests.unit.agent.interleaving import ADDRESSES, Gate, Play
-from tests.unit.agent.worlds import SPINES, SWITCH
+from tests.support import fib_linux
+from tests.support.agent_interleaving import ADDRESSES, Gate, Play
+from tests.support.agent_worlds import SPINES, SWITCH
+from tests.support.fib_linux import CABLES
 
 _DUMP = 0x300
 _FLAGS = slice(6, 8)  # of a netlink message

@@ -14,10 +14,10 @@ from heddle_agent.fib import Batch, Group, Match, NextHop, Packet
 from heddle_agent.fib.linux import LinuxFib
 from heddle_agent.fib.linux.netlink import NETFILTER
 from heddle_agent.table import Forwarding
-from tests.contract import fib_linux
-from tests.contract.fib_bench import ADDRESSES
-from tests.contract.fib_linux import CABLES, World
-from tests.unit.agent.worlds import ROCE, SPINES, SWITCH, far
+from tests.support import fib_linux
+from tests.support.agent_worlds import ROCE, SPINES, SWITCH, far
+from tests.support.fib_bench import ADDRESSES
+from tests.support.fib_linux import CABLES, World
 
 PAIR = ("nic0", "far0", 0, 0)
 OLD, NEW, OTHER = SPINES[0], SPINES[1], SPINES[2]

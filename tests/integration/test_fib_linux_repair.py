@@ -14,10 +14,10 @@ import pytest
 from heddle_agent.fib import Batch, Choice, Group, Link, Match, Packet, Steering
 from heddle_agent.fib.linux import Cable, LinuxFib
 from heddle_agent.table import Forwarding
-from tests.contract import fib_linux
-from tests.contract.fib_bench import ADDRESSES
-from tests.contract.fib_linux import CABLES, LinuxBench, World
-from tests.unit.agent.worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
+from tests.support import fib_linux
+from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
+from tests.support.fib_bench import ADDRESSES
+from tests.support.fib_linux import CABLES, LinuxBench, World
 
 PAIR = ("nic0", "far0", 0, 0)
 PACKET = Packet("nic0", "far0", 100)

@@ -17,7 +17,7 @@ from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.runner import DrillRunner
 from heddle_emulator.report.evidence import Mark, Story
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 PROGRAM = Path(sys.executable).with_name("heddle-emulator")
 HEAD = """drill: sums

@@ -15,10 +15,10 @@ from heddle.v1 import common_pb2, fabric_pb2
 from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle_controller.reconcile.loop import CLAIMS
-from tests.integration.controlling import Controller, controlling
 from tests.integration.test_security_overlay import answered, furnish, switches
-from tests.unit.store.samples import clos
-from tests.waiting import PATIENCE, until
+from tests.support.controlling import Controller, controlling
+from tests.support.store_samples import clos
+from tests.support.waiting import PATIENCE, until
 
 MANY = 30_000
 LIST = fabric_pb2.ListLinksRequest(parent="fabrics/f1")

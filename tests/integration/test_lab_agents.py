@@ -26,7 +26,7 @@ from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.scrape import wait_links_up
 from tests.integration.demanding import demands_of
 from tests.integration.labbing import small_lab
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 PAIRS = (("l0-h0-n0", "l1-h0-n0"), ("l0-h1-n0", "l1-h1-n0"))
 UDP = 4791

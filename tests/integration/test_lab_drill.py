@@ -16,8 +16,8 @@ import pytest
 from heddle_emulator.cli import run
 from heddle_emulator.netns import mark
 from tests.integration.labbing import require_lab
-from tests.needs import missing
-from tests.waiting import PATIENCE, wait_until
+from tests.support.needs import missing
+from tests.support.waiting import PATIENCE, wait_until
 
 DRILLS = Path(__file__).parents[1] / "drills" / "netns"
 

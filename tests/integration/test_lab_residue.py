@@ -14,7 +14,7 @@ import pytest
 from heddle_emulator.cli import run
 from heddle_emulator.netns import mark, tools
 from tests.integration.labbing import fresh_name, require_lab, residue
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 EMULATOR = str(Path(sys.executable).with_name("heddle-emulator"))
 

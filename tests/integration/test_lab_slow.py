@@ -13,7 +13,7 @@ from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.scrape import scrape, value
 from heddle_emulator.netns.up import introduce
 from tests.integration.labbing import small_lab
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 HEDDLE = Path(sys.executable).with_name("heddle")
 UDP = 4791

@@ -17,7 +17,7 @@ from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.handle import Probe, probe_flow
 from heddle_emulator.netns.probe.spec import ProbeFlow
 from tests.integration.labbing import small_lab
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
 UDP = 4791

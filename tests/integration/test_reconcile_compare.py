@@ -18,8 +18,8 @@ from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.worker import World
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.state.records import LinkName
-from tests.unit.reconcile.world import ENGINE, SETTINGS, House, ring, three_tiers
-from tests.waiting import PATIENCE
+from tests.support.reconcile_world import ENGINE, SETTINGS, House, ring, three_tiers
+from tests.support.waiting import PATIENCE
 
 JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 SOON = 0.05

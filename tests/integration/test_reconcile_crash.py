@@ -11,9 +11,9 @@ import pytest
 from heddle_controller.model.fabric import State
 from heddle_controller.state.records import LinkName
 from tests.support.depth import examples
-from tests.unit.reconcile.mortal import Death
-from tests.unit.reconcile.world import House, ring, three_tiers
-from tests.waiting import PATIENCE
+from tests.support.dying_ports import Death
+from tests.support.reconcile_world import House, ring, three_tiers
+from tests.support.waiting import PATIENCE
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")

@@ -15,8 +15,8 @@ from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.southbound import AgentSession
 from heddle_controller.state.errors import StaleGeneration, Unavailable
-from tests.unit.reconcile.world import ENGINE, IMPATIENT, House, ring, three_tiers
-from tests.waiting import PATIENCE, until
+from tests.support.reconcile_world import ENGINE, IMPATIENT, House, ring, three_tiers
+from tests.support.waiting import PATIENCE, until
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")

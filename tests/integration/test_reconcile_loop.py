@@ -15,7 +15,7 @@ from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.southbound import LinkObservation, LinkReport
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import LinkName
-from tests.unit.reconcile.world import ENGINE, House, ring, three_tiers
+from tests.support.reconcile_world import ENGINE, House, ring, three_tiers
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 J2 = ring("j2", "h0.0.1", "h1.0.1", "h0.1.1", "h1.1.1")

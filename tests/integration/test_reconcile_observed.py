@@ -10,7 +10,7 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.southbound import LinkObservation, LinkReport
 from heddle_controller.state.records import LinkName
-from tests.unit.reconcile.world import IMPATIENT, House, ring, three_tiers
+from tests.support.reconcile_world import IMPATIENT, House, ring, three_tiers
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 

@@ -13,8 +13,8 @@ from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.southbound import FailureReason, PushMode
 from heddle_controller.state.records import JobState, LinkName
-from tests.unit.reconcile.switches import match_of
-from tests.unit.reconcile.world import IMPATIENT, House, ring, three_tiers
+from tests.support.reconcile_switches import match_of
+from tests.support.reconcile_world import IMPATIENT, House, ring, three_tiers
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 INSIDE = ring("inside", "h0.0.1", "h0.1.1")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import AlreadyExists
-from tests.redis_clients import opened
-from tests.redis_server import NEVER, RedisServer
-from tests.unit.store.samples import clos, job
+from tests.support.redis_clients import opened
+from tests.support.redis_server import NEVER, RedisServer
+from tests.support.store_samples import clos, job
 
 EACH = 60
 """Jobs that each controller submits."""

@@ -14,9 +14,9 @@ from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.redis import RedisStore
 from heddle_controller.store.redis.scripts import Keys
-from tests.redis_clients import opened
-from tests.redis_server import NEVER, RedisServer
-from tests.unit.store.samples import clos, demands, job, plan_of, program_of
+from tests.support.redis_clients import opened
+from tests.support.redis_server import NEVER, RedisServer
+from tests.support.store_samples import clos, demands, job, plan_of, program_of
 
 KEYS = Keys("heddle")
 BOUNDS = Bounds(requests=10, writes=10, audit=10)

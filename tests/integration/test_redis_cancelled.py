@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from heddle_controller.store.redis import RedisStore
-from tests.redis_clients import SHORT_LEASE, opened
-from tests.redis_server import NEVER, RedisServer
-from tests.waiting import PATIENCE
+from tests.support.redis_clients import SHORT_LEASE, opened
+from tests.support.redis_server import NEVER, RedisServer
+from tests.support.waiting import PATIENCE
 
 TIMES = 60
 

@@ -12,16 +12,16 @@ import pytest
 from heddle_controller.state.errors import StaleEpoch
 from heddle_controller.state.records import JobFacts, JobState, PlanFacts, Request
 from heddle_controller.store.redis.writes import Durability
-from tests.redis_clients import (
+from tests.support.redis_clients import (
     SHORT_LEASE,
     acknowledged,
     opened,
     submitted,
     until_they_agree,
 )
-from tests.redis_cluster import Cluster
-from tests.unit.store.samples import clos, demands, job, plan_of, program_of
-from tests.waiting import PATIENCE
+from tests.support.redis_cluster import Cluster
+from tests.support.store_samples import clos, demands, job, plan_of, program_of
+from tests.support.waiting import PATIENCE
 
 JOBS = 60
 

@@ -14,10 +14,10 @@ from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import NotFound, PortError
 from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.redis import RedisStore
-from tests.redis_clients import opened
-from tests.redis_server import NEVER, RedisServer
-from tests.unit.store.samples import clos, job, plan_of, program_of
-from tests.waiting import PATIENCE
+from tests.support.redis_clients import opened
+from tests.support.redis_server import NEVER, RedisServer
+from tests.support.store_samples import clos, job, plan_of, program_of
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture

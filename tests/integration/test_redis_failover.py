@@ -12,16 +12,16 @@ from heddle_controller.state.errors import PortError, StaleEpoch
 from heddle_controller.state.records import JobFacts, JobState, Request
 from heddle_controller.store.redis import RedisStore
 from heddle_controller.store.redis.writes import Durability
-from tests.redis_clients import (
+from tests.support.redis_clients import (
     SHORT_LEASE,
     acknowledged,
     opened,
     submitted,
     until_they_agree,
 )
-from tests.redis_sentinels import Sentinels
-from tests.unit.store.samples import clos, job
-from tests.waiting import PATIENCE
+from tests.support.redis_sentinels import Sentinels
+from tests.support.store_samples import clos, job
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture

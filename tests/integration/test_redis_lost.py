@@ -19,11 +19,11 @@ from heddle_controller.state.records import (
     Request,
 )
 from heddle_controller.store.redis import RedisStore
-from tests import redis_clients as clients
-from tests.redis_clients import acknowledged
-from tests.redis_server import ALWAYS, RedisServer
-from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
-from tests.waiting import PATIENCE
+from tests.support import redis_clients as clients
+from tests.support.redis_clients import acknowledged
+from tests.support.redis_server import ALWAYS, RedisServer
+from tests.support.store_samples import clos, demands, job, plain, plan_of, program_of
+from tests.support.waiting import PATIENCE
 
 HANGS = 1.0
 """Seconds until a server is taken to hang. One that runs may be, and is asked again."""

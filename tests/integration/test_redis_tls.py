@@ -14,11 +14,11 @@ import pytest
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.redis import open_redis
 from heddle_controller.store.redis.address import Files
-from tests.needs import missing
-from tests.ports import free_port
-from tests.redis_clients import opened
-from tests.redis_server import NEVER, RedisServer
-from tests.unit.store.samples import clos
+from tests.support.needs import missing
+from tests.support.ports import free_port
+from tests.support.redis_clients import opened
+from tests.support.redis_server import NEVER, RedisServer
+from tests.support.store_samples import clos
 
 PASSWORD = "correct-horse"
 

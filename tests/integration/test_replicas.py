@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.replicating import SECONDS, House, Replica, job, replicated
 from tests.support.depth import examples
-from tests.waiting import until
+from tests.support.replicating import SECONDS, House, Replica, job, replicated
+from tests.support.waiting import until
 
 
 def both(house: House) -> tuple[Replica, Replica]:

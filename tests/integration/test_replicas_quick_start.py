@@ -11,8 +11,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.needs import missing
-from tests.ports import free_port
+from tests.support.needs import missing
+from tests.support.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "controller" / "REPLICAS.md"
 PORTS = ("6400", "7400", "7401", "7500", "7501")

@@ -14,8 +14,8 @@ from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_emulator.client.convert import job_to_pb
-from tests.integration.replicating import NAME, SECONDS, Replica, job, replicated
-from tests.integration.serving import detail, refusal
+from tests.support.replicating import NAME, SECONDS, Replica, job, replicated
+from tests.support.serving import detail, refusal
 
 
 async def stale(replica: Replica) -> tuple[bool, float]:

@@ -16,7 +16,7 @@ from heddle_emulator.report.page import page
 from heddle_emulator.report.palette import BANDS, DARK, LIGHT, Theme, band
 from heddle_emulator.topology.clos import clos
 from tests.integration.browsing import Look, Pixels, browser, look, read_png
-from tests.unit.report.evidences import held, lost, story, unplayed
+from tests.support.report_evidences import held, lost, story, unplayed
 
 DRILL = Path(__file__).parents[1] / "drills" / "fluid" / "link-cut.yaml"
 WIDE, NARROW = (1280, 4600), (500, 1400)

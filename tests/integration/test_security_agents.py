@@ -14,8 +14,8 @@ from heddle_agent.session import Tls as AgentTls
 from heddle_agent.watch import ManualLinks
 from heddle_controller.serve.security.keys import Tls
 from tests.integration.certifying import Authority
-from tests.integration.serving import LOOPBACK, serving
-from tests.waiting import until
+from tests.support.serving import LOOPBACK, serving
+from tests.support.waiting import until
 
 HOPS = [NextHop("s0", "0"), NextHop("s1", "0")]
 

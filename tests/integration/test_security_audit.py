@@ -10,9 +10,9 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from heddle_controller.serve.audit import log_marks
-from tests.integration.operating import Operator, Outcome, operating
-from tests.unit.store.samples import clos
-from tests.waiting import until
+from tests.support.operating import Operator, Outcome, operating
+from tests.support.store_samples import clos
+from tests.support.waiting import until
 
 
 async def changed(o: Operator) -> None:

@@ -26,10 +26,10 @@ from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.permissions import PERMISSIONS
 from heddle_controller.serve.security.tokens import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
-from tests.integration.controlling import controlling
-from tests.integration.operating import heddle, unlogged
-from tests.integration.serving import LOOPBACK, OPTIONS, detail, reason, refusal, serving
-from tests.waiting import PATIENCE
+from tests.support.controlling import controlling
+from tests.support.operating import heddle, unlogged
+from tests.support.serving import LOOPBACK, OPTIONS, detail, reason, refusal, serving
+from tests.support.waiting import PATIENCE
 
 LIST = fabric_pb2.ListFabricsRequest()
 DELETE = placement_pb2.DeleteJobRequest(name="fabrics/f1/jobs/none")

@@ -23,9 +23,9 @@ from heddle_controller.cli.main import main as heddle_main
 from heddle_controller.serve.security.certificates import read_rules
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.revoked import Revoked
-from tests.integration.operating import heddle, unlogged
-from tests.integration.serving import LOOPBACK, serving
-from tests.needs import missing
+from tests.support.needs import missing
+from tests.support.operating import heddle, unlogged
+from tests.support.serving import LOOPBACK, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "SECURITY.md").read_text()

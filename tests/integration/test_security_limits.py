@@ -10,7 +10,7 @@ from grpc import aio
 from heddle.v1 import demand_pb2, fabric_pb2
 from heddle.v1.demand_pb2_grpc import DemandServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
-from tests.integration.serving import LOOPBACK, refusal, serving
+from tests.support.serving import LOOPBACK, refusal, serving
 
 MOST = 1 << 16
 NAME = "fabrics/f1/demands/d1"

@@ -20,14 +20,14 @@ from heddle_agent.session import Backoff, SessionOptions
 from heddle_agent.watch import ManualLinks
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_file
-from tests.contract import fib_linux
-from tests.contract.fib_bench import ADDRESSES
-from tests.contract.fib_linux import CABLES, LinuxBench
-from tests.integration.controlling import Controller, controlling
-from tests.redis_server import RedisServer
-from tests.unit.agent.worlds import ROCE, SPINES, SWITCH
-from tests.unit.store.samples import clos
-from tests.waiting import PATIENCE, until
+from tests.support import fib_linux
+from tests.support.agent_worlds import ROCE, SPINES, SWITCH
+from tests.support.controlling import Controller, controlling
+from tests.support.fib_bench import ADDRESSES
+from tests.support.fib_linux import CABLES, LinuxBench
+from tests.support.redis_server import RedisServer
+from tests.support.store_samples import clos
+from tests.support.waiting import PATIENCE, until
 
 FLOWS = "".join(f"f{n},n0.{n},n1.{n},400,j,\n" for n in range(2))
 QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.1))

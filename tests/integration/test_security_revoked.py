@@ -24,8 +24,8 @@ from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
-from tests.integration.serving import LOOPBACK, OPTIONS, reason, refusal, serving
-from tests.waiting import PATIENCE
+from tests.support.serving import LOOPBACK, OPTIONS, reason, refusal, serving
+from tests.support.waiting import PATIENCE
 
 LIST = fabric_pb2.ListFabricsRequest()
 WATCH = fabric_pb2.WatchFabricRequest(name="fabrics/f1")

@@ -19,8 +19,8 @@ from heddle_controller.reconcile.southbound import Push, PushMode, PushStatus
 from heddle_controller.serve.codec import common
 from heddle_controller.state.errors import SessionLost
 from heddle_controller.state.records import FabricRecord
-from tests.integration.serving import Serving, reason, refusal, serving, violations
-from tests.waiting import until
+from tests.support.serving import Serving, reason, refusal, serving, violations
+from tests.support.waiting import until
 
 
 def introduction(switch: str = "l0", **more: Any) -> pb.AgentMessage:

@@ -12,7 +12,7 @@ from heddle.v1 import demand_pb2 as pb
 from heddle.v1.placement_pb2 import JobState
 from heddle_controller.serve import demand as service
 from heddle_controller.serve.codec import common
-from tests.integration.serving import reason, refusal, serving, violations
+from tests.support.serving import reason, refusal, serving, violations
 
 LATENCY = common_pb2.TRAFFIC_CLASS_LATENCY
 NAME = "fabrics/f1/demands/d1"

@@ -9,8 +9,8 @@ from heddle_controller.model.fabric import State
 from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.state.records import LinkName
 from heddle_emulator.topology import published
-from tests.integration.serving import reason, refusal, serving, told_down, violations, wire
-from tests.unit.store.samples import clos, job, plain
+from tests.support.serving import reason, refusal, serving, told_down, violations, wire
+from tests.support.store_samples import clos, job, plain
 
 UP, DOWN, DRAINED = common_pb2.STATE_UP, common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED
 

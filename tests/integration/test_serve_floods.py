@@ -17,9 +17,9 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.keys import Tls
 from tests.integration.certifying import Authority, Pair
-from tests.integration.controlling import Controller, controlling
-from tests.integration.serving import LOOPBACK, OPTIONS, reason, refusal, serving, violations
-from tests.waiting import PATIENCE
+from tests.support.controlling import Controller, controlling
+from tests.support.serving import LOOPBACK, OPTIONS, reason, refusal, serving, violations
+from tests.support.waiting import PATIENCE
 
 WATCHES = 1800
 """Beyond what gRPC holds until it is looked at, if it is not told otherwise."""

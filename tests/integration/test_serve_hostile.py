@@ -11,8 +11,8 @@ import pytest
 
 from heddle.v1 import fabric_pb2
 from tests.integration.hostile import ACTS, Act
-from tests.integration.serving import serving
-from tests.waiting import PATIENCE, until
+from tests.support.serving import serving
+from tests.support.waiting import PATIENCE, until
 
 ROUNDS = 3
 MEBIBYTES = 24

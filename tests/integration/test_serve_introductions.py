@@ -22,10 +22,10 @@ from heddle_agent.watch import ManualLinks
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.agents.introductions import KeySchedule, read_secret
 from heddle_controller.telemetry.metrics import Telemetry
-from tests.integration.operating import heddle
-from tests.integration.serving import Serving, serving, violations
-from tests.unit.store.samples import clos
-from tests.waiting import until
+from tests.support.operating import heddle
+from tests.support.serving import Serving, serving, violations
+from tests.support.store_samples import clos
+from tests.support.waiting import until
 
 FABRIC = clos()  # l0 and l1 below s0 and s1
 

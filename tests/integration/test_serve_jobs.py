@@ -9,9 +9,9 @@ from heddle.v1 import placement_pb2 as pb
 from heddle_controller.model.job import Job
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.state.records import JobFacts, JobState
-from tests.integration.serving import Serving, detail, reason, refusal, serving, violations
-from tests.unit.store.samples import job
-from tests.waiting import PATIENCE
+from tests.support.serving import Serving, detail, reason, refusal, serving, violations
+from tests.support.store_samples import job
+from tests.support.waiting import PATIENCE
 
 
 def submit(one: Job, request_id: str = "", fabric: str = "f1") -> pb.SubmitJobRequest:

@@ -9,8 +9,8 @@ from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.fabric import State
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.state.records import LinkName
-from tests.integration.serving import reason, refusal, serving, violations
-from tests.unit.store.samples import clos, job
+from tests.support.serving import reason, refusal, serving, violations
+from tests.support.store_samples import clos, job
 
 PLAN = "fabrics/f1/plan"
 DOWN, DRAINED = common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED

@@ -13,9 +13,9 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from heddle.v1 import demand_pb2, fabric_pb2, placement_pb2, plan_pb2
-from tests.integration.serving import Serving, refusal, serving
-from tests.unit.store.samples import job
-from tests.waiting import PATIENCE
+from tests.support.serving import Serving, refusal, serving
+from tests.support.store_samples import job
+from tests.support.waiting import PATIENCE
 
 Made = tuple[str, type[Message], str, str, str]
 

@@ -22,9 +22,9 @@ from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Mapper, Rule
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.server import ServerTerms
-from tests.integration.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving, wire
-from tests.unit.store.samples import clos
-from tests.waiting import PATIENCE, until
+from tests.support.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving, wire
+from tests.support.store_samples import clos
+from tests.support.waiting import PATIENCE, until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -10,8 +10,10 @@ from pathlib import Path
 from heddle.v1 import fabric_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from tests.integration.certifying import Authority
-from tests.integration.controlling import Controller, controlling
-from tests.integration.raw_http2 import (
+from tests.integration.test_security_doors import file_with_token
+from tests.integration.test_serve_floods import dial, peak_memory
+from tests.support.controlling import Controller, controlling
+from tests.support.raw_http2 import (
     CONTINUATION,
     END_HEADERS,
     END_STREAM,
@@ -24,9 +26,7 @@ from tests.integration.raw_http2 import (
     field,
     frame,
 )
-from tests.integration.test_security_doors import file_with_token
-from tests.integration.test_serve_floods import dial, peak_memory
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 MEBIBYTES = 100
 """That a controller may take for all of it; each of the bombs made it take a gigabyte and more."""

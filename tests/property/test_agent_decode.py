@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.session.decode import MalformedPushError, decode_push
-from tests.unit.agent.controllers import numbers
+from tests.support.agent_controllers import numbers
 
 FIELDS = [field.name for field in pb.OperationBatch.DESCRIPTOR.fields if field.name != "names"]
 columns = st.one_of(

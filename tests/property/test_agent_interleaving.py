@@ -18,9 +18,9 @@ from heddle_agent.fib import (
     Steering,
 )
 from heddle_agent.table import Fence, Forwarding
+from tests.support.agent_interleaving import Gate, Play
+from tests.support.agent_worlds import HOPS, SPINES, SWITCH, FixedUnderlay
 from tests.support.depth import examples
-from tests.unit.agent.interleaving import Gate, Play
-from tests.unit.agent.worlds import HOPS, SPINES, SWITCH, FixedUnderlay
 
 
 class Slow(MemoryFib):

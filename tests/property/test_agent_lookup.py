@@ -17,7 +17,7 @@ from heddle_agent.fib import (
     Packets,
     Steering,
 )
-from tests.unit.agent.worlds import HOPS, SPINES, FixedUnderlay, uplink
+from tests.support.agent_worlds import HOPS, SPINES, FixedUnderlay, uplink
 
 NICS = ["nic0", "nic1", "far0", "far1", "far2"]
 PORTS = [0, 1, 2, 65535]

@@ -11,9 +11,9 @@ from heddle_agent.agent import Agent
 from heddle_agent.fib import Link, MemoryFib, NextHop, Packet
 from heddle_agent.peers import PeerConfiguration
 from heddle_agent.watch import ManualLinks
+from tests.support.agent_worlds import FixedUnderlay, push, take
 from tests.support.depth import examples
 from tests.support.peer_notices import FABRIC, KEY, LossyNetwork, Place
-from tests.unit.agent.worlds import FixedUnderlay, push, take
 
 LEAVES, SPINES = 4, 4
 PAIRS = [(a, b) for a in range(LEAVES) for b in range(LEAVES) if a != b]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from heddle_agent.fib import Link
 from heddle_agent.session.decode import decode_push
 from heddle_agent.table import Forwarding, Operations, Push, table_digest
-from tests.unit.agent.controllers import wire_push
-from tests.unit.agent.worlds import SPINES, fib, forwarding, take, uplink
+from tests.support.agent_controllers import wire_push
+from tests.support.agent_worlds import SPINES, fib, forwarding, take, uplink
 
 FAR = [f"leaf{number}" for number in (7, 8)]
 PUSHES = st.lists(

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from heddle_agent.fib import Link, Match, NextHop, Packet
 from heddle_agent.table import Forwarding, GroupKey, Mode, Status, table_digest
-from tests.unit.agent.worlds import (
+from tests.support.agent_worlds import (
     SPINES,
     SWITCH,
     FixedUnderlay,

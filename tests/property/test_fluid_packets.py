@@ -19,7 +19,7 @@ from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import choose
 from tests.property.packet_fabrics import small_fabrics
 from tests.support.depth import examples
-from tests.unit.emulator.packet_steps import twin_of
+from tests.support.packet_steps import twin_of
 
 CLOSE = 0.05
 PACKETS = 200

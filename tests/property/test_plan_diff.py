@@ -15,7 +15,7 @@ from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.plan.diff import changed_flows, difference
 from heddle_controller.plan.programs import entries_of
-from tests.unit.plan.chance import random_fabric, random_plan, with_failures
+from tests.support.plan_chance import random_fabric, random_plan, with_failures
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 

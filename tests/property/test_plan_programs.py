@@ -19,7 +19,7 @@ from heddle_controller.model.program import ANY_PORT, Entries
 from heddle_controller.model.underlay import underlay
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
-from tests.unit.plan.chance import random_fabric, random_plan, with_failures
+from tests.support.plan_chance import random_fabric, random_plan, with_failures
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 Table = dict[tuple[int, int, int, int, int], int]

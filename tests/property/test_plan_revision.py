@@ -24,7 +24,7 @@ from heddle_controller.plan.revision import entries_after
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, permutations
-from tests.unit.plan.chance import random_fabric, random_plan, with_failures
+from tests.support.plan_chance import random_fabric, random_plan, with_failures
 
 ALL = (*COLUMNS, "risk_first", "risk_links")
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)

@@ -30,7 +30,7 @@ from heddle_controller.solve import Repairer, anew, solve
 from tests.support.depth import examples, fresh_seeds
 from tests.support.drawn import KINDS, drawn
 from tests.support.exact import CLOSE, Exact
-from tests.unit.solve.solve_checks import check_backups, check_certificate, check_paths
+from tests.support.solve_checks import check_backups, check_certificate, check_paths
 
 STEPS = examples(4, 20)
 MOST_FLOWS = examples(8, 12)

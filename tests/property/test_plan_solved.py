@@ -14,7 +14,7 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.plan.what_if import compare
 from heddle_controller.solve import Repairer, solve
 from tests.support.depth import examples
-from tests.unit.plan.chance import random_fabric, random_plan, with_failures
+from tests.support.plan_chance import random_fabric, random_plan, with_failures
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 

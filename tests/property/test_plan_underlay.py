@@ -14,7 +14,7 @@ from heddle_controller.model import reach_update as amended
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.reach_update import MOST_SEARCHED_SINGLY
 from heddle_controller.model.underlay import _search, underlay
-from tests.unit.plan.chance import random_fabric, with_failures
+from tests.support.plan_chance import random_fabric, with_failures
 
 
 def hops_to(fabric: Fabric, nic: int) -> dict[int, int]:

@@ -17,8 +17,8 @@ from heddle_agent.fib import Link
 from heddle_controller.model.fabric import State
 from tests.property.test_reconcile_rollout import Rollout
 from tests.support.depth import examples
-from tests.unit.reconcile.network import QPS, Network, out_arcs
-from tests.unit.reconcile.switches import Way
+from tests.support.reconcile_network import QPS, Network, out_arcs
+from tests.support.reconcile_switches import Way
 
 FIRST_PORT = 49152
 MOST_LOSSES = 12

@@ -15,8 +15,8 @@ from heddle_controller.reconcile.rollout.columns import joined
 from heddle_controller.reconcile.rollout.levels import levels
 from tests.property.test_reconcile_rollout import random_plan
 from tests.support.depth import examples
-from tests.unit.reconcile.network import QPS, Network, random_fabric
-from tests.unit.reconcile.switches import SwitchTable, match_of, way_of
+from tests.support.reconcile_network import QPS, Network, random_fabric
+from tests.support.reconcile_switches import SwitchTable, match_of, way_of
 
 seeds = st.integers(0, 2**32)
 

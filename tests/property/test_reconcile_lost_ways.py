@@ -24,7 +24,7 @@ from tests.bench.workloads import between_switches, flows_of, shuffled
 from tests.property.test_reconcile_detours import Knowing
 from tests.property.test_reconcile_rollout import Rollout
 from tests.support.depth import examples
-from tests.unit.reconcile.network import out_arcs, plan_on, random_path
+from tests.support.reconcile_network import out_arcs, plan_on, random_path
 
 SHORT = 0.7
 """How many ways are shortest ones; the others are detours for the most part."""

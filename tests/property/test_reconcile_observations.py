@@ -27,7 +27,7 @@ from heddle_controller.reconcile.observations import (
 from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
 from heddle_controller.state.records import LinkName
 from tests.support.depth import examples
-from tests.unit.store.samples import clos
+from tests.support.store_samples import clos
 
 FABRIC = clos(leaves=2, spines=2, hosts=1)
 SWITCHES = ("l0", "l1", "s0", "s1")

@@ -26,8 +26,8 @@ from heddle_controller.reconcile.southbound import (
 )
 from heddle_controller.state.records import Committed, PlanFacts
 from tests.support.depth import examples
-from tests.unit.reconcile.network import QPS, Network, plan_on, random_fabric, random_path
-from tests.unit.reconcile.switches import SwitchTable
+from tests.support.reconcile_network import QPS, Network, plan_on, random_fabric, random_path
+from tests.support.reconcile_switches import SwitchTable
 
 seeds = st.integers(0, 2**32)
 

@@ -28,7 +28,7 @@ from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.state.errors import SessionLost, StaleEpoch
 from tests.support.depth import examples
-from tests.unit.store.samples import clos, plan_of, program_of
+from tests.support.store_samples import clos, plan_of, program_of
 
 FABRIC = clos()
 ENTRY = program_of(plan_of(FABRIC), 1, 1).entries

@@ -25,7 +25,7 @@ from heddle_controller.serve.what_if import suppose
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent
 from heddle_controller.traffic.jobs import flows_of_job
-from tests.unit.store.samples import clos
+from tests.support.store_samples import clos
 
 FABRIC = clos()
 IDS = st.sampled_from(

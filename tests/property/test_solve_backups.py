@@ -14,8 +14,8 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.solve import solve
 from heddle_controller.solve.colouring.spread import spread
 from heddle_emulator.topology import clos, three_tier
-from tests.unit.solve.solve_checks import way
-from tests.unit.solve.solve_flows import permutations
+from tests.support.solve_checks import way
+from tests.support.solve_flows import permutations
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 

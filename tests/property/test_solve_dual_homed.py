@@ -21,7 +21,7 @@ from tests.support.against import soundness, utilization_of
 from tests.support.depth import fresh_seeds
 from tests.support.drawn import KINDS, drawn
 from tests.support.exact import CLOSE, Exact
-from tests.unit.solve.solve_flows import permutations
+from tests.support.solve_flows import permutations
 
 SEVERAL = ("dual-homed", "dual-plane", "multi-homed")
 

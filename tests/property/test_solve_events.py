@@ -17,10 +17,10 @@ from heddle_controller.solve import Repairer, solve
 from tests.property.test_solve_entries import any_tables
 from tests.property.test_solve_repairs import other_states, some_of, stays
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import check_backups, check_certificate, check_paths
-from tests.unit.solve.solve_fabrics import EACH, KINDS, damaged
-from tests.unit.solve.solve_flows import crowded_flows
-from tests.unit.solve.solve_reference import is_joined
+from tests.support.solve_checks import check_backups, check_certificate, check_paths
+from tests.support.solve_fabrics import EACH, KINDS, damaged
+from tests.support.solve_flows import crowded_flows
+from tests.support.solve_reference import is_joined
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 

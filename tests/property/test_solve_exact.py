@@ -23,7 +23,7 @@ from tests.support.against import hashed_better, soundness, unfairness, utilizat
 from tests.support.depth import DEEP, fresh_seeds
 from tests.support.drawn import KINDS, drawn
 from tests.support.exact import CLOSE, Exact
-from tests.unit.solve.solve_flows import permutations
+from tests.support.solve_flows import permutations
 
 QUICK = (5, 17, 23, 33, 51, 89)
 """Rings whose flows have to wait for each other, NICs on several switches, phases."""

@@ -16,8 +16,8 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.solve import solve
 from heddle_emulator.topology import random_regular
 from tests.support.depth import fresh_seeds
-from tests.unit.solve.solve_fabrics import of_records
-from tests.unit.solve.solve_flows import flows_of, plain_flows
+from tests.support.solve_fabrics import of_records
+from tests.support.solve_flows import flows_of, plain_flows
 
 ALIKE = 1e-6
 

@@ -13,10 +13,10 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.solve import solve
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import routed_rows
-from tests.unit.solve.solve_fabrics import EACH, KINDS, damaged, frayed
-from tests.unit.solve.solve_flows import any_flows
-from tests.unit.solve.solve_reference import (
+from tests.support.solve_checks import routed_rows
+from tests.support.solve_fabrics import EACH, KINDS, damaged, frayed
+from tests.support.solve_flows import any_flows
+from tests.support.solve_reference import (
     arcs_of_tier,
     least_over_all_paths,
     least_over_paths,

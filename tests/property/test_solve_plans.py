@@ -15,7 +15,7 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import solve
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import (
+from tests.support.solve_checks import (
     between_switches,
     check_backups,
     check_backups_apart,
@@ -24,9 +24,9 @@ from tests.unit.solve.solve_checks import (
     check_paths,
     plain_loads,
 )
-from tests.unit.solve.solve_fabrics import EACH, KINDS, damaged, leaf_of_nic
-from tests.unit.solve.solve_flows import any_flows, permutations
-from tests.unit.solve.solve_reference import is_joined
+from tests.support.solve_fabrics import EACH, KINDS, damaged, leaf_of_nic
+from tests.support.solve_flows import any_flows, permutations
+from tests.support.solve_reference import is_joined
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 SHARES = st.sampled_from([0.0, 0.05, 0.15, 0.35])

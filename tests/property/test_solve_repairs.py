@@ -15,15 +15,15 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import (
+from tests.support.solve_checks import (
     check_backups,
     check_certificate,
     check_paths,
     ways_of,
 )
-from tests.unit.solve.solve_fabrics import EACH, KINDS, damaged, inner_links, switches
-from tests.unit.solve.solve_flows import any_flows
-from tests.unit.solve.solve_reference import is_joined
+from tests.support.solve_fabrics import EACH, KINDS, damaged, inner_links, switches
+from tests.support.solve_flows import any_flows
+from tests.support.solve_reference import is_joined
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 

@@ -15,9 +15,9 @@ from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import three_tier
 from tests.property.test_solve_repairs import other_states
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import check_backups, check_certificate, check_paths
-from tests.unit.solve.solve_fabrics import KINDS, damaged, inner_links
-from tests.unit.solve.solve_flows import any_flows, permutations
+from tests.support.solve_checks import check_backups, check_certificate, check_paths
+from tests.support.solve_fabrics import KINDS, damaged, inner_links
+from tests.support.solve_flows import any_flows, permutations
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 FULL = 1.0

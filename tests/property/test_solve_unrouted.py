@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.solve import solve
 from tests.support.depth import examples
-from tests.unit.solve.solve_fabrics import EACH, KINDS, damaged
-from tests.unit.solve.solve_flows import any_flows
-from tests.unit.solve.solve_reference import is_joined
+from tests.support.solve_fabrics import EACH, KINDS, damaged
+from tests.support.solve_flows import any_flows
+from tests.support.solve_reference import is_joined
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 

@@ -29,9 +29,9 @@ from heddle_controller.state.records import (
     Request,
 )
 from heddle_controller.store.embedded import open_embedded
-from tests.redis_clients import opened
-from tests.redis_server import NEVER, RedisServer
-from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
+from tests.support.redis_clients import opened
+from tests.support.redis_server import NEVER, RedisServer
+from tests.support.store_samples import clos, demands, job, plain, plan_of, program_of
 
 MEMORY = Path("/dev/shm")
 """Where a disk need not be waited for: durability is not what is tested here."""

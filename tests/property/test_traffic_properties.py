@@ -20,7 +20,7 @@ from heddle_controller.traffic.implied import implied_collectives
 from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
 from heddle_controller.traffic.patterns import Layout, channels, hops_of, patterns_of, ring
 from heddle_controller.traffic.summary import BULK_BYTES, summarise
-from tests.unit.traffic.small_fabrics import clos, star
+from tests.support.small_fabrics import clos, star
 
 degrees = st.sampled_from([1, 2, 3, 4])
 parallelisms = st.builds(Parallelism, tp=degrees, cp=degrees, dp=degrees, pp=degrees).flatmap(

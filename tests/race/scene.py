@@ -43,7 +43,7 @@ from heddle_emulator.underlay import Underlay
 from tests.race.delays import Delays, Post, SlowStore
 from tests.race.gateway import RaceGateway
 from tests.race.virtual import VirtualClock
-from tests.unit.reconcile.world import ENGINE, Figures
+from tests.support.reconcile_world import ENGINE, Figures
 
 NAME = "f1"
 KEY = b"a key that all agents share"

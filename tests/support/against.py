@@ -23,7 +23,7 @@ from heddle_emulator.strategy import ecmp
 from tests.support.drawn import Case, drawn
 from tests.support.exact import CLOSE, Exact
 from tests.support.fairest import Fairest
-from tests.unit.solve.solve_checks import plain_loads
+from tests.support.solve_checks import plain_loads
 
 HASHES = 8
 """Hashes that no plan's slowest flow may be behind."""

@@ -15,10 +15,10 @@ from heddle_agent.agent import Agent
 from heddle_agent.fib import MemoryFib
 from heddle_agent.session import Address, Backoff, Channels, Endpoint, SessionOptions, Tls
 from heddle_agent.watch import ManualLinks
-from tests.needs import missing
-from tests.unit.agent.controllers import Controller
-from tests.unit.agent.worlds import HOPS, SWITCH
-from tests.waiting import until
+from tests.support.agent_controllers import Controller
+from tests.support.agent_worlds import HOPS, SWITCH
+from tests.support.needs import missing
+from tests.support.waiting import until
 
 
 def test_back_off_doubles_up_to_its_cap_and_is_spread() -> None:

@@ -12,8 +12,8 @@ import pytest
 from heddle_agent.fib import MemoryFib
 from heddle_agent.session.conversation import Call, Conversation
 from heddle_agent.table import Forwarding, TableWorker
-from tests.unit.agent.worlds import HOPS, SWITCH, FixedUnderlay
-from tests.waiting import PATIENCE
+from tests.support.agent_worlds import HOPS, SWITCH, FixedUnderlay
+from tests.support.waiting import PATIENCE
 
 
 class Over:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from heddle_agent.fib import Group, Link, MemoryFib, NextHop
 from heddle_agent.table import Forwarding
-from tests.unit.agent.worlds import HOPS, SPINES, SWITCH, entry, far, match, push, take, uplink
+from tests.support.agent_worlds import HOPS, SPINES, SWITCH, entry, far, match, push, take, uplink
 
 Ports = frozenset[tuple[str, str]]
 

@@ -12,9 +12,9 @@ from heddle_agent.agent import Agent
 from heddle_agent.fib import MemoryFib
 from heddle_agent.session import Backoff, Channels, SessionOptions
 from heddle_agent.watch import ManualLinks
-from tests.unit.agent.controllers import Controller, listening, wire_push
-from tests.unit.agent.worlds import HOPS, SWITCH
-from tests.waiting import until
+from tests.support.agent_controllers import Controller, listening, wire_push
+from tests.support.agent_worlds import HOPS, SWITCH
+from tests.support.waiting import until
 
 QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.05))
 ENTRY = ("nic0", "far0", 0, 0, 1)

@@ -19,7 +19,7 @@ from heddle_agent.fib import (
     Packets,
     Steering,
 )
-from tests.unit.agent.worlds import HOPS, SPINES, SWITCH, FixedUnderlay, far, fib, match, uplink
+from tests.support.agent_worlds import HOPS, SPINES, SWITCH, FixedUnderlay, far, fib, match, uplink
 
 PORTS = range(1000, 1064)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.table import Fence
-from tests.unit.agent.controllers import Controller, Stream, listening, wire_push
+from tests.support.agent_controllers import Controller, Stream, listening, wire_push
+from tests.support.agent_worlds import entry, forwarding, match, push, take
+from tests.support.waiting import until
 from tests.unit.agent.test_agent_session import ENTRY, running
-from tests.unit.agent.worlds import entry, forwarding, match, push, take
-from tests.waiting import until
 
 
 def test_an_order_of_an_older_epoch_is_not_obeyed() -> None:

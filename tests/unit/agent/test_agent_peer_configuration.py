@@ -25,9 +25,9 @@ from heddle_agent.peers import (
     read_peers,
 )
 from heddle_agent.watch import ManualLinks
+from tests.support.agent_worlds import entry, far, match, push
 from tests.support.peer_notices import FABRIC, KEY
-from tests.unit.agent.worlds import entry, far, match, push
-from tests.waiting import until
+from tests.support.waiting import until
 
 NEW = b"a newer key of sixteen bytes"
 

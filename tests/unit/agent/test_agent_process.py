@@ -17,9 +17,9 @@ import grpc
 import pytest
 
 from heddle.v1 import agent_pb2 as pb
-from tests.ports import free_port
-from tests.unit.agent.controllers import Controller, listening, wire_push
-from tests.waiting import PATIENCE, until
+from tests.support.agent_controllers import Controller, listening, wire_push
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE, until
 
 AGENT = Path(sys.executable).with_name("heddle-agent")
 LINKS = [f"--link=spine{number}" for number in range(4)]

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 from heddle_agent.fib import Batch, Choice, Failure, Group, Match, MemoryFib, Packet, Reason
 from heddle_agent.table import Mode, table_digest
-from tests.unit.agent.worlds import (
+from tests.support.agent_worlds import (
     HOPS,
     SWITCH,
     FixedUnderlay,

@@ -4,7 +4,7 @@ import pytest
 
 from heddle_agent.fib import Capability, Group, Match, Reason
 from heddle_agent.table import Fence, Forwarding, Mode, Status
-from tests.unit.agent.worlds import SPINES, SWITCH, entry, fib, forwarding, match, push, take
+from tests.support.agent_worlds import SPINES, SWITCH, entry, fib, forwarding, match, push, take
 
 
 def held(switch: Forwarding) -> dict[Match, str]:

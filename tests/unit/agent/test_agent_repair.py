@@ -4,7 +4,7 @@ import pytest
 
 from heddle_agent.fib import Choice, Link, MemoryFib, Packet, Steering
 from heddle_agent.table import Forwarding
-from tests.unit.agent.worlds import (
+from tests.support.agent_worlds import (
     HOPS,
     SWITCH,
     FixedUnderlay,

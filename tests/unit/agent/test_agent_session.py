@@ -19,9 +19,9 @@ from heddle_agent.fib import Link, MemoryFib, Packet, Packets
 from heddle_agent.session import Backoff, SessionOptions
 from heddle_agent.table import Fence
 from heddle_agent.watch import ManualLinks
-from tests.unit.agent.controllers import Controller, listening, numbers, wire_push
-from tests.unit.agent.worlds import HOPS, SWITCH, FixedUnderlay
-from tests.waiting import PATIENCE, until
+from tests.support.agent_controllers import Controller, listening, numbers, wire_push
+from tests.support.agent_worlds import HOPS, SWITCH, FixedUnderlay
+from tests.support.waiting import PATIENCE, until
 
 QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.05), answer_timeout=PATIENCE)
 FLOW = Packet("nic0", "far0", 9)

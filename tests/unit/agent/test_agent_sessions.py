@@ -14,9 +14,9 @@ import pytest
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import agent_pb2_grpc, common_pb2
 from heddle_agent.session import Backoff, SessionOptions
-from tests.unit.agent.controllers import Controller, listening, wire_push
+from tests.support.agent_controllers import Controller, listening, wire_push
+from tests.support.waiting import until
 from tests.unit.agent.test_agent_session import ENTRY, QUICK, running
-from tests.waiting import until
 
 OTHER = ("nic0", "far0", 0, 1, 0)
 

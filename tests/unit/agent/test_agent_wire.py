@@ -19,7 +19,7 @@ from heddle_agent.table import (
     Receipt,
     Status,
 )
-from tests.unit.agent.controllers import numbers
+from tests.support.agent_controllers import numbers
 
 NAMES = ["a", "b", "s0", "s1", "l9", "z", "0", "1", "2", "10.0.0.1", "10.1.0.1"]
 

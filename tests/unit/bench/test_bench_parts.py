@@ -36,9 +36,9 @@ from tests.bench.workloads import (
     without,
     zone_traffic,
 )
-from tests.needs import missing
+from tests.support.needs import missing
+from tests.support.waiting import PATIENCE, wait_until
 from tests.unit.bench.bench_flows import flows_of
-from tests.waiting import PATIENCE, wait_until
 
 
 def test_permutations_are_permutations() -> None:

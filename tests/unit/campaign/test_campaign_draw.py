@@ -16,7 +16,7 @@ from heddle_emulator.campaign.rates import (
 )
 from heddle_emulator.campaign.trials import Draw, Drawing, FaultKind, between_switches, trials
 from heddle_emulator.topology import clos
-from tests.unit.campaign.campaigns import FABRIC
+from tests.support.campaigns import FABRIC
 
 
 def test_each_link_between_switches_fails_once() -> None:

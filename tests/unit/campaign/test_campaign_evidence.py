@@ -6,8 +6,8 @@ from heddle_emulator.campaign.page import evidence
 from heddle_emulator.campaign.results import Result, summed_up
 from heddle_emulator.campaign.worker import CampaignWorker
 from heddle_emulator.report.campaign import campaign_page
-from tests.unit.campaign.campaigns import Player, small
-from tests.unit.report.reading import Reader
+from tests.support.campaigns import Player, small
+from tests.support.report_reading import Reader
 
 COMMAND = "heddle-emulator campaign x.yaml"
 

@@ -16,7 +16,7 @@ from heddle_emulator.campaign.worker import CampaignWorker
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.executor.ray_cluster import RayExecutor
 from heddle_emulator.report.campaign import campaign_page
-from tests.unit.campaign.campaigns import Player, small
+from tests.support.campaigns import Player, small
 
 
 def nobody(done: int, total: int) -> None:

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from tests.integration.operating import heddle
-from tests.ports import free_port
+from tests.support.operating import heddle
+from tests.support.ports import free_port
 
 
 def test_help_tells_the_exit_codes() -> None:

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.needs import missing
+from tests.support.needs import missing
 
 USES = "extendedKeyUsage=serverAuth,clientAuth"
 

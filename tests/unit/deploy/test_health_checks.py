@@ -14,7 +14,7 @@ import pytest
 from heddle_controller.serve.security.keys import Tls
 from heddle_controller.serve.server import ApiServer, ServerTerms
 from heddle_controller.telemetry.metrics import Telemetry
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tests.unit.deploy.certificates import authority, signed
 
 IMAGES = Path(__file__).resolve().parents[3] / "deploy" / "images"

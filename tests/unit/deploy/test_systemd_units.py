@@ -11,7 +11,7 @@ import pytest
 
 from heddle_agent.settings import Settings as AgentSettings
 from heddle_controller.settings import Settings as ControllerSettings
-from tests.needs import missing
+from tests.support.needs import missing
 
 SYSTEMD = Path(__file__).resolve().parents[3] / "deploy" / "systemd"
 PROGRAMS = Path(sys.executable).parent

@@ -15,7 +15,7 @@ from heddle_emulator.strategy.te import te
 from heddle_emulator.switches import Switches
 from heddle_emulator.topology import dual_tor
 from heddle_emulator.walk import Fate, measure, walk
-from tests.unit.solve.solve_flows import permutations
+from tests.support.solve_flows import permutations
 
 
 def of(planes: int) -> tuple[Fabric, Flows]:

@@ -17,7 +17,7 @@ from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from heddle_emulator.walk import Walk, walk
-from tests.waiting import until
+from tests.support.waiting import until
 
 FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4, parallel=2)
 FLOWS = flows_between(FABRIC, "shift", qps=32)

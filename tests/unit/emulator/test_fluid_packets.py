@@ -18,7 +18,7 @@ from heddle_emulator.play.play import Setting, play
 from heddle_emulator.strategy import Outcome, choose
 from heddle_emulator.topology import clos, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
-from tests.unit.emulator.packet_twin import Twin
+from tests.support.packet_twin import Twin
 
 CLOSE = 0.05
 PACKETS = 300

@@ -14,7 +14,7 @@ from heddle_emulator.fleet.staged import TimedNetwork
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 from heddle_emulator.walk import walk
-from tests.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, until
 
 FABRIC = clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=1)
 FLOWS = flows_between(FABRIC, "shift", qps=16)

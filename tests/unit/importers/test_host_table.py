@@ -17,7 +17,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.load import arc_loads, worst_by_tier
 from heddle_controller.solve.planner import solve
-from tests.unit.traffic.small_fabrics import shared_data
+from tests.support.small_fabrics import shared_data
 
 TABLE = """host,leaf,spine,core
 h1,S1,P1,G

@@ -12,7 +12,7 @@ from heddle_controller.importers.speeds import gbps_of
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
 from heddle_controller.model.files.fabric_file import fabric_document
-from tests.unit.traffic.small_fabrics import clos
+from tests.support.small_fabrics import clos
 
 THEIRS: dict[str, Any] = {
     "nodes": [

@@ -26,7 +26,7 @@ from heddle_controller.model.files.plan_file import load_plan, save_plan
 from heddle_controller.model.files.plan_parse import CHANGED, NEW, parse_plan
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, no_paths
-from tests.unit.plan.building import Draft
+from tests.support.plan_building import Draft
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -16,7 +16,7 @@ from heddle_controller.plan.arc_users import arc_users
 from heddle_controller.plan.explain import Explanation, effort, explain
 from heddle_controller.plan.ground import ground_of
 from heddle_controller.plan.shortest_paths import cost_of
-from tests.unit.plan.building import Draft, Wish, clos, joined, wishes
+from tests.support.plan_building import Draft, Wish, clos, joined, wishes
 
 OVER = "n0 leaf0 spine{} leaf1 n2"
 BESIDE = "n1 leaf0 spine{} leaf1 n3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heddle_controller.model.fabric import NONE, Fabric, State
 from heddle_controller.model.program import Entries
 from heddle_controller.plan.programs import entries_of
-from tests.unit.plan.building import Draft, Wish, clos, joined, wishes
+from tests.support.plan_building import Draft, Wish, clos, joined, wishes
 
 Row = tuple[str, str, int, str, str]
 

@@ -15,7 +15,7 @@ from heddle_controller.reconcile.admission import left_out
 from heddle_controller.reconcile.demand_facts import DemandFacts, demand_facts
 from heddle_controller.reconcile.planning import make_plan, wanted_of
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
-from tests.unit.store.samples import clos, demands, job
+from tests.support.store_samples import clos, demands, job
 
 
 def intent_of(

@@ -9,8 +9,8 @@ import pytest
 from heddle_controller.model.fabric import NONE, Fabric, Ints
 from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.reconcile.rollout.digest import table_digest
-from tests.unit.reconcile.network import out_arcs, random_fabric
-from tests.unit.reconcile.switches import SwitchTable, match_of, way_of
+from tests.support.reconcile_network import out_arcs, random_fabric
+from tests.support.reconcile_switches import SwitchTable, match_of, way_of
 
 
 def random_entries(random: Random, count: int) -> tuple[Entries, Fabric]:

@@ -4,7 +4,7 @@ from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.rollout.progress import JobProgress
 from heddle_controller.reconcile.rollout.target import Account
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
-from tests.unit.store.samples import job
+from tests.support.store_samples import job
 
 
 def record(name: str = "j1", etag: str = "e1", **facts: object) -> JobRecord:

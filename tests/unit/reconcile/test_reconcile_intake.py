@@ -17,7 +17,7 @@ from heddle_controller.state.errors import FailedPrecondition, StaleIntent
 from heddle_controller.state.records import Request
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
-from tests.unit.store.samples import clos, demands, job, plain
+from tests.support.store_samples import clos, demands, job, plain
 
 
 @pytest.fixture

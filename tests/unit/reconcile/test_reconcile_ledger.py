@@ -16,8 +16,8 @@ from heddle_controller.reconcile.rollout.ledger import begin, nothing_known
 from heddle_controller.reconcile.rollout.order import crossings_of
 from heddle_controller.reconcile.rollout.translate import translated
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
-from tests.unit.reconcile.network import plan_on, random_fabric, random_path
-from tests.unit.reconcile.switches import Match, Way, match_of, way_of
+from tests.support.reconcile_network import plan_on, random_fabric, random_path
+from tests.support.reconcile_switches import Match, Way, match_of, way_of
 
 
 def line() -> Fabric:

@@ -19,8 +19,8 @@ from heddle_controller.reconcile.planning import (
 )
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
-from tests.unit.reconcile.world import ENGINE, ring, three_tiers
-from tests.unit.store.samples import demands
+from tests.support.reconcile_world import ENGINE, ring, three_tiers
+from tests.support.store_samples import demands
 
 FABRIC = three_tiers()
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")

@@ -26,7 +26,7 @@ from heddle_emulator.report.evidence import (
     TimeSeries,
 )
 from heddle_emulator.report.palette import BANDS, band
-from tests.unit.report.evidences import EVENTS, held
+from tests.support.report_evidences import EVENTS, held
 
 TIMES = st.floats(0, 100, allow_nan=False)
 EVENT = st.builds(Event, at=TIMES, mark=st.sampled_from(Mark), text=st.text(max_size=40))

@@ -13,8 +13,8 @@ from heddle_controller.model.errors import InputError
 from heddle_emulator.cli import run
 from heddle_emulator.report.folder import file_names, read, render, write
 from heddle_emulator.report.junit import junit
-from tests.unit.report.evidences import held, lost, unplayed
-from tests.unit.report.reading import Reader
+from tests.support.report_evidences import held, lost, unplayed
+from tests.support.report_reading import Reader
 
 
 def test_a_folder_has_a_page_and_its_data_for_each_drill(tmp_path: Path) -> None:

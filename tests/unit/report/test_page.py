@@ -10,8 +10,8 @@ from heddle_emulator.report.evidence import Event, Evidence, Found, HeatMap, Mar
 from heddle_emulator.report.index import Entry, index
 from heddle_emulator.report.page import page, verdict
 from heddle_emulator.topology.published import published
-from tests.unit.report.evidences import held, lost, story, unplayed
-from tests.unit.report.reading import Reader
+from tests.support.report_evidences import held, lost, story, unplayed
+from tests.support.report_reading import Reader
 
 EVIL = "<script>alert('x')</script>\"' onload=x &amp; ]]> {{ 7 * 7 }} {% raw %}"
 MOST_BYTES = 2_000_000

@@ -15,7 +15,7 @@ from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.codec import job as job_codec
 from heddle_emulator.topology import clos, random_regular, three_tier
-from tests.unit.store.samples import demands, plain
+from tests.support.store_samples import demands, plain
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from heddle_controller.serve.rates import RateBook, Rates
 from heddle_controller.state.records import PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
-from tests.unit.store.samples import clos, plan_of, program_of
+from tests.support.store_samples import clos, plan_of, program_of
 
 
 class Recorder(RateBook):

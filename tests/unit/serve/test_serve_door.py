@@ -13,7 +13,8 @@ from heddle_controller.serve.door.headers import (
     Headers,
     Unbearable,
 )
-from tests.integration.raw_http2 import (
+from tests.support.depth import examples
+from tests.support.raw_http2 import (
     CONTINUATION,
     END_HEADERS,
     HEADERS,
@@ -23,7 +24,6 @@ from tests.integration.raw_http2 import (
     field,
     frame,
 )
-from tests.support.depth import examples
 
 DATA = 0
 FIRST_KEPT = 62

@@ -12,7 +12,7 @@ from heddle_controller.serve.agents import encoder as room
 from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.codec import entries
 from heddle_controller.serve.codec.sent_names import SentNames
-from tests.unit.store.samples import clos, plan_of, program_of
+from tests.support.store_samples import clos, plan_of, program_of
 
 FABRICS = [clos(), clos()]
 ENTRIES = [program_of(plan_of(fabric), 1, 1).entries for fabric in FABRICS]

@@ -10,8 +10,8 @@ import pytest
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.state.records import Committed, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
-from tests.unit.store.samples import clos, plan_of, program_of
-from tests.waiting import PATIENCE
+from tests.support.store_samples import clos, plan_of, program_of
+from tests.support.waiting import PATIENCE
 
 
 async def commit(store: EmbeddedStore, epoch: int, generation: int) -> None:

@@ -22,7 +22,7 @@ from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.state.errors import SessionLost
 from heddle_controller.telemetry.metrics import Telemetry
-from tests.unit.store.samples import clos, plan_of, program_of
+from tests.support.store_samples import clos, plan_of, program_of
 
 FABRIC = clos()
 ENTRIES = program_of(plan_of(FABRIC), 1, 1).entries

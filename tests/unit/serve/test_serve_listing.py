@@ -14,8 +14,8 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.plan.diff import difference
 from heddle_controller.reconcile.rollout.digest import table_digest as digest_of
 from heddle_controller.serve.codec.listing import MOST_ENTRIES, MOST_RISKS, entries_from_pb
-from tests.unit.agent.controllers import numbers
-from tests.unit.reconcile.switches import match_of, way_of
+from tests.support.agent_controllers import numbers
+from tests.support.reconcile_switches import match_of, way_of
 from tests.unit.serve.test_serve_entries import FABRIC, ROW, Row, entries_of
 
 UP, SPARE = NextHop("s0", "0", "10.0.0.1"), NextHop("s1", "1")

@@ -14,7 +14,7 @@ from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.flow_index import FlowIndex
 from heddle_controller.serve.rates import QUEUE, RateBook, Rates
 from heddle_controller.state.records import Committed, PlanFacts
-from tests.unit.store.samples import clos
+from tests.support.store_samples import clos
 
 FABRIC = clos()
 

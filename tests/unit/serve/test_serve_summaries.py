@@ -9,8 +9,8 @@ import pytest
 from heddle_controller.serve.summaries import Summaries
 from heddle_controller.state.errors import NotFound
 from heddle_controller.store.embedded import open_embedded
+from tests.support.store_samples import clos
 from tests.unit.serve.test_serve_flow_index import commit
-from tests.unit.store.samples import clos
 
 
 async def test_it_is_told_as_it_stands_and_made_once(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from heddle_controller.serve.turns import Turns
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 class Work:

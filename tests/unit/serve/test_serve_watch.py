@@ -19,8 +19,8 @@ from heddle_controller.state.records import Committed, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.telemetry.plans import follow_plans
-from tests.unit.store.samples import clos, plan_of, program_of
-from tests.waiting import PATIENCE
+from tests.support.store_samples import clos, plan_of, program_of
+from tests.support.waiting import PATIENCE
 
 
 class Torn:

@@ -16,10 +16,10 @@ from heddle_controller.solve import Options, solve
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
 from heddle_emulator.topology import clos, dragonfly, random_regular, three_tier
-from tests.unit.solve.solve_checks import between_switches, routed_rows
-from tests.unit.solve.solve_fabrics import frayed, inner_links
-from tests.unit.solve.solve_flows import permutations, plain_flows
-from tests.unit.solve.solve_reference import Ways, least_over_paths
+from tests.support.solve_checks import between_switches, routed_rows
+from tests.support.solve_fabrics import frayed, inner_links
+from tests.support.solve_flows import permutations, plain_flows
+from tests.support.solve_reference import Ways, least_over_paths
 
 Draw = Callable[[Random, int], tuple[Fabric, Flows]]
 

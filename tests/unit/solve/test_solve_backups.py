@@ -11,14 +11,14 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan
 from heddle_controller.solve import solve
 from heddle_emulator.topology import clos, three_tier
-from tests.unit.solve.solve_checks import (
+from tests.support.solve_checks import (
     between_switches,
     check_backups,
     check_backups_apart,
     way,
 )
-from tests.unit.solve.solve_fabrics import KINDS, damaged, of_records
-from tests.unit.solve.solve_flows import any_flows, flows_of, permutations
+from tests.support.solve_fabrics import KINDS, damaged, of_records
+from tests.support.solve_flows import any_flows, flows_of, permutations
 
 
 def switches_of(plan: Plan, arcs: list[int]) -> set[int]:

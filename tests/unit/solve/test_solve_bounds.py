@@ -18,15 +18,15 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import between_switches
-from tests.unit.solve.solve_fabrics import EACH, KINDS, SINGLE_HOMED, damaged, of_records
-from tests.unit.solve.solve_flows import any_flows, flows_of
-from tests.unit.solve.solve_quality import candidate_ways
-from tests.unit.solve.solve_reference import (
+from tests.support.solve_checks import between_switches
+from tests.support.solve_fabrics import EACH, KINDS, SINGLE_HOMED, damaged, of_records
+from tests.support.solve_flows import any_flows, flows_of
+from tests.support.solve_reference import (
     arcs_of_tier,
     least_over_all_paths,
     least_over_paths,
 )
+from tests.unit.solve.solve_quality import candidate_ways
 
 ONE_TIER = [kind for kind in SINGLE_HOMED if kind not in {"planes", "mesh"}]
 

@@ -14,7 +14,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
 from heddle_emulator.topology import clos, dragonfly, random_regular, three_tier
-from tests.unit.solve.solve_fabrics import KINDS, damaged, of_records
+from tests.support.solve_fabrics import KINDS, damaged, of_records
 
 LIMIT = 128
 ALL = 10**6

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import check_certificate, check_paths, routed_rows, same_plan
-from tests.unit.solve.solve_fabrics import EACH, KINDS, SEEDS, SINGLE_HOMED, damaged, frayed
-from tests.unit.solve.solve_flows import any_flows
-from tests.unit.solve.solve_reference import least_over_all_paths
+from tests.support.solve_checks import check_certificate, check_paths, routed_rows, same_plan
+from tests.support.solve_fabrics import EACH, KINDS, SEEDS, SINGLE_HOMED, damaged, frayed
+from tests.support.solve_flows import any_flows
+from tests.support.solve_reference import least_over_all_paths
 
 
 @pytest.mark.parametrize("kind", KINDS)

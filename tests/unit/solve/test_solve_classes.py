@@ -15,10 +15,10 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import random_regular
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import check_paths, ways_of
-from tests.unit.solve.solve_fabrics import EACH, KINDS, SEEDS, damaged, frayed
-from tests.unit.solve.solve_flows import any_flows, plain_flows
-from tests.unit.solve.solve_reference import steps
+from tests.support.solve_checks import check_paths, ways_of
+from tests.support.solve_fabrics import EACH, KINDS, SEEDS, damaged, frayed
+from tests.support.solve_flows import any_flows, plain_flows
+from tests.support.solve_reference import steps
 
 
 def hops(fabric: Fabric, source: int, destination: int) -> int:

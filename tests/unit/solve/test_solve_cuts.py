@@ -11,8 +11,8 @@ from heddle_controller.solve.bounds.bound import Bound
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.network import Network
 from heddle_emulator.topology import clos, random_regular, three_tier
-from tests.unit.solve.solve_fabrics import of_records
-from tests.unit.solve.solve_flows import Row, flows_of
+from tests.support.solve_fabrics import of_records
+from tests.support.solve_flows import Row, flows_of
 
 
 def bound_of(fabric: Fabric, flows: Flows) -> Bound:

@@ -9,8 +9,8 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import clos
-from tests.unit.solve.solve_checks import check_backups, check_certificate, check_paths, ways_of
-from tests.unit.solve.solve_flows import Row, flows_of
+from tests.support.solve_checks import check_backups, check_certificate, check_paths, ways_of
+from tests.support.solve_flows import Row, flows_of
 
 ACROSS: Row = ("l0-h0-n0", "l1-h0-n0", 400.0, 4, "j", "")
 LATER: Row = ("l0-h0-n1", "l1-h0-n1", 400.0, 4, "k", "")

@@ -15,9 +15,9 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.solve.bounds.relaxation import power_of_two
 from heddle_emulator.topology import clos, three_tier
-from tests.unit.solve.solve_checks import check_certificate, check_paths
-from tests.unit.solve.solve_fabrics import KINDS, inner_links
-from tests.unit.solve.solve_flows import any_flows, flows_of
+from tests.support.solve_checks import check_certificate, check_paths
+from tests.support.solve_fabrics import KINDS, inner_links
+from tests.support.solve_flows import any_flows, flows_of
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -28,9 +28,9 @@ from heddle_emulator.strategy import ecmp
 from heddle_emulator.topology import clos
 from tests.bench.workloads import between_switches, permutations
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import check_certificate, check_paths
-from tests.unit.solve.solve_fabrics import EACH, KINDS, SEEDS, frayed
-from tests.unit.solve.solve_flows import any_flows, flows_of, nic_ids
+from tests.support.solve_checks import check_certificate, check_paths
+from tests.support.solve_fabrics import EACH, KINDS, SEEDS, frayed
+from tests.support.solve_flows import any_flows, flows_of, nic_ids
 
 HURT = 3
 """Uplinks that the damaged leaf has lost."""

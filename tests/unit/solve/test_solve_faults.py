@@ -13,16 +13,16 @@ from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import clos, random_regular
-from tests.unit.solve.solve_checks import (
+from tests.support.solve_checks import (
     check_backups_apart,
     check_certificate,
     check_paths,
     routed_rows,
     ways_of,
 )
-from tests.unit.solve.solve_fabrics import KINDS, damaged, inner_links, of_records
-from tests.unit.solve.solve_flows import any_flows, flows_of, plain_flows
-from tests.unit.solve.solve_reference import arcs_of_tier, least_over_all_paths
+from tests.support.solve_fabrics import KINDS, damaged, inner_links, of_records
+from tests.support.solve_flows import any_flows, flows_of, plain_flows
+from tests.support.solve_reference import arcs_of_tier, least_over_all_paths
 
 
 def check(repairer: Repairer, fabric: Fabric) -> None:

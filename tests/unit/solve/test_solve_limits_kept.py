@@ -14,8 +14,8 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, solve
 from heddle_emulator.topology import clos, random_regular
-from tests.unit.solve.solve_fabrics import frayed
-from tests.unit.solve.solve_flows import permutations
+from tests.support.solve_fabrics import frayed
+from tests.support.solve_flows import permutations
 
 
 class Calls:

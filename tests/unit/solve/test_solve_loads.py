@@ -13,9 +13,9 @@ from heddle_controller.model.load import arc_loads
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
-from tests.unit.solve.solve_chunks import chunks_of, inner_paths
-from tests.unit.solve.solve_fabrics import KINDS
-from tests.unit.solve.solve_flows import any_flows, flows_of
+from tests.support.solve_chunks import chunks_of, inner_paths
+from tests.support.solve_fabrics import KINDS
+from tests.support.solve_flows import any_flows, flows_of
 
 State = tuple[list[int], list[int], list[int], list[list[int]], list[float]]
 

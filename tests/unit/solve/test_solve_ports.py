@@ -13,7 +13,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import clos
-from tests.unit.solve.solve_flows import flows_of
+from tests.support.solve_flows import flows_of
 
 FABRIC = clos(leaves=2, spines=4, nics_per_leaf=2)
 ENDS = ("l0-h0-n0", "l1-h0-n0")

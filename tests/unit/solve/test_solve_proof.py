@@ -14,8 +14,8 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Options, Repairer, prove, solve
 from tests.support.depth import examples
-from tests.unit.solve.solve_fabrics import EACH, KINDS, SEEDS, inner_links, of_records
-from tests.unit.solve.solve_flows import any_flows, flows_of
+from tests.support.solve_fabrics import EACH, KINDS, SEEDS, inner_links, of_records
+from tests.support.solve_flows import any_flows, flows_of
 
 
 def doubted(plan: Plan) -> Plan:

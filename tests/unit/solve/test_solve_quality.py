@@ -6,7 +6,7 @@ import pytest
 
 from heddle_controller.plan.verify import verify_plan
 from tests.support.depth import DEEP, examples
-from tests.unit.solve.solve_checks import same_plan
+from tests.support.solve_checks import same_plan
 from tests.unit.solve.solve_quality import CASES, measure, planned
 
 DRAWN = [(case, seed, qps) for case in CASES for seed in range(4) for qps in (4, 16)]

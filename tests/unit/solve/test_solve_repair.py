@@ -14,9 +14,9 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import check_certificate, check_paths, ways_of
-from tests.unit.solve.solve_fabrics import inner_links
-from tests.unit.solve.solve_flows import Row, flows_of, permutations
+from tests.support.solve_checks import check_certificate, check_paths, ways_of
+from tests.support.solve_fabrics import inner_links
+from tests.support.solve_flows import Row, flows_of, permutations
 
 
 def check(plan: Plan) -> None:

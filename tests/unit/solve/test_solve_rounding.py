@@ -15,8 +15,8 @@ from heddle_controller.solve.commodities import Commodities, commodities_of
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.search.rounding import whole_shares
 from heddle_emulator.topology import clos
-from tests.unit.solve.solve_fabrics import KINDS, damaged
-from tests.unit.solve.solve_flows import any_flows, flows_of
+from tests.support.solve_fabrics import KINDS, damaged
+from tests.support.solve_flows import any_flows, flows_of
 
 Columns = tuple[Ints, Ints, Ints]
 

@@ -24,8 +24,8 @@ from tests.bench.drawn_shapes import drawn
 from tests.bench.workloads import between_switches, permutations
 from tests.support.depth import examples
 from tests.support.hash_many import hashed_slowest
-from tests.unit.solve.solve_fabrics import KINDS, frayed
-from tests.unit.solve.solve_flows import any_flows, plain_flows
+from tests.support.solve_fabrics import KINDS, frayed
+from tests.support.solve_flows import any_flows, plain_flows
 
 
 def scattered(rng: Random, fabric: Fabric, flows: Flows) -> Search:

@@ -19,14 +19,14 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.repair.splice import with_flows_replaced
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import (
+from tests.support.solve_checks import (
     check_backups,
     check_certificate,
     check_paths,
     ways_of,
 )
-from tests.unit.solve.solve_fabrics import EACH, KINDS, SEEDS, inner_links
-from tests.unit.solve.solve_flows import any_flows, flows_of, permutations
+from tests.support.solve_fabrics import EACH, KINDS, SEEDS, inner_links
+from tests.support.solve_flows import any_flows, flows_of, permutations
 
 
 def check(plan: Plan) -> None:

@@ -18,10 +18,10 @@ from heddle_controller.solve import Options, solve
 from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
-from tests.unit.solve.solve_checks import check_certificate, check_paths
-from tests.unit.solve.solve_fabrics import EACH, KINDS
-from tests.unit.solve.solve_flows import Row, any_flows, flows_of
-from tests.unit.solve.solve_reference import is_joined
+from tests.support.solve_checks import check_certificate, check_paths
+from tests.support.solve_fabrics import EACH, KINDS
+from tests.support.solve_flows import Row, any_flows, flows_of
+from tests.support.solve_reference import is_joined
 
 
 def patient(looks: int) -> Options:

@@ -7,7 +7,7 @@ import re
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.solve import solve
 from heddle_emulator.topology import clos, random_regular, three_tier
-from tests.unit.solve.solve_flows import flows_of
+from tests.support.solve_flows import flows_of
 
 
 def named(fabric: Fabric, source: str, destination: str) -> set[str]:

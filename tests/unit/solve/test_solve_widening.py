@@ -13,7 +13,7 @@ from heddle_controller.solve import solve
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
 from heddle_emulator.topology import clos, three_tier
-from tests.unit.solve.solve_flows import Row, flows_of, nic_ids
+from tests.support.solve_flows import Row, flows_of, nic_ids
 
 
 def split_zone() -> Fabric:

@@ -23,7 +23,7 @@ from heddle_controller.state.codec.jobs import (
 from heddle_controller.state.codec.plans import PlanPacker, unpack_plan
 from heddle_controller.state.codec.structure import pack_structure, unpack_structure
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
-from tests.unit.store.samples import clos, demands, job, plain, plan_of, program_of
+from tests.support.store_samples import clos, demands, job, plain, plan_of, program_of
 
 columns = st.dictionaries(
     st.text(max_size=5),

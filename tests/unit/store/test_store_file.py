@@ -14,7 +14,7 @@ import pytest
 
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
-from tests.unit.store.samples import clos, job
+from tests.support.store_samples import clos, job
 from tests.unit.store.test_store_opening import HOLD
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heddle_controller.store.embedded import open_embedded
-from tests.unit.store.samples import plain, plan_of
+from tests.support.store_samples import plain, plan_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,7 +20,7 @@ import asyncio, sys
 from pathlib import Path
 from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.embedded import open_embedded
-from tests.unit.store.samples import clos, job, plan_of, program_of
+from tests.support.store_samples import clos, job, plan_of, program_of
 async def main():
     store = await open_embedded(Path(sys.argv[1]))
     await store.put_fabric("f1", clos(hosts=9))

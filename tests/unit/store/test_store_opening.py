@@ -16,7 +16,7 @@ from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.embedded.schema import VERSION
-from tests.unit.store.samples import clos, job
+from tests.support.store_samples import clos, job
 
 HOLD = """
 import asyncio, sys

@@ -22,7 +22,7 @@ from heddle_controller.model.job import (
 )
 from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
 from tests.support.depth import examples
-from tests.unit.traffic.small_fabrics import clos, star
+from tests.support.small_fabrics import clos, star
 
 ALL_TO_ALL = Collective(Operation.ALL_TO_ALL, Group.WORLD, 1 << 20)
 

@@ -11,7 +11,7 @@ from heddle_controller.model.job import Collective, Group, Job, Operation, Paral
 from heddle_controller.traffic.implied import NOMINAL_BYTES
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_controller.traffic.trace import load_trace
-from tests.unit.traffic.small_fabrics import clos, shared_data
+from tests.support.small_fabrics import clos, shared_data
 
 HEADER = "comm_type,comm_group,comm_group_size,msg_size,stage"
 MIB = 1 << 20

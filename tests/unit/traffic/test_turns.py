@@ -23,7 +23,7 @@ from heddle_controller.traffic.jobs import SMALL_BYTES, flows_of_job
 from heddle_controller.traffic.patterns import patterns_of
 from heddle_controller.traffic.phases import phase_names, phases_of, send_pattern
 from tests.support.depth import fresh_seeds
-from tests.unit.traffic.small_fabrics import clos
+from tests.support.small_fabrics import clos
 
 GIB = 1 << 30
 RING = Collective(Operation.ALL_REDUCE, Group.DP, GIB)

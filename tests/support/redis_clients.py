@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Request
 from heddle_controller.store.redis import RedisStore, open_redis
-from tests.unit.store.samples import job
-from tests.waiting import PATIENCE
+from tests.support.store_samples import job
+from tests.support.waiting import PATIENCE
 
 Answer = TypeVar("Answer")
 

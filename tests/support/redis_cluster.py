@@ -8,9 +8,9 @@ from typing import Self
 
 from redis.crc import key_slot
 
-from tests.ports import free_port
-from tests.redis_server import ALWAYS, RedisServer
-from tests.waiting import wait_until
+from tests.support.ports import free_port
+from tests.support.redis_server import ALWAYS, RedisServer
+from tests.support.waiting import wait_until
 
 SLOTS = 16384
 MASTERS = 3

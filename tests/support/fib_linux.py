@@ -22,9 +22,9 @@ from typing import TypeAlias, TypeVar
 
 from heddle_agent.fib import Choice, Fib, Group, Link, NextHop, Packet, Steering
 from heddle_agent.fib.linux import Cable, LinuxFib
-from tests.needs import missing
-from tests.unit.agent.worlds import SPINES, SWITCH
-from tests.waiting import wait_until
+from tests.support.agent_worlds import SPINES, SWITCH
+from tests.support.needs import missing
+from tests.support.waiting import wait_until
 
 Result = TypeVar("Result")
 

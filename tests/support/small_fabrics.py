@@ -45,7 +45,7 @@ def _edge(source: str, target: str, gbps: float) -> Record:
 
 def shared_data(name: str) -> Path:
     """A public trace or topology; the test that needs it is skipped where it is absent."""
-    beside = Path(__file__).resolve().parents[4] / "shared" / "data"
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     path = Path(os.environ.get("HEDDLE_SHARED_DATA", beside)) / name
     if not path.exists():
         pytest.skip(f"{name} is not in {path.parent}; set HEDDLE_SHARED_DATA to where it is")

@@ -1,9 +1,9 @@
 """The controller as it is installed, save that it kills itself at a step of its work, if told to.
 
-``python -m tests.integration.mortal FOLDER serve ...`` is ``heddle-controller serve ...``; before
-and after every call of the store and of the gateway it looks for a file ``die`` in the folder,
-and where that names the step, such as ``after commit``, it is the process's last. At SIGUSR2 it
-looks for all garbage at once, so that what it then takes is what it needs.
+``python -m tests.support.dying_controller FOLDER serve ...`` is ``heddle-controller serve ...``;
+before and after every call of the store and of the gateway it looks for a file ``die`` in the
+folder, and where that names the step, such as ``after commit``, it is the process's last. At
+SIGUSR2 it looks for all garbage at once, so that what it then takes is what it needs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Fate:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def mortal(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., Any]:
+def dying(name: str, method: Callable[..., Any], fate: Fate) -> Callable[..., Any]:
     """A call that may be the last."""
 
     @functools.wraps(method)
@@ -80,6 +80,6 @@ if __name__ == "__main__":
     for kind in (RedisStore, Gateway):
         for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction):
             if not name.startswith("_"):
-                setattr(kind, name, mortal(name, method, told))
+                setattr(kind, name, dying(name, method, told))
     setattr(Gateway, "push", answered("push", Gateway.push, told))  # noqa: B010 - mypy knows methods
     main(sys.argv[2:], prog_name="heddle-controller")

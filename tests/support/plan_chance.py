@@ -10,7 +10,7 @@ import numpy as np
 from heddle_controller.model.fabric import Bools, Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
-from tests.unit.plan.building import Wish, certificate_of, joined, wishes
+from tests.support.plan_building import Wish, certificate_of, joined, wishes
 
 
 def random_fabric(rng: Random) -> Fabric:

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from heddle_agent.fib import Choice, Fib, Group, Link, MemoryFib, NextHop, Packet, Packets, Steering
-from tests.contract import fib_linux
-from tests.unit.agent.worlds import SPINES, SWITCH, FixedUnderlay
+from tests.support import fib_linux
+from tests.support.agent_worlds import SPINES, SWITCH, FixedUnderlay
 
 ADDRESSES = {
     **{f"nic{number}": f"10.0.0.{number + 1}" for number in range(2)},

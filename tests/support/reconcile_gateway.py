@@ -18,8 +18,8 @@ from heddle_controller.reconcile.southbound import (
     TableState,
 )
 from heddle_controller.state.errors import SessionLost
-from tests.unit.reconcile.sessions import Sessions
-from tests.unit.reconcile.switches import Match, SwitchTable, match_of
+from tests.support.reconcile_sessions import Sessions
+from tests.support.reconcile_switches import Match, SwitchTable, match_of
 
 
 @dataclass

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.needs import missing
-from tests.ports import free_port
-from tests.redis_server import ALWAYS, RedisServer
-from tests.waiting import wait_until
+from tests.support.needs import missing
+from tests.support.ports import free_port
+from tests.support.redis_server import ALWAYS, RedisServer
+from tests.support.waiting import wait_until
 
 DOWN_MILLISECONDS = 1500
 """Without an answer, until the sentinels take the master for dead.

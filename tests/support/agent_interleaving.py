@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from heddle_agent.fib import Link, Match, NextHop, Packet
 from heddle_agent.table import Forwarding, GroupKey, TableWorker
-from tests.unit.agent.worlds import ROCE, SPINES, SWITCH, entry, far, push, uplink
+from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, uplink
 
 USED = 3  # spines of entries; the last is the underlay's alone, and never lost
 LEAVES = 2

@@ -11,7 +11,7 @@ from heddle_controller.model.fabric import Fabric, Ints
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.script import Script
-from tests.unit.emulator.packet_twin import Twin
+from tests.support.packet_twin import Twin
 
 QUEUED = 8
 """Packets of a QP that may be on their way beyond those that links' latency needs: enough to keep

@@ -12,7 +12,7 @@ import grpc
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import agent_pb2_grpc
-from tests.waiting import until
+from tests.support.waiting import until
 
 Context = grpc.aio.ServicerContext[pb.AgentMessage, pb.ControllerMessage]
 HOPS = [f"spine{number}" for number in range(4)]

@@ -16,8 +16,8 @@ import structlog
 from click.testing import CliRunner
 
 from heddle_controller.cli.main import main
-from tests.integration.serving import Serving, serving
-from tests.waiting import PATIENCE
+from tests.support.serving import Serving, serving
+from tests.support.waiting import PATIENCE
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from grpc import aio
 
-from tests.integration.operating import Outcome, heddle, unlogged
-from tests.integration.serving import OPTIONS
+from tests.support.operating import Outcome, heddle, unlogged
+from tests.support.serving import OPTIONS
 
 PROGRAM = Path(sys.executable).parent / "heddle-controller"
 START_SECONDS = 240.0

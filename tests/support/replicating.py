@@ -25,10 +25,10 @@ from heddle_emulator.demo.checks import strays
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import three_tier
 from heddle_emulator.walk import measure
-from tests.integration.controlling import Controller, controlling
-from tests.integration.mortal import DIE
-from tests.redis_server import EVERY_SECOND, RedisServer
-from tests.waiting import until
+from tests.support.controlling import Controller, controlling
+from tests.support.dying_controller import DIE
+from tests.support.redis_server import EVERY_SECOND, RedisServer
+from tests.support.waiting import until
 
 NAME = "fabrics/replicated"
 SECONDS = 240.0
@@ -120,7 +120,7 @@ class House:
             folder,
             *("--store", self.redis.url, "--controller-id", name, "--log-format", "json"),
             *options,
-            program=(sys.executable, "-m", "tests.integration.mortal", str(folder)),
+            program=(sys.executable, "-m", "tests.support.dying_controller", str(folder)),
         )
         replica = Replica(name, await self.stack.enter_async_context(started))
         self.replicas.append(replica)

@@ -9,7 +9,7 @@ import numpy as np
 from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, Plan
-from tests.unit.solve.solve_reference import is_joined
+from tests.support.solve_reference import is_joined
 
 
 def way(paths: Paths, row: int) -> list[int]:

@@ -19,7 +19,7 @@ from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import ROCE_PORT, Flows
 from heddle_controller.model.plan import Paths, Plan, no_paths
 from heddle_controller.model.program import Entries
-from tests.unit.reconcile.switches import Match, SwitchTable, Way, match_of, way_of
+from tests.support.reconcile_switches import Match, SwitchTable, Way, match_of, way_of
 
 
 def random_fabric(random: Random, switches: int, nics: int) -> Fabric:

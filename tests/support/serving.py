@@ -34,7 +34,7 @@ from heddle_controller.state.records import Committed, LinkName, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.traffic.jobs import flows_of_job
-from tests.unit.store.samples import clos, plan_of, program_of
+from tests.support.store_samples import clos, plan_of, program_of
 
 OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),

@@ -28,7 +28,7 @@ class Death:
 
     def through(self, port: Any) -> Any:
         """The port, as the controller sees it."""
-        return Mortal(port, self)
+        return DyingPort(port, self)
 
     async def call(self, name: str, method: Any, args: Any, kwargs: Any) -> Any:
         """Make a call, or die of it."""
@@ -47,7 +47,7 @@ class Death:
         return await asyncio.Event().wait()
 
 
-class Mortal:
+class DyingPort:
     """A port whose coroutines go through a ``Death``; the rest is as it is."""
 
     def __init__(self, port: Any, death: Death) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.needs import missing
-from tests.waiting import PATIENCE, wait_until
+from tests.support.needs import missing
+from tests.support.waiting import PATIENCE, wait_until
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")

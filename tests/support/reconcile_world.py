@@ -32,9 +32,9 @@ from heddle_controller.solve.repair.repairer import Repairer, anew
 from heddle_controller.state.records import Committed, JobRecord, JobState
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
-from tests.unit.reconcile.gateway import MemoryGateway, all_switches
-from tests.unit.reconcile.network import Network
-from tests.waiting import PATIENCE
+from tests.support.reconcile_gateway import MemoryGateway, all_switches
+from tests.support.reconcile_network import Network
+from tests.support.waiting import PATIENCE
 
 ENGINE = Engine(
     flows_of_job=flows_of_job,

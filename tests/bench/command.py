@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from heddle_emulator.client import ClientError
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 from tests.bench.arrival import measure as arrival
 from tests.bench.campaign import measure as campaign
 from tests.bench.collectives import measure as collectives

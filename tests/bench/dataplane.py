@@ -18,8 +18,7 @@ from heddle_emulator.drill.report import evidence
 from heddle_emulator.drill.runner import DrillRunner
 from heddle_emulator.drill.scenario import Scenario
 from heddle_emulator.drill.verdict import Key, Values, Verdict, judge
-from heddle_emulator.netns import needs
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError, needs
 from tests.bench import kernel_calls
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen

@@ -24,14 +24,13 @@ from heddle_controller.model.fabric import Fabric, Floats, Ints, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_emulator.drill.lab.control import LabClient
-from heddle_emulator.drill.lab.paths import Pathfinder, Way
+from heddle_emulator.drill.lab.probes import Pathfinder, Way
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.wire import TCP_ACKNOWLEDGED, TCP_SEGMENTS
-from heddle_emulator.netns import mark, needs, witness
+from heddle_emulator.netns import LabError, mark, needs, witness
 from heddle_emulator.netns.converge import POLL_SECONDS, lacks, wait_converged
-from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.probe.handle import probe_flow

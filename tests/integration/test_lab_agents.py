@@ -14,7 +14,7 @@ import pytest
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.flows import Flows
 from heddle_emulator.drill.lab.control import LabClient
-from heddle_emulator.drill.lab.paths import Pathfinder, Way
+from heddle_emulator.drill.lab.probes import Pathfinder, Way
 from heddle_emulator.netns import witness
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab

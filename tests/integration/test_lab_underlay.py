@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_emulator.drill.lab.paths import Pathfinder
+from heddle_emulator.drill.lab.probes import Pathfinder
 from heddle_emulator.netns import tools, witness
 from heddle_emulator.netns.converge import expected, kernel_ways, wait_converged
 from heddle_emulator.netns.lab import Lab

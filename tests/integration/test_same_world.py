@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from heddle_controller.model.fabric import Fabric
-from heddle_emulator.drill.lab.paths import Way
+from heddle_emulator.drill.lab.probes import Way
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.traffic import flows_between
 from tests.bench.same_world import CLOSE, Case, fabric, lab_of, played

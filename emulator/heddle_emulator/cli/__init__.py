@@ -15,7 +15,7 @@ import click
 from heddle.text import plain_numbers
 from heddle_controller.model.errors import InputError
 from heddle_emulator.cli.output import echo
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 
 FAILED = 1
 REFUSED = 2

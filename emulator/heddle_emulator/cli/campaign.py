@@ -51,9 +51,14 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--flows", type=_existing, help="Flow file, instead of a campaign file's.")
 @click.option("--failures", type=click.IntRange(1), help="Trials.  [default: 1000]")
 @click.option("--draw", type=click.Choice(list(DRAWS)), help="What fails.  [default: random]")
-@click.option("--at-once", type=click.IntRange(1), help="Links that fail together, at random.")
-@click.option("--seed", type=click.IntRange(0), help="With its number draws each trial.")
-@click.option("--datagrams", is_flag=True, default=None, help="Notices as on switches: slower.")
+@click.option("--at-once", type=click.IntRange(1), help="Links that fail at once, if random.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of all that is drawn.")
+@click.option(
+    "--datagrams",
+    is_flag=True,
+    default=None,
+    help="Peer notices as on switches: slower.",
+)
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: one a processor]")
 @click.option(
     "--out",
@@ -62,7 +67,7 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
     show_default=True,
     help="Folder for results, summary and replays.",
 )
-@click.option("--resume", is_flag=True, help="Go on with what the folder has.")
+@click.option("--resume", is_flag=True, help="Play what the folder has no result of.")
 @click.option("--ray", metavar="ADDRESS", help="Play on this Ray cluster; 'local' starts one here.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
 def campaign(
@@ -78,16 +83,16 @@ def campaign(
     draw: str | None,
     **given: object,
 ) -> int:
-    """Let failures come and go on a fabric with a controller and all its agents.
+    """Play failures one after another on a fabric with a controller and all its agents.
 
     \b
     each       every link between switches, one after another
     random     so many links at once
     published  links, flaps and switches by published rates
 
-    Every result is a line in the folder; a campaign that was ended goes on with --resume.
-    Each trial that is bad, and the worst ones, become drills there, to be played alone.
-    Exit code 0 only if no trial was bad.
+    Every result is a line of a file in the folder; --resume continues a campaign that was
+    interrupted. The worst trials become drills in that folder, which can be played alone.
+    The exit code is 0 only if no trial was bad.
     """  # noqa: D301 - click's mark for lines that stay as they are
     told = changed(_asked(file, fabric, flows), draw=Draw(draw) if draw else None, **given)
     told.trials()  # refused now rather than when all is running

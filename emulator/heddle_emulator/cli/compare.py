@@ -18,10 +18,9 @@ from heddle_emulator.cli.sizes import bytes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.strategy.choose import DEFAULT, names_of
-from heddle_emulator.strategy.compare import Comparison
+from heddle_emulator.strategy.compare import Comparison, save_outcome
 from heddle_emulator.strategy.compare import compare as compared
 from heddle_emulator.strategy.makespan import Sending
-from heddle_emulator.strategy.save import save_outcome
 
 FAILED = 1
 HEAD = ("strategy", "worst link", "slowest flow", "makespan s", "lost flows")

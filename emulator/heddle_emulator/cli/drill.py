@@ -43,10 +43,10 @@ _HEAD = ("measure", "probe", "variant", "runs", *(column.value for column in COL
 def drill(
     *, scenarios: tuple[Path, ...], world: str | None, runs: int | None, report: Path | None
 ) -> int:
-    """Play drills one after the other; exit code 0 only if every expectation held.
+    """Play drills one after the other; the exit code is 0 only if every expectation held.
 
-    The world "fluid" needs nothing but time; "netns" is a lab of real kernels, for root. All
-    files are read, and refused if need be, before anything runs. Ctrl-C ends the drill under
+    The world "fluid" is virtual time; "netns" is a lab of real kernels and needs root. All files
+    are read before anything runs, and a file with a fault is refused. Ctrl-C ends the drill under
     way, removes what it built and writes the report of what was played so far.
     """
     loaded = [(one, world or one.world) for one in map(load_scenario, scenarios)]

@@ -22,8 +22,7 @@ from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.iteration import Iteration, Placed, script_of
 from heddle_emulator.play.iteration import iterate as iterated
-from heddle_emulator.play.over_time import OverTime, drawn, over_time
-from heddle_emulator.play.play import Setting
+from heddle_emulator.play.play import OverTime, Setting, drawn, over_time
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.strategy.choose import DEFAULT, choose, names_of
 from heddle_emulator.traffic.asked import workload_of

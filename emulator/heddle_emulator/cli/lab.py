@@ -14,9 +14,8 @@ import click
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_emulator.cli.output import CleanConsole, echo, interrupted
-from heddle_emulator.netns import mark, needs
+from heddle_emulator.netns import LabError, mark, needs
 from heddle_emulator.netns import status as looking
-from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.frr import Bfd
 from heddle_emulator.netns.lab import FASTEST_MBIT, Lab, LabOptions
 from heddle_emulator.netns.layout import MGMT, lay_out
@@ -33,7 +32,7 @@ _count = click.IntRange(1, 1000)
 
 @click.group()
 def lab() -> None:
-    r"""A fabric of real kernels, FRR and agents, in network namespaces.
+    """A fabric of real kernels, FRR and agents, in network namespaces.
 
     \b
     heddle-emulator lab up                           4 leaves, 2 spines, 8 hosts
@@ -45,7 +44,7 @@ def lab() -> None:
     heddle-emulator lab down
 
     It needs root, and touches nothing of the machine's own network.
-    """
+    """  # noqa: D301 - click's mark for lines that stay as they are
 
 
 @lab.command()

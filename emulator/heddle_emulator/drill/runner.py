@@ -19,7 +19,7 @@ from heddle_emulator.drill.scenario import Scenario, Variant
 from heddle_emulator.drill.steps import StepError
 from heddle_emulator.drill.verdict import Key, Verdict, judge
 from heddle_emulator.fleet import ControllerError
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 from heddle_emulator.report.evidence import Story
 
 Report = Callable[[str], None]

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_emulator.netns import tools
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError, tools
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.underlay import Underlay
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 
 NAMESPACES = Path("/run/netns")
 CLONE_NEWNET = 0x40000000

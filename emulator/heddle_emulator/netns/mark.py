@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle_controller.model.errors import refuse
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 from heddle_emulator.netns.kernel import NAMESPACES
 
 FOLDER = Path("/run/heddle-lab")

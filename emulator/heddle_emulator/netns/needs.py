@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 
 FRR = Path("/usr/lib/frr")
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables"}

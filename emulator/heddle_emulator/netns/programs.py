@@ -20,8 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from heddle_emulator.fleet.orders import Orders
-from heddle_emulator.netns import mark, tools
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError, mark, tools
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
 

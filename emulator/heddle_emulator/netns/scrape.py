@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.programs import METRICS_PORT, Programs

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.files.fabric_file import load_fabric_file
-from heddle_emulator.netns import mark, tools
+from heddle_emulator.netns import LabError, mark, tools
 from heddle_emulator.netns.converge import lacks
-from heddle_emulator.netns.errors import LabError
 from heddle_emulator.netns.frr import Bfd
 from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import MGMT, Cable, lay_out

@@ -13,7 +13,7 @@ import pytest
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.runner import INTERRUPTED, DrillRunner, PlayedRun, Report, RunValues
 from heddle_emulator.drill.scenario import Scenario, Variant
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 from heddle_emulator.report.evidence import Story
 
 FILE = """

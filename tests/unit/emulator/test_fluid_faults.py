@@ -12,7 +12,7 @@ from heddle_emulator.cli import run
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
 from heddle_emulator.fluid.timeline import Timeline
-from heddle_emulator.play.over_time import drawn
+from heddle_emulator.play.play import drawn
 
 NONE = np.empty(0, dtype=np.int64)
 TWO = Schedule(

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from heddle_emulator.cli import run
-from heddle_emulator.netns import needs
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError, needs
 
 
 def test_no_root_is_said(

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.fabric import LabFabric
-from heddle_emulator.drill.lab.paths import Pathfinder, Way
-from heddle_emulator.drill.lab.probes import ProbeStreams, sendings
+from heddle_emulator.drill.lab.probes import Pathfinder, ProbeStreams, Way, sendings
 from heddle_emulator.drill.scenario import Scenario, Variant
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.programs import Programs
 

@@ -17,7 +17,7 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
 from heddle_emulator.client import Client, ClientError, ControllerView, Watcher
 from heddle_emulator.drill.lab.logs import detections, programming
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.up import client, introduce, relay
 

@@ -26,12 +26,11 @@ from heddle_agent.fib.linux import clean
 from heddle_controller.model.fabric import Fabric, State
 from heddle_emulator.drill.cables import Cables
 from heddle_emulator.drill.lab.control import LabClient
-from heddle_emulator.drill.lab.paths import Way
+from heddle_emulator.drill.lab.probes import Way
 from heddle_emulator.drill.scenario import CONTROLLER, Point, Step
 from heddle_emulator.drill.steps import FabricUnderTest
 from heddle_emulator.fleet.orders import Orders
-from heddle_emulator.netns import tools
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError, tools
 from heddle_emulator.netns.kernel import inside
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT

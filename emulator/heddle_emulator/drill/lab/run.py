@@ -17,8 +17,7 @@ from heddle_emulator.drill.lab.fabric import DoneStep
 from heddle_emulator.drill.lab.logs import detections, leaders
 from heddle_emulator.drill.lab.measure import Reading, Window, measured, read, snapshots
 from heddle_emulator.drill.lab.pace import Pace
-from heddle_emulator.drill.lab.paths import Way
-from heddle_emulator.drill.lab.probes import ProbeStreams
+from heddle_emulator.drill.lab.probes import ProbeStreams, Way
 from heddle_emulator.drill.lab.story import LabRecord, story
 from heddle_emulator.drill.runner import PlayedRun
 from heddle_emulator.drill.scenario import FAULTS, StepKind

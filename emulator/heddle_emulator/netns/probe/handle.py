@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from heddle_emulator.netns.errors import LabError
+from heddle_emulator.netns import LabError
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.layout import MGMT
 from heddle_emulator.netns.probe.notes import Notes, read_notes

@@ -31,14 +31,14 @@ _WIDTH = 60
 
 @click.group(cls=CommandGroup)
 def audit() -> None:
-    """See who changed what, and whether the record of it is whole."""
+    """See who changed what, and check that no record is missing or altered."""
 
 
 @audit.command("list")
-@click.option("--last", default=20, show_default=True, help="So many records; 0 is all.")
+@click.option("--last", default=20, show_default=True, help="Number of records; 0 is all.")
 @with_client
 def list_records(client: Client, *, last: int) -> None:
-    """List the newest changes, and the mark of the last to be noted elsewhere."""
+    """List the newest changes, and the mark of the last one: note it elsewhere."""
     if last < 0:
         raise Failure(f"--last {last}: give a number from 0 up")
     head = codec.mark_from_pb(_page(client, 0, 1).head)
@@ -97,8 +97,12 @@ def _start(client: Client, after: int) -> Mark:
 
 
 @audit.command("verify")
-@click.option("--file", "files", multiple=True, type=INPUT_FILE, help="An export; or several.")
-@click.option("--head", "noted", help="A mark noted earlier, that the chain must pass through.")
+@click.option(
+    "--file", "files", multiple=True, type=INPUT_FILE, help="An export; may be given several times."
+)
+@click.option(
+    "--head", "noted", help="A mark that you noted earlier: the chain must pass through it."
+)
 @with_client
 def verify_trail(client: Client, *, files: tuple[Path, ...], noted: str | None) -> None:
     """Check that no record was altered, taken out or put in; exit 1 if one was.

@@ -25,7 +25,7 @@ PER_MESSAGE = 20_000
 
 @click.group(cls=CommandGroup)
 def demand() -> None:
-    """Tell flows outright, and see measured rates."""
+    """Set flows directly, and see measured rates."""
 
 
 @demand.command("put")
@@ -33,7 +33,7 @@ def demand() -> None:
 @click.argument("file", type=INPUT_FILE)
 @with_client
 def put(client: Client, name: str, file: Path) -> None:
-    """Set the demand set NAME to the flows of a flows.csv, whole."""
+    """Replace the demand set NAME by the flows of a flows.csv."""
     demands = load_demands(file)
     messages = _messages(f"{client.fabric}/demands/{name}", demands)
     stored = client.call(client.demands.PutDemands, messages)
@@ -53,7 +53,7 @@ def _messages(name: str, demands: Demands) -> Iterator[pb.PutDemandsRequest]:
 @demand.command("list")
 @with_client
 def list_sets(client: Client) -> None:
-    """List demand sets, and how far each has come."""
+    """List demand sets and their states."""
     found = list(_all_sets(client))
     if client.json:
         echo_json(found)
@@ -110,7 +110,7 @@ def _all_demands(client: Client, name: str) -> Iterator[pb.FlowDemand]:
 @waiting_options
 @with_client
 def delete(client: Client, name: str, seconds: float | None, *, wait: bool) -> None:
-    """Take a demand set away."""
+    """Delete a demand set."""
     request = pb.DeleteDemandsRequest(
         name=f"{client.fabric}/demands/{name}", request_id=request_id()
     )

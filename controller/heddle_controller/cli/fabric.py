@@ -28,7 +28,7 @@ from heddle_controller.serve.codec import fabric as codec
 
 @click.group(cls=CommandGroup)
 def fabric() -> None:
-    """Put fabrics, and take links and switches out of service."""
+    """Upload fabrics, and take links and switches out of service."""
 
 
 fabric.add_command(import_fabric)
@@ -71,7 +71,7 @@ def _all_fabrics(client: Client) -> Iterator[pb.Fabric]:
 @click.option("--links", is_flag=True, help="List every link, not only those that are not up.")
 @with_client
 def show_fabric(client: Client, *, links: bool) -> None:
-    """Show what the fabric is made of, and what of it is not up."""
+    """Show the size of the fabric, and all links and switches that are not up."""
     if client.json:
         echo_json(client.call(client.fabrics.GetFabric, pb.GetFabricRequest(name=client.fabric)))
         return
@@ -157,7 +157,7 @@ def set_switch(client: Client, node: str, state: str) -> None:
 @click.option("--seconds", type=float, help="Stop after so long.")
 @with_client
 def watch_fabric(client: Client, seconds: float | None) -> None:
-    """Print what is not up, then every change."""
+    """Print all links and switches that are not up, then every change."""
     request = pb.WatchFabricRequest(name=client.fabric)
     for event in client.watch(client.fabrics.WatchFabric, request, seconds):
         if client.json:

@@ -72,7 +72,7 @@ def with_choices(command: Command) -> Command:
     default="",
     help="Our words by theirs, such as host=ip,leaf=ASW,spine=PSW,core=DSW.",
 )
-@click.option("--name", help="Name on the controller; else that in the file.")
+@click.option("--name", help="Name on the controller; by default the name in the file.")
 @click.option(
     "--out",
     type=OUTPUT_FILE,
@@ -90,7 +90,7 @@ def import_fabric(
     out: Path | None,
     **choices: Any,  # noqa: ANN401 - see CHOICES
 ) -> None:
-    """Read a fabric from FILE and put it to the controller, or convert it with --out."""
+    """Read a fabric from FILE and upload it, or convert it with --out."""
     loaded = load_fabric(
         file, format=form, mapping=parse_mapping(mapping), options=ImportOptions(**choices)
     )

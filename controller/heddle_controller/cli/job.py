@@ -24,7 +24,7 @@ COLUMNS = ["job", "state", "hosts", "flows", "unrouted", "plan", "since", "reaso
 
 @click.group(cls=CommandGroup)
 def job() -> None:
-    """Submit jobs, and see how far each has come."""
+    """Submit jobs, and see their states."""
 
 
 @job.command("submit")
@@ -33,7 +33,7 @@ def job() -> None:
 @click.option("--only", multiple=True, metavar="JOB", help="Submit this job of the file alone.")
 @with_client
 def submit(client: Client, file: Path, only: tuple[str, ...], *, replace: bool) -> None:
-    """Submit the jobs of a jobs.yaml; stops at the first that is refused."""
+    """Submit the jobs of a jobs.yaml; stop at the first that is refused."""
     jobs = load_jobs(file)
     if missing := set(only) - {one.name for one in jobs}:
         raise Failure(f"{file}: there is no job {min(missing)!r}")
@@ -151,7 +151,7 @@ def _some(hosts: list[str]) -> str:
 @waiting_options
 @with_client
 def delete(client: Client, names: tuple[str, ...], seconds: float | None, *, wait: bool) -> None:
-    """End jobs and take their routes away."""
+    """End jobs and remove their routes."""
     versions = []
     for name in names:
         request = pb.DeleteJobRequest(name=f"{client.fabric}/jobs/{name}", request_id=request_id())

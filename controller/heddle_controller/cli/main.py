@@ -75,7 +75,7 @@ def main(
 ) -> None:
     """Heddle: collision-free routes for the fabrics of AI clusters.
 
-    'heddle plan' and 'heddle token' work offline; all else talks to a controller.
+    'heddle plan' and 'heddle token' work offline. All other commands talk to a controller.
     """
     files = TlsFiles(tls_ca, tls_cert, tls_key, token_file)
     ctx.obj = Client(server, timeout, as_json, None, files)

@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.05
 
 @click.group(cls=CommandGroup)
 def overlay() -> None:
-    """Put the whole fabric on the underlay in one step, and back."""
+    """Move all flows of the fabric to the underlay in one step, and back."""
 
 
 @overlay.command("withdraw")
@@ -45,7 +45,7 @@ def restore(client: Client, *, no_wait: bool) -> None:
 @overlay.command("show")
 @with_client
 def show(client: Client) -> None:
-    """Say how the overlay stands, and how many agents stand so."""
+    """Show whether the overlay is withdrawn, and how many agents have followed."""
     _echo(client, _get(client))
 
 

@@ -37,12 +37,14 @@ REASONS_SHOWN = 10
     help="Plan as if this link (every link between A and B without a KEY) or switch were down.",
 )
 @click.option("--previous", type=FILE, help="Repair this plan.json instead of planning anew.")
-@click.option("--time-limit", type=float, metavar="S", help="Seconds that improving may take.")
+@click.option(
+    "--time-limit", type=float, metavar="S", help="Stop improving the plan after so many seconds."
+)
 @click.option("--out", type=FILE, help="Write plan.json here, gzip where the name ends in .gz.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @click.pass_context
 def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - see PlanRequest
-    """Plan flows on a fabric offline: no controller is needed."""
+    """Plan flows on a fabric offline, without a controller."""
     request = PlanRequest(**asked)
     if request.flows is None and request.jobs is None:
         raise Failure("nothing to plan: give --flows, --jobs or both")

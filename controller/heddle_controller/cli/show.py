@@ -25,7 +25,7 @@ from heddle_controller.traffic.jobs_file import load_jobs
 
 @click.group(cls=CommandGroup)
 def show() -> None:
-    """Look at the plan, its routes, and what would be planned if."""
+    """Show the plan, its routes, and what a change would do."""
 
 
 @show.command("plan")
@@ -85,7 +85,7 @@ def _all_routes(client: Client, job: str, link: common_pb2.LinkRef | None) -> It
 @click.argument("flow")
 @with_client
 def show_explanation(client: Client, flow: str) -> None:
-    """Say why FLOW goes where it goes, or why it has no path."""
+    """Explain why FLOW takes its path, or why it has none."""
     request = pb.ExplainFlowRequest(plan=client.plan, flow=flow)
     answer = client.call(client.plans.ExplainFlow, request)
     if client.json:
@@ -111,7 +111,7 @@ def show_what_if(
     flows: Path | None,
     **states: tuple[str, ...],
 ) -> None:
-    """Plan as if, changing nothing; exit 3 if flows would be left without a path."""
+    """Plan a change without making it; exit 3 if it leaves flows without a path."""
     request = pb.WhatIfRequest(fabric=client.fabric, deleted_jobs=without_job)
     _add_states(request, states)
     if jobs:

@@ -21,7 +21,7 @@ DAY = 86_400.0
 
 @click.group(cls=CommandGroup)
 def token() -> None:
-    """Make bearer tokens, and list those there are; works on the controller's file."""
+    """Make and list bearer tokens; works on the controller's file."""
 
 
 @token.command("new")
@@ -32,7 +32,7 @@ def token() -> None:
 @click.option("--fabric", default="", help="Of an agent.")
 @click.option("--switch", default="", help="Of an agent: the switch it speaks for.")
 def new(name: str, path: Path, *, role: str, days: float, fabric: str, switch: str) -> None:
-    """Print a token called NAME, and add its hash to the file. It is never told again."""
+    """Make a token called NAME: print it once, and add its hash to the file."""
     if (role == "agent") != bool(fabric and switch) or bool(fabric) != bool(switch):
         raise Failure("an agent's token needs --fabric and --switch, no other has them")
     if not 0 < days < 36_500:  # noqa: PLR2004 - a century
@@ -63,7 +63,7 @@ def _add(path: Path, grant: Grant) -> None:
 @click.option("--file", "path", type=OUTPUT_FILE, required=True, help="The controller's --tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_tokens(path: Path, *, as_json: bool) -> None:
-    """List the tokens of the file, without what would let anybody in."""
+    """List the tokens of the file, without their secrets."""
     now = time.time()
     rows = [
         {

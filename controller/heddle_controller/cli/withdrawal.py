@@ -49,7 +49,7 @@ class Withdrawal:
 def waiting_options(command: Command) -> Command:
     """Gives a command that deletes the options ``wait`` and ``seconds``."""
     wait = click.option(
-        "--wait", is_flag=True, help="Exit only when no switch holds an entry of it any more."
+        "--wait", is_flag=True, help="Exit only when no switch holds an entry of it."
     )
     seconds = click.option(
         "--seconds",

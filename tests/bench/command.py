@@ -49,6 +49,7 @@ from tests.bench.rows import DEFAULT, FULL, QUICK, Row, Scale
 from tests.bench.same_world import measure as same_world
 from tests.bench.screen import Screen
 from tests.bench.submits import measure as submits
+from tests.bench.takeover import measure as takeover
 
 FAILED, INTERRUPTED = 1, 130
 MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
@@ -67,6 +68,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "many-jobs": many_jobs,
     "health": health,
     "push": push,
+    "take-over": takeover,
     "event": event,
     "submits": submits,
     "hostile": hostile,

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.session.decode import decode_push
-from heddle_agent.session.vocabulary import Vocabulary
+from heddle_agent.session.names import ReceivedNames
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.southbound import (
@@ -69,7 +69,7 @@ class Acks(RuleBasedStateMachine):
         self.pushes: list[Told] = []
         self.unsent: list[Told] = []
         self.over = False
-        self.vocabulary = Vocabulary()
+        self.names = ReceivedNames()
         """Of the agent."""
 
     def teardown(self) -> None:
@@ -137,7 +137,7 @@ class Acks(RuleBasedStateMachine):
 
     def _read(self, push: pb.Push, nics: list[str]) -> None:
         """The agent knows every name, whoever sent what before."""
-        matches = decode_push(push, self.vocabulary).operations.matches
+        matches = decode_push(push, self.names).operations.matches
         assert [match[:2] for match in matches] == list(zip(nics, nics[-1:] + nics, strict=False))
 
     @rule(data=st.data(), stage=st.sampled_from([LAST_RIB, LAST_FIB]), applied=st.booleans())

@@ -22,7 +22,7 @@ from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Link
 from heddle_agent.session import encode
 from heddle_agent.session.decode import MalformedPushError, decode_push
-from heddle_agent.session.vocabulary import Vocabulary
+from heddle_agent.session.names import ReceivedNames
 from heddle_agent.table import (
     Fence,
     LinkObservation,
@@ -69,7 +69,7 @@ class Conversation:
         self._answered = answered
         self._introduced = introduced
         self._overlay_told = overlay_told
-        self._vocabulary = Vocabulary()
+        self._names_received = ReceivedNames()
         self._writing = asyncio.Lock()
         self._news: dict[Link, LinkObservation] = {}
         self._overlay: pb.OverlayReport | None = None
@@ -137,7 +137,7 @@ class Conversation:
     async def _carried_out(self, message: pb.Push) -> pb.AgentMessage | None:
         """Carry a push out; the last answer, unless it was given already."""
         try:
-            push = await self._worker.away(lambda: decode_push(message, self._vocabulary))
+            push = await self._worker.away(lambda: decode_push(message, self._names_received))
         except MalformedPushError as error:
             receipt = self._refused(message, str(error))
             self._count(receipt)

@@ -16,8 +16,8 @@ import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import LinkRisks, Match, NextHop
+from heddle_agent.session.names import BYTES, NamesError, ReceivedNames, StringTable
 from heddle_agent.session.risks import LinkNames, RiskColumns, below, numbers
-from heddle_agent.session.vocabulary import BYTES, NamesError, StringTable, Vocabulary
 from heddle_agent.table import Fence, Mode, Operations, Push, PushTargets
 
 _MODES = {
@@ -40,13 +40,13 @@ class MalformedPushError(Exception):
     """A push that cannot be understood; says which field of which row is at fault."""
 
 
-def decode_push(message: pb.Push, vocabulary: Vocabulary | None = None) -> Push:
+def decode_push(message: pb.Push, received: ReceivedNames | None = None) -> Push:
     """Decode one push, of its risks only whether they are sound; MalformedPushError otherwise.
 
-    ``vocabulary`` is that of the session so far; it learns the names of this push.
+    ``received`` is that of the session so far; it learns the names of this push.
     """
     try:
-        names = (vocabulary or Vocabulary()).names(message)
+        names = (received or ReceivedNames()).names(message)
     except NamesError as error:
         raise MalformedPushError(str(error)) from None
     mode = _MODES.get(message.mode)

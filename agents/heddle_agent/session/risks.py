@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Link, Risks
-from heddle_agent.session.vocabulary import BYTES
+from heddle_agent.session.names import BYTES
 
 
 def numbers(content: bytes) -> list[int]:

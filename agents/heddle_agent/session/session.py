@@ -48,7 +48,7 @@ class SessionOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchSide:
+class SessionContext:
     """What all sessions of a switch have in common."""
 
     identity: Identity
@@ -63,7 +63,7 @@ class SwitchSide:
     """Pushes by how they were taken."""
 
 
-class Company(Protocol):
+class SessionOwner(Protocol):
     """The sessions with all controllers, as one of them sees it."""
 
     @property
@@ -83,14 +83,14 @@ class Company(Protocol):
 class Session:
     """With one controller."""
 
-    def __init__(self, endpoint: Endpoint, side: SwitchSide, company: Company) -> None:
+    def __init__(self, endpoint: Endpoint, context: SessionContext, owner: SessionOwner) -> None:
         self.endpoint = endpoint
         self.conversation: Conversation | None = None
         """Collects reports before it is accepted."""
         self.retired = False
         """Whether nobody gives this address any more: what stands goes on, nothing is begun."""
-        self._side = side
-        self._company = company
+        self._context = context
+        self._owner = owner
         self.over = asyncio.Event()
         """Set while it is not accepted."""
         self.over.set()
@@ -98,7 +98,7 @@ class Session:
         """Another session, with the same controller by another address."""
         self._random = random.SystemRandom()
         self._logged: tuple[SessionEnd, float] | None = None
-        self._log = _log.bind(switch=side.identity.switch)
+        self._log = _log.bind(switch=context.identity.switch)
 
     @property
     def accepted(self) -> bool:
@@ -111,7 +111,7 @@ class Session:
 
     async def run(self) -> None:
         """Keep it up until cancelled, or retired."""
-        failures, options = 0, self._side.options
+        failures, options = 0, self._context.options
         loop = asyncio.get_running_loop()
         while not self.retired:
             if self._instead is not None:
@@ -127,24 +127,24 @@ class Session:
 
     async def _attempt(self) -> tuple[SessionEnd, bool]:
         """One stream to its end; and whether it was accepted."""
-        side, company = self._side, self._company
+        context, owner = self._context, self._owner
         try:
-            call = agent_pb2_grpc.AgentServiceStub(side.channels.get(self.endpoint)).Session()
+            call = agent_pb2_grpc.AgentServiceStub(context.channels.get(self.endpoint)).Session()
         except ValueError as error:  # a name has got an address beyond this machine
             return SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error)), False
         conversation = self.conversation = Conversation(
             call,
-            side.worker,
-            links=side.links,
-            answered=side.answered,
-            introduced=side.introduced,
-            overlay_told=company.overlay_told,
+            context.worker,
+            links=context.links,
+            answered=context.answered,
+            introduced=context.introduced,
+            overlay_told=owner.overlay_told,
         )
-        ttl, withdrawals = 0.0, company.withdrawals
+        ttl, withdrawals = 0.0, owner.withdrawals
         try:
-            async with asyncio.timeout(side.options.answer_timeout):
-                accepted = await conversation.introduce(side.identity)
-            if company.withdrawals > withdrawals:  # it was introduced with what it has no longer
+            async with asyncio.timeout(context.options.answer_timeout):
+                accepted = await conversation.introduce(context.identity)
+            if owner.withdrawals > withdrawals:  # it was introduced with what it has no longer
                 aborted = "entries were withdrawn meanwhile"
                 return SessionEnd(grpc.StatusCode.ABORTED, aborted), False
             ttl = accepted.entry_ttl_seconds
@@ -162,12 +162,12 @@ class Session:
             self.conversation = None
             if self.accepted:
                 self.over.set()
-                company.ended(self, ttl)
+                owner.ended(self, ttl)
 
     def _begin(self, accepted: pb.SessionAccepted) -> None:
         self._logged = None
         self.over.clear()
-        self._company.accepted(self, accepted)
+        self._owner.accepted(self, accepted)
         controller = accepted.controller_id
         self._log.info("session accepted", controller=controller, address=str(self.endpoint))
 
@@ -177,7 +177,7 @@ class Session:
         loud = True
         if self._logged is not None:
             known, since = self._logged
-            loud = end.differs(known) or now - since > self._side.options.remind
+            loud = end.differs(known) or now - since > self._context.options.remind
         if self._instead is not None:  # the same controller, and all is well
             loud = False
         elif loud:

@@ -20,7 +20,7 @@ from heddle_agent.session.channels import Channels
 from heddle_agent.session.conversation import Introduced
 from heddle_agent.session.encode import Identity
 from heddle_agent.session.resolve import Endpoint, Resolver
-from heddle_agent.session.session import Session, SessionOptions, SwitchSide
+from heddle_agent.session.session import Session, SessionContext, SessionOptions
 from heddle_agent.table import LinkObservation, Status, TableWorker
 
 _log = structlog.get_logger()
@@ -56,7 +56,7 @@ class Sessions:
         """Sessions accepted since the start."""
         self.withdrawals = 0
         """How often entries were withdrawn because there was no controller."""
-        self._side = SwitchSide(identity, worker, links, introduced, channels, options)
+        self._context = SessionContext(identity, worker, links, introduced, channels, options)
         self._resolver = Resolver(controllers)
         self._sessions: dict[Endpoint, Session] = {}
         self._by_controller: dict[str, Session] = {}
@@ -67,7 +67,7 @@ class Sessions:
     @property
     def answered(self) -> Counter[Status]:
         """Pushes by how they were taken."""
-        return self._side.answered
+        return self._context.answered
 
     @property
     def connected(self) -> int:
@@ -89,7 +89,7 @@ class Sessions:
                     self._turn_to(await self._resolver.endpoints(), tasks)
                     if self._resolver.settled:
                         await asyncio.Event().wait()
-                    await asyncio.sleep(self._side.options.resolve)
+                    await asyncio.sleep(self._context.options.resolve)
         finally:
             if self._withdrawal is not None:
                 self._withdrawal.cancel()
@@ -101,7 +101,7 @@ class Sessions:
             if known is not None:
                 known.retired = False
                 continue
-            session = self._sessions[endpoint] = Session(endpoint, self._side, self)
+            session = self._sessions[endpoint] = Session(endpoint, self._context, self)
             tasks.create_task(self._keep(session), name=f"session with {endpoint}")
         for endpoint in self._sessions.keys() - set(endpoints):
             self._sessions[endpoint].retired = True
@@ -147,7 +147,7 @@ class Sessions:
     async def _withdraw(self, ttl: float) -> None:
         await asyncio.sleep(ttl)
         self.withdrawals += 1
-        worker = self._side.worker
+        worker = self._context.worker
         held = worker.forwarding.held.entries
         await worker.withdraw()
         self._log.warning("no controller: entries withdrawn", entries=held, after_seconds=ttl)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import structlog
 
 from heddle_controller.reconcile.replicas import Leader
-from heddle_controller.reconcile.rollout.pushes import Outrun
+from heddle_controller.reconcile.rollout.pushes import Superseded
 from heddle_controller.reconcile.waiting import end_if_asked
 from heddle_controller.reconcile.worker import Worker, World
 from heddle_controller.state.errors import PortError, StaleEpoch, Unavailable
@@ -54,7 +54,7 @@ class Reconciler:
             try:
                 await self._reign()
                 delay = self._world.settings.retry_first
-            except* (StaleEpoch, Outrun) as ended:
+            except* (StaleEpoch, Superseded) as ended:
                 self._learn(ended)
                 log.warning("leadership over", epoch=self._epoch, why=_words(ended))
                 delay = self._world.settings.retry_first
@@ -69,7 +69,7 @@ class Reconciler:
         """Remember the greatest epoch that was met; who claims one after another is set aside."""
         now = self._world.clock.monotonic()
         for error in _leaves(ended):
-            if not isinstance(error, Outrun):
+            if not isinstance(error, Superseded):
                 continue
             self._above = max(self._above, error.highest)
             claims = self._claims.setdefault((error.fabric, error.switch), deque(maxlen=CLAIMS))
@@ -127,7 +127,7 @@ class Reconciler:
         while True:
             try:
                 await workers[fabric].run()
-            except* (StaleEpoch, Outrun):
+            except* (StaleEpoch, Superseded):
                 raise
             except* Unavailable as away:  # no fault of ours: begun anew like after one
                 log.warning("fabric waits for the store", fabric=fabric, why=_words(away))

@@ -118,7 +118,7 @@ class Worker:
         """Work until cancelled.
 
         Raises:
-            Outrun: an agent has followed another leader, of this epoch or a newer one.
+            Superseded: an agent has followed another leader, of this epoch or a newer one.
             StaleEpoch: so has the store.
         """
         try:

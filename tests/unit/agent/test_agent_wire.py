@@ -10,7 +10,7 @@ from heddle.v1 import common_pb2
 from heddle_agent.fib import Count, Link, NextHop, Reason
 from heddle_agent.session import encode
 from heddle_agent.session.decode import MalformedPushError, decode_push
-from heddle_agent.session.vocabulary import Vocabulary
+from heddle_agent.session.names import ReceivedNames
 from heddle_agent.table import (
     DELETE,
     LinkObservation,
@@ -178,23 +178,23 @@ def numbered(*told: tuple[int, str], epoch: int = 1, anew: bool = False) -> pb.P
 
 def test_names_hold_within_a_session_and_an_epoch() -> None:
     """Later pushes need not repeat them; one that begins anew forgets what it does not give."""
-    vocabulary = Vocabulary()
+    received = ReceivedNames()
     for push in (numbered((7, "a"), (9, "b"), anew=True), numbered(), numbered((7, "a"))):
-        assert decode_push(push, vocabulary).operations.matches == [("a", "b", 0, 0)]
+        assert decode_push(push, received).operations.matches == [("a", "b", 0, 0)]
     with pytest.raises(MalformedPushError, match="sources has 7, which no name has"):
-        decode_push(numbered(epoch=2), vocabulary)
+        decode_push(numbered(epoch=2), received)
     anew = numbered((7, "c"), (9, "d"), epoch=2, anew=True)
-    assert decode_push(anew, vocabulary).operations.matches == [("c", "d", 0, 0)]
+    assert decode_push(anew, received).operations.matches == [("c", "d", 0, 0)]
     with pytest.raises(MalformedPushError, match="which no name has"):
-        decode_push(numbered((7, "e"), epoch=2, anew=True), vocabulary)
+        decode_push(numbered((7, "e"), epoch=2, anew=True), received)
 
 
 def test_an_old_epoch_leaves_names_alone() -> None:
     """What a leader of before says of names is not heeded once there is a newer one."""
-    vocabulary = Vocabulary()
-    decode_push(numbered((7, "a"), (9, "b"), epoch=5, anew=True), vocabulary)
-    decode_push(numbered((7, "x"), (9, "y"), epoch=4, anew=True), vocabulary)
-    assert decode_push(numbered(epoch=5), vocabulary).operations.matches == [("a", "b", 0, 0)]
+    received = ReceivedNames()
+    decode_push(numbered((7, "a"), (9, "b"), epoch=5, anew=True), received)
+    decode_push(numbered((7, "x"), (9, "y"), epoch=4, anew=True), received)
+    assert decode_push(numbered(epoch=5), received).operations.matches == [("a", "b", 0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def test_names_that_do_not_fit_are_refused(
     told: tuple[tuple[int, str], ...], size: int, complaint: str
 ) -> None:
     """A number has one name for good, and a name one number; the names of before still hold."""
-    vocabulary = Vocabulary()
-    decode_push(numbered((7, "a"), (9, "b"), anew=True), vocabulary)
+    received = ReceivedNames()
+    decode_push(numbered((7, "a"), (9, "b"), anew=True), received)
     push = numbered(*told)
     push.operations.name_numbers = (push.operations.name_numbers + numbers(3))[:size]
     with pytest.raises(MalformedPushError, match=complaint):
-        decode_push(push, vocabulary)
-    assert decode_push(numbered(), vocabulary).operations.matches == [("a", "b", 0, 0)]
+        decode_push(push, received)
+    assert decode_push(numbered(), received).operations.matches == [("a", "b", 0, 0)]
 
 
 def test_no_match_stands_twice() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from heddle.v1 import agent_pb2 as pb
 from heddle_agent.fib import Link, NextHop
 from heddle_agent.session.decode import decode_push
-from heddle_agent.session.vocabulary import Vocabulary
+from heddle_agent.session.names import ReceivedNames
 from heddle_agent.table import DELETE
 from heddle_controller.model.fabric import NONE, NodeKind
 from heddle_controller.model.program import Entries, no_entries
@@ -173,7 +173,7 @@ def test_a_push_carries_who_wrote_it(mode: PushMode) -> None:
 @given(st.lists(st.tuples(BATCH, st.integers(0, 4), st.booleans()), min_size=1, max_size=5))
 def test_names_are_told_once_a_session(told: list[tuple[list[Row], int, bool]]) -> None:
     """Encoded together or not, each push gives what no other has; a new epoch begins anew."""
-    sides, vocabulary, epoch, given_names = SentNames(), Vocabulary(), 1, set[str]()
+    sides, received, epoch, given_names = SentNames(), ReceivedNames(), 1, set[str]()
     for rows, count, elected in told:
         if elected:
             epoch, given_names = epoch + 1, set[str]()
@@ -182,7 +182,7 @@ def test_names_are_told_once_a_session(told: list[tuple[list[Row], int, bool]]) 
         push = made.named(sides).push
         assert given_names.isdisjoint(push.operations.names)
         given_names |= set(push.operations.names)
-        operations = decode_push(push, vocabulary).operations
+        operations = decode_push(push, received).operations
         wanted = [*rows[count:], *rows[:count]]
         assert operations.matches == [expected(row)[0] for row in wanted]
         keys = [operations.keys[row] for row in operations.groups if row != DELETE]

@@ -33,12 +33,12 @@ from heddle_controller.reconcile.rollout.look import (
 )
 from heddle_controller.reconcile.rollout.presence import Presence
 from heddle_controller.reconcile.rollout.pushes import (
-    Outrun,
     PendingPush,
+    Superseded,
     asked_of,
     believed,
-    outruns,
     question,
+    supersedes,
 )
 from heddle_controller.reconcile.rollout.report import FactWriter
 from heddle_controller.reconcile.rollout.sessions import HeldState
@@ -113,7 +113,7 @@ class Rollout:
         """Work until cancelled.
 
         Raises:
-            Outrun: an agent has followed another leader, of this epoch or a newer one.
+            Superseded: an agent has followed another leader, of this epoch or a newer one.
             StaleEpoch: so has the store.
         """
         try:
@@ -225,8 +225,8 @@ class Rollout:
             new = self._presence.update(present, structure, now)
         for session in new:
             followed = session.switch in self._followers
-            if outruns(session.highest_epoch, self._epoch, followed=followed):
-                raise Outrun(session, session.highest_epoch)
+            if supersedes(session.highest_epoch, self._epoch, followed=followed):
+                raise Superseded(session, session.highest_epoch)
         gone = [sent.step for sent in self._presence.orphaned() if not sent.obsolete]
         for session in new:
             if asked_of(session, self._epoch):

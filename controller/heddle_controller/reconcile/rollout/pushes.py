@@ -34,7 +34,7 @@ def believed(claim: int, epoch: int) -> bool:
     return claim - epoch < EPOCH_LEAP
 
 
-def outruns(claim: int, epoch: int, *, followed: bool) -> bool:
+def supersedes(claim: int, epoch: int, *, followed: bool) -> bool:
     """Whether an agent that has seen the epoch it claims ends that of a leader who meets it.
 
     A store that lost its newest writes may give an epoch a second time. So to have seen this
@@ -44,7 +44,7 @@ def outruns(claim: int, epoch: int, *, followed: bool) -> bool:
     return claim > epoch or (claim == epoch and not followed)
 
 
-class Outrun(PortError):  # noqa: N818 - an event of leadership, not a fault
+class Superseded(PortError):  # noqa: N818 - an event of leadership, not a fault
     """An agent has seen a greater epoch than this leader's, or this one of another leader."""
 
     def __init__(self, session: AgentSession, highest: int) -> None:
@@ -77,7 +77,7 @@ class PendingPush:
         """What did not succeed of a push that is done; None if its session was lost.
 
         Raises:
-            Outrun: the agent refused it as too old.
+            Superseded: the agent refused it as too old.
             StaleEpoch: it was kept back here, for the epoch is over.
         """
         try:
@@ -89,7 +89,7 @@ class PendingPush:
         text = f"refused as malformed: {(report.fib or report.rib).message}"
         if report.status == PushStatus.STALE_EPOCH:
             if believed(report.highest_epoch, self.push.epoch):
-                raise Outrun(self.session, report.highest_epoch)
+                raise Superseded(self.session, report.highest_epoch)
             text = f"claims an epoch that no leader has had: {report.highest_epoch}"
         return tuple(
             OperationFailure(operation, FailureReason.BACKEND, text)

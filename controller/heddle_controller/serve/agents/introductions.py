@@ -88,7 +88,7 @@ def read_secret(path: Path) -> bytes:
 
 
 @dataclass(slots=True, eq=False)
-class _Company:
+class _FabricAgents:
     """The agents of one fabric that take peer notices."""
 
     structure: Structure
@@ -118,7 +118,7 @@ class Introductions:
         self._schedule = schedule
         self._store = store
         self._now = now
-        self._companies: dict[str, _Company] = {}
+        self._fabrics: dict[str, _FabricAgents] = {}
         self._dirty: set[tuple[str, str]] = set()
         self._flushing: asyncio.TimerHandle | None = None
 
@@ -127,30 +127,30 @@ class Introductions:
         about = stream.about
         if not about.peer_address:
             return
-        company = self._companies.setdefault(about.fabric, _Company(structure))
-        company.structure = structure
-        company.streams[about.switch] = stream
+        agents = self._fabrics.setdefault(about.fabric, _FabricAgents(structure))
+        agents.structure = structure
+        agents.streams[about.switch] = stream
         self._mark(about.fabric, about.switch)
-        self._learn(about.fabric, company, about.switch, about.peer_address)
+        self._learn(about.fabric, agents, about.switch, about.peer_address)
 
-    def _learn(self, fabric: str, company: _Company, switch: str, address: str) -> None:
-        if company.addresses.get(switch) != address:
-            company.addresses[switch] = address
-            for neighbour in company.neighbours(switch):
+    def _learn(self, fabric: str, agents: _FabricAgents, switch: str, address: str) -> None:
+        if agents.addresses.get(switch) != address:
+            agents.addresses[switch] = address
+            for neighbour in agents.neighbours(switch):
                 self._mark(fabric, neighbour)
 
     def left(self, stream: AgentStream) -> None:
         """A session is over; its agent may well go on, so nobody else is told."""
-        company = self._companies.get(stream.about.fabric)
-        if company is not None and company.streams.get(stream.about.switch) is stream:
-            del company.streams[stream.about.switch]
+        agents = self._fabrics.get(stream.about.fabric)
+        if agents is not None and agents.streams.get(stream.about.switch) is stream:
+            del agents.streams[stream.about.switch]
 
     async def run(self) -> None:
         """Follow fabrics that are put anew, and the time, until cancelled."""
         known: dict[str, bytes] = {}
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for fabric, company in list(self._companies.items()):
+            for fabric, agents in list(self._fabrics.items()):
                 try:
                     structure = (await self._store.get_fabric(fabric)).fabric.structure
                 except NotFound:
@@ -159,9 +159,9 @@ class Introductions:
                     log.warning("fabric not read", fabric=fabric, why=str(error))
                     continue
                 signing = self._schedule.keys(fabric, self._now())[0]
-                if structure is not company.structure or known.get(fabric, signing) != signing:
-                    company.structure = structure
-                    for switch in company.streams:
+                if structure is not agents.structure or known.get(fabric, signing) != signing:
+                    agents.structure = structure
+                    for switch in agents.streams:
                         self._mark(fabric, switch)
                 known[fabric] = signing
 
@@ -176,14 +176,16 @@ class Introductions:
         dirty, self._dirty = self._dirty, set()
         keys = {fabric: self._schedule.keys(fabric, self._now()) for fabric, _ in dirty}
         for fabric, switch in dirty:
-            company = self._companies[fabric]
-            stream = company.streams.get(switch)
+            agents = self._fabrics[fabric]
+            stream = agents.streams.get(switch)
             if stream is not None:
-                stream.introduce(self._message(company, switch, keys[fabric]))
+                stream.introduce(self._message(agents, switch, keys[fabric]))
 
-    def _message(self, company: _Company, switch: str, keys: list[bytes]) -> pb.PeerConfiguration:
+    def _message(
+        self, agents: _FabricAgents, switch: str, keys: list[bytes]
+    ) -> pb.PeerConfiguration:
         peers = [
-            pb.NoticePeer(switch=peer, address=company.addresses.get(peer, ""))
-            for peer in company.neighbours(switch)
+            pb.NoticePeer(switch=peer, address=agents.addresses.get(peer, ""))
+            for peer in agents.neighbours(switch)
         ]
         return pb.PeerConfiguration(peers=peers, keys=keys)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Protocol
 
 import numpy as np
 
@@ -69,22 +68,6 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
     )
 
 
-def session_to_pb(about: AgentSession) -> pb.SessionParameters:
-    """An introduction, to be passed on to another replica."""
-    return pb.SessionParameters(
-        fabric=names.fabric_name(about.fabric),
-        switch=about.switch,
-        instance_id=about.instance,
-        software_version=about.software_version,
-        capabilities=[pb.Capability.ValueType(c) for c in sorted(about.capabilities)],
-        table_size=about.table_size,
-        highest_epoch=about.highest_epoch,
-        generation=about.generation,
-        table_digest=about.table_digest,
-        peer_address=about.peer_address,
-    )
-
-
 def _udp_address(text: str) -> str:
     """An IP address and a port, as it is told to others.
 
@@ -115,23 +98,7 @@ def check_number(value: int, field: str) -> None:
         raise refuse(SOURCE, field, f"{value} is beyond 2^63 - 1: no controller gave that")
 
 
-class Batch(Protocol):
-    """What an answer is compared with: a push, or one that is carried for another replica."""
-
-    @property
-    def epoch(self) -> int:
-        """Of the push."""
-
-    @property
-    def generation(self) -> int:
-        """Of the push."""
-
-    @property
-    def operation_count(self) -> int:
-        """Entries set and deleted."""
-
-
-def stage_from_pb(result: pb.PushResult, push: Batch, now: float) -> StageResult:
+def stage_from_pb(result: pb.PushResult, push: Push, now: float) -> StageResult:
     """How one stage of a push went.
 
     Raises:

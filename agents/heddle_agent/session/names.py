@@ -66,7 +66,7 @@ def _no_names() -> StringTable:
     return _names(np.empty(0, dtype=np.uint32), [])
 
 
-class Vocabulary:
+class ReceivedNames:
     """What the numbers of one session stand for."""
 
     def __init__(self) -> None:

@@ -1,0 +1,212 @@
+"""From SIGKILL of the leader to every switch asked what it holds, by the one that takes over.
+
+Two controllers on one Redis, and agents of 2,048 switches, each with connections of its own to both
+over mTLS. The clock runs from the signal until the last agent has accepted the new leader's first
+push, which asks what its switch holds and fences it; by then it refuses whatever the old leader may
+have under way. All agents share one process, and all of it shares this machine. The lease of the
+leader that was killed is part of it: nobody may lead before it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+from cryptography import x509
+
+from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.reconcile.intake import Intake
+from heddle_controller.store.redis import open_redis
+from heddle_controller.traffic.jobs import flows_of_job
+from heddle_emulator.topology import clos
+from tests.bench.rows import Row, Scale
+from tests.bench.screen import Screen
+from tests.integration.certifying import Authority, Pair
+from tests.support.controlling import Controller, controlling
+from tests.support.redis_server import EVERY_SECOND, RedisServer
+from tests.support.store_samples import demands
+
+ROOT = Path(__file__).resolve().parents[2]
+SPINES = 16
+MOST_SECONDS = 2.0
+RUNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One leader that was killed, seconds from the signal."""
+
+    led: float
+    """Until another led."""
+    first: float
+    """Until the first agent was asked."""
+    last: float
+    """Until the last was."""
+    begun: int
+    """Sessions that agents began anew meanwhile."""
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """One row."""
+    switches = scale.push_leaves
+    runs = 1 if scale.name == "quick" else RUNS
+    with screen.progress(f"take-over with {switches:,} sessions over mTLS", runs) as advance:
+        told = asyncio.run(_taken_over(switches, runs, advance))
+    last = statistics.median(run.last for run in told)
+    begun = sum(run.begun for run in told)
+    whole = scale.name != "quick"
+    led = statistics.median(run.led for run in told)
+    return [
+        Row(
+            f"SIGKILL of the leader to every switch asked, {switches:,} mTLS sessions",
+            "Heddle",
+            f"median {last:.2f} s, most {max(run.last for run in told):.2f} s;"
+            f" {begun} sessions begun anew",
+            f"<= {MOST_SECONDS:g} s, none anew" if whole else "",
+            last <= MOST_SECONDS and not begun if whole else None,
+            f"of these {led:.2f} s until another leads, of which the lease is 1.5 s at most",
+            {"runs": [asdict(run) for run in told]},
+        )
+    ]
+
+
+async def _taken_over(switches: int, runs: int, advance: Any) -> list[Run]:
+    spines = min(SPINES, switches // 4)
+    fabric = clos(leaves=switches - spines, spines=spines, nics_per_leaf=1, nics_per_host=1)
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heddle-takeover-")))
+        redis = stack.enter_context(RedisServer(folder / "redis", *EVERY_SECOND))
+        await _furnish(redis, fabric)
+        authority, server = _certify(folder / "tls", fabric)
+        pair = House(folder, redis, authority, server, stack)
+        for name in ("one", "two"):
+            await pair.start(name)
+        file = folder / "fabric.json"
+        save_fabric_file(fabric, file)
+        addresses = ",".join(one.address for one in pair.controllers.values())
+        crowd = stack.enter_context(agents(file, folder / "tls", addresses))
+        told = []
+        for _ in range(runs):
+            told.append(await _killed(pair, crowd))
+            advance(1)
+        return told
+
+
+class House:
+    """Two controllers, of which each may be killed and started again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        redis: RedisServer,
+        authority: Authority,
+        server: Pair,
+        stack: AsyncExitStack,
+    ) -> None:
+        self.controllers: dict[str, Controller] = {}
+        self._folder, self._stack, self._url = folder, stack, redis.url
+        self._tls = (
+            *("--tls-cert", str(server.cert), "--tls-key", str(server.key)),
+            *("--tls-client-ca", str(authority.ca)),
+        )
+
+    async def start(self, name: str) -> None:
+        """Start one, again at the address that it had."""
+        folder = self._folder / name
+        await asyncio.to_thread(folder.mkdir, exist_ok=True)
+        words = ["--store", self._url, "--controller-id", name, "--log-format", "json", *self._tls]
+        if name in self.controllers:
+            words += ["--listen", self.controllers[name].address]
+        started = controlling(folder, *words)
+        self.controllers[name] = await self._stack.enter_async_context(started)
+
+    def led(self) -> tuple[str, int, float]:
+        """Who has led last, with which epoch, and since when by the file that says so."""
+        found = []
+        for name, controller in self.controllers.items():
+            for line in controller.log.read_text().splitlines():
+                record = json.loads(line) if line.startswith("{") else {}
+                if record.get("event") == "leading":
+                    found.append((int(record["epoch"]), name, _seconds(record["timestamp"])))
+        epoch, name, at = max(found)
+        return name, epoch, at
+
+
+async def _killed(pair: House, crowd: subprocess.Popen[str]) -> Run:
+    before = await _asked(crowd, "up")
+    name, epoch, _ = pair.led()
+    await _asked(crowd, f"over {epoch - 1}")  # it has asked every switch itself
+    process = pair.controllers[name].process
+    at = time.time()
+    process.send_signal(signal.SIGKILL)
+    after = await _asked(crowd, f"over {epoch}")
+    _, _, led = pair.led()
+    await process.wait()
+    await pair.start(name)
+    times = after["times"]
+    return Run(led - at, min(times) - at, max(times) - at, after["sessions"] - before["sessions"])
+
+
+async def _asked(crowd: subprocess.Popen[str], question: str) -> dict[str, Any]:
+    assert crowd.stdin is not None
+    assert crowd.stdout is not None
+    crowd.stdin.write(question + "\n")
+    crowd.stdin.flush()
+    answer: dict[str, Any] = json.loads(await asyncio.to_thread(crowd.stdout.readline))
+    return answer
+
+
+async def _furnish(redis: RedisServer, fabric: Fabric) -> None:
+    """A fabric, and a little to be planned for it."""
+    store = await open_redis(redis.url)
+    intake = Intake(store, flows_of_job)
+    await intake.put_fabric("f1", fabric)
+    nics = [fabric.structure.nodes.ids[row] for row in fabric.rows_of_kind(NodeKind.NIC)]
+    await intake.put_demands("f1", "d", demands((nics[0], nics[1]), (nics[2], nics[3])))
+    await store.close()
+
+
+def _certify(folder: Path, fabric: Fabric) -> tuple[Authority, Pair]:
+    """An authority, the controllers' certificate, and one for each switch."""
+    authority = Authority(folder)
+    server = authority.issue("server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    nodes = fabric.structure.nodes
+    for row, switch in enumerate(nodes.ids):
+        if nodes.kind[row] != NodeKind.NIC:
+            authority.role(f"agent/f1/{switch}")
+    return authority, server
+
+
+@contextmanager
+def agents(file: Path, certificates: Path, addresses: str) -> Iterator[subprocess.Popen[str]]:
+    """The agents, in a process of their own."""
+    words = [sys.executable, "-m", "tests.bench.takeover_agents"]
+    words += [str(file), str(certificates), addresses]
+    env = {**os.environ, "GRPC_VERBOSITY": "ERROR"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, cwd=ROOT, env=env, text=True) as run:
+        try:
+            yield run
+        finally:
+            run.kill()
+
+
+def _seconds(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp).timestamp()

@@ -17,7 +17,6 @@ import signal
 import sys
 import time
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -26,23 +25,19 @@ import structlog
 
 from heddle.text import clean, split_address
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.plan.diff import changed_flows
-from heddle_controller.plan.revision import entries_after
-from heddle_controller.plan.verify import verify_plan
-from heddle_controller.reconcile.engine import Engine
+from heddle_controller.planner.process import PlanningProcess, ProcessLimits
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
-from heddle_controller.reconcile.worker import World
+from heddle_controller.reconcile.worker import Dependencies
 from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedule, read_secret
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
-from heddle_controller.serve.garbage import Caretaker
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.certificates import Mapper, read_rules
@@ -51,7 +46,6 @@ from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import TokenFile
 from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import ENV_PREFIX, Settings, load_settings
-from heddle_controller.solve import Options, Repairer, anew, prove
 from heddle_controller.state.errors import PortError
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
@@ -67,12 +61,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 REFUSED = 2
 """Exit status where a setting, a port or the store cannot be used as it is."""
-
-SWITCH_SECONDS = 0.0001
-"""For which a thread may keep the interpreter from others; a fiftieth of what is usual."""
-
-PROOF_SECONDS = 10.0
-"""Of looking for a better bound: what keeps a stop from waiting longer than that."""
 
 
 class SystemClock:
@@ -91,20 +79,6 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-def planning_engine(solve_seconds: float | None) -> Engine:
-    """The functions that plan, with a time limit for each run of the solver."""
-    options = Options(time_limit_seconds=solve_seconds)
-    return Engine(
-        flows_of_job=flows_of_job,
-        solve=partial(anew, options=options),
-        repairer=partial(Repairer, options=options),
-        prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
-        verify=verify_plan,
-        entries_of=entries_after,
-        changed_flows=changed_flows,
-    )
-
-
 async def run(settings: Settings) -> None:
     """Serve until cancelled; what was begun by then is ended in reverse.
 
@@ -121,7 +95,10 @@ async def run(settings: Settings) -> None:
         stack.push_async_callback(store.close)
         _watch_store(store, telemetry)
         gateway = Gateway(telemetry, settings.agent_queue, EpochGuard(store.leads))
-        world = _world(settings, store, gateway, telemetry)
+        planners = _planners(settings)
+        for process in planners:
+            stack.push_async_callback(process.close)
+        world = _dependencies(settings, store, gateway, telemetry, planners)
         reconciler = Reconciler(world)
         api = await _api(settings, world, gateway, telemetry, store)
         stack.push_async_callback(api.stop, settings.drain_seconds)
@@ -132,10 +109,6 @@ async def run(settings: Settings) -> None:
         for task in (leading, following):
             stack.callback(task.cancel)
         await reconciler.known.wait()
-        caretaker = tasks.create_task(Caretaker().run(), name="garbage")
-        stack.callback(caretaker.cancel)
-        # While a plan is made the loop waits for the interpreter several times for each answer.
-        sys.setswitchinterval(SWITCH_SECONDS)
         api.set_serving(serving=True)
         stack.callback(api.set_serving, serving=False)
         _tell(settings, api.port, metrics.port)
@@ -188,15 +161,22 @@ def _metrics_server(telemetry: Telemetry, settings: Settings) -> MetricsServer:
         raise refuse("settings", "metrics_port", reason) from None
 
 
-def _world(settings: Settings, store: Store, gateway: Gateway, telemetry: Telemetry) -> World:
-    """What the loop stands on."""
-    return World(
+def _dependencies(
+    settings: Settings,
+    store: Store,
+    gateway: Gateway,
+    telemetry: Telemetry,
+    planners: tuple[PlanningProcess, PlanningProcess],
+) -> Dependencies:
+    """What the loop works with."""
+    return Dependencies(
         store=store,
         gateway=gateway,
         observations=Observations(),
         clock=SystemClock(),
         metrics=telemetry,
-        engine=planning_engine(settings.solve_seconds),
+        planner=planners[0],
+        advisor=planners[1],
         settings=ReconcileSettings(
             holder=settings.controller_id,
             debounce=settings.debounce_seconds,
@@ -204,6 +184,16 @@ def _world(settings: Settings, store: Store, gateway: Gateway, telemetry: Teleme
             rollout=RolloutSettings(patience=settings.rollout_seconds),
         ),
     )
+
+
+def _planners(settings: Settings) -> tuple[PlanningProcess, PlanningProcess]:
+    """The process that plans what has changed, begun at once, and that which answers questions."""
+    limits = ProcessLimits(
+        settings.solve_seconds, settings.planner_silence_seconds, settings.planner_seconds
+    )
+    planner, advisor = PlanningProcess("plans", limits), PlanningProcess("questions", limits)
+    planner.start()
+    return planner, advisor
 
 
 async def _secret(settings: Settings, store: EmbeddedStore | RedisStore) -> bytes:
@@ -216,7 +206,7 @@ async def _secret(settings: Settings, store: EmbeddedStore | RedisStore) -> byte
 
 async def _api(
     settings: Settings,
-    world: World,
+    world: Dependencies,
     gateway: Gateway,
     telemetry: Telemetry,
     store: EmbeddedStore | RedisStore,
@@ -224,11 +214,11 @@ async def _api(
     """What clients and agents talk to, bound to its port."""
     rooms = Rooms(
         store=world.store,
-        intake=Intake(world.store, world.engine.flows_of_job),
+        intake=Intake(world.store, flows_of_job),
         gateway=gateway,
         observations=world.observations,
         meter=telemetry,
-        engine=world.engine,
+        advisor=world.advisor,
     )
     terms = SessionTerms(
         controller_id=settings.controller_id,

@@ -91,6 +91,11 @@ class Settings(BaseSettings):
     """Changes that come within so long of one another are planned together."""
     solve_seconds: float = Field(default=30.0, gt=0, le=3600)
     """Time limit of one solver run."""
+    planner_seconds: float = Field(default=60.0, gt=0, le=3600)
+    """A planning process that has not answered after so long, and as long again for every 25,000
+    flows, is replaced; it should be more than ``solve_seconds``."""
+    planner_silence_seconds: float = Field(default=5.0, gt=0, le=600)
+    """So is one that owes an answer and has neither used nor wanted a processor for so long."""
     rollout_seconds: float = Field(default=5.0, gt=0, le=3600)
     """A switch that has not acknowledged after so long holds up only its own flows."""
     drain_seconds: float = Field(default=5.0, ge=0, le=300)

@@ -1,17 +1,16 @@
 """From a lost link to the last acknowledgement, with every switch's agent: what each part takes.
 
-The whole controller in this process (store on disk, API, loop, planner) and an agent for each
-switch, tables in memory, in another. Traffic comes in through the API: jobs of a zone each, whose
-rings load every NIC and no link beyond its line; or every NIC sends into another zone, at 1:7. Then
-links between switches go and come back, one after the other. An event begins when the agents at the
-ends of the link hear of it, and ends when the store knows that every switch holds the plan made for
-it.
+The controller in this process (store on disk, API, loop) and its planning processes, and an agent
+for each switch, tables in memory, in one more. Traffic comes in through the API: jobs of a zone
+each, whose rings load every NIC and no link beyond its line; or every NIC sends into another zone,
+at 1:7. Then links between switches go and come back, one after the other. An event begins when the
+agents at the ends of the link hear of it, and ends when the store knows that every switch holds the
+plan made for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import sys
 import tempfile
@@ -29,34 +28,35 @@ from grpc import aio
 from heddle.v1 import demand_pb2, placement_pb2
 from heddle.v1.demand_pb2_grpc import DemandServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
-from heddle_controller.app import SWITCH_SECONDS, SystemClock, planning_engine
+from heddle_controller.app import SystemClock
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.planner.process import PlanningProcess, processor_seconds
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.settings import ReconcileSettings
-from heddle_controller.reconcile.worker import World
+from heddle_controller.reconcile.worker import Dependencies
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.codec.demand import demand_to_pb
 from heddle_controller.serve.codec.job import job_to_pb
-from heddle_controller.serve.garbage import Caretaker
 from heddle_controller.serve.server import ServerTerms
 from heddle_controller.settings import Settings
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from heddle_controller.telemetry.plans import follow_plans
+from heddle_controller.traffic.jobs import flows_of_job
 from tests.bench.event_marks import (
     PARTS,
     Marks,
+    time_planner,
     time_pushes,
     time_reports,
     time_store,
-    timed_engine,
 )
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
@@ -83,6 +83,12 @@ class House:
     gateway: Gateway
     marks: Marks
     agents: asyncio.subprocess.Process
+    planners: tuple[PlanningProcess, ...]
+
+    def processor_seconds(self) -> float:
+        """Of all processes of the controller."""
+        others = [processor_seconds(one.pid) for one in self.planners if one.pid]
+        return time.process_time() + sum(others)
 
 
 @dataclass(slots=True)
@@ -92,7 +98,7 @@ class Trials:
     seconds: list[float] = field(default_factory=list)
     parts: list[dict[str, float]] = field(default_factory=list)
     work: list[float] = field(default_factory=list)
-    """Processor seconds of the controller's process."""
+    """Processor seconds of all processes of the controller."""
     pushes: list[int] = field(default_factory=list)
 
 
@@ -124,8 +130,6 @@ async def _events(
         async with house(Path(folder), fabric) as h:
             await ask(h)
             await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
-            gc.collect()
-            gc.freeze()
             for done, link in enumerate(chosen):
                 kept = (lost, back) if done >= WARM else (Trials(), Trials())
                 await _event(h, f"down {link}", kept[0])
@@ -138,13 +142,13 @@ async def _event(h: House, words: str, trials: Trials) -> None:
     """One change of a link, and the wait for its end."""
     await asyncio.sleep(QUIET)
     h.marks.clear()
-    work = time.process_time()
+    work = h.processor_seconds()
     assert h.agents.stdin is not None
     assert h.agents.stdout is not None
     h.agents.stdin.write(f"{words}\n".encode())
     heard = float(await h.agents.stdout.readline())
     await asyncio.wait_for(h.marks.whole.wait(), LIMIT)
-    trials.work.append(time.process_time() - work)
+    trials.work.append(h.processor_seconds() - work)
     trials.seconds.append(h.marks.end() - heard)
     trials.parts.append(h.marks.parts(heard))
     trials.pushes.append(len(h.marks.pushes))
@@ -163,30 +167,33 @@ async def house(folder: Path, fabric: Fabric) -> AsyncIterator[House]:
         time_pushes(gateway, marks)
         observations = Observations()
         time_reports(observations, marks)
-        engine = timed_engine(planning_engine(settings.solve_seconds), marks)
+        planner, advisor = PlanningProcess("plans"), PlanningProcess("questions")
+        for process in (planner, advisor):
+            stack.push_async_callback(process.close)
+        time_planner(planner, marks)
         pause = settings.debounce_seconds
         pace = ReconcileSettings(debounce=pause, debounce_most=max(20 * pause, 0.1))
-        world = World(store, gateway, observations, SystemClock(), telemetry, engine, pace)
+        world = Dependencies(
+            store, gateway, observations, SystemClock(), telemetry, planner, advisor, pace
+        )
         reconciler = Reconciler(world)
-        intake = Intake(store, engine.flows_of_job)
-        rooms = Rooms(store, intake, gateway, observations, telemetry, engine)
+        intake = Intake(store, flows_of_job)
+        rooms = Rooms(store, intake, gateway, observations, telemetry, advisor)
         api = Api(rooms, ServerTerms("127.0.0.1", 0), SessionTerms("bench", 10.0, 0.0))
         stack.push_async_callback(api.stop, 2.0)
         await api.start()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        for work in (reconciler.run(), follow_plans(store, telemetry), Caretaker().run()):
+        for work in (reconciler.run(), follow_plans(store, telemetry)):
             stack.callback(tasks.create_task(work).cancel)
         await reconciler.known.wait()
         api.set_serving(serving=True)
-        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
-        sys.setswitchinterval(SWITCH_SECONDS)
         channel = await stack.enter_async_context(
             aio.insecure_channel(f"127.0.0.1:{api.port}", OPTIONS)
         )
         agents = await stack.enter_async_context(_agents(api.port, folder, fabric))
         count = int(np.count_nonzero(fabric.structure.nodes.kind != NodeKind.NIC))
         await until(lambda: len(gateway.sessions("f1")) == count, seconds=LIMIT)
-        yield House(fabric, channel, gateway, marks, agents)
+        yield House(fabric, channel, gateway, marks, agents, (planner, advisor))
         agents.kill()
         await until(lambda: not gateway.sessions("f1"), seconds=LIMIT)
 

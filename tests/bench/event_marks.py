@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Plan
-from heddle_controller.reconcile.engine import Engine, Repair
+from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Store
 
@@ -22,19 +19,14 @@ PARTS = (
     "notify",
     "debounce",
     "read intent",
-    "traffic",
-    "solve",
-    "solve anew",
-    "verify",
-    "programs",
-    "diff",
+    "plan",
     "commit",
     "ledger",
     "push and ack",
     "record",
 )
-"""In the order of the way; "ledger" is from the commit to the first push."""
-TIMED = ("solve", "solve anew", "verify", "programs", "diff")
+"""In the order of the way; "plan" is the way to the planning process and back, with all that it
+does, and "ledger" is from the commit to the first push."""
 
 
 @dataclass(slots=True)
@@ -95,17 +87,14 @@ class Marks:
         """Seconds of each part of an event that agents heard of then."""
         reported = self.first("notify")[1]
         read, know = self.first("read intent")
-        repair = self.first("solve")[0]
         begin, done = self.first("commit")
         sent = min((begin for begin, _ in self.pushes), default=done)
         acked = max((end for _, end in self.pushes), default=sent)
-        timed = {name: self.total(name) for name in TIMED}
         return {
             "notify": reported - heard,
             "debounce": read - reported,
             "read intent": know - read,
-            "traffic": repair - know,
-            **timed,
+            "plan": self.total("plan"),
             "commit": done - begin,
             "ledger": sent - done,
             "push and ack": acked - sent,
@@ -115,40 +104,6 @@ class Marks:
     def end(self) -> float:
         """When the store knew that all switches hold the plan."""
         return max(end for name, _, end in self.spans if name == "record")
-
-
-class TimedRepair:
-    """A repair, timed."""
-
-    def __init__(self, repair: Repair, marks: Marks) -> None:
-        self._repair, self._marks = repair, marks
-
-    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
-        """See ``Repair``."""
-        plan: Plan = self._marks.around("solve", self._repair.repair)(fabric, flows)
-        return plan
-
-    def relieved(self) -> Plan | None:
-        """See ``Repair``."""
-        plan: Plan | None = self._marks.around("solve", self._repair.relieved)()
-        return plan
-
-    def is_ready_for(self, plan: Plan) -> bool:
-        """See ``Repair``."""
-        return self._repair.is_ready_for(plan)
-
-
-NAMES = {"solve": "solve anew", "entries_of": "programs", "changed_flows": "diff"}
-
-
-def timed_engine(engine: Engine, marks: Marks) -> Engine:
-    """The engine, each of its functions timed."""
-    timed: dict[str, Any] = {
-        one.name: marks.around(NAMES.get(one.name, one.name), getattr(engine, one.name))
-        for one in fields(engine)
-    }
-    timed["repairer"] = lambda plan: TimedRepair(engine.repairer(plan), marks)
-    return replace(engine, **timed)
 
 
 def time_store(store: Store, marks: Marks) -> None:
@@ -180,6 +135,15 @@ def time_store(store: Store, marks: Marks) -> None:
 def time_reports(observations: Observations, marks: Marks) -> None:
     """Have it timed how long what agents say of links takes."""
     observations.report = marks.around("notify", observations.report)  # type: ignore[method-assign]
+
+
+def time_planner(planner: Planner, marks: Marks) -> None:
+    """Have questions for plans timed."""
+
+    def nothing(_: object, **__: object) -> None:
+        return
+
+    setattr(planner, "plan", marks.awaiting("plan", planner.plan, nothing))  # noqa: B010 - likewise
 
 
 def time_pushes(gateway: AgentGateway, marks: Marks) -> None:

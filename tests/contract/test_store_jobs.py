@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from heddle_controller.reconcile.admission import left_out
+from heddle_controller.planner.planning import left_out
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import (
     AlreadyExists,

@@ -27,8 +27,9 @@ from heddle.v1 import (
     placement_pb2,
     plan_pb2,
 )
-from heddle_controller.app import planning_engine
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
+from heddle_controller.planner.direct import DirectPlanner
+from heddle_controller.planner.engine import planning_engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.agents.link_book import LinkBook
@@ -143,7 +144,9 @@ class World:
             ),
             "PlacementService": PlacementService(store, intake, changes),
             "DemandService": DemandService(store, intake, indexes, RateBook()),
-            "PlanService": PlanService(store, changes, indexes, planning_engine(1.0)),
+            "PlanService": PlanService(
+                store, changes, indexes, DirectPlanner(planning_engine(1.0)), intake.flows_of_job
+            ),
             "OverlayService": OverlayService(store, OverlayBook(store, lambda: 1, telemetry)),
             "AuditService": AuditService(store),
         }

@@ -15,7 +15,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Store
-from heddle_controller.reconcile.worker import World
+from heddle_controller.reconcile.worker import Dependencies
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.state.records import LinkName
 from tests.support.reconcile_world import ENGINE, SETTINGS, House, ring, three_tiers
@@ -71,11 +71,11 @@ class Comparing(House):
     worth_moving = 0.02
     repairer: type[Poor] = Poor
 
-    def world(self, store: Store, gateway: AgentGateway) -> World:
+    def dependencies(self, store: Store, gateway: AgentGateway) -> Dependencies:
         """What the controller is given."""
-        engine = replace(ENGINE, repairer=self.repairer, verify=lambda *_: None)
+        self.engine = replace(self.engine, repairer=self.repairer, verify=lambda *_: None)
         settings = replace(SETTINGS, compare_after=SOON, worth_moving=self.worth_moving)
-        return replace(super().world(store, gateway), engine=engine, settings=settings)
+        return replace(super().dependencies(store, gateway), settings=settings)
 
 
 @pytest.fixture
@@ -125,10 +125,7 @@ async def test_what_wins_by_less_than_the_threshold_stays(house: Comparing) -> N
         solved.append(len(flows))
         return ENGINE.solve(fabric, flows, before)
 
-    real = house.world
-    house.world = lambda *ports: replace(  # type: ignore[method-assign]
-        real(*ports), engine=replace(real(*ports).engine, solve=counted)
-    )
+    house.engine = replace(ENGINE, solve=counted)
     async with house.running():
         generation = await lose_a_link(house)
         await house.until(lambda: len(solved) > 1, "a comparison")
@@ -147,10 +144,7 @@ async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: C
         assert go_on.wait(PATIENCE)
         return ENGINE.prove(plan)
 
-    real = house.world
-    house.world = lambda *ports: replace(  # type: ignore[method-assign]
-        real(*ports), engine=replace(real(*ports).engine, prove=patient)
-    )
+    house.engine = replace(ENGINE, prove=patient)
     async with house.running():
         generation = await lose_a_link(house)
         await house.settled()
@@ -201,10 +195,7 @@ async def test_a_bound_that_comes_after_the_next_plan_is_dropped(house: Comparin
         proofs.append((plan.fabric, replace(plan.certificate, proof=f"proof {len(proofs)}")))
         return proofs[-1][1]
 
-    real = house.world
-    house.world = lambda *ports: replace(  # type: ignore[method-assign]
-        real(*ports), engine=replace(real(*ports).engine, prove=slow)
-    )
+    house.engine = replace(ENGINE, prove=slow)
     async with house.running():
         generation = await lose_a_link(house)
         await house.until(begun.is_set, "a proof under way")

@@ -31,7 +31,7 @@ def house(tmp_path: Path) -> House:
 @asynccontextmanager
 async def another(house: House) -> AsyncIterator[Reconciler]:
     """A second controller on the same store and switches, as a replica is."""
-    reconciler = Reconciler(house.world(house.store, house.gateway))
+    reconciler = Reconciler(house.dependencies(house.store, house.gateway))
     task = asyncio.create_task(reconciler.run())
     try:
         yield reconciler
@@ -164,7 +164,7 @@ async def test_a_loop_that_is_ended_ends(house: House) -> None:
     async with house.running():
         await furnish(house)
         raw: Any = Failing(house.store)
-        other = Reconciler(house.world(raw, house.gateway))
+        other = Reconciler(house.dependencies(raw, house.gateway))
         assert house.reconciler is not None
         task = asyncio.create_task(other.run())
         await house.store.release_leadership(house.reconciler.epoch)

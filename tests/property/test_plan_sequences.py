@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heddle_controller.app import planning_engine
 from heddle_controller.cli.plan_run import WORTH_MOVING, PlanRequest, run
 from heddle_controller.model.fabric import Bools, Fabric, NodeKind, State
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.reconcile.engine import Repair
-from heddle_controller.reconcile.planning import Planned, Wanted, afterthought, make_plan
+from heddle_controller.planner.engine import Repair, planning_engine
+from heddle_controller.planner.planning import Planned, Wanted, make_plan, reoptimise
 from heddle_controller.solve import Repairer, anew, solve
 from tests.support.depth import examples, fresh_seeds
 from tests.support.drawn import KINDS, drawn
@@ -159,7 +158,7 @@ def test_what_the_controller_plans_stays_sound_and_near_a_plan_made_anew() -> No
                 plan = made.plan
                 check(plan)
                 if random.random() < 0.3:
-                    better = afterthought(plan, engine, SETTLED)
+                    better = reoptimise(plan, engine, SETTLED)
                     if isinstance(better, Planned):
                         made, plan = better, better.plan
                         check(plan)

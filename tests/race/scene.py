@@ -28,13 +28,14 @@ from heddle_agent.watch import ManualLinks
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
+from heddle_controller.planner.direct import DirectPlanner
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations, with_down
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
-from heddle_controller.reconcile.worker import World
+from heddle_controller.reconcile.worker import Dependencies
 from heddle_controller.state.records import LinkName
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.traffic.jobs import flows_of_job
@@ -143,8 +144,9 @@ class Scene:
         """Begin a controller on the store as it is."""
         store = SlowStore(self.store, self.delays)
         clock, figures = VirtualClock(), Figures()
-        world = World(
-            store, self.gateway, self.observations, clock, figures, ENGINE, self._settings
+        planner = DirectPlanner(ENGINE)
+        world = Dependencies(
+            store, self.gateway, self.observations, clock, figures, planner, planner, self._settings
         )
         self._leader = asyncio.create_task(Reconciler(world).run())
 

@@ -18,7 +18,8 @@ from heddle_controller.model.job import Collective, Group, Job, Operation, Paral
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.reconcile.engine import Engine
+from heddle_controller.planner.direct import DirectPlanner
+from heddle_controller.planner.engine import Engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.metrics import Metric
@@ -26,7 +27,7 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
-from heddle_controller.reconcile.worker import World
+from heddle_controller.reconcile.worker import Dependencies
 from heddle_controller.solve.bounds.proof import prove
 from heddle_controller.solve.repair.repairer import Repairer, anew
 from heddle_controller.state.records import Committed, JobRecord, JobState
@@ -152,10 +153,18 @@ class House:
         self.intake: Intake
         self.store: Store
 
-    def world(self, store: Store, gateway: AgentGateway) -> World:
+    def dependencies(self, store: Store, gateway: AgentGateway) -> Dependencies:
         """What the controller is given."""
-        return World(
-            store, gateway, self.observations, RealClock(), self.figures, self.engine, self.settings
+        planner = DirectPlanner(self.engine)
+        return Dependencies(
+            store,
+            gateway,
+            self.observations,
+            RealClock(),
+            self.figures,
+            planner,
+            planner,
+            self.settings,
         )
 
     @asynccontextmanager
@@ -173,7 +182,7 @@ class House:
         gateway.watch, self.gateway = self.gateway.watch, gateway
         if connected:
             gateway.connect(*gateway.switches)
-        self.reconciler = Reconciler(self.world(through(raw), through(gateway)))
+        self.reconciler = Reconciler(self.dependencies(through(raw), through(gateway)))
         task = asyncio.create_task(self.reconciler.run())
         try:
             yield

@@ -20,8 +20,9 @@ from heddle.v1.demand_pb2_grpc import DemandServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
-from heddle_controller.app import planning_engine
 from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.planner.direct import DirectPlanner
+from heddle_controller.planner.engine import planning_engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
@@ -100,8 +101,8 @@ async def serving(
     telemetry = Telemetry()
     gateway = Gateway(telemetry, queue_limit)
     intake = Intake(store, flows_of_job)
-    observations = Observations()
-    rooms = Rooms(store, intake, gateway, observations, telemetry, planning_engine(None))
+    observations, planner = Observations(), DirectPlanner(planning_engine(None))
+    rooms = Rooms(store, intake, gateway, observations, telemetry, planner)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit=1.0))

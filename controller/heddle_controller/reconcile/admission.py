@@ -11,14 +11,13 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from heddle_controller.model.demand import Demands, resolve
+from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.state.errors import FailedPrecondition
-from heddle_controller.state.ids import check_ids
-from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Request
+from heddle_controller.state.records import DemandRecord, JobRecord, Request
 
 JobFlows = Callable[[Job, Fabric], Flows]
 """``traffic.jobs.flows_of_job``: the flows of a job, or ``InputError``."""
@@ -91,27 +90,6 @@ def _host_problems(job: Job, fabric: Fabric) -> list[Problem]:
             problems.append(Problem(f"hosts[{row}]", f"{host!r} is named twice"))
         seen.add(host)
     return problems
-
-
-def left_out(intent: Intent) -> dict[str, str]:
-    """Demand sets that no plan can hold, by name, and why.
-
-    What was stored before there was a check, or what a store brought back after it was lost: of
-    sets with one id the first by name is planned.
-    """
-    jobs = frozenset(record.job.name for record in intent.jobs)
-    planned: list[tuple[str, Demands]] = []
-    found = {}
-    for record in intent.demands:
-        origin = f"demands {record.name!r}"
-        try:
-            resolve(record.demands, intent.fabric, origin=origin)
-            check_ids(record.name, record.demands, planned, jobs)
-        except (InputError, FailedPrecondition) as error:
-            found[record.name] = str(error)
-        else:
-            planned.append((record.name, record.demands))
-    return found
 
 
 def admit_fabric(

@@ -12,7 +12,7 @@ import numpy as np
 
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.plan import Plan
-from heddle_controller.reconcile.admission import left_out
+from heddle_controller.planner.planning import left_out
 from heddle_controller.state.records import Intent, JobState
 
 

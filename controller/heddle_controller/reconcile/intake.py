@@ -46,7 +46,7 @@ class Intake:
 
     def __init__(self, store: Store, flows_of_job: JobFlows) -> None:
         self._store = store
-        self._flows_of_job = flows_of_job
+        self.flows_of_job = flows_of_job
 
     async def put_fabric(
         self,
@@ -71,7 +71,7 @@ class Intake:
                 intent = await self._store.intent(name)
             except NotFound:
                 return 0
-            wanted = (intent.jobs, intent.demands, self._flows_of_job)
+            wanted = (intent.jobs, intent.demands, self.flows_of_job)
             await asyncio.to_thread(admit_fabric, name, fabric, *wanted)
             return intent.version
 
@@ -106,7 +106,7 @@ class Intake:
 
     async def _check_job(self, fabric: str, job: Job) -> int:
         record = await self._store.get_fabric(fabric)
-        await asyncio.to_thread(admit_job, record.fabric, job, self._flows_of_job)
+        await asyncio.to_thread(admit_job, record.fabric, job, self.flows_of_job)
         return record.revision
 
     async def put_demands(

@@ -18,7 +18,7 @@ import structlog
 from heddle_controller.reconcile.replicas import Leader
 from heddle_controller.reconcile.rollout.pushes import Superseded
 from heddle_controller.reconcile.waiting import end_if_asked
-from heddle_controller.reconcile.worker import Worker, World
+from heddle_controller.reconcile.worker import Dependencies, Worker
 from heddle_controller.state.errors import PortError, StaleEpoch, Unavailable
 
 log = structlog.stdlib.get_logger(__name__)
@@ -31,7 +31,7 @@ store that lost its newest writes makes each agent claim once, or no more than a
 class Reconciler:
     """Leads where it can, and waits for it where it cannot."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Dependencies) -> None:
         self._world = world
         self._above = 0
         self._claims: dict[tuple[str, str], deque[float]] = {}

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from heddle_controller.model.plan import Certificate, Plan
-from heddle_controller.model.program import Entries, Program
-from heddle_controller.reconcile.engine import Engine, Repair
+from heddle_controller.model.plan import Certificate
+from heddle_controller.model.program import Program
+from heddle_controller.planner.planning import Planned
+from heddle_controller.planner.port import PlanAnswer, Planner, PlannerLost, PlanningFailed
 from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.observations import (
@@ -23,15 +24,6 @@ from heddle_controller.reconcile.observations import (
     held_down,
     undecided,
     with_down,
-)
-from heddle_controller.reconcile.planning import (
-    Planned,
-    Wanted,
-    afterthought,
-    make_plan,
-    same_input,
-    wanted_again,
-    wanted_of,
 )
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
 from heddle_controller.reconcile.rollout.driver import Rollout
@@ -44,27 +36,34 @@ from heddle_controller.state.records import Committed, Intent, PlanFacts
 log = structlog.stdlib.get_logger(__name__)
 
 
+Refused = tuple[tuple[str, str], ...]
+"""Jobs and demand sets that cannot be had, and why; see ``PlanAnswer``."""
+
+
 @dataclass(frozen=True, slots=True)
-class World:
-    """The ports, and the functions that plan."""
+class Dependencies:
+    """The ports that the loop works with."""
 
     store: Store
     gateway: AgentGateway
     observations: Observations
     clock: Clock
     metrics: Metrics
-    engine: Engine
+    planner: Planner
+    """For what has changed: nothing else is asked of it, so that no event waits."""
+    advisor: Planner
+    """For what nobody waits for: a better plan, and questions of clients."""
     settings: ReconcileSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Offer:
+class BetterPlan:
     """A better plan for the same input, found while nothing else was to do."""
 
     generation: int
     """Of the plan that it is better than."""
     intent: Intent
-    wanted: Wanted
+    refused: Refused
     planned: Planned
     seconds: float
 
@@ -72,7 +71,7 @@ class Offer:
 class Worker:
     """Keeps one fabric's plan in line with its intent, and its switches with the plan."""
 
-    def __init__(self, fabric: str, epoch: int, world: World, followers: set[str]) -> None:
+    def __init__(self, fabric: str, epoch: int, world: Dependencies, followers: set[str]) -> None:
         """``followers`` are the fabric's switches that were sent something in this epoch."""
         self._fabric = fabric
         self._epoch = epoch
@@ -97,18 +96,14 @@ class Worker:
         self._held_until = world.clock.monotonic() + world.settings.rollout.patience
         self._committed: Committed | None = None
         self._account = Account()
-        self._wanted: Wanted | None = None
+        self._refused: Refused = ()
         """Of the intent that was read last."""
-        self._made: tuple[Plan, Entries] | None = None
-        """The newest plan whose entries were made here, and not by another release perhaps."""
-        self._repair: Repair | None = None
         self._delay = world.settings.retry_first
         self._retry_at: float | None = None
         self._idle_since: float | None = None
         """When all was done that there was to do; None while it never was."""
         self._comparison: asyncio.Task[None] | None = None
-        self._thinking: asyncio.Task[Planned | Certificate | None] | None = None
-        self._offer: Offer | None = None
+        self._better: BetterPlan | None = None
 
     def wake(self) -> None:
         """Something may have changed."""
@@ -139,7 +134,7 @@ class Worker:
             self._retry_at = None
             try:
                 await self._reconcile()
-                await self._take_offer()
+                await self._take_better()
                 self._idle_since = self._world.clock.monotonic()
             except StaleEpoch:
                 raise
@@ -180,24 +175,20 @@ class Worker:
             return
         self._down = down
         start = world.clock.monotonic()
+        previous = self._committed.plan if self._committed else None
         try:
-            wanted = wanted_again(intent, self._wanted)
-            if wanted is None:
-                wanted = await asyncio.to_thread(wanted_of, intent, world.engine, self._wanted)
-                for name, why in wanted.refused:
-                    log.warning("left out of plans", fabric=fabric, what=name, why=why)
-            self._wanted = wanted
-            planned = await self._plan(wanted)
+            answer = await world.planner.plan(intent, previous)
         except Exception as error:  # noqa: BLE001 - whatever planning fails with, the loop lives on
             await self._in_trouble(intent, error)
             return
         seconds = world.clock.monotonic() - start
-        if planned is None:
-            await self._keep(intent, wanted)
+        self._note_refused(answer)
+        if answer.planned is None:
+            await self._keep(intent, answer.refused)
         else:
             world.metrics.observe(Metric.SOLVE_SECONDS, fabric, seconds)
-            await self._commit(intent, wanted, planned, seconds)
-            self._compare_later(intent, wanted)
+            await self._commit(intent, answer.refused, answer.planned, seconds)
+            self._compare_later(intent, answer.refused)
         self._delay = world.settings.retry_first
 
     def _seen(self) -> LinkStates:
@@ -224,20 +215,17 @@ class Worker:
         self._rollout.aim(Target(committed, Account(committed.generation)))
         await self._prepare(committed)
 
-    async def _plan(self, wanted: Wanted) -> Planned | None:
-        """A plan for what is wanted; None where the one that stands is for just that."""
-        committed, engine = self._committed, self._world.engine
-        previous = committed.plan if committed else None
-        if previous is not None and same_input(previous, wanted):
-            return None
-        return await asyncio.to_thread(
-            make_plan, wanted, previous, self._repair, engine, self._made
-        )
+    def _note_refused(self, answer: PlanAnswer) -> None:
+        """Log what is left out of plans, once."""
+        if answer.refused != self._refused:
+            for name, why in answer.refused:
+                log.warning("left out of plans", fabric=self._fabric, what=name, why=why)
+        self._refused = answer.refused
 
-    async def _keep(self, intent: Intent, wanted: Wanted) -> None:
+    async def _keep(self, intent: Intent, refused: Refused) -> None:
         """The plan that stands answers to this intent too."""
         assert self._committed is not None
-        self._account = _account(self._committed.generation, intent, wanted)
+        self._account = _account(self._committed.generation, intent, refused)
         self._version = intent.version
         self._rollout.aim(Target(self._committed, self._account))
         if intent.version > self._committed.answered_version:
@@ -245,10 +233,10 @@ class Worker:
                 self._fabric, epoch=self._epoch, version=intent.version
             )
         if self._comparison is None:  # it is of an earlier leader, who may not have come to it
-            self._compare_later(intent, wanted)
+            self._compare_later(intent, refused)
 
     async def _commit(
-        self, intent: Intent, wanted: Wanted, planned: Planned, seconds: float
+        self, intent: Intent, refused: Refused, planned: Planned, seconds: float
     ) -> None:
         before = self._committed.generation if self._committed else 0
         committed = await self._world.store.commit(
@@ -260,25 +248,26 @@ class Worker:
             facts=PlanFacts(planned.changed_count, seconds),
         )
         self._committed, self._version = committed, intent.version
-        self._made = planned.plan, planned.entries
-        self._account = _account(committed.generation, intent, wanted)
+        self._account = _account(committed.generation, intent, refused)
         self._rollout.aim(Target(committed, self._account, since=intent.change_time))
         self._measure(committed)
         await self._prepare(committed)
 
-    def _compare_later(self, intent: Intent, wanted: Wanted) -> None:
+    def _compare_later(self, intent: Intent, refused: Refused) -> None:
         """Look for a better plan once things are quiet; what comes in between ends it."""
         if self._comparison is not None:
             self._comparison.cancel()
         assert self._committed is not None
-        self._comparison = asyncio.create_task(self._compare(self._committed, intent, wanted))
+        self._comparison = asyncio.create_task(self._compare(self._committed, intent, refused))
 
-    async def _compare(self, committed: Committed, intent: Intent, wanted: Wanted) -> None:
+    async def _compare(self, committed: Committed, intent: Intent, refused: Refused) -> None:
         clock, settings = self._world.clock, self._world.settings
         await clock.sleep(settings.compare_after)
         start = clock.monotonic()
         try:
-            found = await self._think(committed.plan)
+            found = await self._world.advisor.reoptimise(
+                self._fabric, committed.plan, settings.worth_moving
+            )
             if isinstance(found, Certificate):
                 await self._certify(committed.generation, found)
         except Exception as error:  # noqa: BLE001 - the plan that stands is sound
@@ -286,18 +275,8 @@ class Worker:
             return
         if isinstance(found, Planned):
             seconds = clock.monotonic() - start
-            self._offer = Offer(committed.generation, intent, wanted, found, seconds)
+            self._better = BetterPlan(committed.generation, intent, refused, found, seconds)
             self._wake.set()
-
-    async def _think(self, plan: Plan) -> Planned | Certificate | None:
-        """One thread at a time: the last one cannot be ended, only waited for."""
-        if self._thinking is not None:
-            await asyncio.wait([self._thinking])
-        world = self._world
-        self._thinking = asyncio.create_task(
-            asyncio.to_thread(afterthought, plan, world.engine, world.settings.worth_moving)
-        )
-        return await asyncio.shield(self._thinking)
 
     async def _certify(self, generation: int, certificate: Certificate) -> None:
         """Give the plan its late bound, if it is the newest still; nothing is pushed for that."""
@@ -309,25 +288,22 @@ class Worker:
             self._world.metrics.set(Metric.LOWER_BOUND, self._fabric, bound)
             log.info("bound proven", fabric=self._fabric, generation=generation, bound=bound)
 
-    async def _take_offer(self) -> None:
+    async def _take_better(self) -> None:
         """Migrate to the better plan, if the one it was compared with still stands."""
-        offer, self._offer = self._offer, None
-        if offer is None or self._committed is None:
+        better, self._better = self._better, None
+        if better is None or self._committed is None:
             return
         now = (self._committed.generation, self._version)
-        if now == (offer.generation, offer.intent.version):
-            await self._commit(offer.intent, offer.wanted, offer.planned, offer.seconds)
-            self._compare_later(offer.intent, offer.wanted)  # for its bound
+        if now == (better.generation, better.intent.version):
+            await self._commit(better.intent, better.refused, better.planned, better.seconds)
+            self._compare_later(better.intent, better.refused)  # for its bound
 
     async def _prepare(self, committed: Committed) -> None:
         """Have the repair of this plan ready before it is needed."""
-        if self._repair is not None and self._repair.is_ready_for(committed.plan):
-            return
         try:
-            self._repair = await asyncio.to_thread(self._world.engine.repairer, committed.plan)
-        except Exception:  # then the next plan is made anew
-            log.exception("plan cannot be repaired", fabric=self._fabric)
-            self._repair = None
+            await self._world.planner.prepare(self._fabric, committed.plan)
+        except PlannerLost as error:  # whatever is asked next prepares it
+            log.warning("plan not prepared", fabric=self._fabric, why=str(error))
 
     async def _in_trouble(self, intent: Intent, error: Exception) -> None:
         """Keep the old plan, say so in every job, and try again."""
@@ -338,7 +314,7 @@ class Worker:
             self._account,
             jobs=tuple(record for record in intent.jobs if record.etag in known),
             others=tuple(record for record in intent.jobs if record.etag not in known),
-            trouble=f"{type(error).__name__}: {error}",
+            trouble=_words(error),
         )
         self._version = None
         self._try_again()
@@ -361,11 +337,16 @@ class Worker:
         metrics.count(Metric.CHANGED_FLOWS, self._fabric, committed.facts.changed_count)
 
 
-def _account(generation: int, intent: Intent, wanted: Wanted) -> Account:
-    refused = dict(wanted.refused)
+def _words(error: Exception) -> str:
+    told = isinstance(error, PlanningFailed | PlannerLost)
+    return str(error) if told else f"{type(error).__name__}: {error}"
+
+
+def _account(generation: int, intent: Intent, refused: Refused) -> Account:
+    left_out = dict(refused)
     return Account(
         generation=generation,
-        jobs=tuple(record for record in intent.jobs if record.job.name not in refused),
-        others=tuple(record for record in intent.jobs if record.job.name in refused),
-        refused=wanted.refused,
+        jobs=tuple(record for record in intent.jobs if record.job.name not in left_out),
+        others=tuple(record for record in intent.jobs if record.job.name in left_out),
+        refused=refused,
     )

@@ -28,7 +28,7 @@ from heddle.v1.fabric_pb2_grpc import add_FabricServiceServicer_to_server
 from heddle.v1.overlay_pb2_grpc import add_OverlayServiceServicer_to_server
 from heddle.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
 from heddle.v1.plan_pb2_grpc import add_PlanServiceServicer_to_server
-from heddle_controller.reconcile.engine import Engine
+from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
@@ -63,7 +63,8 @@ class Rooms:
     gateway: Gateway
     observations: Observations
     meter: Meter
-    engine: Engine
+    advisor: Planner
+    """Asked what would be planned if."""
 
 
 class Api:
@@ -93,7 +94,7 @@ class Api:
         )
         placement = PlacementService(store, rooms.intake, self._changes)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
-        plan = PlanService(store, self._changes, indexes, rooms.engine)
+        plan = PlanService(store, self._changes, indexes, rooms.advisor, rooms.intake.flows_of_job)
         guard = rooms.gateway.guard
         self._overlays = OverlayBook(store, lambda: guard.leading, rooms.meter)
         rooms.gateway.on_lead.append(self._overlays.lead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -12,7 +13,8 @@ from typing_extensions import override
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceServicer
 from heddle_controller.plan.explain import effort, explain
-from heddle_controller.reconcile.engine import Engine
+from heddle_controller.planner.port import Planner
+from heddle_controller.reconcile.admission import JobFlows
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
@@ -22,7 +24,7 @@ from heddle_controller.serve.paging import page
 from heddle_controller.serve.summaries import Summaries
 from heddle_controller.serve.turns import Turns
 from heddle_controller.serve.watch import Changes
-from heddle_controller.serve.what_if import answer
+from heddle_controller.serve.what_if import suppose, what_if_to_pb
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -39,15 +41,16 @@ class PlanService(PlanServiceServicer):
         store: Store,
         changes: Changes,
         indexes: FlowIndexes,
-        engine: Engine,
+        advisor: Planner,
+        flows_of_job: JobFlows,
     ) -> None:
+        """``advisor`` is asked what would be planned if."""
         self._store = store
         self._changes = changes
         self._indexes = indexes
-        self._engine = engine
+        self._advisor = advisor
+        self._flows_of_job = flows_of_job
         self._summaries = Summaries(store)
-        self._turns = Turns()
-        """Suppositions cost as much as plans, and plans must not wait for several."""
         self._reading = Turns()
         """What is looked up takes milliseconds each, and leaves threads to those who plan."""
 
@@ -118,7 +121,10 @@ class PlanService(PlanServiceServicer):
         fabric = names.parse_fabric(request.fabric, "fabric")
         intent = await self._store.intent(fabric)
         committed = await self._store.committed(fabric)
-        return await self._turns.run(answer, request, intent, committed, self._engine)
+        supposed = await asyncio.to_thread(suppose, intent, request, self._flows_of_job)
+        standing = committed.plan if committed is not None else None
+        found = await self._advisor.what_if(intent, supposed, standing)
+        return what_if_to_pb(fabric, committed, found)
 
 
 def _is_quick(index: FlowIndex, flow: str) -> bool:

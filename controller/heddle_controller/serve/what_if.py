@@ -1,7 +1,7 @@
 """A change that is only supposed: the intent as it would be, and what its plan would do.
 
 Nothing here writes. The supposed intent is checked as a real one would be, then
-planned by the same functions that the loop uses, so that the answer is what would
+planned by the planner that the loop asks too, so that the answer is what would
 happen.
 """
 
@@ -17,11 +17,8 @@ from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import Problem, refuse
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.job import Job
-from heddle_controller.model.plan import Plan
-from heddle_controller.plan.what_if import compare
+from heddle_controller.planner.port import WhatIf
 from heddle_controller.reconcile.admission import JobFlows, admit_job
-from heddle_controller.reconcile.engine import Engine
-from heddle_controller.reconcile.planning import make_plan, wanted_of
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import job as job_codec
@@ -42,12 +39,6 @@ MAX_JOBS = 1000
 """Jobs supposed at once."""
 SUPPOSED = "what-if"
 """Name of the demand set that holds supposed flows."""
-
-
-def rehearse(intent: Intent, previous: Plan | None, engine: Engine) -> Plan:
-    """The plan the loop would make of an intent after ``previous``; takes as long."""
-    repair = engine.repairer(previous) if previous is not None else None
-    return make_plan(wanted_of(intent, engine), previous, repair, engine).plan
 
 
 def suppose(intent: Intent, request: pb.WhatIfRequest, flows_of_job: JobFlows) -> Intent:
@@ -118,28 +109,15 @@ def _demands(intent: Intent, fabric: Fabric, request: pb.WhatIfRequest) -> Itera
         yield DemandRecord(SUPPOSED, demands, "", intent.change_time)
 
 
-def answer(
-    request: pb.WhatIfRequest, intent: Intent, committed: Committed | None, engine: Engine
-) -> pb.WhatIfResponse:
-    """Both plans, what would move, and what would have no path; call it in a thread.
-
-    Raises:
-        InputError: as ``suppose``; likewise FailedPrecondition.
-    """
-    supposed = suppose(intent, request, engine.flows_of_job)
+def what_if_to_pb(fabric: str, committed: Committed | None, found: WhatIf) -> pb.WhatIfResponse:
+    """Both plans, what would move, and what would have no path."""
+    old, new = found.before, found.after
     if committed is None:
-        old = rehearse(intent, None, engine)
-        before = plan_codec.plan_to_pb(intent.name, old)
+        before = plan_codec.plan_to_pb(fabric, old)
     else:
-        old, before = committed.plan, plan_codec.summary_to_pb(intent.name, committed)
-    new = rehearse(supposed, committed.plan if committed else None, engine)
-    return _compared(intent.name, before, old, new)
-
-
-def _compared(fabric: str, before: pb.Plan, old: Plan, new: Plan) -> pb.WhatIfResponse:
-    comparison = compare(old, new)
+        before = plan_codec.summary_to_pb(fabric, committed)
     after = plan_codec.plan_to_pb(fabric, new)
-    after.changed_count = len(comparison.moved)
+    after.changed_count = len(found.comparison.moved)
     ids = new.flows.ids
     unrouted_before = {old.flows.ids[row] for row in old.unrouted}
     lost = [row for row in sorted(new.unrouted) if ids[row] not in unrouted_before]
@@ -147,6 +125,6 @@ def _compared(fabric: str, before: pb.Plan, old: Plan, new: Plan) -> pb.WhatIfRe
     return pb.WhatIfResponse(
         before=before,
         after=after,
-        moved_flows=[ids[row] for row in comparison.moved[:MAX_TOLD].tolist()],
+        moved_flows=[ids[row] for row in found.comparison.moved[:MAX_TOLD].tolist()],
         unrouted=[routes.route(row) for row in lost[:MAX_TOLD]],
     )

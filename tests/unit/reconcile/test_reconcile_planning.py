@@ -8,8 +8,8 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
-from heddle_controller.reconcile.engine import Engine
-from heddle_controller.reconcile.planning import (
+from heddle_controller.planner.engine import Engine
+from heddle_controller.planner.planning import (
     Wanted,
     better_anew,
     make_plan,

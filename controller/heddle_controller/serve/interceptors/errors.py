@@ -18,6 +18,7 @@ from google.rpc import status_pb2
 from grpc import aio
 
 from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.planner.port import PlannerLost
 from heddle_controller.serve import errors
 from heddle_controller.serve.interceptors.around import Around, Context, Method
 from heddle_controller.serve.interceptors.trace import current_request
@@ -87,6 +88,7 @@ _CODES: dict[type[ports.PortError], tuple[grpc.StatusCode, str]] = {
     ports.StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),
     ports.StaleGeneration: (grpc.StatusCode.ABORTED, "STALE_GENERATION"),
     ports.Unavailable: (grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"),
+    PlannerLost: (grpc.StatusCode.UNAVAILABLE, "PLANNER_LOST"),
     ports.Unusable: (grpc.StatusCode.UNAVAILABLE, "STORE_UNUSABLE"),
 }
 
@@ -97,5 +99,5 @@ def _refusal(error: ports.PortError) -> errors.Refusal | None:
     code, reason = _CODES[type(error)]
     name = getattr(error, "name", None)
     metadata = {"name": name} if isinstance(name, str) else None
-    retry = error.retry_after if isinstance(error, ports.Unavailable) else None
+    retry = error.retry_after if isinstance(error, ports.Unavailable | PlannerLost) else None
     return errors.Refusal(code, reason, str(error), metadata, retry)

@@ -1,6 +1,6 @@
 """From the whole intent to a verified plan: the thinking half of the loop.
 
-Pure but for the time it takes, and run in a thread. What is planned how:
+Pure but for the time it takes. What is planned how:
 
 - *Nothing to plan* where flows and states are those of the plan that stands, however
   often the intent was written in between.
@@ -23,14 +23,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from heddle_controller.model.demand import resolve
+from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
-from heddle_controller.reconcile.admission import left_out
-from heddle_controller.reconcile.engine import Engine, Repair
+from heddle_controller.planner.engine import Engine, Repair
+from heddle_controller.state.errors import FailedPrecondition
+from heddle_controller.state.ids import check_ids
 from heddle_controller.state.records import Intent
 
 WORTH_MOVING = 0.02
@@ -100,6 +101,27 @@ def wanted_of(intent: Intent, engine: Engine, known: Wanted | None = None) -> Wa
             parts.append(resolve(demands.demands, intent.fabric, weights, origin=origin))
     asked = _asked_of(intent)
     return Wanted(intent.fabric, concatenate(parts), tuple(refused), asked, of_jobs)
+
+
+def left_out(intent: Intent) -> dict[str, str]:
+    """Demand sets that no plan can hold, by name, and why.
+
+    What was stored before there was a check, or what a store brought back after it was lost: of
+    sets with one id the first by name is planned.
+    """
+    jobs = frozenset(record.job.name for record in intent.jobs)
+    planned: list[tuple[str, Demands]] = []
+    found = {}
+    for record in intent.demands:
+        origin = f"demands {record.name!r}"
+        try:
+            resolve(record.demands, intent.fabric, origin=origin)
+            check_ids(record.name, record.demands, planned, jobs)
+        except (InputError, FailedPrecondition) as error:
+            found[record.name] = str(error)
+        else:
+            planned.append((record.name, record.demands))
+    return found
 
 
 def wanted_again(intent: Intent, known: Wanted | None) -> Wanted | None:
@@ -205,7 +227,7 @@ def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | No
     return Planned(fresh, engine.entries_of(fresh), len(engine.changed_flows(plan, fresh)))
 
 
-def afterthought(plan: Plan, engine: Engine, worth_moving: float) -> Planned | Certificate | None:
+def reoptimise(plan: Plan, engine: Engine, worth_moving: float) -> Planned | Certificate | None:
     """What there is to say of a plan in peace: a better one, or else a better bound for it.
 
     Raises:

@@ -1,0 +1,45 @@
+"""The planner in the process of whoever asks: for tests, and for worlds in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.planner.core import PlanningCore
+from heddle_controller.planner.engine import Engine
+from heddle_controller.planner.planning import Planned
+from heddle_controller.planner.port import PlanAnswer, WhatIf
+from heddle_controller.state.records import Intent
+
+
+class DirectPlanner:
+    """Calls a core in a thread, one event after another; questions do not wait for these."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._core = PlanningCore(engine)
+        self._planning, self._asking = asyncio.Lock(), asyncio.Lock()
+
+    async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
+        """See ``Planner``."""
+        async with self._planning:
+            return await asyncio.to_thread(self._core.plan, intent, standing)
+
+    async def prepare(self, fabric: str, standing: Plan) -> None:
+        """See ``Planner``."""
+        async with self._planning:
+            await asyncio.to_thread(self._core.prepare, fabric, standing)
+
+    async def reoptimise(
+        self,
+        fabric: str,  # noqa: ARG002 - a port
+        standing: Plan,
+        worth_moving: float,
+    ) -> Planned | Certificate | None:
+        """See ``Planner``."""
+        async with self._asking:
+            return await asyncio.to_thread(self._core.reoptimise, standing, worth_moving)
+
+    async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
+        """See ``Planner``."""
+        async with self._asking:
+            return await asyncio.to_thread(self._core.what_if, intent, supposed, standing)

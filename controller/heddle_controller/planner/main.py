@@ -1,0 +1,78 @@
+"""The planning process: ``python -m heddle_controller.planner.main SOCKET SECONDS PARENT``.
+
+It is started by a controller, whose process id is PARENT and which it does not outlive, reads
+questions from the socket with that number, and answers one after another. SECONDS is the time limit
+of one run of the solver. It ignores signals that a whole group of processes is ended by: the
+controller says when it is over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from heddle_controller.planner.core import PlanningCore
+from heddle_controller.planner.engine import planning_engine
+from heddle_controller.planner.mirror import FabricMirror
+from heddle_controller.planner.pipe import Unpacker, packed, received
+from heddle_controller.planner.port import PlanningFailed
+from heddle_controller.planner.protocol import Failed, Question, answered
+
+PR_SET_PDEATHSIG = 1
+OOM_SCORE = 500
+"""Where memory runs out, the kernel is to choose this process and not the controller."""
+
+
+def main() -> None:
+    """Answer until the controller is gone."""
+    number, seconds, parent = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    _die_with(parent)
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.SIG_IGN)
+    with socket.socket(fileno=number) as end:
+        _serve(end, PlanningCore(planning_engine(seconds)))
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel end this process with the controller, even in the middle of a plan."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that
+        sys.exit(0)
+    try:
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
+    except OSError:  # a wish, and no more
+        return
+
+
+def _serve(end: socket.socket, core: PlanningCore) -> None:
+    unpacker, mirrors = Unpacker(), dict[str, FabricMirror]()
+    while received(end, unpacker):
+        found = unpacker.message()
+        if found is not None:
+            question = Question(*found[0])
+            mirror = mirrors.setdefault(question.fabric, FabricMirror())
+            _send(end, _answer(core, mirror, question))
+
+
+def _answer(core: PlanningCore, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed
+    try:
+        return answered(core, mirror, question)
+    except PlanningFailed as error:  # anything else ends the process, and another takes its place
+        return Failed(str(error))
+
+
+def _send(end: socket.socket, message: object) -> None:
+    data, file = packed(message)
+    sent = socket.send_fds(end, [data], [] if file is None else [file])
+    if file is not None:
+        os.close(file)
+    end.sendall(memoryview(data)[sent:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""What both ends of the pipe remember of one fabric, so that only what has changed travels.
+
+Each end has a mirror, and packs and unpacks in the same order as the other: what is packed here
+is what the other end remembers once it has unpacked it. A fabric travels as the states that
+changed, an intent as the jobs and demand sets that are new, a plan as the arcs that are others,
+entries as the rows that came and went. What is the same object here as the last one is the same
+object there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from heddle_controller.model.fabric import Fabric, Structure
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Certificate, Paths, Plan
+from heddle_controller.model.program import Edit, Entries
+from heddle_controller.plan.entry_edits import known_edit, splice_entries
+from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Overlay
+
+Array = npt.NDArray[Any]
+MOST = 1 / 4
+"""Of the elements of an array, beyond which all of them are sent."""
+STRUCTURE = ("name", "nodes", "links", "zone_names", "host_names")
+PATHS = tuple(one.name for one in fields(Paths))
+
+
+class _Elements(NamedTuple):
+    """Elements of an array that are others than before."""
+
+    places: Array
+    values: Array
+
+
+class _PackedFabric(NamedTuple):
+    structure: tuple[Any, ...] | None
+    """None: that of before."""
+    link_state: Array | _Elements
+    node_state: Array | _Elements
+
+
+class _PackedIntent(NamedTuple):
+    name: str
+    version: int
+    change_time: float
+    revision: int
+    fabric: _PackedFabric
+    jobs: list[int | JobRecord]
+    """Place among those of before, or what is new."""
+    demands: list[int | DemandRecord]
+    overlay: Overlay
+
+
+class _PackedPlan(NamedTuple):
+    fabric: _PackedFabric
+    flows: Flows | None
+    """None: those of before."""
+    paths: list[Array | _Elements]
+    backups: list[Array | _Elements | None]
+    """None: the very column of the paths."""
+    certificate: Certificate
+    unrouted: dict[int, str]
+    notes: tuple[str, ...]
+
+
+class _PackedEdit(NamedTuple):
+    """Entries as those of before with rows gone and come."""
+
+    gone: Array
+    came: Array
+    rows: Entries
+
+
+Record = TypeVar("Record", JobRecord, DemandRecord)
+
+
+class FabricMirror:
+    """What this end and the other know of one fabric."""
+
+    def __init__(self) -> None:
+        self._fabric: Fabric | None = None
+        self._jobs: tuple[JobRecord, ...] = ()
+        self._demands: tuple[DemandRecord, ...] = ()
+        self._plan: Plan | None = None
+        self._entries: Entries | None = None
+
+    def pack_fabric(self, fabric: Fabric) -> _PackedFabric:
+        """A fabric to send."""
+        known, self._fabric = self._fabric, fabric
+        if known is None or known.structure is not fabric.structure:
+            structure = tuple(getattr(fabric.structure, name) for name in STRUCTURE)
+            return _PackedFabric(structure, fabric.link_state, fabric.node_state)
+        return _PackedFabric(
+            None,
+            _changed(fabric.link_state, known.link_state),
+            _changed(fabric.node_state, known.node_state),
+        )
+
+    def unpack_fabric(self, packed: _PackedFabric) -> Fabric:
+        """A fabric that was sent."""
+        known = self._fabric
+        if packed.structure is not None:
+            structure = Structure(*packed.structure)
+            assert isinstance(packed.link_state, np.ndarray)
+            assert isinstance(packed.node_state, np.ndarray)
+            known = Fabric(structure, packed.link_state, packed.node_state)
+        else:
+            assert known is not None  # it was sent before
+            assert isinstance(packed.link_state, _Elements)
+            assert isinstance(packed.node_state, _Elements)
+            known = known.with_links(_states(packed.link_state))
+            known = known.with_nodes(_states(packed.node_state))
+        self._fabric = known
+        return known
+
+    def pack_intent(self, intent: Intent) -> _PackedIntent:
+        """An intent to send."""
+        jobs = _records(intent.jobs, self._jobs)
+        demands = _records(intent.demands, self._demands)
+        self._jobs, self._demands = intent.jobs, intent.demands
+        return _PackedIntent(
+            intent.name,
+            intent.version,
+            intent.change_time,
+            intent.revision,
+            self.pack_fabric(intent.fabric),
+            jobs,
+            demands,
+            intent.overlay,
+        )
+
+    def unpack_intent(self, packed: _PackedIntent) -> Intent:
+        """An intent that was sent."""
+        jobs = tuple(self._jobs[o] if isinstance(o, int) else o for o in packed.jobs)
+        demands = tuple(self._demands[o] if isinstance(o, int) else o for o in packed.demands)
+        self._jobs, self._demands = jobs, demands
+        return Intent(
+            packed.name,
+            packed.version,
+            packed.change_time,
+            packed.revision,
+            self.unpack_fabric(packed.fabric),
+            jobs,
+            demands,
+            packed.overlay,
+        )
+
+    def holds(self, plan: Plan) -> bool:
+        """Whether a plan is the one that was said last."""
+        return self._plan is plan
+
+    def pack_plan(self, plan: Plan) -> _PackedPlan | None:
+        """A plan to send; None stands for the one of before."""
+        known, self._plan = self._plan, plan
+        if known is plan:
+            return None
+        fabric = self.pack_fabric(plan.fabric)
+        same = known is not None and (
+            known.fabric.structure is plan.fabric.structure and known.flows.same_as(plan.flows)
+        )
+        before = known if same else None
+        paths = [
+            _elements(getattr(plan.paths, name), getattr(before.paths, name) if before else None)
+            for name in PATHS
+        ]
+        backups = [
+            None
+            if getattr(plan.backups, name) is getattr(plan.paths, name)
+            else _elements(
+                getattr(plan.backups, name), getattr(before.backups, name) if before else None
+            )
+            for name in PATHS
+        ]
+        return _PackedPlan(
+            fabric,
+            None if same else plan.flows,
+            paths,
+            backups,
+            plan.certificate,
+            plan.unrouted,
+            plan.notes,
+        )
+
+    def unpack_plan(self, packed: _PackedPlan | None) -> Plan:
+        """A plan that was sent."""
+        known = self._plan
+        if packed is None:
+            assert known is not None  # it was sent before
+            return known
+        fabric = self.unpack_fabric(packed.fabric)
+        if packed.flows is None:
+            assert known is not None  # likewise
+            flows, before = known.flows, known
+        else:
+            flows, before = packed.flows, None
+        paths = [
+            _applied(one, getattr(before.paths, name) if before else None)
+            for name, one in zip(PATHS, packed.paths, strict=True)
+        ]
+        backups = [
+            whole
+            if one is None
+            else _applied(one, getattr(before.backups, name) if before else None)
+            for name, one, whole in zip(PATHS, packed.backups, paths, strict=True)
+        ]
+        self._plan = Plan(
+            fabric,
+            flows,
+            Paths(*paths),
+            Paths(*backups),
+            packed.certificate,
+            packed.unrouted,
+            packed.notes,
+        )
+        return self._plan
+
+    def pack_entries(self, entries: Entries) -> Entries | _PackedEdit | None:
+        """Entries to send; None stands for those of before."""
+        known, self._entries = self._entries, entries
+        if known is entries:
+            return None
+        edit = known_edit(known, entries, stages=True) if known is not None else None
+        if edit is None or len(edit.came) > MOST * len(entries):
+            columns = (getattr(entries, one.name) for one in fields(Entries) if one.compare)
+            return Entries(*columns)  # how they were made is nothing to the other end
+        return _PackedEdit(edit.gone, edit.came, entries.take(edit.came))
+
+    def unpack_entries(self, packed: Entries | _PackedEdit | None) -> Entries:
+        """Entries that were sent."""
+        if isinstance(packed, Entries):
+            self._entries = packed
+            return packed
+        assert self._entries is not None  # they were sent before
+        if packed is not None:
+            gone, came, rows = packed
+            self._entries = splice_entries(self._entries, gone, _places(Edit(gone, came)), rows)
+        return self._entries
+
+
+def _places(edit: Edit) -> Array:
+    """Before which of the old rows each row that came stands."""
+    kept = edit.came - np.arange(len(edit.came))  # rows that stay and stand before it
+    before = edit.gone - np.arange(len(edit.gone))  # likewise of each that is gone
+    places: Array = kept + np.searchsorted(before, kept, side="right")
+    return places
+
+
+def _elements(now: Array, was: Array | None) -> Array | _Elements:
+    """What makes the one array into the other."""
+    if was is None or now.shape != was.shape:
+        return now
+    changed = _changed(now, was)
+    return changed if len(changed.places) <= MOST * len(now) else now
+
+
+def _changed(now: Array, was: Array) -> _Elements:
+    places = np.empty(0, np.int64) if now is was else np.flatnonzero(now != was)
+    return _Elements(places, now[places])
+
+
+def _applied(packed: Array | _Elements, was: Array | None) -> Array:
+    if not isinstance(packed, _Elements):
+        return packed
+    assert was is not None  # it was there for the other end
+    if not len(packed.places):
+        return was
+    now = was.copy()
+    now[packed.places] = packed.values
+    return now
+
+
+def _states(elements: _Elements) -> dict[int, Any]:
+    return dict(zip(elements.places.tolist(), elements.values.tolist(), strict=True))
+
+
+def _records(records: Iterable[Record], known: Iterable[Record]) -> list[int | Record]:
+    """Those that are known by their place, and the others themselves.
+
+    Those with one name and etag are the same. What is only supposed has no etag.
+    """
+    places = {_key(one): place for place, one in enumerate(known) if one.etag}
+    return [places.get(_key(one), one) for one in records]
+
+
+def _key(record: JobRecord | DemandRecord) -> tuple[str, str]:
+    name = record.job.name if isinstance(record, JobRecord) else record.name
+    return name, record.etag

@@ -1,0 +1,116 @@
+"""Messages between two processes of one machine: one socket, large arrays in shared memory.
+
+A message is pickled by protocol 5. What is large in it, arrays of some kilobytes and more, is
+written once into a nameless file in memory that travels beside the message, is sealed, and is
+mapped by whoever receives it: read-only, and not copied again. Both ends are the same program, and
+nobody else holds the socket: nothing that comes from outside is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import pickle
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+LARGE = 16_384
+"""Bytes from which an array goes in shared memory."""
+HEADER = struct.Struct("<QI")
+"""Bytes of the pickle, and number of arrays beside it, whose sizes follow."""
+SIZE = 8
+ALIGNED = 64
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+class PipeEnded(Exception):  # noqa: N818 - it is over, which need be nobody's fault
+    """The other end is gone."""
+
+
+def packed(message: object) -> tuple[bytes, int | None]:
+    """The bytes to send, and the file that goes with the first of them, if there is one."""
+    large: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < LARGE:
+            return True
+        large.append(view)
+        return False
+
+    body = pickle.dumps(message, protocol=5, buffer_callback=keep)
+    sizes = struct.pack(f"<{len(large)}Q", *(view.nbytes for view in large))
+    return HEADER.pack(len(body), len(large)) + sizes + body, _shared(large) if large else None
+
+
+def _shared(views: Sequence[memoryview]) -> int:
+    """A sealed file in memory that holds these one after another."""
+    file = os.memfd_create("heddle-planner", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    at = 0
+    for view in views:
+        written = 0
+        while written < view.nbytes:
+            written += os.pwrite(file, view[written:], at + written)
+        at = _aligned(at + view.nbytes)
+    os.ftruncate(file, at)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+    return file
+
+
+def _aligned(at: int) -> int:
+    return -(-at // ALIGNED) * ALIGNED
+
+
+class Unpacker:
+    """Puts messages together from bytes and files as they come."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._file: int | None = None
+
+    def feed(self, data: bytes, files: Sequence[int]) -> None:
+        """More has come."""
+        self._bytes += data
+        if files:
+            (self._file,) = files
+
+    def message(self) -> tuple[Any] | None:
+        """The message, if it is whole; one comes at a time."""
+        if len(self._bytes) < HEADER.size:
+            return None
+        length, count = HEADER.unpack_from(self._bytes)
+        begin = HEADER.size + count * SIZE
+        if len(self._bytes) < begin + length:
+            return None
+        sizes = struct.unpack_from(f"<{count}Q", self._bytes, HEADER.size)
+        body = bytes(self._bytes[begin : begin + length])
+        del self._bytes[: begin + length]
+        return (pickle.loads(body, buffers=self._mapped(sizes)),)  # noqa: S301 - see the module
+
+    def _mapped(self, sizes: Sequence[int]) -> list[memoryview]:
+        if self._file is None:
+            return []
+        file, self._file = self._file, None
+        whole = memoryview(mmap.mmap(file, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
+        os.close(file)
+        views, at = [], 0
+        for size in sizes:
+            views.append(whole[at : at + size])
+            at = _aligned(at + size)
+        return views
+
+    def close(self) -> None:
+        """Let go of a file that nobody asked for."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def received(end: socket.socket, unpacker: Unpacker) -> bool:
+    """Read once what is there; False where the other end is gone."""
+    data, files, _, _ = socket.recv_fds(end, 1 << 18, 1)
+    unpacker.feed(data, files)
+    return bool(data)

@@ -1,0 +1,70 @@
+"""What the rest of the controller asks of the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.plan.what_if import Comparison
+from heddle_controller.planner.planning import Planned
+from heddle_controller.state.errors import PortError
+from heddle_controller.state.records import Intent
+
+
+class PlanningFailed(Exception):  # noqa: N818 - what failed is the planning, not the planner
+    """No plan can be made of what was asked; the text says why."""
+
+
+class PlannerLost(PortError):  # noqa: N818 - named for what happened, as its kin are
+    """The planning process ended before it answered; another takes its place."""
+
+    retry_after = 1.0
+    """Seconds, a hint."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the planning process {why}; another takes its place: try again")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanAnswer:
+    """What planning an intent came to."""
+
+    planned: Planned | None
+    """None where the plan that stands is for just this intent."""
+    refused: tuple[tuple[str, str], ...]
+    """Jobs, by name, and demand sets, as no job can be named, that cannot be had, and why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhatIf:
+    """The plans of an intent and of a supposed one."""
+
+    before: Plan
+    after: Plan
+    comparison: Comparison
+
+
+class Planner(Protocol):
+    """Plans. Each call may raise ``PlanningFailed`` and ``PlannerLost``."""
+
+    async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
+        """A plan of an intent that follows the plan that stands, if there is one."""
+        ...
+
+    async def prepare(self, fabric: str, standing: Plan) -> None:
+        """Have the repair of a plan ready before it is needed."""
+        ...
+
+    async def reoptimise(
+        self, fabric: str, standing: Plan, worth_moving: float
+    ) -> Planned | Certificate | None:
+        """A plan that is better by so much for the same input; or else a better bound for it."""
+        ...
+
+    async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
+        """What would be planned for a supposed intent, beside the plan that stands.
+
+        Where none stands, beside the plan that ``intent`` would have.
+        """
+        ...

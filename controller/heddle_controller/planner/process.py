@@ -1,0 +1,294 @@
+"""A planning process and the controller's end of the pipe to it.
+
+One question is under way at a time; others wait for their turn. Whoever asks waits for the answer
+on the event loop, and nobody else does. A process that ends, or that hangs, is replaced, and what
+stands is told to the next one again: the mirrors begin empty, so that everything counts as new.
+A plan is then asked for once more; a mere question is not, as it may be what the process died of.
+
+A process *hangs* that owes an answer and has neither used nor wanted the processor for ``silence``
+seconds (it was stopped, or waits for something that never comes), or that has not answered after
+``patience`` seconds, and as long again for every ``FLOWS`` flows. So a slow machine is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.planner import protocol
+from heddle_controller.planner.mirror import FabricMirror
+from heddle_controller.planner.pipe import Unpacker, packed, received
+from heddle_controller.planner.planning import Planned
+from heddle_controller.planner.port import PlanAnswer, PlannerLost, PlanningFailed, WhatIf
+from heddle_controller.planner.protocol import Failed, Question
+from heddle_controller.state.records import Intent
+
+log = structlog.stdlib.get_logger(__name__)
+
+FLOWS = 25_000
+"""Flows for which an answer may take as long again."""
+LOOKS = 4
+"""How often within ``silence`` it is looked whether the process works."""
+TRIES = 2
+"""Processes that are asked for one plan, one after another."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """All times in seconds."""
+
+    solve: float = 30.0
+    """Of one run of the solver."""
+    silence: float = 5.0
+    """Of neither using nor wanting the processor, until who owes an answer counts as hung."""
+    patience: float = 60.0
+    """For an answer about few flows."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """One process, the end of its pipe, and what it knows."""
+
+    process: subprocess.Popen[bytes]
+    end: socket.socket
+    unpacker: Unpacker = field(default_factory=Unpacker)
+    mirrors: dict[str, FabricMirror] = field(default_factory=dict)
+
+
+class PlanningProcess:
+    """A ``Planner`` whose thinking is done by another process."""
+
+    def __init__(self, name: str, limits: ProcessLimits | None = None) -> None:
+        """``name`` is for logs."""
+        self._name = name
+        self._limits = limits or ProcessLimits()
+        self._running: _Running | None = None
+        self._turn = asyncio.Lock()
+        self._exchange: asyncio.Task[Any] | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int:
+        """Of the present process; 0 where there is none."""
+        return self._running.process.pid if self._running is not None else 0
+
+    def start(self) -> None:
+        """Start the process, so that the first question need not wait for that."""
+        if self._running is None:
+            self._running = self._begun()
+
+    async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
+        """See ``Planner``."""
+        flows = 0 if standing is None else len(standing.flows)
+
+        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
+            return protocol.ask_plan(mirror, intent, standing)
+
+        return await self._ask("plan", intent.name, flows, ask, protocol.take_plan)
+
+    async def prepare(self, fabric: str, standing: Plan) -> None:
+        """See ``Planner``."""
+
+        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
+            return protocol.ask_prepare(mirror, standing)
+
+        await self._ask("prepare", fabric, len(standing.flows), ask, lambda _, __: None)
+
+    async def reoptimise(
+        self, fabric: str, standing: Plan, worth_moving: float
+    ) -> Planned | Certificate | None:
+        """See ``Planner``."""
+
+        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
+            return protocol.ask_reoptimise(mirror, standing, worth_moving)
+
+        flows = len(standing.flows)
+        return await self._ask("reoptimise", fabric, flows, ask, protocol.take_reoptimised)
+
+    async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
+        """See ``Planner``."""
+        flows = 0 if standing is None else len(standing.flows)
+
+        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
+            return protocol.ask_what_if(mirror, intent, supposed, standing)
+
+        return await self._ask("what-if", intent.name, flows, ask, protocol.take_what_if)
+
+    async def close(self) -> None:
+        """End the process; whoever waits for an answer is told that it was lost."""
+        self._closed = True
+        await self._end("was ended")
+        if self._exchange is not None:
+            await asyncio.wait([self._exchange])
+
+    async def _ask(
+        self,
+        kind: str,
+        fabric: str,
+        flows: int,
+        ask: Callable[[FabricMirror], Any],
+        take: Callable[[FabricMirror, Any], Answer],
+    ) -> Answer:
+        """Wait for the turn, then for the answer.
+
+        Who is cancelled goes away at once; an exchange that has begun goes on to its end.
+        """
+        await self._turn.acquire()
+        patience = self._limits.patience * (1 + flows / FLOWS)
+        tries = TRIES if kind in {"plan", "prepare"} else 1
+        exchange = asyncio.create_task(
+            self._exchanged(Question(kind, fabric, None), ask, take, patience, tries)
+        )
+        self._exchange = exchange
+        exchange.add_done_callback(self._over)
+        return await asyncio.shield(exchange)
+
+    def _over(self, exchange: asyncio.Task[Any]) -> None:
+        self._exchange = None
+        self._turn.release()
+        if not exchange.cancelled():
+            exchange.exception()  # taken here: who asked may be gone
+
+    async def _exchanged(
+        self,
+        question: Question,
+        ask: Callable[[FabricMirror], Any],
+        take: Callable[[FabricMirror, Any], Answer],
+        patience: float,
+        tries: int,
+    ) -> Answer:
+        for left in range(tries - 1, -1, -1):
+            if self._closed:
+                raise PlannerLost("was ended")
+            self.start()
+            assert self._running is not None  # just started
+            mirror = self._running.mirrors.setdefault(question.fabric, FabricMirror())
+            try:
+                await self._send(question._replace(packed=ask(mirror)))
+                answer = await self._received(patience)
+                if not isinstance(answer, Failed):
+                    return take(mirror, answer)
+            except TimeoutError as error:
+                await self._end(str(error))
+                if not left:
+                    raise PlannerLost(str(error)) from error
+            except OSError as error:
+                await self._end(f"ended: {error}")
+                if not left:
+                    raise PlannerLost("has ended") from error
+            except BaseException:
+                await self._end("was left in the middle of an answer")
+                raise
+            else:
+                raise PlanningFailed(answer.reason)
+        raise AssertionError("the last try returns or raises")
+
+    async def _send(self, question: Question) -> None:
+        assert self._running is not None  # whoever asks has started it
+        end, loop = self._running.end, asyncio.get_running_loop()
+        data, file = packed(tuple(question))
+        try:
+            sent = socket.send_fds(end, [data], [] if file is None else [file])
+        finally:
+            if file is not None:
+                os.close(file)
+        if sent < len(data):
+            await loop.sock_sendall(end, memoryview(data)[sent:])
+
+    async def _received(self, patience: float) -> Any:  # noqa: ANN401 - packed
+        """The answer.
+
+        Raises:
+            ConnectionError: the process has ended.
+            TimeoutError: it hangs.
+        """
+        running, begun = self._running, time.monotonic()
+        assert running is not None  # likewise
+        worked, since = -1.0, begun
+        while True:
+            found = running.unpacker.message()
+            if found is not None:
+                return found[0]
+            if await _readable(running.end, self._limits.silence / LOOKS):
+                if not received(running.end, running.unpacker):
+                    raise ConnectionError("the pipe is closed")
+                continue
+            now, work = time.monotonic(), processor_seconds(running.process.pid)
+            if work > worked or _wants_to_work(running.process.pid):
+                worked, since = work, now
+            if now - since >= self._limits.silence:
+                raise TimeoutError(f"did nothing for {now - since:.1f} s")
+            if now - begun >= patience:
+                raise TimeoutError(f"has not answered for {now - begun:.0f} s")
+
+    def _begun(self) -> _Running:
+        """A new process."""
+        mine, its = socket.socketpair()
+        mine.setblocking(False)
+        arguments = (str(its.fileno()), str(self._limits.solve), str(os.getpid()))
+        with its:
+            process = subprocess.Popen(  # noqa: S603 - this very program
+                [sys.executable, "-P", "-m", "heddle_controller.planner.main", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[its.fileno()],
+            )
+        log.debug("planning process started", planner=self._name, pid=process.pid)
+        return _Running(process, mine)
+
+    async def _end(self, why: str) -> None:
+        """End the process, if there is one."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        if not self._closed:
+            log.warning("planning process replaced", planner=self._name, why=why)
+        running.end.close()
+        running.unpacker.close()
+        running.process.kill()
+        await asyncio.to_thread(running.process.wait)
+
+
+async def _readable(end: socket.socket, seconds: float) -> bool:
+    """Whether there is something to read within so long."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(end, ready.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await ready.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(end)
+    return True
+
+
+def _wants_to_work(pid: int) -> bool:
+    """Whether a process is ready to run, or waits for a disk: it is the machine that is busy."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in {"R", "D"}
+
+
+def processor_seconds(pid: int) -> float:
+    """That all threads of a process have used; 0 for one that is gone."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # what clock_getcpuclockid gives for a process
+    except OSError:
+        return 0.0

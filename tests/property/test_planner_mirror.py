@@ -1,0 +1,160 @@
+"""What comes through the pipe is what a planner in one's own process gives, whatever is asked."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import fields, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.job import Job
+from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.program import Entries
+from heddle_controller.planner import protocol
+from heddle_controller.planner.core import PlanningCore
+from heddle_controller.planner.engine import planning_engine
+from heddle_controller.planner.mirror import FabricMirror
+from heddle_controller.planner.pipe import Unpacker, packed, received
+from heddle_controller.planner.planning import Planned
+from heddle_controller.planner.port import PlanAnswer
+from heddle_controller.planner.protocol import Question
+from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
+from tests.support.depth import fresh_seeds
+from tests.support.reconcile_world import ring, three_tiers
+from tests.support.store_samples import demands
+
+STEPS = 12
+HOSTS = [f"h{zone}.{leaf}.{host}" for zone in range(2) for leaf in range(3) for host in range(2)]
+
+
+def through(message: object) -> Any:
+    """A message after its way through the pipe."""
+    one, other = socket.socketpair()
+    unpacker = Unpacker()
+    with one, other:
+        data, file = packed(message)
+        socket.send_fds(one, [data], [] if file is None else [file])
+        if file is not None:
+            os.close(file)
+        while (found := unpacker.message()) is None:
+            assert received(other, unpacker)
+    return found[0]
+
+
+class Ends:
+    """Both ends of a pipe, one after another; ``lose`` has another process at the far end."""
+
+    def __init__(self) -> None:
+        self.lose()
+
+    def lose(self) -> None:
+        """The process has ended and another has taken its place."""
+        self._core = PlanningCore(planning_engine(None))
+        self._near, self._far = FabricMirror(), FabricMirror()
+
+    def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
+        """As ``Planner``."""
+        asked = through(protocol.ask_plan(self._near, intent, standing))
+        answer = protocol.answered(self._core, self._far, Question("plan", "f1", asked))
+        return protocol.take_plan(self._near, through(answer))
+
+
+class Story:
+    """What is wanted of a fabric, as it changes."""
+
+    def __init__(self, random: Random) -> None:
+        self._random, self._version = random, 0
+        self._fabric: Fabric = three_tiers(leaves=3)
+        self._jobs: dict[str, JobRecord] = {}
+        self._demands: tuple[DemandRecord, ...] = ()
+
+    def next(self) -> Intent:
+        """Something happens."""
+        random = self._random
+        random.choice([self._lose, self._lose, self._come, self._job, self._job, self._demand])()
+        self._version += 1
+        jobs = tuple(self._jobs[name] for name in sorted(self._jobs))
+        return Intent("f1", self._version, 0.0, 1, self._fabric, jobs, self._demands)
+
+    def _lose(self) -> None:
+        rows = self._random.sample(range(self._fabric.link_count), self._random.choice([1, 1, 3]))
+        state = self._random.choice([State.DOWN, State.DRAINED])
+        self._fabric = self._fabric.with_links(dict.fromkeys(rows, state))
+
+    def _come(self) -> None:
+        rows = range(self._fabric.link_count)
+        self._fabric = self._fabric.with_links(dict.fromkeys(rows, State.UP))
+        if self._random.random() < 0.2:  # put again: another structure, as far as anyone can tell
+            self._fabric = three_tiers(leaves=3)
+
+    def _job(self) -> None:
+        name = self._random.choice(["j1", "j2", "j3"])
+        if self._random.random() < 0.3:
+            self._jobs.pop(name, None)
+            return
+        job: Job = ring(name, *self._random.sample(HOSTS, self._random.randint(2, 6)))
+        etag = f"e{self._version}"
+        self._jobs[name] = JobRecord(job, etag, 0.0, JobFacts(etag, JobState.ACCEPTED))
+
+    def _demand(self) -> None:
+        ends = self._random.sample(HOSTS, 2)
+        one = demands((ends[0].replace("h", "n"), ends[1].replace("h", "n")))
+        self._demands = (DemandRecord("d", one, f"e{self._version}", 0.0),)
+
+
+def assert_same(one: Planned | None, other: Planned | None, why: str) -> None:
+    """Both are the same plan with the same entries, or none."""
+    assert (one is None) == (other is None), why
+    if one is None or other is None:
+        return
+    assert one.changed_count == other.changed_count, why
+    assert one.plan.certificate == other.plan.certificate, why
+    assert one.plan.unrouted == other.plan.unrouted, why
+    assert one.plan.flows.same_as(other.plan.flows), why
+    for mine, its in (
+        (one.plan.paths, other.plan.paths),
+        (one.plan.backups, other.plan.backups),
+        (one.entries, other.entries),
+    ):
+        for column in fields(Paths if isinstance(mine, Paths) else Entries):
+            if column.compare:
+                pair = getattr(mine, column.name), getattr(its, column.name)
+                assert np.array_equal(*pair), (why, column.name)
+
+
+@pytest.mark.deep
+def test_plans_that_come_through_the_pipe_are_those_of_a_planner_at_hand() -> None:
+    """Whatever is lost, comes back, is asked for or is forgotten by the process in between."""
+    for seed in fresh_seeds(6):
+        random = Random(seed)
+        story, ends, core = Story(random), Ends(), PlanningCore(planning_engine(None))
+        near: Plan | None = None
+        here: Plan | None = None
+        for step in range(STEPS):
+            intent, why = story.next(), f"seed {seed}, step {step}"
+            if random.random() < 0.15:  # neither knows anything any more
+                ends.lose()
+                core = PlanningCore(planning_engine(None))
+            if near is not None and random.random() < 0.15:  # read again from the store
+                near, here = replace(near), replace(here) if here else None
+            far, direct = ends.plan(intent, near), core.plan(intent, here)
+            assert far.refused == direct.refused, why
+            assert_same(far.planned, direct.planned, why)
+            if far.planned is not None and direct.planned is not None:
+                assert far.planned.plan.fabric is intent.fabric, why
+                near, here = far.planned.plan, direct.planned.plan
+
+
+def test_what_is_large_is_shared_and_cannot_be_written() -> None:
+    """An array of some size is the same memory at both ends, and nobody's to change."""
+    large, small = np.arange(100_000), np.arange(10)
+    came = through({"large": large, "small": small, "again": large})
+    assert np.array_equal(came["large"], large)
+    assert np.array_equal(came["small"], small)
+    assert not came["large"].flags.owndata
+    assert not came["large"].flags.writeable

@@ -21,7 +21,6 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.solve import Options, solve
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.bounds.prices import price_bounds
-from heddle_controller.solve.bounds.relaxation import relax
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities, commodities_of
 from heddle_controller.solve.network import Network
@@ -31,6 +30,7 @@ from tests.bench.reference import Pair, least_over_everything, least_over_paths
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import between_switches
+from tests.support.relaxing import relax
 
 TITLE = "no closed form: gap to the linear programme"
 ALLOWED = 0.01

@@ -17,7 +17,13 @@ from heddle_controller.plan.programs import entries_of
 from heddle_controller.reconcile.rollout.aims import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.answers import acknowledged, unanswered
 from heddle_controller.reconcile.rollout.sessions import HeldState, introduced
-from heddle_controller.reconcile.rollout.steps import Step, Switches, next_steps, operations_of
+from heddle_controller.reconcile.rollout.steps import (
+    Step,
+    Switches,
+    agenda,
+    operations_of,
+    steps_of,
+)
 from heddle_controller.reconcile.southbound import (
     AgentSession,
     FailureReason,
@@ -111,7 +117,7 @@ class Rollout:
         ready[[*self.under_way, *self.away]] = False
         stuck = np.zeros_like(ready)
         stuck[list(self.away)] = True
-        steps = next_steps(self.ledger, Switches(ready, stuck))
+        steps = steps_of(self.ledger, agenda(self.ledger, stuck), Switches(ready, stuck))
         operations = operations_of(self.ledger, steps)
         for step, (sets, deletes) in zip(steps, operations, strict=True):
             assert ready[step.switch]

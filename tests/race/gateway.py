@@ -26,9 +26,9 @@ from heddle_controller.reconcile.southbound import (
     TableState,
 )
 from heddle_controller.serve.codec.agent import table_from_pb
-from heddle_controller.serve.codec.entries import push_to_pb
 from heddle_controller.state.errors import SessionLost
 from tests.race.delays import Delays
+from tests.support.pushes import push_to_pb
 from tests.support.reconcile_sessions import Sessions
 
 _STATUS = {

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from heddle_controller.model.demand import Demands, resolve
-from heddle_controller.model.fabric import Fabric, NodeKind, State, ids_of
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows, TrafficClass
 
@@ -250,7 +250,8 @@ def damaged(random: Random, fabric: Fabric, share: float) -> Fabric:
 
 def flows_for(random: Random, fabric: Fabric, most: int) -> Flows:
     """Flows of all sorts, at least one: alike in one or all respects, or in none."""
-    nics = ids_of(fabric, fabric.rows_of_kind(NodeKind.NIC).tolist())
+    ids = fabric.structure.nodes.ids
+    nics = [ids[row] for row in fabric.rows_of_kind(NodeKind.NIC).tolist()]
     count, jobs = random.randint(1, most), random.randint(1, 3)
     rate, qps = _rates(random), _qps(random)
     phases = random.choice([[""], [""], ["", "p"], ["p", "q"], ["", "p", "q"]])

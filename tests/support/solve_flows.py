@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from heddle_controller.model.demand import Demands, resolve
-from heddle_controller.model.fabric import Fabric, NodeKind, ids_of
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows, TrafficClass
 
 Row = tuple[str, str, float, int, str, str]
@@ -32,7 +32,8 @@ def flows_of(fabric: Fabric, *rows: Row, names: tuple[str, ...] | None = None) -
 
 def nic_ids(fabric: Fabric) -> list[str]:
     """Ids of all NICs."""
-    return ids_of(fabric, fabric.rows_of_kind(NodeKind.NIC).tolist())
+    ids = fabric.structure.nodes.ids
+    return [ids[row] for row in fabric.rows_of_kind(NodeKind.NIC).tolist()]
 
 
 def plain_flows(fabric: Fabric, rng: Random, count: int, qps: int, gbps: float = 400.0) -> Flows:

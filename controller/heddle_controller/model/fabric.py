@@ -376,12 +376,6 @@ def _changed(states: Ints, changes: Mapping[int, State]) -> Ints:
     return result
 
 
-def ids_of(fabric: Fabric, rows: Iterable[int]) -> list[str]:
-    """Ids of node rows."""
-    ids = fabric.structure.nodes.ids
-    return [ids[row] for row in rows]
-
-
 def _string_table(nodes: Nodes, links: Links) -> StringTable:
     ids = nodes.ids
     texts = list(ids)

@@ -1,8 +1,4 @@
-"""Two plans side by side: what a change would do, without doing it.
-
-"Is this drain safe" has an answer here: it is if no flow loses its path and no tier
-gets fuller than full, or than it was.
-"""
+"""Two plans side by side: what a change would do, without doing it."""
 
 from __future__ import annotations
 
@@ -15,9 +11,6 @@ from heddle_controller.model.fabric import Ints
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.plan.diff import changed_flows
 
-FULL = 1.0
-_EQUAL = 1e-9
-
 
 @dataclass(frozen=True, slots=True)
 class TierChange:
@@ -26,11 +19,6 @@ class TierChange:
     tier: str
     before: float
     after: float
-
-    @property
-    def overfull(self) -> bool:
-        """Whether the change takes the tier above full, or further above it."""
-        return self.after > max(self.before, FULL) + _EQUAL
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,11 +34,6 @@ class Comparison:
     regained: Ints
     """Flows with a path that had none."""
     tiers: tuple[TierChange, ...]
-
-    @property
-    def safe(self) -> bool:
-        """Whether no flow loses its path and no tier gets fuller than full, or than it was."""
-        return not len(self.lost) and not any(tier.overfull for tier in self.tiers)
 
 
 def compare(before: Plan, after: Plan) -> Comparison:

@@ -78,11 +78,6 @@ def see_own_devices() -> None:
     _checked(_LIBC.mount(b"lab", b"/sys", b"sysfs", 0, None), "mount /sys")
 
 
-def die_with_parent(number: int) -> None:
-    """Have the kernel send the calling process a signal when its parent ends."""
-    _checked(_LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0), "be told of the parent's end")
-
-
 def _checked(status: int, what: str) -> None:
     if status:
         number = ctypes.get_errno()

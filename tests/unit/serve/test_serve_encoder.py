@@ -12,6 +12,7 @@ from heddle_controller.serve.agents import encoder as room
 from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.codec import entries
 from heddle_controller.serve.codec.sent_names import SentNames
+from tests.support.pushes import push_to_pb
 from tests.support.store_samples import clos, plan_of, program_of
 
 FABRICS = [clos(), clos()]
@@ -60,7 +61,7 @@ async def test_pushes_that_wait_are_encoded_with_the_first() -> None:
     assert first is pushes[1].message
     for push in (pushes[0], pushes[1], pushes[3]):
         assert push.message is not None
-        assert whole(push.message) == entries.push_to_pb(push.push, 0)
+        assert whole(push.message) == push_to_pb(push.push, 0)
     assert pushes[2].message is None
 
 
@@ -74,7 +75,7 @@ async def test_fabrics_are_encoded_apart() -> None:
     await encoder.message(pushes[1])
     for push in pushes:
         assert push.message is not None
-        assert whole(push.message) == entries.push_to_pb(push.push, 0)
+        assert whole(push.message) == push_to_pb(push.push, 0)
 
 
 async def test_no_turn_takes_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,4 +90,4 @@ async def test_no_turn_takes_more_than_its_share(monkeypatch: pytest.MonkeyPatch
     large = waiting(generation=9)
     encoder.add(large)
     made, _ = await asyncio.gather(encoder.message(large), asyncio.sleep(0))
-    assert whole(made) == entries.push_to_pb(large.push, 0)
+    assert whole(made) == push_to_pb(large.push, 0)

@@ -17,6 +17,7 @@ from heddle_controller.serve.codec import entries as codec
 from heddle_controller.serve.codec.distinct import distinct
 from heddle_controller.serve.codec.sent_names import SentNames
 from heddle_emulator.topology import clos
+from tests.support.pushes import push_to_pb
 
 FABRIC = clos(leaves=2, spines=4, nics_per_leaf=4, parallel=2)
 NICS = FABRIC.rows_of_kind(NodeKind.NIC).tolist()
@@ -82,7 +83,7 @@ def expected(row: Row) -> tuple[object, ...]:
 
 def push_of(sets: Entries, deletes: Entries) -> pb.Push:
     """For an agent that was told nothing."""
-    return codec.push_to_pb(Push(PushMode.INCREMENTAL, 1, 1, FABRIC, sets, deletes), nonce=1)
+    return push_to_pb(Push(PushMode.INCREMENTAL, 1, 1, FABRIC, sets, deletes), nonce=1)
 
 
 def unlike(rows: list[Row]) -> list[Row]:
@@ -163,7 +164,7 @@ def test_a_batch_of_deletes_alone_has_no_ways() -> None:
 def test_a_push_carries_who_wrote_it(mode: PushMode) -> None:
     """Epoch, generation, nonce and flags are those of the push."""
     push = Push(mode, 3, 9, FABRIC, no_entries(), no_entries(), sweep_stale=True)
-    message = codec.push_to_pb(push, nonce=5)
+    message = push_to_pb(push, nonce=5)
     assert (message.epoch, message.generation, message.nonce) == (3, 9, 5)
     assert pb.PushMode.Name(message.mode) == f"PUSH_MODE_{mode.name}"
     assert message.sweep_stale

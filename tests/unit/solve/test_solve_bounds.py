@@ -11,13 +11,14 @@ from heddle_controller.model.fabric import Fabric, Floats, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bounds
-from heddle_controller.solve.bounds.relaxation import Relaxation, no_phased_arcs, relax
+from heddle_controller.solve.bounds.relaxation import Relaxation, no_phased_arcs
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.commodities import Commodities, commodities_of
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
+from tests.support.relaxing import relax
 from tests.support.solve_checks import between_switches
 from tests.support.solve_fabrics import EACH, KINDS, SINGLE_HOMED, damaged, of_records
 from tests.support.solve_flows import any_flows, flows_of

@@ -49,7 +49,6 @@ LAYOUTS = (
     Layout("pairs", (False, False), (0, 1)),
 )
 """Most exact first: the order in which they are asked."""
-BY_SHAPE = {layout.shape: layout for layout in LAYOUTS}
 _FIELDS = (  # base, offset, length and data type of each word
     (NETWORK, 12, 4, _ADDRESS),
     (NETWORK, 16, 4, _ADDRESS),

@@ -13,7 +13,7 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.program import Entries, no_entries
+from heddle_controller.model.program import Entries
 from heddle_controller.plan.diff import difference
 from heddle_controller.reconcile.rollout.columns import (
     Groups,
@@ -209,11 +209,6 @@ def _rising(ledger: Ledger, height: Ints) -> Ints:
     raised = ledger.maybe[here]
     result[here[raised]] = least[raised]
     return result
-
-
-def empty_ledger(plan: Plan) -> Ledger:
-    """Nothing wanted, nothing known."""
-    return begin(plan, 0, no_entries(), no_entries(), nothing_known(plan.fabric.node_count))
 
 
 def begin(

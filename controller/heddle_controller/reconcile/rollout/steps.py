@@ -224,11 +224,6 @@ def _pinned(ledger: Ledger, stuck: Bools, asked: Groups, upper: Ints) -> Bools:
     return asked.marked(np.concatenate([ledger.old_pair[old], ledger.pair[upper]]))
 
 
-def next_steps(ledger: Ledger, switches: Switches) -> list[Step]:
-    """At most one push for each ready switch; none when there is nothing to do."""
-    return steps_of(ledger, agenda(ledger, switches.stuck), switches)
-
-
 def _awaited(ledger: Ledger, asked: Bools) -> Groups:
     """Pairs of which something may be held at switches that are about to say what they hold."""
     asked = asked & ledger.knowledge.unknown

@@ -70,14 +70,6 @@ def encoded(pushes: Sequence[Push]) -> list[Encoded]:
     ]
 
 
-def push_to_pb(push: Push, nonce: int) -> pb.Push:
-    """One push for the wire, to an agent that has been told nothing."""
-    (made,) = encoded([push])
-    message = made.named(SentNames())
-    message.push.nonce = nonce
-    return message.push
-
-
 def _fill(
     into: Sequence[pb.OperationBatch],
     fabric: Fabric,

@@ -88,15 +88,6 @@ class Relaxation:
     """Pairs of a job of several phases and an arc that it uses."""
 
 
-def relax(
-    network: Network, commodities: Commodities, scale: Floats, deadline: Deadline
-) -> Relaxation:
-    """Solves the relaxation. ``scale`` is each tier's proven least, shape (tiers,)."""
-    descent = Descent(network, commodities, scale)
-    descent.refine(FRESH, deadline)
-    return descent.relaxation()
-
-
 class _Loads:
     """Loads of arcs under shares, by the rule of the whole project, and smoothly.
 

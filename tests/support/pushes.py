@@ -1,0 +1,16 @@
+"""Pushes as an agent reads them that has been told nothing."""
+
+from __future__ import annotations
+
+from heddle.v1 import agent_pb2 as pb
+from heddle_controller.reconcile.southbound import Push
+from heddle_controller.serve.codec.entries import encoded
+from heddle_controller.serve.codec.sent_names import SentNames
+
+
+def push_to_pb(push: Push, nonce: int) -> pb.Push:
+    """One push, with every name that it uses."""
+    (made,) = encoded([push])
+    message = made.named(SentNames())
+    message.push.nonce = nonce
+    return message.push

@@ -65,7 +65,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class Evaluation:
     """A page as the browser had it."""
 
     dom: str
@@ -95,7 +95,7 @@ def browser() -> str:
 
 def look(
     text: str, folder: Path, selectors: list[str], *, size: tuple[int, int], dark: bool = False
-) -> Look:
+) -> Evaluation:
     """Open a page in a window of some width and height."""
     path, picture = folder / "page.html", folder / "page.png"
     path.write_text(_probed(text, selectors), encoding="utf-8")
@@ -106,7 +106,7 @@ def look(
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
     told = re.search(r'<pre id="probe" hidden="">(.*?)</pre>', ran.stdout, re.DOTALL)
     assert told is not None, ran.stderr
-    return Look(
+    return Evaluation(
         dom=ran.stdout,
         console=CONSOLE.findall(ran.stderr),
         found=json.loads(unescape(told[1])),

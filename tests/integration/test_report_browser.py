@@ -15,7 +15,7 @@ from heddle_emulator.report.index import Entry, index
 from heddle_emulator.report.page import page
 from heddle_emulator.report.palette import BANDS, DARK, LIGHT, Theme, band
 from heddle_emulator.topology.clos import clos
-from tests.integration.browsing import Look, Pixels, browser, look, read_png
+from tests.integration.browsing import Evaluation, Pixels, browser, look, read_png
 from tests.support.report_evidences import held, lost, story, unplayed
 
 DRILL = Path(__file__).parents[1] / "drills" / "fluid" / "link-cut.yaml"
@@ -61,7 +61,7 @@ def test_a_report_looks_as_it_should(theme: Theme, tmp_path: Path) -> None:
     _assert_links(seen, theme)
 
 
-def _assert_drawn(seen: Look, theme: Theme) -> None:
+def _assert_drawn(seen: Evaluation, theme: Theme) -> None:
     """No drawing is empty, cut off by the page, or drawn over another."""
     drawings = seen.found["figure svg.wide"]
     assert len(drawings) == 5
@@ -73,7 +73,7 @@ def _assert_drawn(seen: Look, theme: Theme) -> None:
     assert all(a[1] + a[3] <= b[1] for a, b in pairwise(drawings))
 
 
-def _assert_links(seen: Look, theme: Theme) -> None:
+def _assert_links(seen: Evaluation, theme: Theme) -> None:
     """Before: 87.5 % everywhere; during: 125 % but for a dead cable; after: as before, repaired."""
     maps = seen.found["svg.cells > rect"]
     assert len(maps) == 6

@@ -15,7 +15,7 @@ from heddle_controller.model.fabric import Ints, State
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.rates import size_words
 from heddle_controller.plan.arc_users import ArcUsers
-from heddle_controller.plan.ground import Ground, ground_of
+from heddle_controller.plan.explain_index import ExplainIndex, explain_index_of
 from heddle_controller.plan.shortest_paths import Choice, choice, cost_of, free
 
 SHARERS_TOLD = 5
@@ -55,17 +55,17 @@ class Explanation:
     """Shortest paths over links that take new paths."""
 
 
-def explain(plan: Plan, flow_row: int, ground: Ground | None = None) -> Explanation:
+def explain(plan: Plan, flow_row: int, index: ExplainIndex | None = None) -> Explanation:
     """Explain one flow, by its row in the plan's flows.
 
-    ``ground`` is the plan's, where it is known already.
+    ``index`` is the plan's, where it is known already.
     """
-    ground = ground or ground_of(plan)
-    paths, uses = paths_of(plan, flow_row), ground.uses
+    index = index or explain_index_of(plan)
+    paths, uses = paths_of(plan, flow_row), index.uses
     hops = [hop for at, path in enumerate(paths) for hop in _hops(plan, at, path, uses)]
-    offered = [choice(plan, flow_row, ground.now, cost_of(plan, path, uses)) for path in paths]
-    now = offered[0] if offered else choice(plan, flow_row, ground.now, free)
-    healthy = now if ground.now is ground.whole else choice(plan, flow_row, ground.whole, free)
+    offered = [choice(plan, flow_row, index.now, cost_of(plan, path, uses)) for path in paths]
+    now = offered[0] if offered else choice(plan, flow_row, index.now, free)
+    healthy = now if index.now is index.whole else choice(plan, flow_row, index.whole, free)
     reasons = [
         *_unrouted(plan, flow_row, len(paths)),
         *_sends(plan, flow_row),
@@ -77,13 +77,6 @@ def explain(plan: Plan, flow_row: int, ground: Ground | None = None) -> Explanat
         *_fabric(now, healthy),
     ]
     return Explanation(flow_row, tuple(paths), tuple(hops), tuple(reasons), now.count)
-
-
-def effort(plan: Plan, flow_row: int, ground: Ground) -> int:
-    """Of how many uses of links an explanation would speak; each takes some microseconds."""
-    paths = paths_of(plan, flow_row)
-    arcs = plan.paths.arcs[plan.paths.first[paths.start] : plan.paths.first[paths.stop]]
-    return int((ground.uses.first[arcs + 1] - ground.uses.first[arcs]).sum())
 
 
 def paths_of(plan: Plan, flow_row: int) -> range:

@@ -254,7 +254,7 @@ class Worker:
         await self._prepare(committed)
 
     def _compare_later(self, intent: Intent, refused: Refused) -> None:
-        """Look for a better plan once things are quiet; what comes in between ends it."""
+        """Evaluation for a better plan once things are quiet; what comes in between ends it."""
         if self._comparison is not None:
             self._comparison.cancel()
         assert self._committed is not None

@@ -19,7 +19,6 @@ from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.reconcile.demand_facts import demand_facts
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
 from heddle_controller.serve.errors import exhausted
@@ -104,7 +103,7 @@ class DemandService(DemandServiceServicer):
         first = part.row(record.etag)
         last = min(first + part.size, len(record.demands))
         return pb.ListDemandsResponse(
-            demands=await aside(last - first, _demands, record.demands, first, last),
+            demands=await asyncio.to_thread(_demands, record.demands, first, last),
             next_page_token=part.token(last, record.etag) if last < len(record.demands) else "",
         )
 

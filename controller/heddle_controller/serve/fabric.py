@@ -22,7 +22,6 @@ from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations, SeenLinks
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.link_book import Condition, Ends
-from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.serve.paging import page
@@ -128,7 +127,7 @@ class FabricService(FabricServiceServicer):
         first = part.row(stamp)
         last = first + part.size
         wanted = list(rows[first:last])
-        links = await aside(len(wanted), _links, record, seen, wanted, dict(unwell))
+        links = await asyncio.to_thread(_links, record, seen, wanted, dict(unwell))
         return pb.ListLinksResponse(
             links=links,
             next_page_token=part.token(last, stamp) if last < len(rows) else "",
@@ -190,8 +189,7 @@ class FabricService(FabricServiceServicer):
                 record = await self._store.get_fabric(name)
                 now = FabricSnapshot(record, self._seen(record))
                 links, nodes = _changed(before, now)
-                count = len(links) + len(nodes)
-                for event in await aside(count, _events, before, now, links, nodes):
+                for event in await asyncio.to_thread(_events, before, now, links, nodes):
                     yield event
                 if before is None:
                     yield pb.FabricEvent(synced=True)

@@ -15,7 +15,7 @@ import numpy as np
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
-from heddle_controller.plan.ground import Ground, ground_of
+from heddle_controller.plan.explain_index import ExplainIndex, explain_index_of
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.state.records import Committed
@@ -23,9 +23,6 @@ from heddle_controller.state.records import Committed
 PORTS = 65536
 LATELY_SECONDS = 0.5
 """How old the newest plan that ``lately`` knows of may be."""
-
-PACE = 0.1
-"""Least seconds between two questions whether there is a newer plan."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +51,7 @@ class FlowIndex:
     """Flows of one plan, found by id or by the identity of their packets."""
 
     def __init__(self, committed: Committed, before: FlowIndex | None = None) -> None:
-        """``before`` is the index of an earlier plan; what was asked of it is made at once."""
+        """``before`` is the index of an earlier plan, of which all that holds for this is taken."""
         self.epoch, self.generation = committed.program.epoch, committed.generation
         self.plan = committed.plan
         same = before is not None and before.is_of(self.plan)
@@ -64,17 +61,8 @@ class FlowIndex:
         )
         self.ports: Ints = self.by_port.first
         """Source port of QP 0 of each flow."""
-        asked = vars(before) if before else {}
-        if known and "rows" in asked:
+        if known and "rows" in vars(known):
             self.rows = known.rows
-        for name in ("rows", "ground"):
-            if name in asked:
-                getattr(self, name)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether what flows are found by and explained from is made already."""
-        return "rows" in vars(self) and "ground" in vars(self)
 
     def is_made_of(self, committed: Committed) -> bool:
         """Whether a plan is the one that it was made of.
@@ -95,9 +83,9 @@ class FlowIndex:
         return {flow: row for row, flow in enumerate(self.plan.flows.ids)}
 
     @cached_property
-    def ground(self) -> Ground:
+    def explain_index(self) -> ExplainIndex:
         """What its flows are explained from; likewise."""
-        return ground_of(self.plan)
+        return explain_index_of(self.plan)
 
     def pairs(self, source: Ints, destination: Ints) -> Ints:
         """One number for each pair of node rows."""
@@ -192,7 +180,6 @@ class FlowIndexes:
                 async for fabric in self._store.changes(facts=True):
                     if fabric in self._kept:
                         await self._renew(fabric)
-                        await asyncio.sleep(PACE)
             except Unavailable as error:
                 await asyncio.sleep(error.retry_after)
             else:

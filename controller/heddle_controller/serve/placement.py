@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -13,7 +14,6 @@ from heddle.v1 import placement_pb2 as pb
 from heddle.v1.placement_pb2_grpc import PlacementServiceServicer
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
-from heddle_controller.serve.aside import aside
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.paging import page
@@ -55,7 +55,7 @@ class PlacementService(PlacementServiceServicer):
         found = await self._store.list_jobs(fabric, after=part.after, limit=part.size + 1)
         more = len(found) > part.size
         return pb.ListJobsResponse(
-            jobs=await aside(len(found), _jobs, fabric, found[: part.size]),
+            jobs=await asyncio.to_thread(_jobs, fabric, found[: part.size]),
             next_page_token=part.token(found[part.size - 1].job.name) if more else "",
         )
 
@@ -90,7 +90,7 @@ class PlacementService(PlacementServiceServicer):
             async for _ in changes:
                 records = await self._store.list_jobs(fabric)
                 known = before or {}
-                for event in await aside(len(records), _difference, fabric, known, records):
+                for event in await asyncio.to_thread(_difference, fabric, known, records):
                     yield event
                 if before is None:
                     yield pb.JobEvent(synced=True)

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceServicer
-from heddle_controller.plan.explain import effort, explain
+from heddle_controller.plan.explain import explain
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.admission import JobFlows
 from heddle_controller.reconcile.ports import Store
@@ -22,15 +22,10 @@ from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.summaries import Summaries
-from heddle_controller.serve.turns import Turns
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import suppose, what_if_to_pb
 
 Context = aio.ServicerContext[Any, Any]
-
-
-FEW_USES = 100
-"""Of links by paths, of which a flow's explanation speaks: told in half a millisecond."""
 
 
 class PlanService(PlanServiceServicer):
@@ -51,8 +46,6 @@ class PlanService(PlanServiceServicer):
         self._advisor = advisor
         self._flows_of_job = flows_of_job
         self._summaries = Summaries(store)
-        self._reading = Turns()
-        """What is looked up takes milliseconds each, and leaves threads to those who plan."""
 
     @override
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:
@@ -83,7 +76,7 @@ class PlanService(PlanServiceServicer):
         row = common.find_link(plan.fabric, link, "link") if link else None
         first = part.row(stamp)
         last = first + part.size
-        routes, more = await self._reading.run(_routes, index, request.job, row, (first, last))
+        routes, more = await asyncio.to_thread(_routes, index, request.job, row, (first, last))
         return pb.ListRoutesResponse(
             routes=routes,
             next_page_token=part.token(last, stamp) if more else "",
@@ -108,12 +101,10 @@ class PlanService(PlanServiceServicer):
     async def ExplainFlow(
         self, request: pb.ExplainFlowRequest, context: Context
     ) -> pb.ExplainFlowResponse:
-        """From the newest plan alone; reckoned in a thread where there is much to say."""
+        """From the newest plan alone."""
         fabric = names.parse_plan(request.plan, "plan")
         index = await self._index(fabric)
-        if _is_quick(index, request.flow):
-            return _explained(index, request.flow)
-        return await self._reading.run(_explained, index, request.flow)
+        return await asyncio.to_thread(_explained, index, request.flow)
 
     @override
     async def WhatIf(self, request: pb.WhatIfRequest, context: Context) -> pb.WhatIfResponse:
@@ -127,21 +118,13 @@ class PlanService(PlanServiceServicer):
         return what_if_to_pb(fabric, committed, found)
 
 
-def _is_quick(index: FlowIndex, flow: str) -> bool:
-    """Whether to explain a flow takes no longer than to hand it to a thread and back."""
-    if not index.is_ready:
-        return False
-    row = index.rows.get(flow)
-    return row is None or effort(index.plan, row, index.ground) <= FEW_USES
-
-
 def _explained(index: FlowIndex, flow: str) -> pb.ExplainFlowResponse:
     row = index.rows.get(flow)
     if row is None:
         cure = "see heddle show routes"
         message = f"flow {flow[:200]!r} is not in plan {index.generation}: {cure}"
         raise not_found("UNKNOWN_FLOW", message, flow=flow)
-    explanation = explain(index.plan, row, index.ground)
+    explanation = explain(index.plan, row, index.explain_index)
     return codec.explanation_to_pb(index.plan, index.ports, explanation)
 
 

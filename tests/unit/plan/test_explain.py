@@ -13,8 +13,8 @@ from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.arc_users import arc_users
-from heddle_controller.plan.explain import Explanation, effort, explain
-from heddle_controller.plan.ground import ground_of
+from heddle_controller.plan.explain import Explanation, explain
+from heddle_controller.plan.explain_index import explain_index_of
 from heddle_controller.plan.shortest_paths import cost_of
 from tests.support.plan_building import Draft, Wish, clos, joined, wishes
 
@@ -174,23 +174,13 @@ def test_many_sharers_are_counted() -> None:
     assert "shared with f0, f1, f2, f4, f5 and 2 more" in told.reasons[0]
 
 
-def test_the_effort_is_that_of_all_uses_of_its_links() -> None:
-    """Two flows on two of four links: six uses; a flow without a path is none."""
-    plan = two(0, 0)
-    ground = ground_of(plan)
-    assert [effort(plan, flow, ground) for flow in (0, 1)] == [6, 6]
-    assert effort(two(0, 1), 0, ground_of(two(0, 1))) == 4
-    unrouted = Draft(plan.fabric, plan.flows, {}, {}).plan()
-    assert effort(unrouted, 0, ground_of(unrouted)) == 0
-
-
-def test_links_out_of_use_have_a_ground_of_their_own() -> None:
-    """What is explained again and again from one ground is what is explained anew."""
+def test_links_out_of_use_have_an_index_of_their_own() -> None:
+    """What is explained again and again from one index is what is explained anew."""
     for state in (State.UP, State.DOWN, State.DRAINED):
         plan = two(0, 0, with_down(clos(), ("leaf0", "spine1"), state=state))
-        ground = ground_of(plan)
-        assert (ground.now is ground.whole) is (state == State.UP)
-        assert [explain(plan, row, ground) for row in (0, 1)] == [explain(plan, r) for r in (0, 1)]
+        index = explain_index_of(plan)
+        assert (index.now is index.whole) is (state == State.UP)
+        assert [explain(plan, row, index) for row in (0, 1)] == [explain(plan, r) for r in (0, 1)]
 
 
 @pytest.mark.parametrize("phases", [("", ""), ("x", "y"), ("x", "x"), ("x", "")])

@@ -22,15 +22,15 @@ from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
 from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold, next_ledger
 from heddle_controller.reconcile.rollout.answers import Answer
-from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.look import (
-    Heard,
-    Look,
+from heddle_controller.reconcile.rollout.evaluate import (
+    Evaluation,
+    Inbox,
+    evaluate,
     in_doubt,
     is_quick,
-    look,
     taken_in,
 )
+from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.presence import Presence
 from heddle_controller.reconcile.rollout.pushes import (
     PendingPush,
@@ -56,14 +56,6 @@ STORE_RETRY = 1.0
 
 TELL_AFTER = 0.05
 """Seconds for which the store is not told of a look while answers are due that make another."""
-
-AT_ONCE, BREATH = 16, 0.001
-"""Pushes that are handed over at once, and seconds before the next: an answer to a client takes
-a dozen turns of the event loop, and should not find each of them full of pushes."""
-
-LATE, MOST_BREATHS = 0.002, 8
-"""By how many seconds a breath takes longer where the event loop has a lot to do, pushes that were
-handed over or acknowledgements; and how often it is waited for that to pass."""
 
 
 class Rollout:
@@ -100,7 +92,7 @@ class Rollout:
         """Whose sessions were looked through last; None where one has come or gone since."""
         self._retry_delay = settings.retry_first
         self._retry_at: float | None = None
-        self._newest: tuple[Look, Target] | None = None
+        self._newest: tuple[Evaluation, Target] | None = None
         self._news = asyncio.Event()
         """There was another look since the store was last told."""
 
@@ -175,12 +167,12 @@ class Rollout:
         return before
 
     async def _round(self, ledger: Ledger, target: Target) -> None:
-        """Look at everything once, and do what is to be done."""
+        """Evaluation at everything once, and do what is to be done."""
         now = self._clock.monotonic()
         heard = self._meet(self._collect(), ledger, now)
         fabric, presence, retry_at = ledger.fabric, self._presence, self._retry_at
-        glance = partial(
-            look,
+        probe = partial(
+            evaluate,
             ledger,
             heard,
             presence.switches(fabric, now),
@@ -188,14 +180,14 @@ class Rollout:
             epoch=self._epoch,
             retry=retry_at is not None and now >= retry_at,
         )
-        seen = glance() if is_quick(ledger, heard) else await asyncio.to_thread(glance)
+        seen = probe() if is_quick(ledger, heard) else await asyncio.to_thread(probe)
         self._ledger = seen.ledger
         self._plan_retry(now, failing=seen.failing)
         self._ask(seen.ledger, seen.doubtful)
         await self._send(seen.pushes)
         self._report(seen, target)
 
-    def _collect(self) -> Heard:
+    def _collect(self) -> Inbox:
         """The answers that have come."""
         answers: list[Answer] = []
         lost: list[Step] = []
@@ -212,9 +204,9 @@ class Rollout:
                 lost.append(sent.step)
             else:
                 answers.append((sent.step, failures))
-        return Heard(answers=answers, lost=lost, told=told)
+        return Inbox(answers=answers, lost=lost, told=told)
 
-    def _meet(self, heard: Heard, ledger: Ledger, now: float) -> Heard:
+    def _meet(self, heard: Inbox, ledger: Ledger, now: float) -> Inbox:
         """See who has come and gone as well."""
         structure = ledger.fabric.structure
         new: list[AgentSession] = []
@@ -260,24 +252,12 @@ class Rollout:
             self._push(session, None, question(ledger, self._epoch, entries=True), now)
 
     async def _send(self, pushes: Sequence[tuple[Step, Push]]) -> None:
-        """Hand the pushes over, and let others go on in between: there may be thousands.
-
-        Those that are left when there is another target are not sent: it may want others.
-        """
+        """Hand the pushes over; those that are left when there is another target are not sent."""
         now, sessions = self._clock.monotonic(), self._presence.sessions
-        for number, (step, push) in enumerate(pushes, 1):
+        for step, push in pushes:
             self._push(sessions[push.fabric.structure.nodes.ids[step.switch]], step, push, now)
-            if number % AT_ONCE == 0:
-                await self._breathe()
-                if self._next is not None:
-                    return
-
-    async def _breathe(self) -> None:
-        """Wait until the event loop is through with what it has to do, but not for ever."""
-        for _ in range(MOST_BREATHS):
-            end = self._clock.monotonic() + BREATH + LATE
-            await self._clock.sleep(BREATH)
-            if self._clock.monotonic() < end:
+            await asyncio.sleep(0)  # there may be thousands
+            if self._next is not None:
                 return
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
@@ -298,7 +278,7 @@ class Rollout:
         self._metrics.count(Metric.OPERATION_FAILURES, self._fabric, failures)
         self._metrics.observe(Metric.PUSH_SECONDS, self._fabric, seconds)
 
-    def _report(self, seen: Look, target: Target) -> None:
+    def _report(self, seen: Evaluation, target: Target) -> None:
         """Measure how far things are, and have it told."""
         self._reporter.figures(target, behind=seen.behind, pending=seen.pending)
         self._newest = seen, target
@@ -350,7 +330,7 @@ class Rollout:
 
 
 def _turned(
-    ledger: Ledger, heard: Heard, committed: Committed, under_way: Sequence[Step]
+    ledger: Ledger, heard: Inbox, committed: Committed, under_way: Sequence[Step]
 ) -> tuple[Ledger, list[AgentSession]]:
     """The ledger of a newer plan after what was heard about the one before; whom to ask more."""
     ledger = taken_in(ledger, heard)

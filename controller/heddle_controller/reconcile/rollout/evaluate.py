@@ -1,8 +1,7 @@
-"""One look at everything: what was heard is taken in, what is due is found, pushes are made.
+"""Everything evaluated once: what was heard is taken in, what is due found, pushes are made.
 
-Pure, so that the driver can have it done in a thread: where a whole plan is rolled out to
-thousands of switches it takes as long as several answers to clients may, and there are dozens
-of looks.
+Pure, so that the driver can have it done in a thread where a whole plan is rolled out to thousands
+of switches.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ QUICK = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What has come since the last look; steps are of the ledger that it is taken into."""
+class Inbox:
+    """What has come since the last evaluation; steps are of the ledger that it is taken into."""
 
     answers: Sequence[Answer] = ()
     lost: Sequence[Step] = ()
@@ -45,7 +44,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Look:
+class Evaluation:
     """What there is to see, and to do."""
 
     ledger: Ledger
@@ -62,14 +61,14 @@ class Look:
     """Switches with entries that have not acknowledged the whole plan."""
 
 
-def is_quick(ledger: Ledger, heard: Heard) -> bool:
-    """Whether a look takes no longer than to hand it to a thread and back may, as after a loss."""
+def is_quick(ledger: Ledger, heard: Inbox) -> bool:
+    """Whether to evaluate takes no longer than a thread's help would, as after a loss."""
     if heard.told or heard.met:  # whole tables are compared then
         return False
     return int(np.count_nonzero(~ledger.ok)) + len(ledger.old) <= QUICK
 
 
-def taken_in(ledger: Ledger, heard: Heard) -> Ledger:
+def taken_in(ledger: Ledger, heard: Inbox) -> Ledger:
     """The ledger after what was heard."""
     ledger = acknowledged(ledger, heard.answers) if heard.answers else ledger
     ledger = unanswered(ledger, heard.lost)
@@ -78,24 +77,24 @@ def taken_in(ledger: Ledger, heard: Heard) -> Ledger:
     return introduced(ledger, heard.met) if heard.met else ledger
 
 
-def in_doubt(ledger: Ledger, heard: Heard) -> list[AgentSession]:
+def in_doubt(ledger: Ledger, heard: Inbox) -> list[AgentSession]:
     """Sessions that said nothing of use, to be asked for more; after what was heard."""
     return to_ask(ledger, [*heard.told, *heard.met])
 
 
-def look(
+def evaluate(
     ledger: Ledger,
-    heard: Heard,
+    heard: Inbox,
     switches: Switches,
     why_stuck: Callable[[], Mapping[int, str]],
     *,
     epoch: int,
     retry: bool,
-) -> Look:
-    """Look at everything once.
+) -> Evaluation:
+    """Evaluation at everything once.
 
     Args:
-        ledger: As the last look left it.
+        ledger: As the last evaluation left it.
         heard: What has come since.
         switches: What can be expected of each.
         why_stuck: In words, by switch; asked for where a pair is held up.
@@ -114,7 +113,7 @@ def look(
     wanted = np.zeros(ledger.fabric.node_count, dtype=np.bool_)
     wanted[ledger.desired.switch] = True
     behind = np.count_nonzero(ledger.knowledge.generation[wanted] != ledger.generation)
-    return Look(
+    return Evaluation(
         ledger=ledger,
         failing=failing,
         pushes=pushes_of(ledger, steps, epoch),

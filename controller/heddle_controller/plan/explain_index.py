@@ -13,7 +13,7 @@ from heddle_controller.plan.arc_users import ArcUsers, arc_users
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ground:
+class ExplainIndex:
     """Who uses which arc of a plan, and which ways its fabric has."""
 
     uses: ArcUsers
@@ -23,9 +23,9 @@ class Ground:
     """Over all arcs; the same object where all of them do."""
 
 
-def ground_of(plan: Plan) -> Ground:
+def explain_index_of(plan: Plan) -> ExplainIndex:
     """That of a plan."""
     whole = underlay(plan.fabric.structure)
     plannable = plan.fabric.plannable
     now = whole if plannable.all() else underlay(plan.fabric.structure, plannable)
-    return Ground(arc_users(plan), now, whole)
+    return ExplainIndex(arc_users(plan), now, whole)

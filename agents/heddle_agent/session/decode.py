@@ -179,10 +179,10 @@ def _fault(batch: pb.OperationBatch, names: StringTable) -> str:
         for name in others:
             if sizes[name] != sizes[first] and not (name in _OPTIONAL and not sizes[name]):
                 return f"{first} has {sizes[first]} elements but {name} has {sizes[name]}"
-    return _astray(columns, names) or "risk_ends has to rise, up to the length of risk_links"
+    return _beyond_table(columns, names) or "risk_ends has to rise, up to the length of risk_links"
 
 
-def _astray(columns: Mapping[str, list[int]], names: StringTable) -> str:
+def _beyond_table(columns: Mapping[str, list[int]], names: StringTable) -> str:
     """The first number that cannot be; empty if all can."""
     for name in _PORTS:
         for row, port in enumerate(columns[name]):

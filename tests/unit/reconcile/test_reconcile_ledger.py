@@ -10,7 +10,7 @@ from heddle_controller.model.fabric import NONE, Fabric
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.model.program import Entries, Program, no_entries
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold, next_ledger
+from heddle_controller.reconcile.rollout.carry_over import first_ledger, may_hold, next_ledger
 from heddle_controller.reconcile.rollout.columns import distinct, joined, partners
 from heddle_controller.reconcile.rollout.ledger import begin, nothing_known
 from heddle_controller.reconcile.rollout.order import crossings_of

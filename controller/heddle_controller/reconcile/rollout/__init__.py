@@ -31,7 +31,7 @@ meet then, and why it gets on:
   before, and carries, so the packet arrives;
 - an old detour whose way carries: its packets arrive as long as nothing beyond it changed.
   Else they may meet a new entry whose way is lost, or none where one was, be turned aside
-  there and come back. So before anything changes beyond it, it is made *wary*: the same
+  there and come back. So before anything changes beyond it, it is made *guarded*: the same
   next hop, at risk by the new ways of its pair too. While those carry, its packets go on to
   the first new entry and arrive; once one of them does not, it leads nowhere itself. That
   is a change as well, and is made from the source on; the new entry ends it in its turn.
@@ -39,11 +39,11 @@ meet then, and why it gets on:
 So no packet is sent over a dead link, and none circles: it comes nearer at every hop until
 an entry takes it all the way. For that detours that are left over go from the source on,
 too, and what only may be held, at a switch of which that is not known, is taken away from
-the source on instead of being made wary. One at a switch that is away is not waited for.
+the source on instead of being made guarded. One at a switch that is away is not waited for.
 
 **Lost ways.** Where the old way is lost anyhow, and neither it nor the new one is a detour, there
 is no whole way to keep and nothing to come back to: all goes at once, and the first entry of the
-new way after it (``lost_ways``).
+new way after it (``lost_paths``).
 
 **Blocking.** A switch that is away or silent, or an entry that it cannot take, holds
 up the pairs that need it and no others. Such a pair stays on its old path; only

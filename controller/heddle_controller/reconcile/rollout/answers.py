@@ -20,19 +20,21 @@ def acknowledged(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
     """After the FIB acks of steps of this very ledger, at most one of each switch."""
     ledger = ledger.settled()
     made, unmade = _split(answers, lambda step: step.sets, lambda _: 0)
-    warier, unwarned = _split(answers, lambda step: step.widens, lambda step: len(step.sets))
+    guarded_now, unwarned = _split(
+        answers, lambda step: step.adds_risk, lambda step: len(step.sets)
+    )
     broken, unbroken = _split(answers, lambda step: step.deletes, lambda step: step.set_count)
     gone, kept = _split(
         answers, lambda step: step.withdraws, lambda step: step.set_count + len(step.deletes)
     )
     ok, failed, height = ledger.ok.copy(), ledger.failed.copy(), ledger.height.copy()
     present, undeletable = ledger.present.copy(), ledger.undeletable.copy()
-    maybe, wary = ledger.maybe.copy(), ledger.wary.copy()
+    maybe, guarded = ledger.maybe.copy(), ledger.guarded.copy()
     ok[made], ok[gone], maybe[gone] = True, False, False
     height[made] = ledger.depth[made]
     failed[unmade] = failed[kept] = True
     present[broken], undeletable[unbroken] = False, True
-    wary[warier], undeletable[unwarned] = True, True
+    guarded[guarded_now], undeletable[unwarned] = True, True
     replaced = np.zeros(len(ok) + 1, dtype=np.bool_)  # the last for rows without a partner
     replaced[made] = True
     present[replaced[ledger.partner]] = False
@@ -44,7 +46,7 @@ def acknowledged(ledger: Ledger, answers: Sequence[Answer]) -> Ledger:
         height=height,
         present=present,
         undeletable=undeletable,
-        wary=wary,
+        guarded=guarded,
     )
     return _roomier(_known_better(after, answers), answers)
 
@@ -161,7 +163,7 @@ def found_unknown(ledger: Ledger, switches: Sequence[int]) -> Ledger:
         ok=ledger.ok & ~here,
         maybe=ledger.maybe | (ledger.ok & here),
         failed=ledger.failed & ~here,
-        wary=ledger.wary & ~np.isin(ledger.old.switch, rows),
+        guarded=ledger.guarded & ~np.isin(ledger.old.switch, rows),
         knowledge=ledger.knowledge.doubted(rows),
     )
 
@@ -178,7 +180,7 @@ def unanswered(ledger: Ledger, steps: Sequence[Step]) -> Ledger:
     after = found_unknown(
         replace(ledger, maybe=maybe, height=height), [step.switch for step in steps]
     )
-    return replace(after, wary=ledger.wary)  # whatever else such a step did
+    return replace(after, guarded=ledger.guarded)  # whatever else such a step did
 
 
 def _standing_height(ledger: Ledger) -> Ints:

@@ -7,7 +7,7 @@ further off first, and is right only as long as they go on that way to its end. 
 beyond it turn them aside instead, because it has its entry of a newer plan already and the way
 of that is lost, they may come back.
 
-So before anything changes beyond a detour it is made *wary*: the same next hop, but at risk by
+So before anything changes beyond a detour it is made *guarded*: the same next hop, but at risk by
 every link of the new ways of its pair, too. Then it leads on only while all that packets can
 meet there carries, be it old or new. See the package for the whole argument.
 """
@@ -47,8 +47,8 @@ def detours(entries: Entries, structure: Structure) -> Bools:
     far = reach.distance.at(reach.row[ends], place[owner]).astype(np.int64)
     upper = np.where(far[0] > far[1], ends[0], ends[1])
     lower = np.where(far[0] > far[1], ends[1], ends[0])
-    astray = ~_met(entries, owner, upper, lower) | (abs(far[0] - far[1]) != 1)
-    result[result] = np.bincount(owner[astray], minlength=len(entries))[result] > 0
+    off_path = ~_met(entries, owner, upper, lower) | (abs(far[0] - far[1]) != 1)
+    result[result] = np.bincount(owner[off_path], minlength=len(entries))[result] > 0
     return result
 
 
@@ -75,7 +75,7 @@ def _risks(entries: Entries) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NewWays:
+class NewPaths:
     """Links between switches that the paths of some pairs have in a plan."""
 
     pairs: Ints
@@ -84,7 +84,7 @@ class NewWays:
     """Where the links of each pair begin, shape (pairs + 1,)."""
     links: Ints
 
-    def wary(self, entries: Entries, pair: Ints) -> Entries:
+    def guarded(self, entries: Entries, pair: Ints) -> Entries:
         """The same entries, at risk by the links of their pairs' ways as well."""
         if not len(entries):
             return entries
@@ -103,13 +103,13 @@ class NewWays:
         return replace(entries, risk_first=first.astype(np.int64), risk_links=codes[1, order])
 
 
-def new_ways(plan: Plan, pairs: Ints) -> NewWays:
+def new_paths(plan: Plan, pairs: Ints) -> NewPaths:
     """The ways of some pairs of NICs, by their codes."""
     structure, nodes = plan.fabric.structure, plan.fabric.node_count
     pairs = distinct(pairs)
     none = np.empty(0, dtype=np.int64)
     if not len(pairs):
-        return NewWays(pairs, np.zeros(1, dtype=np.int64), none)
+        return NewPaths(pairs, np.zeros(1, dtype=np.int64), none)
     of_flow = pair_codes(plan.flows.source, plan.flows.destination, nodes)
     row, known = Groups(pairs).index(of_flow[plan.paths.flow])
     chosen = np.flatnonzero(known)
@@ -120,4 +120,4 @@ def new_ways(plan: Plan, pairs: Ints) -> NewWays:
         row[chosen][paths.owner()[inner]] * plan.fabric.link_count + (paths.arcs[inner] >> 1)
     )
     first = np.searchsorted(codes // plan.fabric.link_count, np.arange(len(pairs) + 1))
-    return NewWays(pairs, first.astype(np.int64), codes % plan.fabric.link_count)
+    return NewPaths(pairs, first.astype(np.int64), codes % plan.fabric.link_count)

@@ -20,8 +20,8 @@ import structlog
 from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
-from heddle_controller.reconcile.rollout.aims import first_ledger, may_hold, next_ledger
 from heddle_controller.reconcile.rollout.answers import Answer
+from heddle_controller.reconcile.rollout.carry_over import first_ledger, may_hold, next_ledger
 from heddle_controller.reconcile.rollout.evaluate import (
     Evaluation,
     Inbox,

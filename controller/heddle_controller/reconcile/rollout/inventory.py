@@ -18,7 +18,7 @@ from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.program import Entries
 from heddle_controller.plan.diff import difference
 from heddle_controller.reconcile.rollout.columns import Groups, appended, distinct, partners
-from heddle_controller.reconcile.rollout.detours import detours, new_ways
+from heddle_controller.reconcile.rollout.detours import detours, new_paths
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.levels import levels
 from heddle_controller.reconcile.rollout.order import crossings_of, pair_codes
@@ -97,8 +97,8 @@ def _with_old(ledger: Ledger, more: Entries, height: Ints) -> Ledger:
         undeletable=np.append(ledger.undeletable, none),
         routed=np.append(ledger.routed, Groups(crossings.crossed()).index(pair)[1]),
         detour=detour,
-        wary=np.append(ledger.wary, none),
-        ways=new_ways(plan, old_pair[detour]),
+        guarded=np.append(ledger.guarded, none),
+        ways=new_paths(plan, old_pair[detour]),
     )
 
 

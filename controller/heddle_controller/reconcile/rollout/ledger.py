@@ -22,7 +22,7 @@ from heddle_controller.reconcile.rollout.columns import (
     partners,
     with_stage,
 )
-from heddle_controller.reconcile.rollout.detours import NewWays, detours, new_ways
+from heddle_controller.reconcile.rollout.detours import NewPaths, detours, new_paths
 from heddle_controller.reconcile.rollout.order import crossings_of, pair_codes
 from heddle_controller.reconcile.southbound import OperationFailure, PushMode
 
@@ -106,9 +106,9 @@ class Ledger:
     """Whether its pair has paths in the plan."""
     detour: Bools
     """Whether it may send packets away from their destination, other than the new way does."""
-    wary: Bools
+    guarded: Bools
     """Acknowledged to be at risk by the new ways of its pair as well, see ``detours``."""
-    ways: NewWays
+    ways: NewPaths
     """Of the pairs that have detours."""
     knowledge: Knowledge
     reasons: Mapping[int, OperationFailure] = field(default_factory=dict)
@@ -136,14 +136,14 @@ class Ledger:
         if not other.any():
             return wanted
         old = with_stage(self.old, self.old_height)
-        plain, wary = np.flatnonzero(other & ~self.wary), np.flatnonzero(other & self.wary)
+        plain, guarded = np.flatnonzero(other & ~self.guarded), np.flatnonzero(other & self.guarded)
         return joined(
-            [wanted, old.take(plain), self.ways.wary(old.take(wary), self.old_pair[wary])]
+            [wanted, old.take(plain), self.ways.guarded(old.take(guarded), self.old_pair[guarded])]
         )
 
-    def made_wary(self, rows: Ints) -> Entries:
+    def with_guards(self, rows: Ints) -> Entries:
         """Rows of ``old``, at risk by the new ways of their pairs as well."""
-        return self.ways.wary(self.old.take(rows), self.old_pair[rows])
+        return self.ways.guarded(self.old.take(rows), self.old_pair[rows])
 
     def detours(self) -> Entries:
         """Of what was held before, what may still send packets away from their destination."""
@@ -218,7 +218,7 @@ def begin(
     held: Entries,
     knowledge: Knowledge,
     *,
-    astray: Entries | None = None,
+    known_detours: Entries | None = None,
 ) -> Ledger:
     """A ledger for a new target, or on new knowledge of what is held.
 
@@ -228,14 +228,14 @@ def begin(
         desired: The target.
         held: What switches are known to hold, with heights as stages.
         knowledge: Of switches as a whole.
-        astray: Matches of entries known to be detours, whatever is held with them by now.
+        known_detours: Matches of entries known to be detours, whatever is held with them by now.
     """
     found, nodes = _compared(held, desired, knowledge), plan.fabric.node_count
     ok, old, partner = found.ok, found.old, found.partner
     pair = pair_codes(desired.source, desired.destination, nodes)
     old_pair = pair_codes(old.source, old.destination, nodes)
     order = _ordered(plan, desired, found, pair, old_pair)
-    detour = _detours(found, plan, astray)
+    detour = _detours(found, plan, known_detours)
     none_of_desired, none_of_old = (np.zeros(len(one), dtype=np.bool_) for one in (desired, old))
     return Ledger(
         plan=plan,
@@ -257,8 +257,8 @@ def begin(
         undeletable=none_of_old,
         routed=order.routed,
         detour=detour,
-        wary=none_of_old,
-        ways=new_ways(plan, old_pair[detour]),
+        guarded=none_of_old,
+        ways=new_paths(plan, old_pair[detour]),
         knowledge=knowledge,
     )
 
@@ -306,11 +306,11 @@ def _from_any(sources: Ints, entries: Entries, plan: Plan) -> Bools:
     return found
 
 
-def _detours(found: _Compared, plan: Plan, astray: Entries | None) -> Bools:
-    """See ``Ledger``; ``astray`` as for ``begin``."""
+def _detours(found: _Compared, plan: Plan, known_detours: Entries | None) -> Bools:
+    """See ``Ledger``; ``known_detours`` as for ``begin``."""
     detour: Bools = detours(found.old, plan.fabric.structure) & ~found.alike
-    if astray is not None and len(astray):
-        detour |= partners(astray, found.old) != NONE
+    if known_detours is not None and len(known_detours):
+        detour |= partners(known_detours, found.old) != NONE
     return detour
 
 

@@ -130,9 +130,9 @@ def _next(kinds: _Kinds, states: Ints, entries: Entries, lost: Bools, fabric: Fa
     structure = fabric.structure
     row = kinds.met_at(states)
     has = row != NONE
-    astray = has & np.append(lost, False)[row]
-    spare = astray & (np.append(entries.backup, NONE)[row] != NONE)
-    which, arcs = _out(states[astray | ~has], kinds, fabric)
+    strayed = has & np.append(lost, False)[row]
+    spare = strayed & (np.append(entries.backup, NONE)[row] != NONE)
+    which, arcs = _out(states[strayed | ~has], kinds, fabric)
     state = np.concatenate([states[has], states[spare], which])
     arc = np.concatenate([entries.primary[row[has]], entries.backup[row[spare]], arcs])
     head = structure.head[arc]

@@ -18,7 +18,7 @@ from heddle_controller.reconcile.rollout.columns import (
     distinct,
 )
 from heddle_controller.reconcile.rollout.ledger import NEVER, Ledger
-from heddle_controller.reconcile.rollout.lost_ways import lost_ways
+from heddle_controller.reconcile.rollout.lost_paths import lost_paths
 from heddle_controller.reconcile.southbound import PushMode
 
 
@@ -52,8 +52,8 @@ class Step:
     mode: PushMode
     sets: Ints
     """Rows of ``desired``."""
-    widens: Ints
-    """Rows of ``old`` to be made wary."""
+    adds_risk: Ints
+    """Rows of ``old`` to be made guarded."""
     deletes: Ints
     """Rows of ``old``."""
     withdraws: Ints
@@ -64,7 +64,7 @@ class Step:
     @property
     def set_count(self) -> int:
         """Entries to set: the first operations of the push."""
-        return len(self.sets) + len(self.widens)
+        return len(self.sets) + len(self.adds_risk)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ class Agenda:
     """What could be done now if every switch were ready; rows as in ``Step``."""
 
     sets: Ints
-    widens: Ints
+    adds_risk: Ints
     deletes: Ints
     withdraws: Ints
     blocked: Ints
@@ -84,7 +84,7 @@ class Agenda:
 def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     """What is to be done now; see the package for the rules."""
     pairs, low = ledger.pending()
-    lost = lost_ways(ledger, stuck)
+    lost = lost_paths(ledger, stuck)
     standing = ledger.present & (ledger.partner == NONE)
     make = np.flatnonzero(~ledger.ok)
     depth, pair = ledger.depth[make], ledger.pair[make]
@@ -94,8 +94,8 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     unset = np.flatnonzero(ledger.present & (ledger.old_depth != NONE))
     turn = ledger.old_depth[unset] == pairs.of(low, ledger.old_pair[unset], NEVER)
     unset = unset[turn | lost.index(ledger.old_pair[unset])[1]]
-    uneasy = _uneasy(ledger, stuck, pairs, low)
-    waiting = Groups(distinct(ledger.old_pair[uneasy]))
+    unguarded = _unguarded(ledger, stuck, pairs, low)
+    waiting = Groups(distinct(ledger.old_pair[unguarded]))
     held_up = ledger.failed[make] | stuck[ledger.desired.switch[make]]
     kept_up = ledger.undeletable[unset] | stuck[ledger.old.switch[unset]]
     blocked = distinct(
@@ -104,30 +104,30 @@ def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     sets = make[~(ledger.failed[make] | waiting.index(ledger.pair[make])[1])]
     unset = unset[~(ledger.undeletable[unset] | waiting.index(ledger.old_pair[unset])[1])]
     wayless = ledger.old_pair[standing & ~ledger.routed]
-    doubtful = ledger.knowledge.unknown[ledger.old.switch[uneasy]]
-    strange, widens = uneasy[doubtful], uneasy[~doubtful]
+    doubtful = ledger.knowledge.unknown[ledger.old.switch[unguarded]]
+    strange, adds_risk = unguarded[doubtful], unguarded[~doubtful]
     giving_up = Groups(distinct(np.concatenate([blocked, wayless, ledger.old_pair[strange]])))
     old, withdraws = _withdrawals(ledger, stuck, giving_up, (pairs, low), strange)
     old = old[~Groups(sets).index(ledger.partner[old])[1]]
-    highest = waiting.greatest(ledger.old_pair[uneasy], ledger.old_height[uneasy])
-    first = ledger.old_height[widens] >= waiting.of(highest, ledger.old_pair[widens], NEVER)
-    widens = widens[first & ~np.isin(widens, old)]
+    highest = waiting.greatest(ledger.old_pair[unguarded], ledger.old_height[unguarded])
+    first = ledger.old_height[adds_risk] >= waiting.of(highest, ledger.old_pair[adds_risk], NEVER)
+    adds_risk = adds_risk[first & ~np.isin(adds_risk, old)]
     plain = _deletes(ledger, pairs, standing)
     useless = np.flatnonzero(standing & lost.index(ledger.old_pair)[1])
     deletes = distinct(np.concatenate([unset, plain, old, useless]))
-    return Agenda(sets, widens, deletes, withdraws, blocked, pairs.keys)
+    return Agenda(sets, adds_risk, deletes, withdraws, blocked, pairs.keys)
 
 
-def _uneasy(ledger: Ledger, stuck: Bools, pairs: Groups, low: Ints) -> Ints:
-    """Detours beyond which something is going to change, so that they must be wary first.
+def _unguarded(ledger: Ledger, stuck: Bools, pairs: Groups, low: Ints) -> Ints:
+    """Detours beyond which something is going to change, so that they must be guarded first.
 
     One whose own turn comes before that of anything beyond it needs not, unless that is a
-    detour to be made wary, which is a change as well. One at a switch that
-    is away, or that could not be made wary, is not waited for, nor is one that could only be
+    detour to be made guarded, which is a change as well. One at a switch that
+    is away, or that could not be made guarded, is not waited for, nor is one that could only be
     taken away after such: it takes another failure, on the new way and before the next plan,
     for packets to come back to it.
     """
-    rows = np.flatnonzero(ledger.detour & ledger.present & ~ledger.wary & ledger.routed)
+    rows = np.flatnonzero(ledger.detour & ledger.present & ~ledger.guarded & ledger.routed)
     rows = rows[~ledger.undeletable[rows]]
     switch = ledger.old.switch[rows]
     rows = rows[ledger.fabric.connected[switch] & ~stuck[switch]]
@@ -142,8 +142,8 @@ def _uneasy(ledger: Ledger, stuck: Bools, pairs: Groups, low: Ints) -> Ints:
     groups = Groups(distinct(ledger.old_pair[rows[doubtful]]))
     pinned = _pinned(ledger, stuck, groups, _upper(ledger, groups, (pairs, low)))
     doubtful &= groups.of(pinned.astype(np.int64), ledger.old_pair[rows], 0) > 0
-    uneasy: Ints = rows[~doubtful]
-    return uneasy
+    unguarded: Ints = rows[~doubtful]
+    return unguarded
 
 
 def _deletes(ledger: Ledger, pending: Groups, standing: Bools) -> Ints:
@@ -172,7 +172,7 @@ def _withdrawals(
     """Rows of ``old`` and of ``desired`` that pairs must give up, the topmost first.
 
     Asked of pairs that are blocked, of those without a new way, and of those with detours
-    of which nobody knows whether they are held (``strange``): to make one wary could set
+    of which nobody knows whether they are held (``strange``): to make one guarded could set
     it where it had gone. Each gives up these, entries that send packets to their death, or
     that take the room another needs, and before them all that lie above. What is above at
     a switch that is away, or that could not delete it, cannot be had: room is not made
@@ -241,7 +241,7 @@ def _without(due: Agenda, ledger: Ledger, awaited: Groups) -> Agenda:
     return replace(
         due,
         sets=others(due.sets, ledger.pair),
-        widens=others(due.widens, ledger.old_pair),
+        adds_risk=others(due.adds_risk, ledger.old_pair),
         deletes=others(due.deletes, ledger.old_pair),
         withdraws=others(due.withdraws, ledger.pair),
     )
@@ -261,7 +261,7 @@ def steps_of(ledger: Ledger, due: Agenda, switches: Switches) -> list[Step]:
         due = _without(due, ledger, awaited)
     where = (
         ledger.desired.switch[due.sets],
-        ledger.old.switch[due.widens],
+        ledger.old.switch[due.adds_risk],
         ledger.old.switch[due.deletes],
         ledger.desired.switch[due.withdraws],
     )
@@ -285,10 +285,10 @@ def operations_of(ledger: Ledger, steps: Sequence[Step]) -> list[tuple[Entries, 
         return cut(take(np.concatenate([none, *rows])), lengths)
 
     made = all_of(lambda step: step.sets, ledger.desired.take)
-    warier = all_of(lambda step: step.widens, ledger.made_wary)
+    guarded_now = all_of(lambda step: step.adds_risk, ledger.with_guards)
     gone = all_of(lambda step: step.deletes, ledger.old.take)
     back = all_of(lambda step: step.withdraws, ledger.desired.take)
-    sets = map(appended, zip(made, warier, strict=True))
+    sets = map(appended, zip(made, guarded_now, strict=True))
     deletes = map(appended, zip(gone, back, strict=True))
     return list(zip(sets, deletes, strict=True))
 
@@ -309,7 +309,7 @@ Part = tuple[int, Ints, Ints, Ints, Ints]
 def _parts(due: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[Part]:
     """The rows of an agenda, by ready switch."""
     columns = []
-    kinds = (due.sets, due.widens, due.deletes, due.withdraws)
+    kinds = (due.sets, due.adds_risk, due.deletes, due.withdraws)
     for rows, of in zip(kinds, where, strict=True):
         kept = np.flatnonzero(ready[of])
         order = kept[np.argsort(of[kept], kind="stable")]
@@ -323,14 +323,14 @@ def _parts(due: Agenda, where: Sequence[Ints], ready: Bools) -> Iterator[Part]:
 
 
 def _step(ledger: Ledger, part: Part, left: Ints) -> Step:
-    switch, sets, widens, deletes, withdraws = part
+    switch, sets, adds_risk, deletes, withdraws = part
     gone = int(np.count_nonzero(ledger.partner[deletes] == NONE))
     whole = not len(withdraws) and int(left[switch]) == len(sets) + gone
     return Step(
         switch,
         ledger.knowledge.mode(switch),
         sets,
-        widens,
+        adds_risk,
         deletes,
         withdraws,
         sweep=False,

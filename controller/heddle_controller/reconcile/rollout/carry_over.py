@@ -88,13 +88,15 @@ def next_ledger(
     unknown = ledger.knowledge.unknown[ledger.desired.switch]
     ledger = replace(ledger, maybe=ledger.maybe | (unknown & ~ledger.ok))
     structure = committed.plan.fabric.structure
-    held, astray, knowledge = ledger.held(left=left), ledger.detours(), ledger.knowledge
+    held, known_detours, knowledge = ledger.held(left=left), ledger.detours(), ledger.knowledge
     if structure is not ledger.fabric.structure:
         before = ledger.fabric.structure
-        astray, _ = translated(astray, knowledge, before, structure)
+        known_detours, _ = translated(known_detours, knowledge, before, structure)
         held, knowledge = translated(held, knowledge, before, structure)
     wanted = committed.program.entries
-    after = begin(committed.plan, committed.generation, wanted, held, knowledge, astray=astray)
+    after = begin(
+        committed.plan, committed.generation, wanted, held, knowledge, known_detours=known_detours
+    )
     return _as_before(ledger, after)
 
 

@@ -180,18 +180,20 @@ class StagedFleet(Fleet):
     ) -> None:
         """``notice`` is the seconds of a datagram; ``apart`` are switches that may be cut off."""
         self.gate = Gate()
-        self.air = TimedNetwork(notice)
-        self.everybody = TcpRelay()
+        self.notices = TimedNetwork(notice)
+        self.shared_relay = TcpRelay()
         """What all but those apart, and clients, reach the controller through."""
-        self.alone = {switch: TcpRelay() for switch in apart}
+        self.own_relays = {switch: TcpRelay() for switch in apart}
         self.hung: set[int] = set()
         self.skew: dict[int, float] = {}
         """Seconds that the clocks of switches, by row, are ahead."""
         self._stack = AsyncExitStack()
-        super().__init__(fabric, [self.everybody.address], name=name, seed=seed, notices=self.air)
+        super().__init__(
+            fabric, [self.shared_relay.address], name=name, seed=seed, notices=self.notices
+        )
 
     async def __aenter__(self) -> Self:
-        for relay in (self.everybody, *self.alone.values()):
+        for relay in (self.shared_relay, *self.own_relays.values()):
             await self._stack.enter_async_context(relay)
         return await super().__aenter__()
 
@@ -204,7 +206,7 @@ class StagedFleet(Fleet):
 
     def aim(self, controller: str) -> None:
         """The controller is there from now on; empty: nowhere."""
-        for relay in (self.everybody, *self.alone.values()):
+        for relay in (self.shared_relay, *self.own_relays.values()):
             relay.target = controller
 
     def _prepare(self, row: int) -> None:
@@ -218,7 +220,7 @@ class StagedFleet(Fleet):
         return time.time() + self.skew.get(row, 0.0)
 
     def _dialled(self, switch: str) -> Sequence[str]:
-        return [self.alone.get(switch, self.everybody).address]
+        return [self.own_relays.get(switch, self.shared_relay).address]
 
     def _worker(self, row: int, forwarding: Forwarding) -> TableWorker:
         return GatedWorker(row, forwarding, self.gate)
@@ -235,7 +237,7 @@ class StagedFleet(Fleet):
         """
         seeing = {end for row in rows for end in self._ends(row)} & self.agents.keys()
         seeing = seeing if ends is None else seeing & set(ends)
-        with self.air.speaking():
+        with self.notices.speaking():
             for end in sorted(seeing):
                 self._look(end, rows)
             awake = seeing & self.awake
@@ -255,7 +257,7 @@ class StagedFleet(Fleet):
         if empty:
             self.switches.boot(row)
         self._prepare(row)
-        self.air.live = True
+        self.notices.live = True
         try:
             self._run(row)
             async with asyncio.timeout(seconds):
@@ -263,19 +265,19 @@ class StagedFleet(Fleet):
                 near = self._awake_names() - {self.agents[row].switch}
                 while notices and notices.introduced < len(near & notices.peers.keys()):  # noqa: ASYNC110
                     await asyncio.sleep(POLL_SECONDS)
-            await self.air.quiet()
+            await self.notices.quiet()
         finally:
-            self.air.live = False
+            self.notices.live = False
 
     def hang(self, row: int) -> None:
         """An agent does nothing any more."""
         self.hung.add(row)
-        self.air.deaf.add(self.agents[row].switch)
+        self.notices.deaf.add(self.agents[row].switch)
 
     async def resume(self, row: int) -> None:
         """It goes on, and sees how its links are by now."""
         self.hung.discard(row)
-        self.air.deaf.discard(self.agents[row].switch)
+        self.notices.deaf.discard(self.agents[row].switch)
         await self.see(self.links_at(row), {row})
 
     def links_at(self, row: int) -> list[int]:
@@ -285,7 +287,7 @@ class StagedFleet(Fleet):
 
     async def tick(self) -> None:
         """A second has passed for the peer notices of all."""
-        with self.air.speaking():
+        with self.notices.speaking():
             for row in sorted(self.awake):
                 notices = self.agents[row].peer_notices
                 if notices is not None:
@@ -294,7 +296,7 @@ class StagedFleet(Fleet):
 
     def unreached(self) -> list[int]:
         """Switches with a running agent that could have a session, and has none."""
-        cut = {switch for switch, relay in self.alone.items() if relay.is_cut}
+        cut = {switch for switch, relay in self.own_relays.items() if relay.is_cut}
         rows = [row for row in self.awake if self.agents[row].switch not in cut]
         return [row for row in rows if not self.agents[row].connected]
 

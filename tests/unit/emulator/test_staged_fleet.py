@@ -27,8 +27,8 @@ async def fleet() -> AsyncIterator[StagedFleet]:
     async with StagedFleet(FABRIC, name="fabrics/f", seed=1, notice=0.001, apart=["l0"]) as staged:
         agents = [agent.peer_notices for agent in staged.agents.values()]
         await until(lambda: all(d and d.peers and d.introduced == len(d.peers) for d in agents))
-        await staged.air.quiet()
-        staged.air.live = False
+        await staged.notices.quiet()
+        staged.notices.live = False
         yield staged
 
 
@@ -49,11 +49,11 @@ async def test_what_is_not_seen_is_not_repaired(fleet: StagedFleet) -> None:
     await fleet.see([row])
     assert _down(fleet, "l0") == _down(fleet, "s0") == 1
     assert _down(fleet, "l1") == 0
-    fleet.air.now = 0.0005
-    assert fleet.air.deliver() == 0
-    fleet.air.now = fleet.air.next_due
-    assert fleet.air.now == pytest.approx(0.001)
-    assert fleet.air.deliver() > 0
+    fleet.notices.now = 0.0005
+    assert fleet.notices.deliver() == 0
+    fleet.notices.now = fleet.notices.next_due
+    assert fleet.notices.now == pytest.approx(0.001)
+    assert fleet.notices.deliver() > 0
     assert _down(fleet, "l1") == 1
 
 
@@ -73,21 +73,21 @@ async def test_who_hangs_sees_nothing_but_the_kernel_does(fleet: StagedFleet) ->
     await fleet.see([row], {L0})
     walked = walk(fleet.world, FLOWS, fleet.switches)
     assert not (walked.last[walked.lost] == L0).any()
-    assert fleet.air.next_due == float("inf")
+    assert fleet.notices.next_due == float("inf")
     await fleet.resume(L0)
-    assert fleet.air.next_due < float("inf")
+    assert fleet.notices.next_due < float("inf")
 
 
 async def test_notices_go_around_who_cannot_be_reached(fleet: StagedFleet) -> None:
     """Cut off from the switch that saw it, a leaf hears of it from others, later."""
     (row,) = FABRIC.find_links("l0", "s0")
-    fleet.air.cut.add(frozenset(("s0", "l1")))
+    fleet.notices.cut.add(frozenset(("s0", "l1")))
     fleet.change([row], up=False)
     await fleet.see([row])
     heard = []
-    while (due := fleet.air.next_due) < float("inf"):
-        fleet.air.now = due
-        fleet.air.deliver()
+    while (due := fleet.notices.next_due) < float("inf"):
+        fleet.notices.now = due
+        fleet.notices.deliver()
         heard.append((due, _down(fleet, "l1")))
     assert [at for at, _ in heard[:2]] == pytest.approx([0.001, 0.002])
     assert [count for _, count in heard[:2]] == [0, 1]

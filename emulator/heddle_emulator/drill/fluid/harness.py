@@ -99,10 +99,10 @@ class ControllerHarness:
             hops = (links.current() for links in self.fleet.links.values())
             self._ends.update(seen.link for current in hops for seen in current)
             self.fleet.aim(self.controller.api)
-            self.client = await enter(Client(self.fleet.everybody.address, fabric))
+            self.client = await enter(Client(self.fleet.shared_relay.address, fabric))
             await self.client.put_fabric(self._scenario.fabric)
             await self.fleet.connected(PATIENCE)
-            await self.fleet.air.quiet()
+            await self.fleet.notices.quiet()
             await enter(Watcher(self.client, self.view))
         except BaseException:
             await self._stack.aclose()
@@ -135,7 +135,7 @@ class ControllerHarness:
                 await asyncio.sleep(POLL_SECONDS)
         await self.tell_hosts()
         self.fleet.gate.shut = True
-        self.fleet.air.live = False
+        self.fleet.notices.live = False
 
     async def tell_hosts(self) -> bool:
         """Tell hosts of the newest plan; False if there is none that they do not know."""
@@ -174,7 +174,7 @@ class ControllerHarness:
         await self.controller.start()
         self.view.changed = time.monotonic_ns()  # it looks at everything anew, and may plan
         self.fleet.aim(self.controller.api)
-        await self.fleet.everybody.drop()
+        await self.fleet.shared_relay.drop()
         await self.catch_up()
 
     async def catch_up(self) -> None:

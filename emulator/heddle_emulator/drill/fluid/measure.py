@@ -10,7 +10,7 @@ import numpy as np
 
 from heddle.v1 import plan_pb2
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
-from heddle_emulator.drill.fluid.simulation import PACKET_GBIT, TrafficSimulation, Turn
+from heddle_emulator.drill.fluid.simulation import PACKET_GBIT, TrafficSimulation, TrafficState
 from heddle_emulator.drill.scenario import ALL, FAULTS, Scenario, When
 from heddle_emulator.report.evidence import Event, Mark
 
@@ -22,7 +22,7 @@ class FinishedRun:
     """One run that is over."""
 
     scenario: Scenario
-    course: TrafficSimulation
+    simulation: TrafficSimulation
     log: Log
     horizon: float
     """Seconds."""
@@ -38,7 +38,7 @@ class FinishedRun:
 def measured(outcome: FinishedRun) -> dict[tuple[str, str], float]:
     """Values by measure, with the part of the run where it is of one, and what it is of."""
     found: dict[tuple[str, str], float] = {}
-    for name, rows in outcome.course.traffic.groups.items():
+    for name, rows in outcome.simulation.traffic.groups.items():
         if len(rows):
             found.update({(key, name): v for key, v in _group(outcome, name, rows)})
     found.update({(key, ""): value for key, value in _whole(outcome)})
@@ -46,10 +46,10 @@ def measured(outcome: FinishedRun) -> dict[tuple[str, str], float]:
 
 
 def _group(outcome: FinishedRun, name: str, rows: Ints) -> Iterator[tuple[str, float]]:
-    course, traffic = outcome.course, outcome.course.traffic
-    losses, streams = course.losses, streams_of_group(course, name, rows)
-    lost = float(sum(span.lost[streams].sum() for span in course.spans))
-    sent = float(sum(span.sent[streams].sum() for span in course.spans))
+    simulation, traffic = outcome.simulation, outcome.simulation.traffic
+    losses, streams = simulation.losses, streams_of_group(simulation, name, rows)
+    lost = float(sum(span.lost[streams].sum() for span in simulation.spans))
+    sent = float(sum(span.sent[streams].sum() for span in simulation.spans))
     loops = float(losses.loops[rows].sum())
     if name in traffic.rates:
         rate = traffic.rates[name]
@@ -62,17 +62,17 @@ def _group(outcome: FinishedRun, name: str, rows: Ints) -> Iterator[tuple[str, f
     yield "lost_gbit", lost
     yield "looped", loops
     yield "delivered", sent / (sent + lost) if sent + lost > 0 else 1.0
-    still = course.turns[-1].losing[rows]
+    still = simulation.states[-1].losing[rows]
     yield "stranded", float(still.sum())
     if any(step.kind in FAULTS for step in outcome.scenario.timeline):
         yield "recovered", float("inf") if still.any() else float(losses.longest[rows].max())
-    yield from _timed("slowest", outcome, lambda turn: float(turn.worth.ratios[rows].min()), min)
+    yield from _timed("slowest", outcome, lambda state: float(state.worth.ratios[rows].min()), min)
     gbps = traffic.flows.gbps
 
-    def carried(turn: Turn) -> float:
-        wanted = rows[traffic.active(turn.at)[rows]]
+    def carried(state: TrafficState) -> float:
+        wanted = rows[traffic.active(state.at)[rows]]
         offer = float(gbps[wanted].sum())
-        got = float((turn.worth.ratios * gbps)[wanted].sum())
+        got = float((state.worth.ratios * gbps)[wanted].sum())
         return got / offer if offer else 1.0
 
     yield from _timed("carried", outcome, carried, min)
@@ -82,23 +82,23 @@ def _group(outcome: FinishedRun, name: str, rows: Ints) -> Iterator[tuple[str, f
 def _timed(
     measure: str,
     outcome: FinishedRun,
-    value: Callable[[Turn], float],
+    value: Callable[[TrafficState], float],
     worst: Callable[[Sequence[float]], float],
 ) -> Iterator[tuple[str, float]]:
-    """A value of every turn: of the whole run and of its parts."""
-    turns, begin = outcome.course.turns, outcome.begin
-    before = [turn for turn in turns if turn.at < begin - SAME] or turns[:1]
-    during = [turn for turn in turns if turn.at >= begin - SAME]
-    yield measure, worst([value(turn) for turn in turns])
+    """A value of every state: of the whole run and of its parts."""
+    states, begin = outcome.simulation.states, outcome.begin
+    before = [state for state in states if state.at < begin - SAME] or states[:1]
+    during = [state for state in states if state.at >= begin - SAME]
+    yield measure, worst([value(state) for state in states])
     yield f"{measure} {When.BEFORE.value}", value(before[-1])
-    yield f"{measure} {When.AFTER.value}", value(turns[-1])
+    yield f"{measure} {When.AFTER.value}", value(states[-1])
     if during:
-        yield f"{measure} {When.DURING.value}", worst([value(turn) for turn in during])
+        yield f"{measure} {When.DURING.value}", worst([value(state) for state in during])
 
 
 def _whole(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
-    def fullest(turn: Turn) -> float:
-        return float(turn.worth.utilization.max(initial=0.0))
+    def fullest(state: TrafficState) -> float:
+        return float(state.worth.utilization.max(initial=0.0))
 
     yield from _timed("utilization", outcome, fullest, max)
     yield from _plans(outcome)
@@ -144,14 +144,14 @@ def _stages(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
 
 def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
     """How long iterations took, against those that were over before the first step."""
-    course, traffic = outcome.course, outcome.course.traffic
-    run = course.fluid.told()
+    simulation, traffic = outcome.simulation, outcome.simulation.traffic
+    run = simulation.fluid.told()
     times, begins = list[float](), list[float]()
     for one, ends in zip(traffic.placed, traffic.ends, strict=True):
         if one.spec.job.name != name:
             continue
         over = run.end[ends]
-        over = over[over <= min(one.end, outcome.course.now) + SAME]
+        over = over[over <= min(one.end, outcome.simulation.now) + SAME]
         starts = np.concatenate([[one.begin], over[:-1]])[: len(over)]
         times += (over - starts).tolist()
         begins += starts.tolist()
@@ -170,32 +170,32 @@ def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
         yield "iteration after", float(length[-1]) / usual
 
 
-def streams_of_group(course: TrafficSimulation, name: str, rows: Ints) -> Bools:
+def streams_of_group(simulation: TrafficSimulation, name: str, rows: Ints) -> Bools:
     """Which streams are a group's; rings are those of whole jobs, not of single flows."""
-    cast, traffic = course.cast, course.traffic
+    index, traffic = simulation.index, simulation.traffic
     member = np.zeros(len(traffic.flows), dtype=np.bool_)
     member[rows] = True
-    found = np.zeros(len(cast.flow), dtype=np.bool_)
-    own = cast.flow != NONE
-    found[own] = member[cast.flow[own]]
+    found = np.zeros(len(index.flow), dtype=np.bool_)
+    own = index.flow != NONE
+    found[own] = member[index.flow[own]]
     if name in {ALL, *(one.spec.job.name for one in traffic.placed)}:
         script = traffic.script
         crossing = script.flow != NONE
         inside = np.zeros(len(script), dtype=np.bool_)
         inside[script.activity[crossing]] = member[script.flow[crossing]]
-        found[cast.messages : cast.demands] = inside[cast.ring_activity]
+        found[index.messages : index.demands] = inside[index.ring_activity]
     return found
 
 
-def rates(course: TrafficSimulation, streams: Bools, step: float) -> tuple[Floats, Floats]:
+def rates(simulation: TrafficSimulation, streams: Bools, step: float) -> tuple[Floats, Floats]:
     """Gbit/s that some streams had, and from when: means over ``step`` seconds, or to a loss.
 
     A mean begins anew where flows begin to lose packets or end it, so that no dip is smoothed.
     """
-    turns = course.turns
-    marks = [turn.at for was, turn in pairwise(turns) if (was.losing != turn.losing).any()]
+    states = simulation.states
+    marks = [state.at for was, state in pairwise(states) if (was.losing != state.losing).any()]
     begins, sums, lengths = list[float](), list[float](), list[float]()
-    for span in course.spans:
+    for span in simulation.spans:
         fresh = not begins or span.begin >= begins[-1] + step - SAME
         if fresh or any(abs(span.begin - mark) < SAME for mark in marks):
             begins.append(span.begin)

@@ -60,9 +60,9 @@ class VirtualFabric(FabricUnderTest):
         self.now = LONG_AGO
         self.late: dict[int, float] = {}
         """Seconds that a slow agent, by row, needs more."""
-        self.turning = False
+        self.changed = False
         """Whether links, tables or wants have changed at this moment."""
-        self.course: TrafficSimulation | None = None
+        self._simulation: TrafficSimulation | None = None
         """None until the run begins."""
         self.provoked: set[str] = set()
         """What the controller may act upon: a "report", a "call", a "push" that was answered."""
@@ -80,8 +80,8 @@ class VirtualFabric(FabricUnderTest):
     @property
     def simulation(self) -> TrafficSimulation:
         """The traffic of the run, which has begun."""
-        assert self.course is not None
-        return self.course
+        assert self._simulation is not None
+        return self._simulation
 
     @property
     def broken(self) -> Sequence[int]:
@@ -90,7 +90,7 @@ class VirtualFabric(FabricUnderTest):
 
     def way(self, probe: str) -> Sequence[int]:
         """See ``FabricUnderTest``: of the probe's first QP."""
-        ways, rows = self.simulation.turns[-1].ways, self.traffic.groups[probe]
+        ways, rows = self.simulation.states[-1].ways, self.traffic.groups[probe]
         qp = int(self.traffic.first_qp[rows[0]])
         found: list[int] = (ways.arcs[ways.first[qp] : ways.first[qp + 1]] >> 1).tolist()
         return found
@@ -122,7 +122,7 @@ class VirtualFabric(FabricUnderTest):
     async def degrade(self, links: Sequence[int], gbps: float) -> None:
         """Nobody is told."""
         self.cables.degraded.update(dict.fromkeys(links, gbps))
-        self.turning = True
+        self.changed = True
 
     async def mend(self, links: Sequence[int]) -> None:
         """Believed once BGP uses them."""
@@ -161,7 +161,7 @@ class VirtualFabric(FabricUnderTest):
             await self.harness.start_controller()
         else:
             await self.fleet.start(self._row(program), PATIENCE, empty=empty)
-        self.turning = True
+        self.changed = True
         self.provoke()
 
     async def hang(self, program: str) -> None:
@@ -178,7 +178,7 @@ class VirtualFabric(FabricUnderTest):
             await self.harness.catch_up()
         else:
             await self.fleet.resume(self._row(program))
-        self.turning = True
+        self.changed = True
         self.provoke(reports=True)
 
     async def slow(self, switch: str, seconds: float) -> None:
@@ -188,13 +188,13 @@ class VirtualFabric(FabricUnderTest):
     async def part(self, one: str, other: str, *, apart: bool) -> None:
         """See ``FabricUnderTest``."""
         if one != CONTROLLER:
-            (self.fleet.air.cut.add if apart else self.fleet.air.cut.discard)(
+            (self.fleet.notices.cut.add if apart else self.fleet.notices.cut.discard)(
                 frozenset((one, other))
             )
         elif apart:
-            await self.fleet.alone[other].cut()
+            await self.fleet.own_relays[other].cut()
         else:
-            self.fleet.alone[other].join()
+            self.fleet.own_relays[other].join()
             self.provoke(reports=True)
 
     async def fail_store(self, *, down: bool) -> None:
@@ -219,7 +219,7 @@ class VirtualFabric(FabricUnderTest):
 
     async def change_jobs(self) -> None:
         """See ``FabricUnderTest``."""
-        self.turning = True
+        self.changed = True
         await self.harness.want(self.wanted())
         self.provoke()
 
@@ -229,7 +229,7 @@ class VirtualFabric(FabricUnderTest):
     def _changed(self, links: Iterable[int], delay: float, but: int = -1) -> None:
         """Links may carry or not carry from now on; agents at their ends see it later."""
         world = self.fleet.world
-        self.turning = True
+        self.changed = True
         rows = [row for row in links if self.cables.carries(row) != bool(world.carries[2 * row])]
         told = delay + self.control.bgp
         if rows:
@@ -257,13 +257,13 @@ class VirtualFabric(FabricUnderTest):
         self.log.tell(self.now, Mark.DETECTED, f"{shown} see it", shown)
         self.log.seen.append(self.now)
         self.log.told.append(self.now + self.control.report)
-        self.turning = True
+        self.changed = True
         self.provoke(reports=True)
 
     async def _converge(self) -> None:
         """BGP has told every switch of the links as they are now."""
         self.fleet.converge()
-        self.turning = True
+        self.changed = True
         self.log.tell(self.now, Mark.OTHER, "BGP has converged")
 
 
@@ -288,17 +288,19 @@ class FluidRun(VirtualFabric):
         for step in self.scenario.setup:
             self.agenda.put(self.now, partial(self.steps.do, step))
         await self._until(0.0)
-        self.now = self.fleet.air.now = 0.0
+        self.now = self.fleet.notices.now = 0.0
         self.log = Log(plans=self.log.plans[-1:])
-        self.course = TrafficSimulation(self.fabric, self.traffic, self.cables, self.fleet.switches)
+        self._simulation = TrafficSimulation(
+            self.fabric, self.traffic, self.cables, self.fleet.switches
+        )
         for step in self._ordered():
             self.agenda.put(step.at, partial(self.steps.do, step))
         self.agenda.put(TICK_SECONDS, self._tick)
         self.agenda.put(horizon / SAMPLES, partial(self._sample, horizon / SAMPLES))
         await self._until(horizon)
-        self.now = self.fleet.air.now = horizon
-        self.course.advance(horizon)
-        self.course.turn(self.fleet.switches)
+        self.now = self.fleet.notices.now = horizon
+        self._simulation.advance(horizon)
+        self._simulation.update(self.fleet.switches)
 
     def _ordered(self) -> list[Step]:
         """The timeline; where it is a race, steps of one moment in any order."""
@@ -310,19 +312,19 @@ class FluidRun(VirtualFabric):
 
     async def _until(self, horizon: float) -> None:
         """Have happen all that is due before a moment."""
-        while (at := min(self.agenda.next, self.fleet.air.next_due)) < horizon:
-            self.now = self.fleet.air.now = at
-            if self.course is not None:
-                self.course.advance(at)
+        while (at := min(self.agenda.next, self.fleet.notices.next_due)) < horizon:
+            self.now = self.fleet.notices.now = at
+            if self._simulation is not None:
+                self._simulation.advance(at)
             deeds = self.agenda.due(at)
             for deed in deeds:
                 await deed()
-            if self.fleet.air.deliver():
-                self.turning = True
+            if self.fleet.notices.deliver():
+                self.changed = True
                 self.log.tell(at, Mark.NOTICE, "notices arrive")
-            if self.turning and self.course is not None:
-                self.course.turn(self.fleet.switches)
-            self.turning = False
+            if self.changed and self._simulation is not None:
+                self._simulation.update(self.fleet.switches)
+            self.changed = False
             await self._react()
 
     async def _sample(self, step: float) -> None:
@@ -355,8 +357,8 @@ class FluidRun(VirtualFabric):
         if self._busy and self.harness.settled and not self.agenda.pushes:
             self._busy, self._owed = False, None
             self.log.stands(self.now)
-            if await self.harness.tell_hosts() and self.course is not None:
-                self.course.turn(self.fleet.switches)
+            if await self.harness.tell_hosts() and self._simulation is not None:
+                self._simulation.update(self.fleet.switches)
 
     def _plan_heard(self, committed: float, *, fresh: bool) -> None:
         """Note a new plan at its moment: it may come before or after pushes that it is not of."""
@@ -389,9 +391,9 @@ class FluidRun(VirtualFabric):
         close = len(held) * int(self.traffic.first_qp[-1]) <= CLOSE_LOOKS
         for place, one in enumerate(held):
             await self.harness.let_in(one)
-            if close and self.course is not None and place + 1 < len(held):
-                self.course.probe(self.fleet.switches)
-        self.turning = True
+            if close and self._simulation is not None and place + 1 < len(held):
+                self._simulation.probe(self.fleet.switches)
+        self.changed = True
         self.provoked.add("push")
 
 

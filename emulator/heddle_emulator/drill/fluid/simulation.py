@@ -1,6 +1,6 @@
-"""The course of a fluid drill: rates from one moment to the next, and what is lost meanwhile.
+"""The traffic of a drill in virtual time: rates at every moment, and what is lost meanwhile.
 
-Whenever links or tables have changed, ``turn`` walks a packet of every QP and takes all streams
+Whenever links or tables have changed, ``update`` walks a packet of every QP and takes all streams
 the way it went. In between rates follow from max-min fairness as jobs go on. What streams sent
 just before their way died is lost for as long as it is dead: senders do not know at once.
 """
@@ -31,7 +31,7 @@ PACKET_GBIT = 4096 * 8 / 1e9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turn:
+class TrafficState:
     """How everything stood from a moment on."""
 
     at: float
@@ -80,10 +80,10 @@ class TrafficSimulation:
     ) -> None:
         """``fabric`` is as built; ``cables`` are how its links are, which changes."""
         self.fabric, self.traffic, self.cables = fabric, traffic, cables
-        self.turns: list[Turn] = []
+        self.states: list[TrafficState] = []
         self.spans: list[Span] = []
         ways = self._ways(forwarding)
-        schedule, self.cast = schedule_of(self.fabric, self.traffic, ways)
+        schedule, self.index = schedule_of(self.fabric, self.traffic, ways)
         self._capacity = capacity_of(self.fabric, self.traffic)
         self._arcs = 2 * self.fabric.link_count
         self.fluid = FluidSimulation(self._capacity.copy(), schedule)
@@ -112,12 +112,12 @@ class TrafficSimulation:
         sent, self._left = np.maximum(self._left - left, 0.0), left
         lost = self._lost_rate * (until - begin) + sent * self._loss / (1 - self._loss)
         self.spans.append(Span(begin, until, sent, lost))
-        turn, flows = self.turns[-1], self.traffic.flows
-        share = self._per_flow(turn.ways.dead | self._lossy(turn.ways)) / flows.qps
+        state, flows = self.states[-1], self.traffic.flows
+        share = self._per_flow(state.ways.dead | self._lossy(state.ways)) / flows.qps
         self.losses.packets += share * (until - begin)
-        self.losses.looped += self._per_flow(turn.ways.looped) / flows.qps * (until - begin)
+        self.losses.looped += self._per_flow(state.ways.looped) / flows.qps * (until - begin)
 
-    def turn(self, forwarding: Forwarding) -> Turn:
+    def update(self, forwarding: Forwarding) -> TrafficState:
         """Links or tables have changed, or who is wanted: take the ways of now."""
         ways = self._ways(forwarding)
         rate = self.fluid.shares.rate.copy()
@@ -125,29 +125,29 @@ class TrafficSimulation:
         stood = streams.limit <= 0
         self._lost_rate = np.where(stood, np.where(self._lost_rate > 0, self._lost_rate, rate), 0.0)
         self._lost_rate[~self._stream_wanted(ways)] = 0.0
-        demands = slice(self.cast.demands, None)
-        qp = self.cast.qp[demands]
-        flow = self.cast.flow[demands]
+        demands = slice(self.index.demands, None)
+        qp = self.index.qp[demands]
+        flow = self.index.flow[demands]
         offered = self.traffic.flows.gbps[flow] / self.traffic.flows.qps[flow]
         self._lost_rate[demands] = np.where(ways.dead[qp], offered, 0.0)
         self._room()
         self.fluid.redirect(streams)
         self._note(ways)
-        return self.turns[-1]
+        return self.states[-1]
 
     def probe(self, forwarding: Forwarding) -> None:
         """Whether packets would be lost at this very instant; it takes no time."""
         ways = self._ways(forwarding)
-        fresh = ways.dead & ~self.turns[-1].ways.dead
+        fresh = ways.dead & ~self.states[-1].ways.dead
         self.losses.moments += self._per_flow(fresh) > 0
         self.losses.loops += self._per_flow(ways.looped) > 0
 
     def _ways(self, forwarding: Forwarding) -> QpPaths:
-        present = self.fabric.with_links(self._states())
-        now = self.fluid.now if self.turns else 0.0
+        present = self.fabric.with_links(self._link_states())
+        now = self.fluid.now if self.states else 0.0
         return ways_of(present, self.traffic, now, forwarding)
 
-    def _states(self) -> dict[int, State]:
+    def _link_states(self) -> dict[int, State]:
         rows = {*self.cables.cut, *self.cables.silent, *self.cables.powerless}
         return {row: State.DOWN for row in rows if not self.cables.carries(row)}
 
@@ -167,16 +167,16 @@ class TrafficSimulation:
         lossy = self._lossy(ways)
         losing = self._per_flow(ways.dead | lossy) > 0
         self._count(losing)
-        own = self.cast.qp != NONE
-        self._loss = np.zeros(len(self.cast.flow))
+        own = self.index.qp != NONE
+        self._loss = np.zeros(len(self.index.flow))
         arcs = self.cables.loss(self.fabric)
         if lossy.any():
             logs = np.log1p(-np.minimum(arcs, 1 - 1e-12))[ways.arcs]
             owner = np.repeat(np.arange(len(ways.alive)), np.diff(ways.first))
             kept = np.exp(np.bincount(owner, weights=logs, minlength=len(ways.alive)))
-            self._loss[own] = np.where(lossy, 1 - kept, 0.0)[self.cast.qp[own]]
+            self._loss[own] = np.where(lossy, 1 - kept, 0.0)[self.index.qp[own]]
         worth = worth_of(self.traffic, ways, capacity)
-        self.turns.append(Turn(self.fluid.now, ways, worth, losing, capacity))
+        self.states.append(TrafficState(self.fluid.now, ways, worth, losing, capacity))
 
     def _count(self, losing: Bools) -> None:
         """Begin and end the times in which flows lose packets."""
@@ -197,13 +197,13 @@ class TrafficSimulation:
 
     def _stream_wanted(self, ways: QpPaths) -> Bools:
         """Streams of flows that are wanted; a ring is where the job is."""
-        wanted = np.ones(len(self.cast.flow), dtype=np.bool_)
-        own = self.cast.qp != NONE
-        wanted[own] = ways.wanted[self.cast.qp[own]]
+        wanted = np.ones(len(self.index.flow), dtype=np.bool_)
+        own = self.index.qp != NONE
+        wanted[own] = ways.wanted[self.index.qp[own]]
         script, flows = self.traffic.script, self.traffic.script.flows
         crossing = script.flow != NONE
         gone = ~self.traffic.active(self.fluid.now)[: len(flows)]
         ended = np.zeros(len(script), dtype=np.bool_)
         ended[script.activity[crossing][gone[script.flow[crossing]]]] = True
-        wanted[self.cast.messages : self.cast.demands] = ~ended[self.cast.ring_activity]
+        wanted[self.index.messages : self.index.demands] = ~ended[self.index.ring_activity]
         return wanted

@@ -10,7 +10,7 @@ import numpy as np
 from heddle.v1 import plan_pb2
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_emulator.drill.fluid.measure import FinishedRun, rates, streams_of_group
-from heddle_emulator.drill.fluid.simulation import Turn
+from heddle_emulator.drill.fluid.simulation import TrafficState
 from heddle_emulator.drill.fluid.traffic import DEMANDS
 from heddle_emulator.drill.scenario import ControlDelays
 from heddle_emulator.report.evidence import Certified, Chart, Event, Mark, Story, TimeSeries
@@ -38,36 +38,38 @@ def story(outcome: FinishedRun, title: str) -> Story:
 
 def _recoveries(outcome: FinishedRun) -> Iterator[Event]:
     """When nothing was lost any more."""
-    turns = outcome.course.turns
-    for before, turn in pairwise(turns):
-        if before.losing.any() and not turn.losing.any():
-            yield Event(turn.at, Mark.RECOVERED, "no packet is lost any more")
+    states = outcome.simulation.states
+    for before, state in pairwise(states):
+        if before.losing.any() and not state.losing.any():
+            yield Event(state.at, Mark.RECOVERED, "no packet is lost any more")
 
 
 def _charts(outcome: FinishedRun) -> Iterator[Chart]:
-    course, horizon = outcome.course, outcome.horizon
-    names = [one.spec.job.name for one in course.traffic.placed]
+    simulation, horizon = outcome.simulation, outcome.horizon
+    names = [one.spec.job.name for one in simulation.traffic.placed]
     names = [*dict.fromkeys(names), DEMANDS][:MOST_LINES]
-    groups = {name: course.traffic.groups[name] for name in names}
+    groups = {name: simulation.traffic.groups[name] for name in names}
     lines = []
     for name, rows in groups.items():
         if len(rows):
-            times, gbps = rates(course, streams_of_group(course, name, rows), horizon / POINTS)
+            times, gbps = rates(
+                simulation, streams_of_group(simulation, name, rows), horizon / POINTS
+            )
             lines.append(_line(name, times, gbps, horizon))
     if lines:
         yield Chart("What arrives, all flows together", "Gbit/s", tuple(lines))
-    turns = course.turns
-    times = np.array([turn.at for turn in turns])
-    slowest = [_line(n, times, _slowest(turns, r), horizon) for n, r in groups.items() if len(r)]
+    states = simulation.states
+    times = np.array([state.at for state in states])
+    slowest = [_line(n, times, _slowest(states, r), horizon) for n, r in groups.items() if len(r)]
     note = "Max-min fair rate over demand, as tables and links are at the time."
     yield Chart("Slowest flow", "share", tuple(slowest), 1.0, note)
-    fullest = np.array([turn.worth.utilization.max(initial=0.0) for turn in turns])
+    fullest = np.array([state.worth.utilization.max(initial=0.0) for state in states])
     line = _line("fullest link", times, fullest, horizon)
     yield Chart("Load over capacity of the fullest link", "share", (line,), 1.0)
 
 
-def _slowest(turns: list[Turn], rows: Ints) -> Floats:
-    return np.array([turn.worth.ratios[rows].min() for turn in turns])
+def _slowest(states: list[TrafficState], rows: Ints) -> Floats:
+    return np.array([state.worth.ratios[rows].min() for state in states])
 
 
 def _line(name: str, times: Floats, values: Floats, end: float) -> TimeSeries:
@@ -78,18 +80,18 @@ def _line(name: str, times: Floats, values: Floats, end: float) -> TimeSeries:
 
 def _snapshots(outcome: FinishedRun) -> Iterator[Snapshot]:
     """Before the first step, at the worst after it, and at the end."""
-    turns, begin = outcome.course.turns, outcome.begin
-    before = [turn for turn in turns if turn.at < begin] or turns[:1]
-    during = [turn for turn in turns if turn.at >= begin]
+    states, begin = outcome.simulation.states, outcome.begin
+    before = [state for state in states if state.at < begin] or states[:1]
+    during = [state for state in states if state.at >= begin]
     yield _snapshot("before", before[-1])
     if during:
-        worst = max(during, key=lambda turn: float(turn.worth.utilization.max(initial=0.0)))
+        worst = max(during, key=lambda state: float(state.worth.utilization.max(initial=0.0)))
         yield _snapshot("during", worst)
-        yield _snapshot("after", turns[-1])
+        yield _snapshot("after", states[-1])
 
 
-def _snapshot(title: str, turn: Turn) -> Snapshot:
-    return Snapshot(title, turn.at, turn.worth.utilization, turn.capacity > 0)
+def _snapshot(title: str, state: TrafficState) -> Snapshot:
+    return Snapshot(title, state.at, state.worth.utilization, state.capacity > 0)
 
 
 def _certificates(outcome: FinishedRun) -> Iterator[Certified]:

@@ -52,9 +52,9 @@ def schedule_of(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> tuple[Schedu
     """All that will be sent, over the ways of now."""
     jobs = _jobs(fabric, traffic, ways)
     rest = _demands(traffic, ways)
-    cast = _cast(traffic, len(jobs.streams))
+    index = _stream_index(traffic, len(jobs.streams))
     schedule = join_schedules([jobs, rest])
-    return replace(schedule, streams=_held(schedule.streams, traffic, ways, cast)), cast
+    return replace(schedule, streams=_held(schedule.streams, traffic, ways, index)), index
 
 
 def streams_of(fabric: Fabric, traffic: Traffic, ways: QpPaths) -> Streams:
@@ -81,7 +81,7 @@ def _demands(traffic: Traffic, ways: QpPaths) -> Schedule:
     return Schedule(nothing, nothing, nobody, nobody, streams, owner, limit * ENOUGH_SECONDS)
 
 
-def _cast(traffic: Traffic, job_streams: int) -> StreamIndex:
+def _stream_index(traffic: Traffic, job_streams: int) -> StreamIndex:
     script, first_qp = traffic.script, traffic.first_qp
     single = (np.bincount(script.activity, minlength=len(script)) == 1)[script.activity]
     message = np.flatnonzero(single & (script.flow != NONE))
@@ -104,17 +104,17 @@ def _cast(traffic: Traffic, job_streams: int) -> StreamIndex:
     )
 
 
-def _held(streams: Streams, traffic: Traffic, ways: QpPaths, cast: StreamIndex) -> Streams:
+def _held(streams: Streams, traffic: Traffic, ways: QpPaths, index: StreamIndex) -> Streams:
     """Streams that have no way may not move."""
     limit = streams.limit.copy()
-    own = cast.qp != NONE
-    limit[own] = np.where(ways.alive[cast.qp[own]], limit[own], 0.0)
-    waiting = rings_waiting(traffic.script, traffic.flows, ways, cast)
-    limit[cast.messages : cast.demands][waiting > 0] = 0.0
+    own = index.qp != NONE
+    limit[own] = np.where(ways.alive[index.qp[own]], limit[own], 0.0)
+    waiting = rings_waiting(traffic.script, traffic.flows, ways, index)
+    limit[index.messages : index.demands][waiting > 0] = 0.0
     return replace(streams, limit=limit)
 
 
-def rings_waiting(script: Script, flows: Flows, ways: QpPaths, cast: StreamIndex) -> Floats:
+def rings_waiting(script: Script, flows: Flows, ways: QpPaths, index: StreamIndex) -> Floats:
     """QPs without a way, of each ring."""
     lost = np.zeros(len(flows))
     flow_of_qp = np.repeat(np.arange(len(flows)), flows.qps)
@@ -122,7 +122,7 @@ def rings_waiting(script: Script, flows: Flows, ways: QpPaths, cast: StreamIndex
     crossing = script.flow != NONE
     waiting = np.zeros(len(script))
     np.add.at(waiting, script.activity[crossing], lost[script.flow[crossing]])
-    found: Floats = waiting[cast.ring_activity]
+    found: Floats = waiting[index.ring_activity]
     return found
 
 

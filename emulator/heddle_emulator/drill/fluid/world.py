@@ -80,5 +80,5 @@ class FluidSession:
             settled = harness.settled and not run.agenda.pushes
             finished = FinishedRun(scenario, run.simulation, run.log, horizon, settled)
         if any(one.spec.iterations for one in self._traffic.placed):
-            finished.course.fluid.advance(horizon + PATIENCE)
+            finished.simulation.fluid.advance(horizon + PATIENCE)
         return finished

@@ -63,7 +63,7 @@ class LabFabric(FabricUnderTest):
         self.cables = Cables()
         self.hung: set[str] = set()
         """Nodes whose program is stopped."""
-        self.starved: dict[str, Starved] = {}
+        self.throttled: dict[str, ThrottledProcess] = {}
         """Programs that are given little time, by node."""
         self.parted: set[tuple[str, str]] = set()
         self.crashed: set[str] = set()
@@ -170,10 +170,10 @@ class LabFabric(FabricUnderTest):
 
     async def slow(self, switch: str, seconds: float) -> None:
         """See ``FabricUnderTest``."""
-        if switch in self.starved:
-            self.starved.pop(switch).end()
+        if switch in self.throttled:
+            self.throttled.pop(switch).end()
         if seconds:
-            self.starved[switch] = Starved(self.programs.processes[switch], seconds)
+            self.throttled[switch] = ThrottledProcess(self.programs.processes[switch], seconds)
 
     async def part(self, one: str, other: str, *, apart: bool) -> None:
         """Have one of two drop what it would send to the other, and what comes from there."""
@@ -205,7 +205,7 @@ class LabFabric(FabricUnderTest):
     async def set_right(self) -> None:
         """Mend all cables, and whatever keeps programs from working or from each other."""
         await self.mend(self.broken)
-        for switch in list(self.starved):
+        for switch in list(self.throttled):
             await self.slow(switch, 0.0)
         for node in list(self.hung):
             self.programs.signal(node, signal.SIGCONT)
@@ -219,8 +219,8 @@ class LabFabric(FabricUnderTest):
 
     def close(self) -> None:
         """Stop whatever still works at breaking things; what is broken stays so."""
-        for node in list(self.starved):
-            self.starved.pop(node).end()
+        for node in list(self.throttled):
+            self.throttled.pop(node).end()
 
     def revive(self, left: Collection[str]) -> bool:
         """Start again whatever has died, save for these nodes; whether there was anything."""
@@ -302,7 +302,7 @@ class LabFabric(FabricUnderTest):
         inside(self.lab.spaces[switch], clean)
 
 
-class Starved:
+class ThrottledProcess:
     """A process that is stopped for so many seconds again and again, until ``end``.
 
     Whatever it is told waits until it goes on, so it needs up to that long more for everything.
@@ -313,7 +313,7 @@ class Starved:
     def __init__(self, process: int, seconds: float) -> None:
         self._process, self._seconds = process, seconds
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"starved {process}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"throttled {process}", daemon=True)
         self._thread.start()
 
     def end(self) -> None:

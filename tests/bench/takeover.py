@@ -26,6 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import structlog
 from cryptography import x509
 
@@ -60,6 +61,10 @@ class Run:
     """Until the last was."""
     begun: int
     """Sessions that agents began anew meanwhile."""
+    controller: float
+    """Of processors, by the one that takes over, until the last agent was asked."""
+    agents: float
+    """Likewise by all agents: in a fabric each has a processor of its own."""
 
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
@@ -71,7 +76,10 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
     last = statistics.median(run.last for run in told)
     begun = sum(run.begun for run in told)
     whole = scale.name != "quick"
-    led = statistics.median(run.led for run in told)
+    led, controller, crowd = (
+        statistics.median(getattr(run, name) for run in told)
+        for name in ("led", "controller", "agents")
+    )
     return [
         Row(
             f"SIGKILL of the leader to every switch asked, {switches:,} mTLS sessions",
@@ -80,7 +88,8 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
             f" {begun} sessions begun anew",
             f"<= {MOST_SECONDS:g} s, none anew" if whole else "",
             last <= MOST_SECONDS and not begun if whole else None,
-            f"of these {led:.2f} s until another leads, of which the lease is 1.5 s at most",
+            f"of these {led:.2f} s until another leads, of which the lease is 1.5 s at most;"
+            f" processors: controller {controller:.2f} s, all agents in one process {crowd:.2f} s",
             {"runs": [asdict(run) for run in told]},
         )
     ]
@@ -154,14 +163,25 @@ async def _killed(pair: House, crowd: subprocess.Popen[str]) -> Run:
     name, epoch, _ = pair.led()
     await _asked(crowd, f"over {epoch - 1}")  # it has asked every switch itself
     process = pair.controllers[name].process
+    (other,) = (one for key, one in pair.controllers.items() if key != name)
+    sides = [psutil.Process(other.process.pid), psutil.Process(crowd.pid)]
+    spent = [_processor_seconds(side) for side in sides]
     at = time.time()
     process.send_signal(signal.SIGKILL)
     after = await _asked(crowd, f"over {epoch}")
+    took = [_processor_seconds(side) - was for side, was in zip(sides, spent, strict=True)]
     _, _, led = pair.led()
     await process.wait()
     await pair.start(name)
     times = after["times"]
-    return Run(led - at, min(times) - at, max(times) - at, after["sessions"] - before["sessions"])
+    begun = after["sessions"] - before["sessions"]
+    return Run(led - at, min(times) - at, max(times) - at, begun, *took)
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    """That a process has taken so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 async def _asked(crowd: subprocess.Popen[str], question: str) -> dict[str, Any]:

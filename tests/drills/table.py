@@ -16,19 +16,19 @@ PAGE = FOLDER / "README.md"
 HEAD = """\
 # Drills
 
-Each file is one: what breaks, when, and what must hold. Play some, or all of a world, by
+Each file is one drill: it says what breaks, when, and what must hold. Play some drills, or all:
 
 ```sh
 .venv/bin/heddle-emulator drill tests/drills/fluid/*.yaml --report report
 make drills        # both worlds; that of real kernels as root
 ```
 
-A limit on time in the lab is of a machine that does nothing else. It is held at the pace that the
-machine had in the same runs, which is measured beside them: what is told something waits `late` for
-its turn, four times until a fault is repaired, and work lasts `stretch` times as long. The verdict
-says both limits. Nothing but time is excused.
+A time limit in the lab is meant for a machine that does nothing else. A busy machine is slower, so
+each run measures how much: a program waits `late` for a processor after it was woken, and work
+lasts `stretch` times as long. The verdict allows four such waits until a fault is repaired, and
+`stretch` times the work. It shows both limits. It adjusts nothing but times.
 
-The table is written by `tests/drills/table.py`, and a test holds it against the files.
+`tests/drills/table.py` writes the tables, and a test compares them with the files.
 """
 WORLDS = {
     "fluid": "In virtual time, with a real controller and real agents: needs nothing",

@@ -13,6 +13,13 @@ that is well. One that starts anew is told what others remember of it, and then 
 
 The engine knows neither sockets nor time: both are handed in, so that a test runs a whole fabric of
 them. What comes from the network never raises; it is taken, or dropped and counted.
+
+Who has proven to speak now, and not in a recording.
+
+Every agent draws a token when it starts. A datagram that bears the receiver's own token was made
+after the receiver started, so that recordings from before are worth nothing. Within that time a
+sender's counter tells each datagram from its copies, and tokens that a sender had in earlier starts
+are not believed again. No clock is compared with anybody else's.
 """
 
 from __future__ import annotations
@@ -20,16 +27,21 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from heddle_agent.fib import Link
 from heddle_agent.peers import wire
-from heddle_agent.peers.freshness import Sender
 from heddle_agent.peers.keys import KeyRing
 from heddle_agent.peers.records import Records, after
 from heddle_agent.peers.refusals import Refusal, Refusals
 from heddle_agent.peers.wire import Head, MalformedError, NoticeKind, Record
+
+WINDOW = 1024
+"""Datagrams of one sender that may overtake each other."""
+_REMEMBERED = 32
 
 TICK_SECONDS = 1.0
 """How often ``tick`` wants to be called."""
@@ -263,3 +275,34 @@ class PeerNotices:
         receiver = token or self._token_of(name)
         head = Head(kind, named, self._fabric, self._token, receiver, self._counter, self._switch)
         self._network.send(address, wire.seal(head, body, key))
+
+
+@dataclass(slots=True)
+class Sender:
+    """What is known of one other agent by its datagrams."""
+
+    token: int = 0
+    """Of its present start; 0 until it has proven one."""
+    _highest: int = 0
+    _seen: int = 0
+    """Bit n: the counter n below the highest was seen."""
+    _former: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def fresh(self, token: int, counter: int) -> bool:
+        """Take in a datagram that bears our own token; False if it is a copy or of the past."""
+        if token != self.token:
+            if token in self._former:
+                return False
+            if self.token:
+                self._former.append(self.token)
+            self.token, self._highest, self._seen = token, counter, 1
+            return True
+        ahead = counter - self._highest
+        if ahead > 0:
+            self._seen = ((self._seen << min(ahead, WINDOW)) | 1) & ((1 << WINDOW) - 1)
+            self._highest = counter
+            return True
+        if -ahead >= WINDOW or self._seen >> -ahead & 1:
+            return False
+        self._seen |= 1 << -ahead
+        return True

@@ -9,6 +9,11 @@ a lost link any more, whether its entry is old or part of that batch. Once the b
 it is steered by all that has changed, which also ends what was avoided. So a repair waits for no
 batch; what it costs is that flows which only share a next hop with those at risk are on their
 backups until the batch is through.
+
+Local repair: a link is lost or comes back, and the groups that depend on it move at once.
+
+Work grows with the groups at risk, not with the entries behind them. Links of this switch and links
+far away are the same to it; who reports them (the kernel, a peer, a test) is not its affair.
 """
 
 from __future__ import annotations
@@ -35,7 +40,6 @@ from heddle_agent.table.groups import Groups
 from heddle_agent.table.program import adopt, confirm, pending, withdraw
 from heddle_agent.table.push import NO_FENCE, Fence, OperationFailure, Push, Receipt
 from heddle_agent.table.receive import receive
-from heddle_agent.table.repair import links_changed
 from heddle_agent.table.state import Table
 
 _log = structlog.get_logger()
@@ -243,3 +247,20 @@ class Forwarding:
         failures = self.fib.apply(pending(self.table)) if self.table.dirty else ()
         self.table = confirm(self.table, {failure.match for failure in failures})
         return failures
+
+
+def links_changed(table: Table, changes: Mapping[Link, bool]) -> tuple[Table, Steering | None]:
+    """The table after links went up (True) or down (False); None if it knew all of that."""
+    up = {link for link, state in changes.items() if state}
+    down = (table.down - up) | (changes.keys() - up)
+    news = down ^ table.down
+    if not news:
+        return table, None
+    choices = {}
+    for group in table.groups.touched(news):
+        choice = table.groups.choose(group, down)
+        if choice is not table.diverted.get(group, Choice.PRIMARY):
+            choices[group] = choice
+    merged = {**table.diverted, **choices}
+    diverted = {group: choice for group, choice in merged.items() if choice is not Choice.PRIMARY}
+    return table._replace(down=down, diverted=diverted), Steering(choices, down)

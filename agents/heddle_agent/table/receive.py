@@ -3,17 +3,18 @@
 Nothing here depends on order within a batch, except that a later operation on the same match
 replaces an earlier one: deletes and sweeps make room for sets wherever they stand, and a push that
 is repeated changes nothing.
+
+Operations that this switch cannot carry out whatever else it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import eq, itemgetter
 from typing import Any, NamedTuple
 
-from heddle_agent.fib import Choice, Group, Match, Reason
-from heddle_agent.table.checks import impossible
+from heddle_agent.fib import ANY_PORT, Capability, Choice, Group, Match, Reason
 from heddle_agent.table.groups import Groups, intern
 from heddle_agent.table.push import (
     DELETE,
@@ -200,3 +201,39 @@ def _diverted(table: Table, groups: Groups, new: list[Group]) -> Mapping[Group, 
     choices = {group: groups.choose(group, table.down) for group in new}
     lost = {group: choice for group, choice in choices.items() if choice is not Choice.PRIMARY}
     return {**table.diverted, **lost}
+
+
+def impossible(table: Table, operations: Operations) -> list[OperationFailure]:
+    """Sets over links that the switch has not, or of matches that its backend has not."""
+    failures = [*_without_link(table, operations)]
+    if not {Capability.MATCH_PORTS, Capability.MATCH_PAIR} <= table.capabilities:
+        seen = {failure.operation for failure in failures}
+        failures += (f for f in _unsupported(table, operations) if f.operation not in seen)
+    return failures
+
+
+def _without_link(table: Table, operations: Operations) -> Iterator[OperationFailure]:
+    hops = operations.hops
+    if hops is None:
+        hops = {hop for key in operations.keys for hop in key[:2] if hop is not None}
+    if table.local.issuperset([hop[:2] for hop in hops]):
+        return
+    lost = {
+        row: f"no link to {hop.node} key {hop.key}; give the agent that link or mend the fabric"
+        for row, key in enumerate(operations.keys)
+        for hop in key[:2]
+        if hop is not None and hop.port not in table.local
+    }
+    for operation, row in enumerate(operations.groups):
+        if row in lost:
+            yield OperationFailure(operation, Reason.UNKNOWN_NEXT_HOP, lost[row])
+
+
+def _unsupported(table: Table, operations: Operations) -> Iterator[OperationFailure]:
+    rows = zip(operations.matches, operations.groups, strict=True)
+    for operation, ((_, _, source_port, destination_port), row) in enumerate(rows):
+        pair = source_port == destination_port == ANY_PORT
+        needed = Capability.MATCH_PAIR if pair else Capability.MATCH_PORTS
+        if row != DELETE and needed not in table.capabilities:
+            message = f"the backend lacks {needed.name}: {needed.value}"
+            yield OperationFailure(operation, Reason.UNSUPPORTED_MATCH, message)

@@ -17,6 +17,12 @@ from them.
 
 Wants do not depend on the state of links: a NIC that lost a link wants what it
 wanted before, and the plan says what it can have.
+
+How many bytes collectives send.
+
+By the algorithms of NCCL: a ring carries all but one rank's part of the data, twice for an
+all-reduce; each of two trees carries half of it; all-to-all sends each partner its part.
+What a group sends between hosts is divided among its channels.
 """
 
 from __future__ import annotations
@@ -29,14 +35,20 @@ import numpy as np
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.model.fabric import Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows, concatenate, no_flows
-from heddle_controller.model.job import Collective, Job, Parallelism
+from heddle_controller.model.job import Collective, Job, Operation, Parallelism
 from heddle_controller.model.rates import LEAST
 from heddle_controller.traffic.checks import host_problems, job_problems, shared_hosts
 from heddle_controller.traffic.groups import job_label, rank_groups, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
-from heddle_controller.traffic.patterns import Layout, hops_of
+from heddle_controller.traffic.patterns import (
+    TREES,
+    Layout,
+    hops_of,
+    pairwise,
+    pattern_of,
+    runs_on_channels,
+)
 from heddle_controller.traffic.phases import phases_of
-from heddle_controller.traffic.volumes import buffer_bytes, hop_bytes
 
 SMALL_BYTES = 1 << 16
 """Bytes on their way at once through a fabric: 400 Gbit/s for some 1.3 microseconds."""
@@ -183,3 +195,47 @@ def _total(nics: Ints, part: Floats) -> Floats:
     """The sum of the parts of each element's NIC."""
     _, place = np.unique(nics, return_inverse=True)
     return np.bincount(place, part)[place].astype(np.float64)
+
+
+def buffer_bytes(collective: Collective, members: int) -> float:
+    """Bytes of the whole buffer that one rank has in the end, as nccl-tests count them."""
+    gathers = collective.operation is Operation.ALL_GATHER
+    return float(collective.bytes * (members if gathers else 1))
+
+
+def hop_bytes(collective: Collective, groups: Ints, gpus_per_host: int, source: Ints) -> Floats:
+    """Bytes that each hop between hosts carries each time, shape of ``source``.
+
+    ``source`` are the ranks that hops begin at, as ``patterns.hops_of`` gives them for
+    ``groups``; with PXN a hop may stand there several times, and carries the sum.
+    """
+    pattern, members = pattern_of(collective), groups.shape[1]
+    size = buffer_bytes(collective, members)
+    if pattern is pairwise:
+        each = size / members * (2 if collective.operation is Operation.ALL_REDUCE else 1)
+    elif pattern in TREES:
+        each = size / 2
+    elif collective.operation in _ROUNDS:
+        each = _ROUNDS[collective.operation] * size * (members - 1) / members
+    else:
+        each = size
+    if not runs_on_channels(pattern):
+        return np.full(len(source), each)
+    group_of = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)
+    group_of[groups] = np.arange(len(groups))[:, None]
+    shared: Floats = each / _channel_counts(groups, gpus_per_host)[group_of[source]]
+    return shared
+
+
+_ROUNDS = {Operation.ALL_REDUCE: 2, Operation.ALL_GATHER: 1, Operation.REDUCE_SCATTER: 1}
+"""How often a ring goes round."""
+
+
+def _channel_counts(groups: Ints, gpus_per_host: int) -> Ints:
+    """Channels of each group: the members on that of its hosts that has fewest."""
+    host, row = groups // gpus_per_host, np.arange(len(groups))[:, None]
+    width = int(host.max(initial=0)) + 1
+    codes, count = np.unique(row * width + host, return_counts=True)
+    least = np.full(len(groups), groups.shape[1], dtype=np.int64)
+    np.minimum.at(least, codes // width, count)
+    return least

@@ -6,7 +6,7 @@ entries themselves, ``notes`` the names behind numbers. This module puts them to
 
 Every batch takes effect in one transaction of the kernel, though a long one comes in several: the
 kernel does not let go of a processor before it is through with one, and on a busy switch a notice
-would wait for it (``staging``). What the kernel refuses is found out from its answer; then
+would wait for it (``groups_before``). What the kernel refuses is found out from its answer; then
 everything is read anew from the kernel, which is right by definition, the culprit is left out and
 reported, and the rest is sent again. A group that has lost its last entry goes with the next batch,
 not with this one: a packet may just be between the two maps.
@@ -16,6 +16,18 @@ cannot wait for that is a matter of routes alone, which have another lock there:
 
 Nothing is flushed at the start and nothing removed at the end: what is there is taken over, and
 ``cleaning.clean`` removes it when asked to.
+
+A long batch in short transactions, all of which takes effect in the last of them.
+
+Entries do not forward by themselves but by the number of a group, and a number forwards by its
+mark. So the entries of a long batch are given numbers that nobody else has, one for each group that
+they join and each mark that they leave. Until all of them are there, these numbers have the marks
+that are left: each packet goes on as it did, whether or not its entry has come yet. One short
+transaction then gives them the marks of their groups. Entries that the batch removes go after that,
+again a piece at a time, wider ones first: none comes to be forwarded by an entry that is to go too.
+
+Should the agent die in the middle, the one after it finds each entry whole, and completes those
+that had come.
 """
 
 from __future__ import annotations
@@ -27,7 +39,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import structlog
 
-from heddle_agent.fib.linux import nft, schema, staging
+from heddle_agent.fib.linux import nft, schema
 from heddle_agent.fib.linux.detours import Detours
 from heddle_agent.fib.linux.entries import (
     NO_CHANGE,
@@ -45,6 +57,7 @@ from heddle_agent.fib.linux.next_hop_groups import NextHopGroups, Staged
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.notes import NoteKind, Notes
+from heddle_agent.fib.linux.schema import Shape
 from heddle_agent.fib.values import (
     Batch,
     Capability,
@@ -57,6 +70,8 @@ from heddle_agent.fib.values import (
     Reason,
     Steering,
 )
+
+_CROSSING = {(True, False), (False, True)}
 
 _log = structlog.get_logger()
 
@@ -235,9 +250,9 @@ class LinuxFib:
         change = self._change = self._entries.change(sets, batch.deletes, self._nics.addresses)
         rules = self._rules | shapes_of(change.keys)
         if not moved and len(change) > self.piece:
-            groups_before = staging.groups_before(change, self._entries, self._ways, rules)
-            if groups_before is not None and len(set(groups_before)) <= _MOST_STAGED:
-                self._stage(change, groups_before, batch, transaction, rules)
+            before = groups_before(change, self._entries, self._ways, rules)
+            if before is not None and len(set(before)) <= _MOST_STAGED:
+                self._stage(change, before, batch, transaction, rules)
                 return
         new = [g for g in dict.fromkeys(sets.values()) if g not in self._ways.numbers]
         notes = self._ways.add(new, self._hops.slots, batch.diverted, transaction)
@@ -256,7 +271,7 @@ class LinuxFib:
         transaction: Transaction,
         rules: set[schema.Shape],
     ) -> None:
-        """Program a long change in pieces that take effect together: see ``staging``."""
+        """Program a long change in pieces that take effect together, as the module says."""
         staged, notes = self._ways.stage(
             dict.fromkeys(groups_before), self._hops.slots, batch.diverted, transaction
         )
@@ -396,3 +411,17 @@ class LinuxFib:
         self._rules = self._entries.shapes
         self._write_rules(transaction, self._rules)
         self._commit(transaction)
+
+
+def groups_before(
+    change: Change, entries: Entries, ways: NextHopGroups, shapes: Collection[Shape]
+) -> list[Staged] | None:
+    """The group of each entry to set, and the mark by which its packets forward now.
+
+    None where there is no such mark: packets of one entry may be told apart by others if some
+    entries fix one port alone and some the other.
+    """
+    if set(shapes) >= _CROSSING:
+        return None
+    marks = (ways.leads(entries.answering(match)) for match in change.sets)
+    return list(zip(change.sets.values(), marks, strict=True))

@@ -56,9 +56,8 @@ def test_a_leader_that_follows_one_whose_plan_followed_another_half_done() -> No
     assert not told.troubles, told
 
 
-def test_plans_that_overtake_the_pushes_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_that_overtake_the_pushes_of_the_last() -> None:
     """Pushes are handed over one by one, and what is left of them is dropped for a newer plan."""
-    monkeypatch.setattr("heddle_controller.reconcile.rollout.driver.AT_ONCE", 1)
     told = raced(7, 5, WILD)
     assert not told.troubles, told
 

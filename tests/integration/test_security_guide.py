@@ -79,7 +79,7 @@ def test_keys_are_their_owners_alone(made: Path) -> None:
 def test_roles_by_the_guide(tmp_path: Path) -> None:
     """The example of the file is one."""
     path = tmp_path / "roles"
-    path.write_text(block("Certificates of another make get"))
+    path.write_text(block("If your certificates have no such URI"))
     assert [str(rule.caller.role) for rule in read_rules(path)] == [
         "scheduler",
         "operator",

@@ -29,7 +29,7 @@ from heddle.v1 import (
 )
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.planner.direct import DirectPlanner
-from heddle_controller.planner.engine import planning_engine
+from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.agents.link_book import LinkBook

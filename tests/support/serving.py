@@ -22,7 +22,7 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.planner.direct import DirectPlanner
-from heddle_controller.planner.engine import planning_engine
+from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport

@@ -1,10 +1,12 @@
-"""The pure functions that make a plan, handed in as values, so that tests can replace any."""
+"""The pure functions that make a plan, handed in as values, so that tests can replace any.
+
+Who only needs to know what they are, such as a command, does not load the solver for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from heddle_controller.model.fabric import Fabric, Ints
@@ -12,14 +14,6 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
-from heddle_controller.plan.diff import changed_flows
-from heddle_controller.plan.revision import entries_after
-from heddle_controller.plan.verify import verify_plan
-from heddle_controller.solve import Options, Repairer, anew, prove
-from heddle_controller.traffic.jobs import flows_of_job
-
-PROOF_SECONDS = 10.0
-"""Of looking for a better bound: nobody waits for it, but other questions may."""
 
 
 class Repair(Protocol):
@@ -72,17 +66,3 @@ class Engine:
     """``plan.revision.entries_after``."""
     changed_flows: Callable[[Plan, Plan], Ints]
     """``plan.diff.changed_flows``."""
-
-
-def planning_engine(solve_seconds: float | None) -> Engine:
-    """The functions that plan, with a time limit for each run of the solver."""
-    options = Options(time_limit_seconds=solve_seconds)
-    return Engine(
-        flows_of_job=flows_of_job,
-        solve=partial(anew, options=options),
-        repairer=partial(Repairer, options=options),
-        prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
-        verify=verify_plan,
-        entries_of=entries_after,
-        changed_flows=changed_flows,
-    )

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from heddle_controller.planner.core import PlanningCore
-from heddle_controller.planner.engine import planning_engine
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.pipe import Unpacker, packed, received
+from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.planner.port import PlanningFailed
 from heddle_controller.planner.protocol import Failed, Question, answered
 

@@ -57,6 +57,14 @@ STORE_RETRY = 1.0
 TELL_AFTER = 0.05
 """Seconds for which the store is not told of a look while answers are due that make another."""
 
+AT_ONCE, PAUSE = 16, 0.001
+"""Pushes that are handed over at once, and seconds before the next: an answer to a client takes
+a dozen turns of the event loop, and should not find each of them full of pushes."""
+
+LATE, MOST_PAUSES = 0.002, 8
+"""By how many seconds a pause takes longer where the event loop has a lot to do, pushes that were
+handed over or acknowledgements; and how often it is waited for that to pass."""
+
 
 class Rollout:
     """Brings one fabric's newest plan into its switches for as long as an epoch lasts."""
@@ -167,7 +175,7 @@ class Rollout:
         return before
 
     async def _round(self, ledger: Ledger, target: Target) -> None:
-        """Evaluation at everything once, and do what is to be done."""
+        """Evaluate everything once, and do what is to be done."""
         now = self._clock.monotonic()
         heard = self._meet(self._collect(), ledger, now)
         fabric, presence, retry_at = ledger.fabric, self._presence, self._retry_at
@@ -252,12 +260,24 @@ class Rollout:
             self._push(session, None, question(ledger, self._epoch, entries=True), now)
 
     async def _send(self, pushes: Sequence[tuple[Step, Push]]) -> None:
-        """Hand the pushes over; those that are left when there is another target are not sent."""
+        """Hand the pushes over, no faster than their sessions take them: there may be thousands.
+
+        Those that are left when there is another target are not sent: it may want others.
+        """
         now, sessions = self._clock.monotonic(), self._presence.sessions
-        for step, push in pushes:
+        for number, (step, push) in enumerate(pushes, 1):
             self._push(sessions[push.fabric.structure.nodes.ids[step.switch]], step, push, now)
-            await asyncio.sleep(0)  # there may be thousands
-            if self._next is not None:
+            if number % AT_ONCE == 0:
+                await self._taken()
+                if self._next is not None:
+                    return
+
+    async def _taken(self) -> None:
+        """Wait until the event loop is through with what it was handed, but not for ever."""
+        for _ in range(MOST_PAUSES):
+            end = self._clock.monotonic() + PAUSE + LATE
+            await self._clock.sleep(PAUSE)
+            if self._clock.monotonic() < end:
                 return
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:

@@ -1,0 +1,29 @@
+"""The engine that plans with the solver: only a planning process loads it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.revision import entries_after
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.planner.engine import Engine
+from heddle_controller.solve import Options, Repairer, anew, prove
+from heddle_controller.traffic.jobs import flows_of_job
+
+PROOF_SECONDS = 10.0
+"""Of looking for a better bound: nobody waits for it, but other questions may."""
+
+
+def planning_engine(solve_seconds: float | None) -> Engine:
+    """The functions that plan, with a time limit for each run of the solver."""
+    options = Options(time_limit_seconds=solve_seconds)
+    return Engine(
+        flows_of_job=flows_of_job,
+        solve=partial(anew, options=options),
+        repairer=partial(Repairer, options=options),
+        prove=partial(prove, options=Options(time_limit_seconds=PROOF_SECONDS)),
+        verify=verify_plan,
+        entries_of=entries_after,
+        changed_flows=changed_flows,
+    )

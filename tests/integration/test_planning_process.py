@@ -32,6 +32,8 @@ FABRIC = three_tiers()
 LARGER = three_tiers(leaves=400)
 """The same hosts and more; to plan on it takes memory that a process does not have yet."""
 JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
+SETTINGS = ("--planner-silence-seconds", "2", "--rollout-seconds", "3600")
+"""Nobody waits here until switches without an agent are given up."""
 SILENT = ProcessLimits(silence=0.5, patience=PATIENCE)
 """Finds soon what does nothing at all; a process on a busy machine wants to do something."""
 
@@ -195,7 +197,7 @@ async def test_the_controller_answers_while_its_planning_process_is_replaced(
     await asyncio.to_thread(save_fabric_file, FABRIC, file)
     await asyncio.to_thread(save_fabric_file, LARGER, larger)
     async with (
-        controlling(tmp_path, "--planner-silence-seconds", "2") as controller,
+        controlling(tmp_path, *SETTINGS) as controller,
         controller.channel() as channel,
     ):
         fabrics, plans = FabricServiceStub(channel), PlanServiceStub(channel)

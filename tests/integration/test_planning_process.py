@@ -104,6 +104,17 @@ async def test_a_process_that_fails_is_replaced_and_knows_what_the_last_one_knew
     assert not runs(before)
 
 
+async def test_a_process_that_takes_no_question_is_replaced(planner: PlanningProcess) -> None:
+    """It is stopped, and the question is more than the pipe holds: names of a large fabric."""
+    planner.start()
+    before = planner.pid
+    stop(before)
+    found = (await planner.plan(intent(three_tiers(leaves=6_000)), None)).planned
+    assert found is not None
+    assert planner.pid not in {0, before}
+    assert not runs(before)
+
+
 async def test_a_question_that_a_process_dies_of_is_not_asked_again(
     planner: PlanningProcess,
 ) -> None:

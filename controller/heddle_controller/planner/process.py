@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -177,8 +177,8 @@ class PlanningProcess:
             assert self._running is not None  # just started
             mirror = self._running.mirrors.setdefault(question.fabric, FabricMirror())
             try:
-                await self._send(question._replace(packed=ask(mirror)))
-                answer = await self._received(patience)
+                asked = question._replace(packed=ask(mirror))
+                answer = await self._unless_hung(self._answer_to(asked), patience)
                 if not isinstance(answer, Failed):
                     return take(mirror, answer)
             except TimeoutError as error:
@@ -208,31 +208,42 @@ class PlanningProcess:
         if sent < len(data):
             await loop.sock_sendall(end, memoryview(data)[sent:])
 
-    async def _received(self, patience: float) -> Any:  # noqa: ANN401 - packed
-        """The answer.
+    async def _answer_to(self, question: Question) -> Any:  # noqa: ANN401 - packed
+        """Send a question, and wait for what comes back."""
+        await self._send(question)
+        running = self._running
+        assert running is not None  # whoever asks has started it
+        while (found := running.unpacker.message()) is None:
+            await _readable(running.end)
+            if not received(running.end, running.unpacker):
+                raise ConnectionError("the pipe is closed")
+        return found[0]
+
+    async def _unless_hung(self, work: Coroutine[Any, Any, Answer], patience: float) -> Answer:
+        """Wait for an exchange: a process that hangs may not even take the question.
 
         Raises:
             ConnectionError: the process has ended.
             TimeoutError: it hangs.
         """
-        running, begun = self._running, time.monotonic()
-        assert running is not None  # likewise
+        assert self._running is not None  # whoever asks has started it
+        pid, begun = self._running.process.pid, time.monotonic()
         worked, since = -1.0, begun
-        while True:
-            found = running.unpacker.message()
-            if found is not None:
-                return found[0]
-            if await _readable(running.end, self._limits.silence / LOOKS):
-                if not received(running.end, running.unpacker):
-                    raise ConnectionError("the pipe is closed")
-                continue
-            now, work = time.monotonic(), processor_seconds(running.process.pid)
-            if work > worked or _wants_to_work(running.process.pid):
-                worked, since = work, now
-            if now - since >= self._limits.silence:
-                raise TimeoutError(f"did nothing for {now - since:.1f} s")
-            if now - begun >= patience:
-                raise TimeoutError(f"has not answered for {now - begun:.0f} s")
+        task = asyncio.create_task(work)
+        try:
+            while not (await asyncio.wait([task], timeout=self._limits.silence / LOOKS))[0]:
+                now, work_done = time.monotonic(), processor_seconds(pid)
+                if work_done > worked or _wants_to_work(pid):
+                    worked, since = work_done, now
+                if now - since >= self._limits.silence:
+                    raise TimeoutError(f"did nothing for {now - since:.1f} s")
+                if now - begun >= patience:
+                    raise TimeoutError(f"has not answered for {now - begun:.0f} s")
+            return await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
 
     def _begun(self) -> _Running:
         """A new process."""
@@ -262,19 +273,15 @@ class PlanningProcess:
         await asyncio.to_thread(running.process.wait)
 
 
-async def _readable(end: socket.socket, seconds: float) -> bool:
-    """Whether there is something to read within so long."""
+async def _readable(end: socket.socket) -> None:
+    """Wait until there is something to read."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(end, ready.set)
     try:
-        async with asyncio.timeout(seconds):
-            await ready.wait()
-    except TimeoutError:
-        return False
+        await ready.wait()
     finally:
         loop.remove_reader(end)
-    return True
 
 
 def _wants_to_work(pid: int) -> bool:

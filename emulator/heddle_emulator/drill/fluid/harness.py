@@ -104,10 +104,17 @@ class ControllerHarness:
             await self.fleet.connected(PATIENCE)
             await self.fleet.notices.quiet()
             await enter(Watcher(self.client, self.view))
+            await self._planned_once()
         except BaseException:
             await self._stack.aclose()
             raise
         return self
+
+    async def _planned_once(self) -> None:
+        """Wait for the plan of the empty fabric, so that every run plans the flows after it."""
+        async with asyncio.timeout(PATIENCE):
+            while self.view.plan is None:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
 
     def _fleet(self, name: str) -> StagedFleet:
         return StagedFleet(

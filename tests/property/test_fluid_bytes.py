@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -86,7 +87,9 @@ def test_patterns_take_as_long_as_their_bytes(
     for path in range(len(paths)):
         for _ in range(int(paths.qp_count[path])):
             net.message(net.pair(paths.of(path).tolist()), size / qps, cost.startup)
-    fluid = Outcome(fabric, carried, Sending(size, cost.wire())).makespan_seconds
+    fluid = Outcome(
+        fabric, carried, Sending(np.full(len(flows), float(size)), cost.wire())
+    ).makespan_seconds
     packets = net.run()
     note(f"fluid {fluid} s, packets {packets:.9f} s")
     assert fluid == pytest.approx(packets, rel=CLOSE)

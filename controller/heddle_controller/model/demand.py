@@ -42,6 +42,16 @@ class Demands:
         return len(self.ids)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfers:
+    """What each demand sends once and from when; plans are made for rates and do not ask."""
+
+    bytes: Floats
+    """Infinite where nobody has said."""
+    start: Floats
+    """Seconds, 0 where nobody has said."""
+
+
 def resolve(
     demands: Demands, fabric: Fabric, weights: Mapping[str, float] | None = None, *, origin: str
 ) -> Flows:

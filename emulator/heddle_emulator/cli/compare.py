@@ -7,20 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from rich.table import Table
 
-from heddle_controller.model.demand import resolve
+from heddle_controller.model.demand import Transfers, resolve
 from heddle_controller.model.files.fabric_file import load_fabric_file
-from heddle_controller.model.files.flows_file import load_demands
+from heddle_controller.model.files.flows_file import load_transfers
 from heddle_emulator.cli.fabric import wire, wire_of
 from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.cli.sizes import bytes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
+from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.strategy.choose import DEFAULT, names_of
-from heddle_emulator.strategy.compare import Comparison, save_outcome
+from heddle_emulator.strategy.compare import Comparison
 from heddle_emulator.strategy.compare import compare as compared
 from heddle_emulator.strategy.makespan import Sending
+from heddle_emulator.strategy.save import SaveFolder
 
 FAILED = 1
 HEAD = ("strategy", "worst link", "slowest flow", "makespan s", "lost flows")
@@ -41,7 +44,12 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the hashes."
 )
 @click.option(
-    "--size", help="That each flow sends, such as 64M. [default: a second's worth of its demand]"
+    "--size",
+    help="That each flow sends whose bytes the file does not tell, such as 64MiB or 64MB. "
+    "[default: a second's worth of its demand]",
+)
+@click.option(
+    "--paced", is_flag=True, help="Flows of so many bytes send no faster than their gbps."
 )
 @wire
 @click.option(
@@ -58,6 +66,7 @@ def compare(
     strategies: str,
     seed: int,
     size: str | None,
+    paced: bool,
     save: Path | None,
     as_json: bool,
     **words: Any,  # noqa: ANN401 - click hands over what the options say
@@ -66,8 +75,9 @@ def compare(
 
     A worst link of 1 is full. The slowest flow is the least part of its demand that
     a flow gets when all send; the makespan the time until all are done, phase after phase,
-    when each has a second's worth of its demand to send, or so much: then headers and latency
-    count, and not before.
+    when each has a second's worth of its demand to send. With bytes, from the file or --size,
+    headers and latency count, and a flow is as fast as its NICs and links let it be, whatever
+    its gbps, unless it is --paced.
 
     \b
     ecmp         packets hashed by the underlay     static    a NIC, an uplink
@@ -77,9 +87,10 @@ def compare(
     ideal        a crossbar: NICs alone can be slow
     """  # noqa: D301 - click's mark for lines that stay as they are
     names, cost = names_of(strategies), wire_of(words)
-    sending = Sending(bytes_of(size), cost) if size else Sending()
     loaded = load_fabric_file(fabric)
-    wanted = resolve(load_demands(flows), loaded, origin=str(flows))
+    demands, transfers = load_transfers(flows)
+    wanted = resolve(demands, loaded, origin=str(flows))
+    sending = _sending(transfers, bytes_of(size) if size else None, cost, paced=paced)
     try:
         with CleanConsole(stderr=True).status("loading") as status:
             found = compared(loaded, wanted, names, seed, status.update, sending=sending)
@@ -87,13 +98,26 @@ def compare(
         told = str(error) or "a switch did not come to hold its plan in time"
         echo(f"error: {told}", err=True)
         return FAILED
-    for name, outcome in found.outcomes.items() if save else ():
-        save_outcome(save or Path(), name, outcome)
+    if save:
+        folder = SaveFolder(save)
+        for name, outcome in found.outcomes.items():
+            folder.outcome(name, outcome)
     if as_json:
         echo(json.dumps(found.record()))
     else:
         _show(found)
     return 0
+
+
+def _sending(transfers: Transfers, size: int | None, cost: Wire, *, paced: bool) -> Sending:
+    """What the file and the options say; seconds' worths of demands are free of headers."""
+    told = transfers.bytes
+    if size is not None:
+        told = np.where(np.isfinite(told), told, float(size))
+    start = transfers.start if transfers.start.any() else None
+    if not np.isfinite(told).any():
+        return Sending(start=start)
+    return Sending(told, cost, start, paced)
 
 
 def _show(found: Comparison) -> None:

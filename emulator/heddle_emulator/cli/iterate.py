@@ -24,7 +24,9 @@ from heddle_emulator.play.iteration import Iteration, Placed, script_of
 from heddle_emulator.play.iteration import iterate as iterated
 from heddle_emulator.play.play import OverTime, Setting, drawn, over_time
 from heddle_emulator.strategy.carried import Carried
-from heddle_emulator.strategy.choose import DEFAULT, choose, names_of
+from heddle_emulator.strategy.choose import DEFAULT, choose, names_of, require_all
+from heddle_emulator.strategy.save import SaveFolder
+from heddle_emulator.traffic import save_flows
 from heddle_emulator.traffic.asked import workload_of
 from heddle_emulator.traffic.matrix import load_matrix
 from heddle_emulator.traffic.script import Script
@@ -90,6 +92,12 @@ _KNOWN = "\b\n" + "\n".join(
 )
 @down
 @setting
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Also flows.csv, and by strategy a line a job and its paths as a plan.json.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
 def iterate(
     *,
@@ -108,6 +116,7 @@ def iterate(
     seed: int,
     step: float | None,
     down: tuple[str, ...],
+    save: Path | None,
     as_json: bool,
     **words: Any,  # noqa: ANN401 - click hands over what the options say
 ) -> int:
@@ -126,21 +135,36 @@ def iterate(
         placed = [replace(one, qps=qps, pxn=pxn) for one in placed]
     script = script_of(loaded, placed, iterations)
     _check_step(step, placed, iterations)
+    folder = SaveFolder(save) if save else None
     found: dict[str, _Found] = {}
     try:
         with CleanConsole(stderr=True).status("loading") as status:
             for name in names:
                 status.update(name)
                 carried = choose(name, loaded, script.flows, seed).carried
+                require_all(name, carried)
                 found[name] = _played(loaded, placed, script, carried, settings, step=step)
+                if folder:
+                    _save(folder, name, loaded, carried, found[name].jobs)
     except (ClientError, ControllerError, TimeoutError) as error:
         echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return FAILED
+    if folder:
+        save_flows(loaded, script.flows, folder.path / "flows.csv")
     if as_json:
         echo(json.dumps(_record(found, seed)))
     else:
         _show(placed, found, seed)
     return 0
+
+
+def _save(
+    folder: SaveFolder, name: str, fabric: Fabric, carried: Carried, jobs: Sequence[Iteration]
+) -> None:
+    """What one strategy came to."""
+    rows = [[one.name, one.seconds, one.compute_seconds, one.network_share] for one in jobs]
+    folder.rows(name, ("job", "seconds", "compute_seconds", "network_share"), rows)
+    folder.paths(name, fabric, carried)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,12 +18,16 @@ from heddle_emulator.cli.output import CleanConsole, echo, echo_lines
 from heddle_emulator.cli.sizes import sizes_of
 from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
-from heddle_emulator.play.nccl import NcclRun, SizeResult, table
+from heddle_emulator.play.nccl import NcclRun, SizeResult, script_of, table
+from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.strategy.choose import DEFAULT, names_of
+from heddle_emulator.strategy.save import SaveFolder
+from heddle_emulator.traffic import save_flows
 from heddle_emulator.traffic.collective import KINDS
 from heddle_emulator.traffic.matrix import load_matrix, most_sent
 
 FAILED = 1
+SAVED = ("size", "seconds", "algbw", "busbw", "busbw_mean")
 MOST_QPS = 1024
 USUAL = "1M..8G"
 _KNOWN = "\b\n" + "\n".join(
@@ -41,7 +45,10 @@ FLOAT_BYTES = 4
 
 @click.command(epilog=_KNOWN)
 @click.option("--op", type=click.Choice([*KINDS]), default="all_reduce", show_default=True)
-@click.option("--sizes", help="Such as 1M,64M. [default: 1M..8G, or what a matrix says]")
+@click.option(
+    "--sizes",
+    help="Such as 1M,64MiB; 64MB are 64 million. [default: 1M..8G, or what a matrix says]",
+)
 @click.option("--factor", default=8.0, show_default=True, help="From one size to the next.")
 @click.option("--algorithm", default="", help="Of the operation, see below; the first if none.")
 @click.option(
@@ -69,6 +76,12 @@ FLOAT_BYTES = 4
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws hashes.")
 @down
 @setting
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Also flows.csv, and by strategy its lines and its paths as a plan.json.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON on standard output.")
 def nccl(
     *,
@@ -87,6 +100,7 @@ def nccl(
     strategies: str,
     seed: int,
     down: tuple[str, ...],
+    save: Path | None,
     as_json: bool,
     **words: Any,  # noqa: ANN401 - click hands over what the options say
 ) -> int:
@@ -103,18 +117,46 @@ def nccl(
     hosts = hosts if told is None or hosts else max(len(told) // max(gpus, 1), 1) * groups
     drawn = _groups(loaded, hosts, groups, seed if placement == "random" else None)
     trial = NcclRun(op, drawn, gpus, algorithm, _checked(qps), pxn, told)
+    folder = SaveFolder(save) if save else None
+    carried: dict[str, Carried] = {}
     try:
         with CleanConsole(stderr=True).status("loading") as status:
             costs, tell = settings_of(words), status.update
-            found = table(loaded, trial, wanted, names, seed=seed, setting=costs, tell=tell)
+            found = table(
+                loaded,
+                trial,
+                wanted,
+                names,
+                seed=seed,
+                setting=costs,
+                tell=tell,
+                chosen=carried.__setitem__,
+            )
     except (ClientError, ControllerError, TimeoutError) as error:
         echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return FAILED
+    if folder:
+        _save(folder, loaded, trial, found, carried)
     if as_json:
         echo(json.dumps(_record(trial, found, seed)))
     else:
         _show(trial, found, loaded, seed)
     return 0
+
+
+def _save(
+    folder: SaveFolder,
+    fabric: Fabric,
+    trial: NcclRun,
+    found: Mapping[str, Sequence[SizeResult]],
+    carried: Mapping[str, Carried],
+) -> None:
+    """The flows that plans are made for, and what each strategy came to."""
+    save_flows(fabric, script_of(fabric, trial).flows, folder.path / "flows.csv")
+    for name, lines in found.items():
+        folder.rows(name, SAVED, [[getattr(line, word) for word in SAVED] for line in lines])
+    for name, one in carried.items():
+        folder.paths(name, fabric, one)
 
 
 def _sizes(text: str | None, factor: float, matrix: Floats | None) -> list[int]:

@@ -1,4 +1,8 @@
-"""Sizes as people write them: 1M, 8G, 1M..8G."""
+"""Sizes as people write them: 1M, 8GiB, 64MB, 1M..8G.
+
+KiB, MiB, GiB and TiB are powers of 1,024; kB, MB, GB and TB are powers of 1,000. A letter
+alone is binary, as in nccl-tests.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import re
 
 from heddle_controller.model.errors import refuse
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 MOST = 64
 
 
@@ -35,25 +39,19 @@ def sizes_of(text: str, factor: float = 2.0) -> list[int]:
 
 
 def bytes_of(text: str) -> int:
-    """Bytes of "512", "8K", "1.5M", "8GiB".
+    """Bytes of "512", "8K", "1.5M", "8GiB", "64MB".
 
     Raises:
         InputError: it is no size, or not 1 byte or more.
     """
     match = re.fullmatch(
-        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE
+        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE
     )
     if match is None:
-        raise refuse("sizes", repr(text.strip()), "is no size; write 512, 8K, 1M or 8G")
-    size = round(float(match[1]) * UNITS[match[2].upper()])
+        reason = "is no size; write 512, 8K or 8KiB, 64M or 64MiB, or 64MB for 64 million"
+        raise refuse("sizes", repr(text.strip()), reason)
+    base = 1000.0 if (match[3] or "").upper() == "B" else 1024.0
+    size: int = round(float(match[1]) * base ** POWERS[match[2].upper()])
     if size < 1:
         raise refuse("sizes", repr(text.strip()), "is less than a byte")
     return size
-
-
-def size_words(size: int) -> str:
-    """The shortest way to write a size."""
-    for unit, amount in reversed(UNITS.items()):
-        if size >= amount and size % amount == 0:
-            return f"{size // amount}{unit}"
-    return str(size)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import numpy as np
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_emulator.cli.output import echo
+from heddle_emulator.cli.sizes import bytes_of
 from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
 from heddle_emulator.traffic.matrix import load_matrix
 from heddle_emulator.traffic.table import flows_by
@@ -36,6 +38,13 @@ MATRIX = "matrix"
 @click.option("--gbps", type=float, help="Rate of each flow. [default: its part of the line rate]")
 @click.option("--qps", type=int, default=1, show_default=True, help="QPs of each flow.")
 @click.option(
+    "--fan-in",
+    type=int,
+    metavar="K",
+    help="Groups of an incast, K senders each. [default: one of all]",
+)
+@click.option("--size", help="Bytes of each flow, such as 64MiB or 64MB. [default: not told]")
+@click.option(
     "--out",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
@@ -49,6 +58,8 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     nics: int | None,
     gbps: float | None,
     qps: int,
+    fan_in: int | None,
+    size: str | None,
     out: Path,
 ) -> None:
     """Write a file of flows between the NICs of a fabric.
@@ -57,7 +68,7 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     permutation  everyone to one other, at line rate
     shift        everyone to the one half the fabric further
     all-to-all   everyone to everyone else
-    incast       everyone to the same one
+    incast       everyone to the same one, or K to one in each group
     uniform      everyone to any other
     matrix       as --matrix says, NICs being its ranks, host by host
     """  # noqa: D301 - click's mark for lines that stay as they are
@@ -65,9 +76,19 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     if (pattern == MATRIX) != (matrix is not None):
         raise refuse("traffic", MATRIX, "goes with --matrix FILE, and nothing else does")
     if matrix is None:
-        flows = flows_between(loaded, pattern, seed=seed, nics=nics, gbps=gbps, qps=qps)
-    elif nics is not None or gbps is not None:
-        raise refuse("traffic", MATRIX, "says itself who sends how much; leave --nics and --gbps")
+        flows = flows_between(
+            loaded,
+            pattern,
+            seed=seed,
+            nics=nics,
+            gbps=gbps,
+            qps=qps,
+            fan_in=fan_in,
+            size=bytes_of(size) if size else np.inf,
+        )
+    elif any(one is not None for one in (nics, gbps, fan_in, size)):
+        reason = "says itself who sends how much; leave --nics, --gbps, --fan-in and --size"
+        raise refuse("traffic", MATRIX, reason)
     else:
         flows = flows_by(loaded, load_matrix(matrix), qps=qps)
     save_flows(loaded, flows, out)

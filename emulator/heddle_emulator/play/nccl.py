@@ -18,8 +18,8 @@ from heddle_controller.model.fabric import Fabric, Floats
 from heddle_controller.model.plan import no_paths
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.play import PLAIN, Setting, least_seconds, play
-from heddle_emulator.strategy.carried import whole
-from heddle_emulator.strategy.choose import Choice, choose
+from heddle_emulator.strategy.carried import Carried, whole
+from heddle_emulator.strategy.choose import Choice, choose, require_all
 from heddle_emulator.traffic.collective import KINDS, Algorithm, all_to_all_v
 from heddle_emulator.traffic.matrix import most_moved, most_sent
 from heddle_emulator.traffic.party import nics_of_ranks, ranks_of
@@ -136,11 +136,14 @@ def table(
     seed: int = 0,
     setting: Setting = PLAIN,
     tell: Callable[[str], None] = lambda _: None,
+    chosen: Callable[[str, Carried], None] = lambda _, __: None,
 ) -> dict[str, list[SizeResult]]:
     """A line for each size, by strategy; last the bound, where a strategy proves one.
 
+    ``chosen`` hears by which paths each strategy carries the flows, if any leave their host.
+
     Raises:
-        InputError: as ``script_of``.
+        InputError: as ``script_of``; a plan that leaves flows without a path.
         ClientError, ControllerError, TimeoutError: for "te".
     """
     script = script_of(fabric, trial)
@@ -148,6 +151,9 @@ def table(
     for name in names:
         tell(name)
         choice = choose(name, fabric, script.flows, seed) if len(script.flows) else None
+        if choice is not None:
+            require_all(name, choice.carried)
+            chosen(name, choice.carried)
         found[name] = lines(fabric, trial, script, choice, sizes=sizes, setting=setting)
         bound = max(bound, choice.lower_bound if choice else 0.0)
     if bound > 0:

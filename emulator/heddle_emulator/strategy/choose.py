@@ -12,10 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.plan_file import load_plan
+from heddle_controller.model.files.plan_parse import CHANGED, NEW
+from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths
 from heddle_emulator.strategy.carried import Carried, whole
 from heddle_emulator.strategy.greedy import greedy_paths
 from heddle_emulator.strategy.limits import ideal, spray
@@ -119,12 +124,12 @@ def choose(name: str, fabric: Fabric, flows: Flows, seed: int) -> Choice:
     Raises:
         ClientError, ControllerError, TimeoutError: for "te", its controller or a switch
             did not answer.
-        InputError: for "plan:FILE", it is no plan of the fabric.
+        InputError: for "plan:FILE", it is no plan of the fabric, or not of these flows.
     """
     if name in LIMITS:
         return Choice(LIMITS[name](fabric, flows))
     if path := _file_of(name):
-        return Choice(whole(flows, load_plan(Path(path), fabric, flows).paths))
+        return Choice(whole(flows, _given(path, fabric, flows)))
     if name == TE:
         planned = te(fabric, flows, seed)
         bound = planned.lower_bound if planned.routed == len(flows) else 0.0
@@ -132,3 +137,39 @@ def choose(name: str, fabric: Fabric, flows: Flows, seed: int) -> Choice:
     found = strategy(name)
     sent = found.sent(flows)
     return Choice(whole(sent, walk(fabric, sent, found.choice(fabric, sent, seed)).paths()))
+
+
+def _given(path: str, fabric: Fabric, flows: Flows) -> Paths:
+    """Paths of a plan.json; one over a link that does not carry leads nowhere.
+
+    A flow of which the plan itself says that it has no path has none; a flow that the plan
+    knows nothing of, or knows otherwise, is not what it was made for.
+    """
+    plan = load_plan(Path(path), fabric, flows)
+    unlike = [row for row, reason in plan.unrouted.items() if reason in {NEW, CHANGED}]
+    if unlike:
+        others = f", and so for {len(unlike) - 1:,} more flows" if len(unlike) > 1 else ""
+        changed = plan.unrouted[unlike[0]] == CHANGED
+        what = "its ends or its QPs are others there" if changed else "it has no route there"
+        reason = f"{what}{others}; give the plan of these flows, or the flows of this plan"
+        raise refuse(path, f"flow {short(flows.ids[unlike[0]])}", reason)
+    owner, dead = plan.paths.owner(), ~fabric.carries[plan.paths.arcs]
+    cut = np.bincount(owner[dead], minlength=len(plan.paths)) > 0
+    return plan.paths.take(np.flatnonzero(~cut))
+
+
+def require_all(name: str, carried: Carried) -> None:
+    """Refuse paths of a file that lose a flow of a collective, which would then never end.
+
+    Raises:
+        InputError: some QP of a flow has no path.
+    """
+    if not (path := _file_of(name)):
+        return
+    held = np.bincount(
+        carried.paths.flow, weights=carried.paths.qp_count, minlength=len(carried.flows)
+    )
+    if (lost := np.flatnonzero(held < carried.flows.qps)).size:
+        flow = short(carried.flows.ids[int(lost[0])])
+        reason = f"has no path over links that are up, so nothing would end; {len(lost):,} flows"
+        raise refuse(path, f"flow {flow}", f"{reason} have none: plan them first")

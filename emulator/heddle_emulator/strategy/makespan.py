@@ -1,11 +1,14 @@
 """When flows are done, each having a second's worth of its demand to send, or so many bytes.
 
-Each QP has its equal part of that, as a NIC deals it out, and the QPs of a flow never
-send more than the flow's demand together; so a QP on a bad path is still at it when its
-fellows are done, and may by then have all of the flow's demand for itself. The phases
-of a job follow one another in the order of their names in the flow file, each when the
-one before has ended; flows without a phase send from the start. So a fabric that holds
-nothing up takes a second for each phase of the job that has most of them.
+Each QP has its equal part of that, as a NIC deals it out. A flow of so many bytes sends as fast
+as the links of its NICs and of its paths let it, unless it is paced. A flow that has a second's
+worth of its demand, or is paced, never sends more than its demand over all its QPs; a QP on a bad
+path is still at it when its fellows are done, and may by then have all of the demand for itself.
+
+A flow begins no sooner than its start. The phases of a job follow one another in the order of
+their names in the flow file, each when the one before has ended; flows without a phase wait for
+nobody. So a fabric that holds nothing up takes a second for each phase of the job that has most
+of them, where no bytes are told.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, starts
 from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
@@ -28,41 +31,58 @@ COARSE = 0.0005
 """The part of the time gone by within which ends are one event where there are more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sending:
-    """What each flow has to send, and what packets cost."""
+    """What flows have to send and from when, and what packets cost; arrays are by flow."""
 
-    size: float | None = None
-    """Bytes; None is a second's worth of its demand."""
+    bytes: Floats | None = None
+    """Infinite is a second's worth of the flow's demand; None is that for all."""
     wire: Wire = NO_COST
+    start: Floats | None = None
+    """Seconds; None is 0 for all."""
+    paced: bool = False
+    """Whether flows of so many bytes keep to their demands too."""
+
+    def kept_to_demand(self, flows: Flows) -> Bools:
+        """Whether each flow never sends faster than its demand."""
+        if self.bytes is None or self.paced:
+            return np.ones(len(flows), dtype=np.bool_)
+        return np.isinf(self.bytes)
 
 
 def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: Sending) -> Floats:
     """Seconds until each flow is done, shape (flows,); each must have a path."""
     order, wire = _order(flows), sending.wire
-    streams = _streams(len(capacity), flows, paths, parts)
+    kept = sending.kept_to_demand(flows)
+    streams = _streams(len(capacity), flows, paths, parts, kept)
     payload = _payload(flows, paths, sending)
     lag = np.zeros(len(flows) + order.turns)
     passing, before, fullest = _passing(capacity, paths, parts, payload, wire)
     np.maximum.at(lag, paths.flow, passing)
     early = np.minimum(lag[: len(flows)], where_held_up(before, fullest, paths.flow, len(flows)))
     lag[: len(flows)] -= early
+    if sending.start is not None:
+        order = order.begun_at(sending.start)
+        lag = np.concatenate([lag, np.zeros(len(flows))])
     delay = np.zeros(len(lag))
     delay[: len(flows)] = wire.startup_seconds + early
+    if sending.start is not None:
+        delay[-len(flows) :] = sending.start
     gbit = wire.sent(payload, paths.qp_count.astype(np.float64))
     schedule = Schedule(delay, lag, order.before, order.after, streams, paths.flow, gbit)
-    ways = np.concatenate([capacity, flows.gbps])
+    ways = np.concatenate([capacity, np.where(kept, flows.gbps, np.inf)])
     run = FluidSimulation(ways, schedule, coarse=0.0 if len(paths) <= FEW else COARSE).run()
     return run.end[: len(flows)]
 
 
 def _payload(flows: Flows, paths: Paths, sending: Sending) -> Floats:
     """Gbit that each path carries."""
-    if sending.size is None:
-        return paths.gbps(flows)
+    second = paths.gbps(flows)
+    if sending.bytes is None:
+        return second
     part = paths.qp_count / flows.qps[paths.flow]
-    payload: Floats = part * (sending.size * BITS / GIGA)
-    return payload
+    size = sending.bytes[paths.flow]
+    return np.where(np.isfinite(size), part * (size * BITS / GIGA), second)
 
 
 def _passing(
@@ -88,6 +108,15 @@ class _Order:
     before: Ints
     after: Ints
 
+    def begun_at(self, start: Floats) -> _Order:
+        """Each flow waits for a moment of its own too, which come last."""
+        rows = np.arange(len(start), dtype=np.int64)
+        return _Order(
+            self.turns,
+            np.concatenate([self.before, len(start) + self.turns + rows]),
+            np.concatenate([self.after, rows]),
+        )
+
 
 def _order(flows: Flows) -> _Order:
     phased = np.flatnonzero(flows.phase != ANY_PHASE)
@@ -103,13 +132,14 @@ def _order(flows: Flows) -> _Order:
     )
 
 
-def _streams(arcs: int, flows: Flows, paths: Paths, parts: Floats) -> Streams:
+def _streams(arcs: int, flows: Flows, paths: Paths, parts: Floats, kept: Bools) -> Streams:
     """A stream for each path.
 
-    Where a flow has several, its demand is an arc of its own that all of them cross.
+    Where a flow that is kept to its demand has several, that is an arc of its own that all of
+    them cross.
     """
     weight = paths.qp_count.astype(np.float64)
-    several = np.bincount(paths.flow, minlength=len(flows))[paths.flow] > 1
+    several = (np.bincount(paths.flow, minlength=len(flows))[paths.flow] > 1) & kept[paths.flow]
     lengths = np.diff(paths.first)
     first = starts(lengths + several)
     place = np.arange(len(paths.arcs)) + (np.cumsum(several) - several)[paths.owner()]
@@ -117,6 +147,6 @@ def _streams(arcs: int, flows: Flows, paths: Paths, parts: Floats) -> Streams:
     part = np.ones(first[-1])
     taken[place], part[place] = paths.arcs, parts
     taken[first[1:][several] - 1] = arcs + paths.flow[several]
-    demand = flows.gbps[paths.flow]
+    demand = np.where(kept, flows.gbps, np.inf)[paths.flow]
     limit = np.where(several, np.inf, demand)
     return Streams(weight, limit, first, taken, part)

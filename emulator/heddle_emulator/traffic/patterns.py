@@ -62,6 +62,20 @@ def uniform(nics: int, random: np.random.Generator) -> Pairs:
     return source, (source + 1 + random.integers(nics - 1, size=nics)) % nics
 
 
+def incasts(nics: int, fan_in: int, random: np.random.Generator) -> Pairs:
+    """Groups of one that receives and ``fan_in`` that send to it; those left over do nothing.
+
+    Raises:
+        InputError: not a single group has so many.
+    """
+    if not 1 <= fan_in < nics:
+        raise refuse("traffic", "fan-in", f"is {fan_in}; give 1 to {nics - 1}, the others of a NIC")
+    groups = nics // (fan_in + 1)
+    drawn = random.permutation(nics)[: groups * (fan_in + 1)].astype(np.int64)
+    members = drawn.reshape(groups, fan_in + 1)
+    return members[:, 1:].ravel(), np.repeat(members[:, 0], fan_in)
+
+
 PATTERNS: dict[str, Pattern] = {
     "permutation": permutation,
     "shift": shift,

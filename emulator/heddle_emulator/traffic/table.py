@@ -10,7 +10,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, Floats, Ints, NodeKind
 from heddle_controller.model.files.content import write_content
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
-from heddle_emulator.traffic.patterns import PATTERNS
+from heddle_emulator.traffic.patterns import PATTERNS, incasts
 
 
 def flows_between(
@@ -21,13 +21,17 @@ def flows_between(
     nics: int | None = None,
     gbps: float | None = None,
     qps: int = 1,
+    fan_in: int | None = None,
+    size: float = np.inf,
 ) -> Flows:
     """Flows of one pattern over all NICs of a fabric, or so many drawn from the seed.
 
-    Without ``gbps`` a sender divides its line rate evenly over what it sends.
+    Without ``gbps`` a sender divides its line rate evenly over what it sends. ``fan_in`` makes
+    groups of an incast, of so many senders each; ``size`` is the bytes that each flow sends.
 
     Raises:
-        InputError: fewer than 2 NICs, more than there are, or no rate above 0.
+        InputError: fewer than 2 NICs, more than there are, no rate above 0, or groups of
+            another pattern than incast.
     """
     random = np.random.default_rng(seed)
     rows = fabric.rows_of_kind(NodeKind.NIC)
@@ -41,15 +45,22 @@ def flows_between(
         raise refuse("traffic", "qps", f"is {qps}; give 1 or more")
     if count < len(rows):
         rows = np.sort(random.choice(rows, count, replace=False))
-    source, destination = PATTERNS[pattern](count, random)
+    if fan_in is None:
+        source, destination = PATTERNS[pattern](count, random)
+    elif pattern == "incast":
+        source, destination = incasts(count, fan_in, random)
+    else:
+        raise refuse("traffic", "fan-in", "goes with incast alone; leave it out")
     rate = line_rates(fabric)[rows[source]] / np.bincount(source, minlength=count)[source]
-    return _flows(pattern, rows[source], rows[destination], rate if gbps is None else gbps, qps)
+    each = rate if gbps is None else gbps
+    return _flows(pattern, (rows[source], rows[destination]), each, qps, size)
 
 
 def flows_by(fabric: Fabric, matrix: Floats, *, qps: int = 1) -> Flows:
     """Flows by a matrix of bytes over the first NICs of a fabric, host by host.
 
-    Rates are such that all are done at once, the busiest NIC at its line.
+    Rates are such that all are done at once, the busiest NIC at its line; bytes are those of
+    the matrix.
 
     Raises:
         InputError: there are fewer NICs than ranks.
@@ -67,7 +78,7 @@ def flows_by(fabric: Fabric, matrix: Floats, *, qps: int = 1) -> Flows:
     for end in (source, destination):
         total = np.bincount(end, weights=size, minlength=len(line))[end]
         seconds = max(seconds, float((total / line[end]).max()))
-    return _flows("matrix", source, destination, size / seconds, qps)
+    return _flows("matrix", (source, destination), size / seconds, qps, size)
 
 
 def line_rates(fabric: Fabric) -> Floats:
@@ -78,12 +89,14 @@ def line_rates(fabric: Fabric) -> Floats:
     return rates
 
 
-def _flows(job: str, source: Ints, destination: Ints, gbps: Floats | float, qps: int) -> Flows:
-    count = len(source)
+def _flows(
+    job: str, ends: tuple[Ints, Ints], gbps: Floats | float, qps: int, size: Floats | float
+) -> Flows:
+    count = len(ends[0])
     return Flows(
         ids=tuple(f"f{row}" for row in range(count)),
-        source=source,
-        destination=destination,
+        source=ends[0],
+        destination=ends[1],
         gbps=np.broadcast_to(np.asarray(gbps, dtype=np.float64), (count,)).copy(),
         job=np.zeros(count, dtype=np.int64),
         phase=np.full(count, ANY_PHASE, dtype=np.int64),
@@ -92,11 +105,12 @@ def _flows(job: str, source: Ints, destination: Ints, gbps: Floats | float, qps:
         weight=np.ones(count),
         job_names=(job,),
         phase_names=(),
+        bytes=np.broadcast_to(np.asarray(size, dtype=np.float64), (count,)).copy(),
     )
 
 
 def save_flows(fabric: Fabric, flows: Flows, path: Path) -> None:
-    """Write flows as CSV, gzip where the name ends in ``.gz``.
+    """Write flows as CSV, gzip where the name ends in ``.gz``; bytes where any are told.
 
     Raises:
         InputError: the file cannot be written there.
@@ -112,12 +126,23 @@ def save_flows(fabric: Fabric, flows: Flows, path: Path) -> None:
         flows.phase.tolist(),
         flows.qps.tolist(),
         flows.traffic_class.tolist(),
+        _sizes(flows),
         strict=True,
     )
-    lines = ["flow,src,dst,gbps,job,phase,qps,class\n"]
+    told = ",bytes" if np.isfinite(flows.bytes).any() else ""
+    lines = [f"flow,src,dst,gbps,job,phase,qps,class{told}\n"]
     lines += [
         f"{flow},{ids[a]},{ids[b]},{gbps!r},{flows.job_names[job]},{phases[phase]},{qps},"
-        f"{TrafficClass(kind).name.lower()}\n"
-        for flow, a, b, gbps, job, phase, qps, kind in columns
+        f"{TrafficClass(kind).name.lower()}{size}\n"
+        for flow, a, b, gbps, job, phase, qps, kind, size in columns
     ]
     write_content(path, "".join(lines).encode())
+
+
+def _sizes(flows: Flows) -> list[str]:
+    """The last field of each line; empty where no flow tells its bytes."""
+    known = np.isfinite(flows.bytes)
+    if not known.any():
+        return [""] * len(flows)
+    sizes = zip(flows.bytes.tolist(), known.tolist(), strict=True)
+    return [f",{size!r}" if told else "," for size, told in sizes]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.model.fabric import State
+from heddle_controller.model.files.fabric_file import load_fabric_file, save_fabric_file
 from heddle_emulator.cli import run
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
@@ -67,6 +68,7 @@ def test_so_many_bytes_cost_headers_and_latency(
         (["--strategies", "plan:"], "plan:FILE"),
         (["--strategies", "ideal", "--size", "-1"], "size"),
         (["--strategies", "ideal", "--payload", "0"], "payload"),
+        (["--strategies", "ideal", "--size", "1Mbit"], "64MB"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -77,3 +79,137 @@ def test_what_cannot_be_is_refused(
     assert run(["compare", *_files(tmp_path), *told]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert word in line
+
+
+HEAD = "flow,src,dst,gbps,job,phase,qps,bytes,start_s\n"
+GIGABYTE = 10**9
+"""20 ms on a line of 400 Gbit/s."""
+
+
+def _told(folder: Path, *lines: str) -> list[str]:
+    """Two racks of two NICs over two spines, and some flows."""
+    save_fabric_file(clos(leaves=2, spines=2, nics_per_leaf=2), folder / "fabric.json")
+    (folder / "flows.csv").write_text(HEAD + "".join(f"{line}\n" for line in lines))
+    free = ["--header", "0", "--startup-us", "0", "--hop-us", "0", "--cut-through"]
+    return [
+        "--fabric",
+        str(folder / "fabric.json"),
+        "--flows",
+        str(folder / "flows.csv"),
+        "--strategies",
+        "ideal",
+        *free,
+        "--save",
+        str(folder),
+    ]
+
+
+def _ends(folder: Path) -> list[float]:
+    with (folder / "ideal.csv").open(encoding="utf-8") as file:
+        return [float(row["seconds"]) for row in csv.DictReader(file)]
+
+
+def test_bytes_are_held_by_nics_and_not_by_rates(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A gigabyte of a flow that asks for 100 Gbit/s takes a line's 20 ms, or 80 ms if paced."""
+    ends = "l0-h0-n0", "l1-h0-n0"
+    files = _told(tmp_path, f"a,{ends[0]},{ends[1]},100,j,,2,{GIGABYTE},")
+    assert _compared(files, capfd)["ideal"]["makespan_seconds"] == pytest.approx(0.02)
+    paced = _compared([*files, "--paced"], capfd)["ideal"]
+    assert paced["makespan_seconds"] == pytest.approx(0.08)
+    assert paced["slowest_flow"] == 1.0
+
+
+def test_flows_begin_when_they_say_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One that begins while another sends shares its line; --size is for those without bytes.
+
+    The first sends alone for 10 ms and at half its speed from then on, until it is done after
+    30 ms; the second, of the default size, begins after 10 ms and has what is left; the third
+    begins when all is over.
+    """
+    nic, other = "l0-h0-n0", "l1-h0-n0"
+    files = _told(
+        tmp_path,
+        f"a,{nic},{other},400,j,,1,{GIGABYTE},",
+        f"b,{nic},{other},1,j,,1,,0.01",
+        f"c,{nic},{other},1,j,,1,{GIGABYTE},7",
+    )
+    _compared([*files, "--size", "1GB"], capfd)
+    assert _ends(tmp_path) == pytest.approx([0.03, 0.04, 7.02])
+
+
+def test_phases_wait_for_their_turn_and_for_their_start(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The later of both: the end of the phase before, or the start that the file tells."""
+    nic, other = "l0-h0-n0", "l1-h0-n0"
+    files = _told(
+        tmp_path,
+        f"a,{nic},{other},400,j,one,1,{GIGABYTE},",
+        f"b,{nic},{other},400,j,two,1,{GIGABYTE},0.01",
+        f"c,{nic},{other},400,j,three,1,{GIGABYTE},0.1",
+    )
+    _compared(files, capfd)
+    assert _ends(tmp_path) == pytest.approx([0.02, 0.04, 0.12])
+
+
+@pytest.mark.parametrize(
+    ("cells", "word"),
+    [
+        ("400,j,,1,0,", "bytes"),
+        ("400,j,,1,-5,", "bytes"),
+        ("400,j,,1,many,", "bytes"),
+        ("400,j,,1,inf,", "bytes"),
+        ("400,j,,1,nan,", "bytes"),
+        (",j,,1,1000,", "gbps"),
+        ("400,j,,1,1000,-1", "start_s"),
+        ("400,j,,1,1000,inf", "start_s"),
+        ("400,j,,1,1000,1e9", "start_s"),
+        ("400,j,,1,,soon", "start_s"),
+    ],
+)
+def test_bad_bytes_and_starts_are_refused_by_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], cells: str, word: str
+) -> None:
+    """Exit 2 and one line that names the file, the line, the column and what would do."""
+    files = _told(tmp_path, f"a,l0-h0-n0,l1-h0-n0,{cells}")
+    assert run(["compare", *files]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "flows.csv" in line
+    assert "line 2" in line
+    assert word in line
+
+
+def test_a_plan_of_other_flows_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Flows that a plan has no route for, or routes of other QPs: exit 2, one line, no "never"."""
+    files = _files(tmp_path)
+    _compared([*files, "--strategies", "ecmp,e-ecmp:8", "--save", str(tmp_path / "o")], capfd)
+    given = ["--strategies", f"plan:{tmp_path / 'o' / 'e-ecmp-8.json'}"]
+    for words, said in (
+        (["compare", *files, *given], "QPs"),
+        (["nccl", "--fabric", files[1], "--gpus", "8", "--sizes", "1M", *given], "no route"),
+    ):
+        assert run(words) == 2
+        told = capfd.readouterr()
+        (line,) = told.err.splitlines()
+        assert told.out == ""
+        assert said in line
+        assert "e-ecmp-8.json" in line
+
+
+def test_a_plan_over_a_dead_link_carries_nothing_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Paths that cross a link which is down by now are lost flows, and none of the load."""
+    files = _files(tmp_path)
+    _compared([*files, "--strategies", "ecmp", "--save", str(tmp_path / "o")], capfd)
+    fabric = load_fabric_file(tmp_path / "fabric.json")
+    (row,) = fabric.find_links("l0", "s0")
+    save_fabric_file(fabric.with_links({row: State.DOWN}), tmp_path / "fabric.json")
+    name = f"plan:{tmp_path / 'o' / 'ecmp.json'}"
+    found = _compared([*files, "--strategies", name], capfd)[name]
+    assert found["lost_flows"] > 0
+    assert found["makespan_seconds"] is None

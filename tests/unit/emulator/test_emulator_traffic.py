@@ -6,15 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NodeKind
-from heddle_controller.model.files.flows_file import load_demands
+from heddle_controller.model.files.flows_file import load_demands, load_transfers
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
+from heddle_emulator.traffic.patterns import incasts
 
 FABRIC = clos(leaves=4, spines=2, nics_per_leaf=4)
 
@@ -85,3 +86,39 @@ def test_all_to_all_of_a_whole_cluster_is_refused() -> None:
     assert len(fabric.rows_of_kind(NodeKind.NIC)) == 4096
     with pytest.raises(InputError, match="take fewer with --nics"):
         flows_between(fabric, "all-to-all")
+
+
+@given(st.integers(2, 60), st.integers(1, 20), st.integers(0, 99))
+def test_incasts_are_groups_apart(nics: int, fan_in: int, seed: int) -> None:
+    """As many groups as fit; in each, so many send to one, and nobody is in two."""
+    assume(fan_in < nics)
+    source, target = incasts(nics, fan_in, np.random.default_rng(seed))
+    receivers, senders = np.unique(target, return_counts=True)
+    assert len(receivers) == nics // (fan_in + 1)
+    assert set(senders.tolist()) == {fan_in}
+    assert len({*source.tolist(), *receivers.tolist()}) == len(source) + len(receivers)
+    assert max(*source.tolist(), *target.tolist()) < nics
+
+
+def test_groups_are_of_incasts_alone() -> None:
+    """More senders than NICs, none, and groups of another pattern are refused."""
+    for pattern, fan_in, word in (
+        ("incast", 16, "15"),
+        ("incast", 0, "fan-in"),
+        ("shift", 2, "incast"),
+    ):
+        with pytest.raises(InputError, match=word):
+            flows_between(FABRIC, pattern, fan_in=fan_in)
+
+
+def test_bytes_are_written_and_read(tmp_path: Path) -> None:
+    """What each flow sends comes back, and a file in which nobody says so has no such column."""
+    flows = flows_between(FABRIC, "incast", fan_in=3, size=64e6)
+    save_flows(FABRIC, flows, tmp_path / "told.csv")
+    save_flows(FABRIC, flows_between(FABRIC, "incast"), tmp_path / "plain.csv")
+    demands, transfers = load_transfers(tmp_path / "told.csv")
+    assert len(demands) == 12
+    assert transfers.bytes.tolist() == [64e6] * 12
+    assert transfers.start.tolist() == [0.0] * 12
+    assert np.isinf(load_transfers(tmp_path / "plain.csv")[1].bytes).all()
+    assert "bytes" not in (tmp_path / "plain.csv").read_text()

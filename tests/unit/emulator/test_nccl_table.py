@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.cli import run
-from heddle_emulator.cli.sizes import bytes_of, size_words, sizes_of
+from heddle_emulator.cli.sizes import bytes_of, sizes_of
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.nccl import NcclRun, table
 from heddle_emulator.play.play import Setting
@@ -184,8 +187,39 @@ def test_bad_words_are_refused_in_a_line(
 
 
 def test_sizes_as_people_write_them() -> None:
-    """Binary units, ranges by factors, and back."""
+    """Letters alone and MiB are binary, MB are decimal; ranges by factors."""
     assert sizes_of("1M..8M") == [MIB, 2 * MIB, 4 * MIB, 8 * MIB]
     assert sizes_of("1K, 3M", 4) == [1024, 3 * MIB]
     assert bytes_of("1.5MiB") == 3 * MIB // 2
-    assert [size_words(size) for size in (1, 1536, MIB, 8 << 30)] == ["1", "1536", "1M", "8G"]
+    assert bytes_of("1.5MB") == 1_500_000
+    assert [bytes_of(text) for text in ("64B", "2kB", "2KiB", "1G")] == [64, 2000, 2048, 1 << 30]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["nccl", "--sizes", "1M", "--qps", "2", "--gpus", "2"],
+        ["iterate", "--jobs", "{dir}/jobs.yaml"],
+    ],
+)
+def test_what_is_saved_can_be_played_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """Lines, flows and paths of each strategy; paths read back as a plan give the same."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2)
+    save_fabric_file(fabric, tmp_path / "fabric.json")
+    hosts = ", ".join(fabric.structure.nics_of_host)
+    (tmp_path / "jobs.yaml").write_text(
+        f"- {{job: j, hosts: [{hosts}], gpus_per_host: 2, parallelism: {{dp: 8}}, "
+        "collectives: [{operation: all_reduce, group: dp, bytes: 64MB}]}"
+    )
+    words = [word.format(dir=tmp_path) for word in command]
+    words += ["--fabric", str(tmp_path / "fabric.json"), "--json", "--strategies"]
+    assert run([*words, "ecmp,ideal", "--save", str(tmp_path / "o")]) == 0
+    first = json.loads(capfd.readouterr().out)["strategies"]["ecmp"]
+    names = {path.name for path in (tmp_path / "o").iterdir()}
+    assert names == {"flows.csv", "ecmp.csv", "ecmp.json", "ideal.csv"}
+    given = f"plan:{tmp_path / 'o' / 'ecmp.json'}"
+    assert run([*words, given]) == 0
+    assert json.loads(capfd.readouterr().out)["strategies"][given] == first
+    assert len(load_demands(tmp_path / "o" / "flows.csv")) > 0

@@ -1,4 +1,4 @@
-"""flows.csv: demands, a row a flow.
+"""flows.csv: demands, a row a flow, and what each flow sends and from when.
 
 Rows are taken in chunks and turned into columns at once: a million rows never
 exist as a million lists, equal names are one string, and garbage is refused at
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from heddle.text import number
-from heddle_controller.model.demand import MAX_PROBLEMS, Demands
+from heddle_controller.model.demand import MAX_PROBLEMS, Demands, Transfers
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.model.files.content import MEBIBYTE, open_content
@@ -32,12 +32,15 @@ LONGEST_LINE = 1 << 16
 """Characters; what has no line end in so many is no CSV."""
 CHUNK = 1 << 13
 REQUIRED = ("flow", "src", "dst", "gbps", "job", "phase")
-OPTIONAL = ("qps", "class")
+OPTIONAL = ("qps", "class", "bytes", "start_s")
 CLASSES = {"": int(TrafficClass.BANDWIDTH)} | {c.name.lower(): int(c) for c in TrafficClass}
 MOST_QPS = 1 << 14
 """As many as a pair of NICs has source ports."""
 _OF_NUMBERS = dict.fromkeys(map(ord, "0123456789+-.eE "))
 """What numbers are written with; of these alone Python's own reading, which is fast, is ours."""
+MOST_BYTES = 1e15
+LATEST_START = 86_400.0
+"""Seconds; a day. Times far beyond it would blur the microseconds that messages take."""
 LONGEST_COUNT = 9
 """Digits; more are not even converted, which would take time and fail on thousands."""
 
@@ -59,10 +62,19 @@ def load_demands(path: Path, *, qps: int | None = None) -> Demands:
     Raises:
         InputError: with a problem for each faulty line, at most ``MAX_PROBLEMS``.
     """
+    return load_transfers(path, qps=qps)[0]
+
+
+def load_transfers(path: Path, *, qps: int | None = None) -> tuple[Demands, Transfers]:
+    """Read the same, and what the columns ``bytes`` and ``start_s`` say, a row a demand.
+
+    Raises:
+        InputError: as ``load_demands``.
+    """
     with open_content(path, CEILING) as content:
         text = io.TextIOWrapper(content, encoding="utf-8-sig", newline="")
         try:
-            return _demands(_chunks(_lines(text, path), path), path, qps)
+            return _read(_chunks(_lines(text, path), path), path, qps)
         finally:
             text.detach()  # the file is closed by who opened it
 
@@ -85,7 +97,8 @@ def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
 
 
 def _no_header(path: Path) -> InputError:
-    return refuse(str(path), "line 1", f"no header; it must be {','.join(REQUIRED)}[,qps][,class]")
+    optional = "".join(f"[,{name}]" for name in OPTIONAL)
+    return refuse(str(path), "line 1", f"no header; it must be {','.join(REQUIRED)}{optional}")
 
 
 def _chunks(text: Iterator[str], path: Path) -> Iterator[_Chunk]:
@@ -148,13 +161,15 @@ def _check_width(rows: list[list[str]], lines: Sequence[int], width: int, path: 
     )
 
 
-def _demands(chunks: Iterator[_Chunk], path: Path, qps: int | None) -> Demands:
+def _read(chunks: Iterator[_Chunk], path: Path, qps: int | None) -> tuple[Demands, Transfers]:
     names: dict[str, str] = {}
     lines: list[Sequence[int]] = []
     problems: list[Problem] = []
     parts: list[Demands] = []
+    transfers: list[Transfers] = []
     for chunk in chunks:
         parts.append(_part(chunk, qps, names, problems))
+        transfers.append(_transfers(chunk, problems))
         lines.append(chunk.lines)
         if len(problems) >= MAX_PROBLEMS:
             break
@@ -163,6 +178,13 @@ def _demands(chunks: Iterator[_Chunk], path: Path, qps: int | None) -> Demands:
     if problems:
         problems.sort(key=lambda problem: int(problem.record.removeprefix("line ")))
         raise InputError(str(path), *problems[:MAX_PROBLEMS])
+    return _all_demands(ids, parts), Transfers(
+        np.concatenate([*(part.bytes for part in transfers), np.empty(0)]),
+        np.concatenate([*(part.start for part in transfers), np.empty(0)]),
+    )
+
+
+def _all_demands(ids: tuple[str, ...], parts: list[Demands]) -> Demands:
     return Demands(
         ids=ids,
         source=_joined([part.source for part in parts]),
@@ -209,14 +231,44 @@ def _tell(chunk: _Chunk, problems: list[Problem], bad: Bools, name: str, cure: s
 
 
 def _rates(chunk: _Chunk, problems: list[Problem]) -> Floats:
-    column = chunk.columns["gbps"]
-    try:
-        plain = not "".join(column).translate(_OF_NUMBERS)
-        rates = np.array([*map(float if plain else number, column)])
-    except ValueError:
-        rates = np.array([*map(_float, column)])
+    rates = _numbers(chunk.columns["gbps"])
     _tell(chunk, problems, ~sensible(rates), "gbps", CURE)
     return rates
+
+
+def _transfers(chunk: _Chunk, problems: list[Problem]) -> Transfers:
+    size = _numbers_or(chunk, "bytes", np.inf)
+    bad = ~((size > 0) & (size <= MOST_BYTES) | np.isposinf(size) & ~_told(chunk, "bytes"))
+    cure = f"give a number above 0 and at most {MOST_BYTES:g}, or leave it empty"
+    _tell(chunk, problems, bad, "bytes", cure)
+    start = _numbers_or(chunk, "start_s", 0.0)
+    bad = ~((start >= 0) & (start <= LATEST_START))
+    _tell(chunk, problems, bad, "start_s", f"give 0 to {LATEST_START:g} seconds")
+    return Transfers(size, start)
+
+
+def _told(chunk: _Chunk, name: str) -> Bools:
+    """Whether each row says anything in an optional column."""
+    column = chunk.columns.get(name, [""] * len(chunk.lines))
+    return np.array([bool(text.strip()) for text in column], dtype=np.bool_)
+
+
+def _numbers_or(chunk: _Chunk, name: str, default: float) -> Floats:
+    """The numbers of an optional column; nan where it says what is none."""
+    values = np.full(len(chunk.lines), default)
+    if (told := np.flatnonzero(_told(chunk, name))).size:
+        column = chunk.columns[name]
+        values[told] = _numbers([column[row] for row in told.tolist()])
+    return values
+
+
+def _numbers(column: Sequence[str]) -> Floats:
+    """The numbers of a column; nan for what is none."""
+    try:
+        plain = not "".join(column).translate(_OF_NUMBERS)
+        return np.array([*map(float if plain else number, column)])
+    except ValueError:
+        return np.array([*map(_float, column)])
 
 
 def _float(text: str) -> float:

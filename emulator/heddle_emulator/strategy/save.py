@@ -1,0 +1,77 @@
+"""What strategies came to, as files: paths in the form of a plan.json, figures as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.content import write_content
+from heddle_controller.model.files.plan_file import save_plan
+from heddle_controller.model.load import worst_by_tier
+from heddle_controller.model.plan import Certificate, Paths, Plan
+from heddle_emulator.strategy.carried import Carried, Outcome
+
+WITHOUT_PATHS = {"spray", "ideal"}
+"""Packets are sprayed, or the fabric is a crossbar."""
+
+
+class SaveFolder:
+    """A folder that takes what strategies came to, by their names."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder.
+
+        Raises:
+            InputError: it cannot be made.
+        """
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise refuse(str(path), "", f"cannot be made: {error.strerror}") from error
+
+    def outcome(self, name: str, outcome: Outcome) -> None:
+        """Write NAME.csv, a row a flow, and NAME.json, its paths.
+
+        Raises:
+            InputError: a file cannot be written there.
+        """
+        flows, ends = outcome.carried.flows, outcome.ends
+        told = [""] * len(flows) if ends is None else [repr(end) for end in ends.tolist()]
+        rows = zip(flows.ids, outcome.rates.tolist(), told, strict=True)
+        self.rows(name, ("flow", "gbps", "seconds"), rows)
+        self.paths(name, outcome.fabric, outcome.carried)
+
+    def rows(self, name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Write NAME.csv."""
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(head)
+        writer.writerows(rows)
+        write_content(self.path / f"{_stem(name)}.csv", text.getvalue().encode())
+
+    def paths(self, name: str, fabric: Fabric, carried: Carried) -> None:
+        """Write NAME.json; nothing where a strategy has no paths."""
+        if name not in WITHOUT_PATHS:
+            plan = _plan(Outcome(fabric, carried))
+            save_plan(plan, self.path / f"{_stem(name)}.json")
+
+
+def _stem(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in name)
+
+
+def _plan(outcome: Outcome) -> Plan:
+    carried, none = outcome.carried, np.empty(0, dtype=np.int64)
+    empty = np.zeros(len(carried.paths) + 1, dtype=np.int64)
+    paths = carried.paths
+    backups = Paths(paths.flow, paths.first_qp, paths.last_qp, empty, none)
+    lost = {int(row): "a QP of it gets nowhere" for row in np.flatnonzero(outcome.lost)}
+    certificate = Certificate(max(worst_by_tier(outcome.fabric, outcome.loads).values(), default=0))
+    return Plan(outcome.fabric, carried.flows, paths, backups, certificate, lost)

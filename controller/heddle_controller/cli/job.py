@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
+from heddle.ports import ports_document
 from heddle.v1 import placement_pb2 as pb
+from heddle.v1 import plan_pb2
 from heddle_controller.cli.client import Client, request_id
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
@@ -144,6 +146,50 @@ def _some(hosts: list[str]) -> str:
     shown = 4
     more = f" and {len(hosts) - shown} more" if len(hosts) > shown else ""
     return ", ".join(hosts[:shown]) + more
+
+
+@job.command("ports")
+@click.argument("name")
+@click.option(
+    "--host", "hosts", multiple=True, metavar="HOST", help="Only QPs of this host; may be repeated."
+)
+@with_client
+def ports(client: Client, name: str, hosts: tuple[str, ...]) -> None:
+    """Say which UDP source port each QP of a job has to use.
+
+    A QP that uses another port follows the underlay. With --json: {"fabric", "job", "generation",
+    "flows": [{"flow", "source", "source_address", "destination", "destination_address", "ports":
+    [QP 0's, QP 1's, ...]}]}.
+    """
+    document = ports_document(client.fabric, name, _all_ports(client, name, hosts))
+    if client.json:
+        echo_json(document)
+        return
+    rows = [
+        (flow["flow"], flow["source"], flow["destination"], _ranges(flow["ports"]))
+        for flow in document["flows"]
+    ]
+    echo_table(["flow", "source", "destination", "ports"], rows)
+
+
+def _all_ports(client: Client, name: str, hosts: tuple[str, ...]) -> Iterator[plan_pb2.JobPorts]:
+    request = plan_pb2.GetJobPortsRequest(plan=client.plan, job=name, hosts=hosts, page_size=10_000)
+    while True:
+        answer = client.call(client.plans.GetJobPorts, request)
+        yield answer.ports
+        if not answer.next_page_token:
+            return
+        request.page_token = answer.next_page_token
+
+
+def _ranges(ports: list[int]) -> str:
+    """``49152-49155``; a range that wraps round is two."""
+    starts = [0, *(at for at in range(1, len(ports)) if ports[at] != ports[at - 1] + 1)]
+    ends = [*(at - 1 for at in starts[1:]), len(ports) - 1]
+    return " ".join(
+        f"{ports[first]}-{ports[last]}" if last > first else str(ports[first])
+        for first, last in zip(starts, ends, strict=True)
+    )
 
 
 @job.command("delete")

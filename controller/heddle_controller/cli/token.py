@@ -13,7 +13,7 @@ from heddle_controller.cli.options import OUTPUT_FILE
 from heddle_controller.cli.output import echo, echo_json, echo_table
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.security.caller import Caller
-from heddle_controller.serve.security.certificates import ROLES
+from heddle_controller.serve.security.certificates import ONE_NODE, ROLES
 from heddle_controller.serve.security.tokens import Grant, new_token, read_grants
 
 DAY = 86_400.0
@@ -29,15 +29,20 @@ def token() -> None:
 @click.option("--file", "path", type=OUTPUT_FILE, required=True, help="The controller's --tokens.")
 @click.option("--role", type=click.Choice(list(ROLES)), required=True, help="What it may do.")
 @click.option("--days", default=90.0, show_default=True, help="It expires after so many.")
-@click.option("--fabric", default="", help="Of an agent.")
+@click.option("--fabric", default="", help="Of an agent or a host.")
 @click.option("--switch", default="", help="Of an agent: the switch it speaks for.")
-def new(name: str, path: Path, *, role: str, days: float, fabric: str, switch: str) -> None:
+@click.option("--host", default="", help="Of a host: its name in the fabric.")
+def new(
+    name: str, path: Path, *, role: str, days: float, fabric: str, switch: str, host: str
+) -> None:
     """Make a token called NAME: print it once, and add its hash to the file."""
-    if (role == "agent") != bool(fabric and switch) or bool(fabric) != bool(switch):
-        raise Failure("an agent's token needs --fabric and --switch, no other has them")
+    if bool(switch) != (role == "agent") or bool(host) != (role == "host"):
+        raise Failure("an agent's token needs --switch, a host's --host, no other has them")
+    if bool(fabric) != (ROLES[role] in ONE_NODE):
+        raise Failure("the token of an agent or a host needs --fabric, no other has it")
     if not 0 < days < 36_500:  # noqa: PLR2004 - a century
         raise Failure(f"--days {days:g}: give a number above 0 and below 36500")
-    caller = Caller(ROLES[role], "", fabric, switch)
+    caller = Caller(ROLES[role], "", fabric, switch or host)
     try:
         made, grant = new_token(caller, name, time.time() + days * DAY)
     except ValueError as error:
@@ -69,7 +74,7 @@ def list_tokens(path: Path, *, as_json: bool) -> None:
         {
             "name": grant.name,
             "role": str(grant.caller.role),
-            "for": f"{grant.caller.fabric}/{grant.caller.switch}".strip("/"),
+            "for": f"{grant.caller.fabric}/{grant.caller.speaks_for}".strip("/"),
             "expires": common.time_text(common.time_to_pb(grant.expires)),
             "state": "valid" if now < grant.expires else "expired",
         }

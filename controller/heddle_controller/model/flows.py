@@ -109,7 +109,7 @@ class Flows:
         )
 
     def source_ports(self) -> Ints:
-        """UDP source port of QP 0 of each flow; QP ``i`` uses the port ``+ i``.
+        """UDP source port of QP 0 of each flow; ``qp_ports`` gives those of the others.
 
         Flows between the same two NICs get ports that follow one another in row
         order; the range wraps round when a pair has more than 16,384 QPs.
@@ -124,6 +124,16 @@ class Flows:
         ports = np.empty(len(self), dtype=np.int64)
         ports[order] = FIRST_SOURCE_PORT + (before - base) % SOURCE_PORT_COUNT
         return ports
+
+
+def qp_ports(first: Ints, qp: Ints) -> Ints:
+    """UDP source port of some QPs; parallel.
+
+    Args:
+        first: Source port of QP 0 of the flow of each QP, as ``Flows.source_ports`` gives it.
+        qp: Its number within its flow.
+    """
+    return FIRST_SOURCE_PORT + (first - FIRST_SOURCE_PORT + qp) % SOURCE_PORT_COUNT
 
 
 def no_flows() -> Flows:

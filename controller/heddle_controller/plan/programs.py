@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Ints
-from heddle_controller.model.flows import FIRST_SOURCE_PORT, ROCE_PORT, SOURCE_PORT_COUNT
+from heddle_controller.model.flows import ROCE_PORT, SOURCE_PORT_COUNT, qp_ports
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import ANY_PORT, Entries, no_entries
 from heddle_controller.model.underlay import underlay
@@ -211,9 +211,8 @@ def _ports(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
     # Ports wrap round: more QPs than ports on one path have no ports of their own.
     count = np.minimum(plan.paths.qp_count[path], SOURCE_PORT_COUNT)
     within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    base = plan.flows.source_ports()[plan.paths.flow[path]] - FIRST_SOURCE_PORT
-    offset = np.repeat(base + plan.paths.first_qp[path], count) + within
-    port = FIRST_SOURCE_PORT + offset % SOURCE_PORT_COUNT
+    first = plan.flows.source_ports()[plan.paths.flow[path]]
+    port = qp_ports(np.repeat(first, count), np.repeat(plan.paths.first_qp[path], count) + within)
     unit = np.concatenate([whole, np.repeat(single, count)])
     return unit, np.concatenate([np.full(len(whole), ANY_PORT, dtype=np.int64), port])
 

@@ -91,6 +91,14 @@ class FlowIndex:
         """One number for each pair of node rows."""
         return source * self.plan.fabric.node_count + destination
 
+    def leaving(self, nics: Ints) -> Ints:
+        """Flow rows that leave some NICs, given by node row, ascending."""
+        code, reach = self.by_port.code, self.plan.fabric.node_count * PORTS
+        first, last = np.searchsorted(code, nics * reach), np.searchsorted(code, (nics + 1) * reach)
+        counts = last - first
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.sort(self.by_port.order[np.repeat(first, counts) + within])
+
     def shares(self, pair: Ints, port: Ints) -> tuple[Ints, Ints, Floats]:
         """Who packets with a pair and a source port belong to: element, flow row, share.
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import grpc
 from grpc import aio
 from typing_extensions import override
 
@@ -18,9 +19,12 @@ from heddle_controller.reconcile.admission import JobFlows
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
+from heddle_controller.serve.codec.ports import MOST_FLOWS, ports_to_pb
 from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
+from heddle_controller.serve.job_ports import ToldPorts, rows_of
 from heddle_controller.serve.paging import page
+from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.serve.summaries import Summaries
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import suppose, what_if_to_pb
@@ -116,6 +120,67 @@ class PlanService(PlanServiceServicer):
         standing = committed.plan if committed is not None else None
         found = await self._advisor.what_if(intent, supposed, standing)
         return what_if_to_pb(fabric, committed, found)
+
+    @override
+    async def GetJobPorts(
+        self, request: pb.GetJobPortsRequest, context: Context
+    ) -> pb.GetJobPortsResponse:
+        """In the order of the plan; a page token dies with it."""
+        fabric = names.parse_plan(request.plan, "plan")
+        _check_host(fabric, request)
+        wanted = f"{list(request.hosts)}{list(request.nics)}"
+        collection = f"ports/{fabric}/{request.job}/{wanted}"
+        part = page(
+            collection, request.page_size, request.page_token, default=1000, ceiling=MOST_FLOWS
+        )
+        index = await self._index(fabric)
+        first = part.row(str(index.generation))
+        ports, more = await asyncio.to_thread(_ports, index, request, (first, first + part.size))
+        return pb.GetJobPortsResponse(
+            ports=ports,
+            next_page_token=part.token(first + part.size, str(index.generation)) if more else "",
+        )
+
+    @override
+    async def WatchJobPorts(
+        self, request: pb.WatchJobPortsRequest, context: Context
+    ) -> AsyncIterator[pb.JobPortsEvent]:
+        """Of every job, ``synced``, then of each that changed or went."""
+        fabric = names.parse_plan(request.plan, "plan")
+        _check_host(fabric, request)
+        told = ToldPorts(request)
+        async with aclosing(self._changes.watch(fabric)) as changes:
+            async for _ in changes:
+                index = await self._indexes.of(fabric)
+                if index is None:  # nothing to tell before the first plan
+                    await self._store.versions(fabric)  # raises where there is no such fabric
+                    continue
+                for event in await asyncio.to_thread(told.events, index):
+                    yield event
+
+
+def _check_host(fabric: str, request: pb.GetJobPortsRequest | pb.WatchJobPortsRequest) -> None:
+    """Raises ``Refusal`` where a host asks for others' ports."""
+    caller = current_caller()
+    if caller.may_read_ports(fabric, request.hosts, request.nics):
+        return
+    message = f"{caller} may read the ports of its own host alone: ask for hosts [its name]"
+    raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "OTHER_HOST", message)
+
+
+def _ports(
+    index: FlowIndex, request: pb.GetJobPortsRequest, span: tuple[int, int]
+) -> tuple[pb.JobPorts, bool]:
+    """Some of a job's ports, and whether there are more behind them."""
+    flows = index.plan.flows
+    if request.job not in flows.job_names:
+        message = f"job {request.job[:200]!r} has no flow in plan {index.generation}"
+        raise not_found("UNKNOWN_JOB", f"{message}: see heddle job show", job=request.job)
+    rows = rows_of(index, request.hosts, request.nics)
+    rows = rows[flows.job[rows] == flows.job_names.index(request.job)]
+    ports = ports_to_pb(index.plan, index.ports, rows[slice(*span)], request.job)
+    ports.generation = index.generation
+    return ports, span[1] < len(rows)
 
 
 def _explained(index: FlowIndex, flow: str) -> pb.ExplainFlowResponse:

@@ -515,3 +515,216 @@ class WhatIfResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WhatIfResponse: _TypeAlias = WhatIfResponse  # noqa: Y015
+
+@_typing.final
+class JobPorts(_message.Message):
+    """UDP source ports of some flows of one job. Columns with one element for each flow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    NICS_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    FLOWS_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    DESTINATIONS_FIELD_NUMBER: _builtins.int
+    FIRST_PORTS_FIELD_NUMBER: _builtins.int
+    QP_COUNTS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job that the flows are counted with."""
+    generation: _builtins.int
+    """The plan these are of."""
+    @_builtins.property
+    def nics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the NICs that the columns speak of."""
+
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Address of each of them, parallel to nics; empty where the fabric gives none."""
+
+    @_builtins.property
+    def flows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """"job/flow", in the order of the plan."""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Index into nics of the NIC that the flow leaves."""
+
+    @_builtins.property
+    def destinations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Index into nics of the NIC that it is for."""
+
+    @_builtins.property
+    def first_ports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """UDP source port of QP 0, 49152 to 65535. QP i has the port that is i further on;
+        65535 is followed by 49152.
+        """
+
+    @_builtins.property
+    def qp_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many QPs the flow has, at least 1."""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        nics: _abc.Iterable[_builtins.str] | None = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+        flows: _abc.Iterable[_builtins.str] | None = ...,
+        sources: _abc.Iterable[_builtins.int] | None = ...,
+        destinations: _abc.Iterable[_builtins.int] | None = ...,
+        first_ports: _abc.Iterable[_builtins.int] | None = ...,
+        qp_counts: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "destinations", b"destinations", "first_ports", b"first_ports", "flows", b"flows", "generation", b"generation", "job", b"job", "nics", b"nics", "qp_counts", b"qp_counts", "sources", b"sources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobPorts: _TypeAlias = JobPorts  # noqa: Y015
+
+@_typing.final
+class GetJobPortsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    NICS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    plan: _builtins.str
+    """"fabrics/f1/plan"."""
+    job: _builtins.str
+    """The job."""
+    page_size: _builtins.int
+    """At most so many flows; 0 is the server's choice, 10000 the ceiling."""
+    page_token: _builtins.str
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only flows that leave NICs of these hosts or the NICs named below; both empty: all."""
+
+    @_builtins.property
+    def nics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """NIC ids."""
+
+    def __init__(
+        self,
+        *,
+        plan: _builtins.str = ...,
+        job: _builtins.str = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        nics: _abc.Iterable[_builtins.str] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hosts", b"hosts", "job", b"job", "nics", b"nics", "page_size", b"page_size", "page_token", b"page_token", "plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetJobPortsRequest: _TypeAlias = GetJobPortsRequest  # noqa: Y015
+
+@_typing.final
+class GetJobPortsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PORTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page. A page token dies with the plan (ABORTED)."""
+    @_builtins.property
+    def ports(self) -> Global___JobPorts: ...
+    def __init__(
+        self,
+        *,
+        ports: Global___JobPorts | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ports", b"ports"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "ports", b"ports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetJobPortsResponse: _TypeAlias = GetJobPortsResponse  # noqa: Y015
+
+@_typing.final
+class WatchJobPortsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    NICS_FIELD_NUMBER: _builtins.int
+    plan: _builtins.str
+    """"fabrics/f1/plan"."""
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these jobs; empty: all. One that has no flow yet is told once it has."""
+
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only flows that leave NICs of these hosts or the NICs named below; both empty: all."""
+
+    @_builtins.property
+    def nics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """NIC ids."""
+
+    def __init__(
+        self,
+        *,
+        plan: _builtins.str = ...,
+        jobs: _abc.Iterable[_builtins.str] | None = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        nics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hosts", b"hosts", "jobs", b"jobs", "nics", b"nics", "plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobPortsRequest: _TypeAlias = WatchJobPortsRequest  # noqa: Y015
+
+@_typing.final
+class JobPortsEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PORTS_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    SYNCED_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    deleted: _builtins.str
+    """A job that has no such flow any more."""
+    synced: _builtins.bool
+    """The ports of every job of the plan have been told."""
+    more: _builtins.bool
+    """Whether the next event goes on with the ports of the same job. A part has at most
+    10000 flows.
+    """
+    @_builtins.property
+    def ports(self) -> Global___JobPorts:
+        """All ports of a job that were asked for, or the next part of them."""
+
+    def __init__(
+        self,
+        *,
+        ports: Global___JobPorts | None = ...,
+        deleted: _builtins.str = ...,
+        synced: _builtins.bool = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "event", b"event", "ports", b"ports", "synced", b"synced"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "event", b"event", "more", b"more", "ports", b"ports", "synced", b"synced"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["ports", "deleted", "synced"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___JobPortsEvent: _TypeAlias = JobPortsEvent  # noqa: Y015

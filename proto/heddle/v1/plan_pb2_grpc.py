@@ -60,6 +60,16 @@ class PlanServiceStub:
                 request_serializer=heddle_dot_v1_dot_plan__pb2.WhatIfRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_plan__pb2.WhatIfResponse.FromString,
                 _registered_method=True)
+        self.GetJobPorts = channel.unary_unary(
+                '/heddle.v1.PlanService/GetJobPorts',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.GetJobPortsRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.GetJobPortsResponse.FromString,
+                _registered_method=True)
+        self.WatchJobPorts = channel.unary_stream(
+                '/heddle.v1.PlanService/WatchJobPorts',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.WatchJobPortsRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.JobPortsEvent.FromString,
+                _registered_method=True)
 
 
 class PlanServiceServicer:
@@ -101,6 +111,22 @@ class PlanServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetJobPorts(self, request, context):
+        """Says which UDP source ports the QPs of a job have to use, so that their packets
+        take the paths of the newest plan.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchJobPorts(self, request, context):
+        """Streams the ports of jobs: those of every job in the plan, "synced", and then of
+        each job whose ports changed or that went. It begins with the first plan.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlanServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +154,16 @@ def add_PlanServiceServicer_to_server(servicer, server):
                     servicer.WhatIf,
                     request_deserializer=heddle_dot_v1_dot_plan__pb2.WhatIfRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_plan__pb2.WhatIfResponse.SerializeToString,
+            ),
+            'GetJobPorts': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetJobPorts,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.GetJobPortsRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.GetJobPortsResponse.SerializeToString,
+            ),
+            'WatchJobPorts': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobPorts,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.WatchJobPortsRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.JobPortsEvent.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +302,60 @@ class PlanService:
             '/heddle.v1.PlanService/WhatIf',
             heddle_dot_v1_dot_plan__pb2.WhatIfRequest.SerializeToString,
             heddle_dot_v1_dot_plan__pb2.WhatIfResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetJobPorts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlanService/GetJobPorts',
+            heddle_dot_v1_dot_plan__pb2.GetJobPortsRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.GetJobPortsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobPorts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/heddle.v1.PlanService/WatchJobPorts',
+            heddle_dot_v1_dot_plan__pb2.WatchJobPortsRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.JobPortsEvent.FromString,
             options,
             channel_credentials,
             insecure,

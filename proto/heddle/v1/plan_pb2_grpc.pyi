@@ -43,6 +43,14 @@ class PlanServiceStub:
     """Says why a flow goes where it goes, or why it has no path."""
     WhatIf: _grpc.UnaryUnaryMultiCallable[_plan_pb2.WhatIfRequest, _plan_pb2.WhatIfResponse]
     """Plans as if, without applying: is this drain safe, would this job fit."""
+    GetJobPorts: _grpc.UnaryUnaryMultiCallable[_plan_pb2.GetJobPortsRequest, _plan_pb2.GetJobPortsResponse]
+    """Says which UDP source ports the QPs of a job have to use, so that their packets
+    take the paths of the newest plan.
+    """
+    WatchJobPorts: _grpc.UnaryStreamMultiCallable[_plan_pb2.WatchJobPortsRequest, _plan_pb2.JobPortsEvent]
+    """Streams the ports of jobs: those of every job in the plan, "synced", and then of
+    each job whose ports changed or that went. It begins with the first plan.
+    """
 
 @_typing.type_check_only
 class PlanServiceAsyncStub(PlanServiceStub):
@@ -59,6 +67,14 @@ class PlanServiceAsyncStub(PlanServiceStub):
     """Says why a flow goes where it goes, or why it has no path."""
     WhatIf: _aio.UnaryUnaryMultiCallable[_plan_pb2.WhatIfRequest, _plan_pb2.WhatIfResponse]  # type: ignore[assignment]
     """Plans as if, without applying: is this drain safe, would this job fit."""
+    GetJobPorts: _aio.UnaryUnaryMultiCallable[_plan_pb2.GetJobPortsRequest, _plan_pb2.GetJobPortsResponse]  # type: ignore[assignment]
+    """Says which UDP source ports the QPs of a job have to use, so that their packets
+    take the paths of the newest plan.
+    """
+    WatchJobPorts: _aio.UnaryStreamMultiCallable[_plan_pb2.WatchJobPortsRequest, _plan_pb2.JobPortsEvent]  # type: ignore[assignment]
+    """Streams the ports of jobs: those of every job in the plan, "synced", and then of
+    each job whose ports changed or that went. It begins with the first plan.
+    """
 
 class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
     """Answers questions about plans. Nothing here changes anything."""
@@ -102,5 +118,25 @@ class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_plan_pb2.WhatIfResponse, _abc.Awaitable[_plan_pb2.WhatIfResponse]]:
         """Plans as if, without applying: is this drain safe, would this job fit."""
+
+    @_abc_1.abstractmethod
+    def GetJobPorts(
+        self,
+        request: _plan_pb2.GetJobPortsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_plan_pb2.GetJobPortsResponse, _abc.Awaitable[_plan_pb2.GetJobPortsResponse]]:
+        """Says which UDP source ports the QPs of a job have to use, so that their packets
+        take the paths of the newest plan.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchJobPorts(
+        self,
+        request: _plan_pb2.WatchJobPortsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_plan_pb2.JobPortsEvent], _abc.AsyncIterator[_plan_pb2.JobPortsEvent]]:
+        """Streams the ports of jobs: those of every job in the plan, "synced", and then of
+        each job whose ports changed or that went. It begins with the first plan.
+        """
 
 def add_PlanServiceServicer_to_server(servicer: PlanServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

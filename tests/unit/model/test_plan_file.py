@@ -272,3 +272,18 @@ def test_document_is_one_object(tmp_path: Path) -> None:
     save_plan(golden_plan(), tmp_path / "p.json")
     fields = [*orjson.loads((tmp_path / "p.json").read_bytes())]
     assert fields == ["certificate", "timing", "changed", "states", "routes", "unrouted"]
+
+
+def test_each_path_names_the_source_port_of_each_of_its_qps(tmp_path: Path) -> None:
+    """In the order of its QPs; flows of one pair of NICs share none; the range wraps round."""
+    drawn = flows()
+    f1 = drawn.ids.index("f1")
+    pair = drawn.take(np.array([f1, f1]))
+    many = replace(pair, ids=("big", "f1"), qps=np.array([16382, 4], dtype=np.int64))
+    whole, low, high = (f"h1n0 leaf1 #{key} spine1 leaf2 h3n0" for key in ("7", "7", "b"))
+    ways = {"big": [(0, 16381, whole)], "f1": [(0, 0, low), (1, 3, high)]}
+    save_plan(Draft(fabric(), many, ways=ways).plan(), tmp_path / "plan.json")
+    routes = json.loads((tmp_path / "plan.json").read_bytes())["routes"]
+    big, f1_paths = ([way["ports"] for way in route["paths"]] for route in routes)
+    assert big == [list(range(49152, 65534))]
+    assert f1_paths == [[65534], [65535, 49152, 49153]]

@@ -156,10 +156,33 @@ def test_what_roles_may_do() -> None:
             assert Role.OPERATOR in roles
 
 
+def test_hosts_read_the_ports_of_their_own_nics_alone() -> None:
+    """And call nothing else but health; another host, another fabric, or NICs by name: no."""
+    caller = Mapper().caller({"uri": ["spiffe://heddle/host/f1/node-17"]})
+    assert (caller.role, caller.fabric, caller.speaks_for) == (Role.HOST, "f1", "node-17")
+    mine = {name for name, roles in PERMISSIONS.items() if Role.HOST in roles}
+    assert {name for name in mine if name.startswith("heddle.v1.")} == {
+        "heddle.v1.PlanService/GetJobPorts",
+        "heddle.v1.PlanService/WatchJobPorts",
+    }
+    assert caller.may_read_ports("f1", ["node-17"], [])
+    for fabric, hosts, nics in (
+        ("f2", ["node-17"], []),
+        ("f1", ["node-18"], []),
+        ("f1", ["node-17", "node-18"], []),
+        ("f1", [], []),
+        ("f1", [], ["n0"]),
+        ("f1", ["node-17"], ["n0"]),
+    ):
+        assert not caller.may_read_ports(fabric, hosts, nics)
+    assert Caller(Role.READER, "ann").may_read_ports("f1", [], [])
+    assert not caller.may_speak_for("f1", "node-17")
+
+
 def test_agents_speak_for_their_own_switch() -> None:
     """Ids with characters that a URI may not hold are percent-encoded."""
     caller = Mapper().caller({"uri": ["spiffe://heddle/agent/f1/leaf%2F0%20a"]})
-    assert (caller.role, caller.fabric, caller.switch) == (Role.AGENT, "f1", "leaf/0 a")
+    assert (caller.role, caller.fabric, caller.speaks_for) == (Role.AGENT, "f1", "leaf/0 a")
     assert caller.may_speak_for("f1", "leaf/0 a")
     assert not caller.may_speak_for("f1", "leaf")
     assert not caller.may_speak_for("f2", "leaf/0 a")

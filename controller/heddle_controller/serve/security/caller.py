@@ -6,6 +6,7 @@ service that agents dial (an agent speaks for its own switch alone).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,8 @@ class Role(StrEnum):
     """Reads all but the audit trail."""
     AGENT = "agent"
     """One session, as its own switch; reads nothing."""
+    HOST = "host"
+    """Reads the ports of the QPs that leave its own NICs, and nothing else."""
     LOCAL = "local"
     """Plain text from this host, or from anywhere with --insecure: may do everything."""
     NOBODY = "nobody"
@@ -36,9 +39,9 @@ class Caller:
     identity: str = ""
     """The name shown: a SAN or CN of the certificate, "token NAME", or the peer's host."""
     fabric: str = ""
-    """Last part of the fabric's name; agents only."""
-    switch: str = ""
-    """Node id; agents only."""
+    """Last part of the fabric's name; agents and hosts only."""
+    speaks_for: str = ""
+    """Node id of an agent's switch, or the host; agents and hosts only."""
 
     def __str__(self) -> str:
         return f"{self.role} {self.identity}".strip()
@@ -46,8 +49,14 @@ class Caller:
     def may_speak_for(self, fabric: str, switch: str) -> bool:
         """Whether a session as this switch may be had."""
         if self.role is Role.AGENT:
-            return (self.fabric, self.switch) == (fabric, switch)
+            return (self.fabric, self.speaks_for) == (fabric, switch)
         return self.role is Role.LOCAL
+
+    def may_read_ports(self, fabric: str, hosts: Sequence[str], nics: Sequence[str]) -> bool:
+        """Whether the ports of these hosts' and these NICs' QPs may be told."""
+        if self.role is Role.HOST:
+            return self.fabric == fabric and set(hosts) == {self.speaks_for} and not nics
+        return True
 
 
 _caller: ContextVar[Caller] = ContextVar("heddle_caller")

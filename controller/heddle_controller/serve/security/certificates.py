@@ -4,12 +4,14 @@ A certificate says its role by a URI among its alternative names:
 
     spiffe://heddle/operator/ann        spiffe://heddle/agent/f1/leaf0
     spiffe://heddle/scheduler/slurm     spiffe://heddle/reader/grafana
+    spiffe://heddle/host/f1/node-17
 
 parts percent-encoded where an id holds what a URI may not. The trust domain ("heddle") is
 a setting. Certificates of another make are mapped by a file, one line a rule, the first
 that fits counts:
 
-    # field of the certificate   value       role       (agents: fabric, switch)
+    # field of the certificate   value       role       (agents: fabric, switch;
+                                                          hosts: fabric, host)
     cn                           slurm-*     scheduler
     ou                           netops      operator
     dns                          leaf0.dc1   agent      f1  leaf0
@@ -34,8 +36,12 @@ from heddle_controller.serve import errors
 from heddle_controller.serve.security.caller import Caller, Role
 
 FIELDS = ("uri", "dns", "email", "cn", "ou")
-ROLES = {role.value: role for role in (Role.OPERATOR, Role.SCHEDULER, Role.READER, Role.AGENT)}
-_AGENT_PARTS = 2
+ROLES = {
+    role.value: role for role in (Role.OPERATOR, Role.SCHEDULER, Role.READER, Role.AGENT, Role.HOST)
+}
+ONE_NODE = frozenset({Role.AGENT, Role.HOST})
+"""Roles that speak for one node: a fabric and the node stand behind the role."""
+_NODE_PARTS = 2
 _RULE_WORDS = 3
 _ATTRIBUTE = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)=((?:[^\\,+]|\\.)*)[,+]?", re.DOTALL)
 _ESCAPE = re.compile(r"((?:\\[0-9A-Fa-f]{2})+)|\\(.)", re.DOTALL)
@@ -90,7 +96,7 @@ class Mapper:
             name = rule.fits(names)
             if name is not None:
                 made = rule.caller
-                return Caller(made.role, f"{rule.field} {name}", made.fabric, made.switch)
+                return Caller(made.role, f"{rule.field} {name}", made.fabric, made.speaks_for)
         return Caller(Role.NOBODY, next((n for field in FIELDS for n in names.get(field, ())), ""))
 
     def _of_uri(self, uri: str) -> Caller | None:
@@ -100,9 +106,9 @@ class Mapper:
         role, *parts = (unquote(part) for part in uri.removeprefix(prefix).split("/"))
         if role not in ROLES or not all(parts):
             return None
-        if ROLES[role] is not Role.AGENT:
+        if ROLES[role] not in ONE_NODE:
             return Caller(ROLES[role], uri) if len(parts) == 1 else None
-        return Caller(Role.AGENT, uri, *parts) if len(parts) == _AGENT_PARTS else None
+        return Caller(ROLES[role], uri, *parts) if len(parts) == _NODE_PARTS else None
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
@@ -134,8 +140,11 @@ def _rule(words: Sequence[str]) -> Rule:
         msg = f"is not FIELD VALUE ROLE, with FIELD of {', '.join(FIELDS)}, ROLE of {_ROLE_WORDS}"
         raise ValueError(msg)
     field, pattern, role, *rest = words
-    if len(rest) != (_AGENT_PARTS if ROLES[role] is Role.AGENT else 0):
-        msg = "an agent's line ends in its fabric and its switch, any other in its role"
+    if len(rest) != (_NODE_PARTS if ROLES[role] in ONE_NODE else 0):
+        msg = (
+            "an agent's line ends in its fabric and its switch, a host's in its fabric and its"
+            " name, any other in its role"
+        )
         raise ValueError(msg)
     return Rule(field, pattern, Caller(ROLES[role], "", *rest))
 

@@ -3,7 +3,8 @@
 A token is ``heddle.NAME.SECRET`` with 32 random bytes for a secret; the controller's file
 keeps only SHA-256 of the whole (no slow hash is needed for what cannot be guessed):
 
-    # name    role       expires                hash              (agents: fabric, switch)
+    # name    role       expires                hash              (agents: fabric, switch;
+                                                                           hosts: fabric, host)
     slurm     scheduler  2027-01-01T00:00:00Z   9f86d081884c7d65…
 
 The file is read again when it changes, so a line taken out ends a token at once.
@@ -26,8 +27,8 @@ from pathlib import Path
 import structlog
 
 from heddle_controller.model.errors import InputError, Problem, refuse
-from heddle_controller.serve.security.caller import Caller, Role
-from heddle_controller.serve.security.certificates import ROLES
+from heddle_controller.serve.security.caller import Caller
+from heddle_controller.serve.security.certificates import ONE_NODE, ROLES
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -36,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _TOKEN = re.compile(rf"{PREFIX}\.([A-Za-z0-9_-]{{1,64}})\.([A-Za-z0-9_-]{{43}})")
 _WORDS = 4
-_AGENT_WORDS = 6
+_NODE_WORDS = 6
 _NOTHING = "0" * 64
 
 
@@ -54,7 +55,7 @@ class Grant:
         """The line that says it."""
         until = datetime.fromtimestamp(self.expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         of = self.caller
-        words = (self.name, of.role, until, self.hash, of.fabric, of.switch)
+        words = (self.name, of.role, until, self.hash, of.fabric, of.speaks_for)
         return " ".join(filter(None, words))
 
 
@@ -90,7 +91,7 @@ class TokenFile:
         if grant is None or not known or self._now() >= grant.expires:
             return None
         of = grant.caller
-        return Caller(of.role, f"token {grant.name}", of.fabric, of.switch)
+        return Caller(of.role, f"token {grant.name}", of.fabric, of.speaks_for)
 
     def stamp(self) -> object:
         """Changes with the file."""
@@ -142,15 +143,20 @@ def read_grants(path: Path) -> dict[str, Grant]:
 
 
 def _grant(words: Sequence[str], others: Collection[str]) -> Grant:
-    if len(words) not in (_WORDS, _AGENT_WORDS):
-        raise ValueError("is not NAME ROLE EXPIRES HASH, and FABRIC SWITCH for an agent")
+    if len(words) not in (_WORDS, _NODE_WORDS):
+        raise ValueError(
+            "is not NAME ROLE EXPIRES HASH, and FABRIC SWITCH for an agent, FABRIC HOST for a host"
+        )
     name, role, expires, digest, *rest = words
     if name in others:
         raise ValueError(f"{name!r} is there twice")
     if not _NAME.fullmatch(name) or role not in ROLES or not _HASH.fullmatch(digest):
         raise ValueError("has a name, a role or a hash that is none")
-    if bool(rest) != (ROLES[role] is Role.AGENT):
-        raise ValueError("an agent's line ends in its fabric and its switch, any other in its hash")
+    if bool(rest) != (ROLES[role] in ONE_NODE):
+        raise ValueError(
+            "an agent's line ends in its fabric and its switch, a host's in its fabric and its"
+            " name, any other in its hash"
+        )
     moment = datetime.fromisoformat(expires)
     if moment.tzinfo is None:
         raise ValueError(f"{expires} has no zone: write it as 2027-01-01T00:00:00Z")

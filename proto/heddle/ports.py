@@ -1,0 +1,52 @@
+"""Which UDP source port each QP of a job has to use, as a document that programs read.
+
+``heddle job ports NAME --json`` prints it::
+
+    {"fabric": "fabrics/f1", "job": "j1", "generation": 7,
+     "flows": [{"flow": "j1/dp/n0->n1",
+                "source": "n0", "source_address": "10.0.0.1",
+                "destination": "n1", "destination_address": "10.0.1.1",
+                "ports": [49152, 49153, 49154, 49155]}]}
+
+There is one object for each flow, in the order of the plan, with the port of each of its QPs, QP 0
+first. A pair of NICs has as many objects as it has flows; no port is there twice for a pair,
+unless it has more QPs than there are ports. Addresses are empty where the fabric gives none. More
+names may come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from heddle.v1 import plan_pb2 as pb
+
+FIRST_PORT, PORT_COUNT = 49152, 16384
+"""RoCEv2 source ports are the dynamic range, 49152 to 65535."""
+
+
+def ports_of(first_port: int, qp_count: int) -> list[int]:
+    """The ports of the QPs of a flow, QP 0 first; the range wraps round."""
+    start = first_port - FIRST_PORT
+    return [FIRST_PORT + (start + qp) % PORT_COUNT for qp in range(qp_count)]
+
+
+def ports_document(fabric: str, job: str, parts: Iterable[pb.JobPorts]) -> dict[str, Any]:
+    """The document of a job, of all the parts that its ports came in."""
+    flows: list[dict[str, Any]] = []
+    generation = 0
+    for part in parts:
+        generation = part.generation
+        columns = (part.flows, part.sources, part.destinations, part.first_ports, part.qp_counts)
+        flows += [
+            {
+                "flow": flow,
+                "source": part.nics[source],
+                "source_address": part.addresses[source],
+                "destination": part.nics[destination],
+                "destination_address": part.addresses[destination],
+                "ports": ports_of(first, count),
+            }
+            for flow, source, destination, first, count in zip(*columns, strict=True)
+        ]
+    return {"fabric": fabric, "job": job, "generation": generation, "flows": flows}

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heddle.ports import ports_document
+from heddle.v1 import plan_pb2 as pb
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Plan, no_paths
+from heddle_controller.serve.codec import ports as codec
+from heddle_controller.state.records import PlanFacts
+from tests.support.operating import operating
+from tests.support.serving import Serving, reason, refusal, serving, violations
+from tests.support.store_samples import clos, demands, program_of
+from tests.support.waiting import PATIENCE
+
+PLAN = "fabrics/f1/plan"
+PAIRS = (("n0.0", "n1.0"), ("n0.0", "n1.1"), ("n0.1", "n1.0"), ("n0.0", "n1.0"))
+
+
+def flows_of(jobs: dict[str, int], qps: int = 4) -> Flows:
+    """For each job, in turn, so many of the pairs."""
+    asked = [(job, pair) for job, count in jobs.items() for pair in PAIRS[:count]]
+    flows = resolve(demands(*(pair for _, pair in asked)), clos(), origin="test")
+    names = tuple(jobs)
+    return Flows(
+        **{
+            **{name: getattr(flows, name) for name in flows.__slots__},
+            "ids": tuple(f"{job}/{at}" for at, (job, _) in enumerate(asked)),
+            "job": np.array([names.index(job) for job, _ in asked], dtype=np.int64),
+            "job_names": names,
+            "qps": np.full(len(asked), qps, dtype=np.int64),
+        }
+    )
+
+
+async def commit(s: Serving, flows: Flows) -> int:
+    """A plan of these flows, all left to the underlay."""
+    if not s.epoch:
+        s.epoch = await s.store.acquire_leadership("test")
+    newest = (await s.store.versions("f1")).generation
+    reasons = dict.fromkeys(range(len(flows)), "not asked")
+    fabric = (await s.store.get_fabric("f1")).fabric
+    plan = Plan(fabric, flows, no_paths(), no_paths(), unrouted=reasons)
+    committed = await s.store.commit(
+        "f1",
+        epoch=s.epoch,
+        expected_generation=newest,
+        plan=plan,
+        program=program_of(plan, s.epoch, newest + 1),
+        facts=PlanFacts(changed_count=0, solve_seconds=0.0),
+    )
+    return committed.generation
+
+
+async def heard(stream: AsyncIterator[pb.JobPortsEvent], count: int) -> list[pb.JobPortsEvent]:
+    """So many events."""
+    async with asyncio.timeout(PATIENCE):
+        return [await anext(stream) for _ in range(count)]
+
+
+def told(event: pb.JobPortsEvent) -> Any:
+    """A job's ports by flow, the job that went, or True for synced."""
+    if event.HasField("ports"):
+        flows = ports_document("", "", [event.ports])["flows"]
+        return event.ports.job, {flow["flow"]: flow["ports"] for flow in flows}
+    return event.deleted or event.synced
+
+
+async def test_a_job_has_the_ports_that_its_entries_match(tmp_path: Path) -> None:
+    """Each flow by its NICs and addresses; two flows of one pair have ports of their own."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        generation = await commit(s, flows_of({"red": 2, "blue": 4}))
+        request = pb.GetJobPortsRequest(plan=PLAN, job="blue")
+        answer = (await s.plans.GetJobPorts(request)).ports
+        document = ports_document("fabrics/f1", "blue", [answer])
+        assert (document["job"], document["generation"]) == ("blue", generation)
+        assert document["flows"][0] == {
+            "flow": "blue/2",
+            "source": "n0.0",
+            "source_address": "10.0.0.0",
+            "destination": "n1.0",
+            "destination_address": "10.1.0.0",
+            "ports": [49156, 49157, 49158, 49159],
+        }
+        index = flows_of({"red": 2, "blue": 4})
+        assert [flow["ports"][0] for flow in document["flows"]] == index.source_ports()[2:].tolist()
+        request.hosts.append("h0.1")
+        (only,) = (await s.plans.GetJobPorts(request)).ports.flows
+        assert only == "blue/4"
+        request.nics.append("n0.0")  # and the NICs that are named
+        assert len((await s.plans.GetJobPorts(request)).ports.flows) == 4
+
+
+async def test_ports_come_in_pages_that_die_with_the_plan(tmp_path: Path) -> None:
+    """Each flow once; ABORTED where the next page would be of another plan."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await commit(s, flows_of({"red": 4}))
+        request = pb.GetJobPortsRequest(plan=PLAN, job="red", page_size=3)
+        first = await s.plans.GetJobPorts(request)
+        request.page_token = first.next_page_token
+        second = await s.plans.GetJobPorts(request)
+        assert not second.next_page_token
+        found = [*first.ports.flows, *second.ports.flows]
+        assert found == ["red/0", "red/1", "red/2", "red/3"]
+        await commit(s, flows_of({"red": 3}))
+        assert reason(await refusal(s.plans.GetJobPorts(request))) == "PAGE_TOKEN_EXPIRED"
+
+
+async def test_questions_that_have_no_answer_are_refused(tmp_path: Path) -> None:
+    """No plan, no such job, no such host, no such NIC, or a switch in place of one."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        request = pb.GetJobPortsRequest(plan=PLAN, job="red")
+        assert reason(await refusal(s.plans.GetJobPorts(request))) == "NO_PLAN"
+        await commit(s, flows_of({"blue": 1}))
+        assert reason(await refusal(s.plans.GetJobPorts(request))) == "UNKNOWN_JOB"
+        for field, name in (("hosts", "h9"), ("nics", "n9"), ("nics", "l0")):
+            asked = pb.GetJobPortsRequest(plan=PLAN, job="blue", **{field: [name]})  # type: ignore[arg-type]
+            assert field in violations(await refusal(s.plans.GetJobPorts(asked)))
+            watched = pb.WatchJobPortsRequest(plan=PLAN, **{field: [name]})
+            assert field in violations(await refusal(anext(aiter(s.plans.WatchJobPorts(watched)))))
+        missing = pb.WatchJobPortsRequest(plan="fabrics/f2/plan")
+        assert reason(await refusal(anext(aiter(s.plans.WatchJobPorts(missing))))) == "NOT_FOUND"
+
+
+async def test_a_watch_tells_all_and_then_what_changed(tmp_path: Path) -> None:
+    """Nothing before the first plan; then each job, synced, and what differs of a later plan."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        request = pb.WatchJobPortsRequest(plan=PLAN, hosts=["h0.1"])
+        stream = aiter(s.plans.WatchJobPorts(request))
+        await commit(s, flows_of({"red": 4, "blue": 1}))
+        first, synced = await heard(stream, 2)
+        assert told(first) == ("red", {"red/2": [49152, 49153, 49154, 49155]})
+        assert told(synced) is True
+        await commit(s, flows_of({"red": 4, "blue": 1}))  # nothing that concerns the host
+        await commit(s, flows_of({"red": 4, "blue": 2}))
+        await commit(s, flows_of({"green": 3}, qps=1))
+        seen = [told(event) for event in await heard(stream, 2)]
+        assert seen == [("green", {"green/2": [49152]}), "red"]
+
+
+async def test_a_large_job_comes_in_parts(tmp_path: Path, monkeypatch: Any) -> None:
+    """Each part says whether the job goes on; together they are the whole."""
+    monkeypatch.setattr(codec, "MOST_FLOWS", 3)
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await commit(s, flows_of({"red": 4}))
+        stream = aiter(s.plans.WatchJobPorts(pb.WatchJobPortsRequest(plan=PLAN, jobs=["red"])))
+        first, second, synced = await heard(stream, 3)
+        assert (first.more, second.more, synced.synced) == (True, False, True)
+        document = ports_document("", "red", [first.ports, second.ports])
+        assert [flow["flow"] for flow in document["flows"]] == [f"red/{at}" for at in range(4)]
+
+
+async def test_an_operator_reads_the_ports_of_a_job(tmp_path: Path) -> None:
+    """A line a flow, or the documented object; of one host on request."""
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        await commit(o.s, flows_of({"red": 3}))
+        done = await o.does("job", "ports", "red", "--host", "h0.1")
+        assert done.lines[1:] == [["red/2", "n0.1", "n1.0", "49152-49155"]], done.err
+        document = (await o.does("job", "ports", "red", "--json")).json
+        assert document["fabric"] == "fabrics/f1"
+        assert [flow["ports"] for flow in document["flows"]] == [[*range(49152, 49156)]] * 3
+        assert (await o.does("job", "ports", "nobody")).code == 2

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentGateway, Store
+from heddle_controller.state.records import Programmed
 
 PARTS = (
     "notify",
@@ -38,8 +39,6 @@ class Marks:
     whole: asyncio.Event = field(default_factory=asyncio.Event)
     """All switches hold the newest plan, and the store knows."""
     committed: Any = None
-    behind: set[str] = field(default_factory=set)
-    """Switches with entries of that plan that are not known to hold it."""
     before: int = 0
     """Generation of the newest plan as the event began."""
 
@@ -114,14 +113,12 @@ def time_store(store: Store, marks: Marks) -> None:
 
     def committed(answer: Any, **_: object) -> None:
         marks.committed = answer
-        marks.behind = set(answer.switches())
 
-    def recorded(_: object, *, generation: int, switches: list[str], **__: object) -> None:
+    def recorded(_: object, *, programmed: Programmed, **__: object) -> None:
         done = marks.committed
-        if done is None or generation != done.generation:
+        if done is None or done.generation <= marks.before:
             return
-        marks.behind.difference_update(switches)
-        if not marks.behind and generation > marks.before:
+        if not replace(done, programmed=programmed).lacking():
             marks.whole.set()
 
     for method, name, after in (

@@ -8,7 +8,7 @@ import pytest
 from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
-from heddle_controller.state.records import LinkName
+from heddle_controller.state.records import LinkName, Programmed
 from tests.support.store_samples import clos, demands, job
 from tests.support.waiting import PATIENCE
 
@@ -73,7 +73,7 @@ async def test_facts_only_for_those_who_ask(store: Store) -> None:
     loop, screen = store.changes(), store.changes(facts=True)
     await heard(loop)
     await heard(screen)
-    await store.record_programmed("f1", epoch=epoch, generation=1, switches=["l0"], time=1.0)
+    await store.record_programmed("f1", epoch=epoch, programmed=Programmed(0, {"l0": 1}, 1.0))
     assert await heard(screen) == "f1"
     assert await silent(loop, store)
 

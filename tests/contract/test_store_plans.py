@@ -9,7 +9,7 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate, TierCertificate
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import StaleEpoch, StaleGeneration
-from heddle_controller.state.records import Committed, JobFacts, JobState, PlanFacts
+from heddle_controller.state.records import Committed, JobFacts, JobState, PlanFacts, Programmed
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, job, plain, plan_of, program_of
 from tests.support.waiting import PATIENCE
@@ -54,7 +54,7 @@ async def test_commit_leaves_the_intent_alone(led: Store) -> None:
     """A plan, acks and job facts move the version of the facts, never that of the intent."""
     before = await led.versions("f1")
     await commit(led, 1, 1)
-    await led.record_programmed("f1", epoch=1, generation=1, switches=["l0"], time=7.0)
+    await led.record_programmed("f1", epoch=1, programmed=Programmed(0, {"l0": 1}, 7.0))
     etag = (await led.get_job("f1", "j1")).etag
     await led.record_jobs("f1", epoch=1, facts={"j1": JobFacts(etag, JobState.PLANNED)})
     after = await led.versions("f1")
@@ -70,7 +70,7 @@ async def test_stale_epoch(led: Store) -> None:
     for write in (
         commit(led, 1, 1),
         led.certify("f1", epoch=1, generation=1, certificate=BETTER),
-        led.record_programmed("f1", epoch=1, generation=1, switches=["l0"], time=7.0),
+        led.record_programmed("f1", epoch=1, programmed=Programmed(0, {"l0": 1}, 7.0)),
         led.record_jobs("f1", epoch=1, facts={"j1": JobFacts(etag, JobState.PLANNED)}),
     ):
         with pytest.raises(StaleEpoch, match="epoch 1 is over"):
@@ -169,7 +169,7 @@ async def test_a_certificate_of_another_plan(led: Store) -> None:
 async def test_programmed_only_grows(led: Store) -> None:
     """A late ack of an older plan does not take back what is programmed."""
     await commit(led, 1, 1)
-    await led.record_programmed("f1", epoch=1, generation=1, switches=["l0", "l1"], time=7.0)
+    await led.record_programmed("f1", epoch=1, programmed=Programmed(1, {"s0": 0}, 7.0))
     first = await led.committed("f1")
     assert first is not None
     assert (first.programmed_switches(), first.programmed_time()) == (("l0",), 7.0)
@@ -177,13 +177,27 @@ async def test_programmed_only_grows(led: Store) -> None:
     second = await led.committed("f1")
     assert second is not None
     assert (second.programmed_switches(), second.programmed_time()) == ((), 0.0)
-    await led.record_programmed("f1", epoch=1, generation=2, switches=["l0"], time=8.0)
-    await led.record_programmed("f1", epoch=1, generation=1, switches=["l0"], time=9.0)
+    await led.record_programmed("f1", epoch=1, programmed=Programmed(1, {"l0": 2}, 8.0))
+    await led.record_programmed("f1", epoch=1, programmed=Programmed(0, {"l0": 1}, 9.0))
     third = await led.committed("f1")
     assert third is not None
-    assert third.programmed["l0"].generation == 2
-    assert third.programmed["l1"].generation == 1
+    assert third.programmed == Programmed(1, {"l0": 2}, 8.0)
     assert third.programmed_time() == 8.0
+
+
+async def test_switches_that_come_hold_nothing(led: Store) -> None:
+    """A switch of a fabric that is put again has not come to a plan from before it was there."""
+    await commit(led, 1, 1)
+    await led.record_programmed("f1", epoch=1, programmed=Programmed(1, time=7.0))
+    await led.put_fabric("f1", clos(spines=3))
+    await commit(led, 1, 2)
+    done = await led.committed("f1")
+    assert done is not None
+    assert done.settled() == (0, ("s2",))
+    await led.record_programmed("f1", epoch=1, programmed=Programmed(2, time=8.0))
+    done = await led.committed("f1")
+    assert done is not None
+    assert done.settled() == (2, ())
 
 
 async def test_what_a_plan_was_kept_for_only_grows(led: Store) -> None:
@@ -253,7 +267,7 @@ async def test_survives_reopening(world: StoreWorld) -> None:
     await store.submit_job("f1", job(), checked_revision=1)
     await store.acquire_leadership("c1")
     await commit(store, 1, 1)
-    await store.record_programmed("f1", epoch=1, generation=1, switches=["l0"], time=7.0)
+    await store.record_programmed("f1", epoch=1, programmed=Programmed(0, {"l0": 1}, 7.0))
     before, versions = await store.committed("f1"), await store.versions("f1")
     await store.close()
     again = await world.open()

@@ -8,7 +8,7 @@ from heddle.v1 import common_pb2, demand_pb2, placement_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.fabric import State
 from heddle_controller.serve.codec import job as codec
-from heddle_controller.state.records import LinkName
+from heddle_controller.state.records import LinkName, Programmed
 from tests.support.serving import reason, refusal, serving, violations
 from tests.support.store_samples import clos, job
 
@@ -43,9 +43,8 @@ async def test_a_committed_plan_is_told_whole(tmp_path: Path) -> None:
         assert [t.tier for t in plan.certificate.tiers] == ["leaf-spine"]
         assert (plan.switch_count, plan.programmed_switch_count, plan.entry_count) == (1, 0, 1)
         assert not plan.HasField("programmed_time")
-        await s.store.record_programmed(
-            "f1", epoch=s.epoch, generation=1, switches=["l0"], time=99.5
-        )
+        held = Programmed(0, {"l0": 1}, 99.5)
+        await s.store.record_programmed("f1", epoch=s.epoch, programmed=held)
         plan = await s.plans.GetPlan(pb.GetPlanRequest(name=PLAN))
         assert plan.programmed_switch_count == 1
         assert plan.programmed_time.seconds == 99
@@ -100,7 +99,7 @@ async def test_a_watcher_sees_plans_and_how_far_they_are_programmed(tmp_path: Pa
         plans = aiter(watch)
         await s.commit_plan()
         assert (await anext(plans)).generation == 1
-        await s.store.record_programmed("f1", epoch=s.epoch, generation=1, switches=["l0"], time=1)
+        await s.store.record_programmed("f1", epoch=s.epoch, programmed=Programmed(1))
         assert (await anext(plans)).programmed_switch_count == 1
         await s.commit_plan()
         following = await anext(plans)

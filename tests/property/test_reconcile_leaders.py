@@ -29,7 +29,7 @@ class Leading(Rollout):
 
     def __init__(self, seed: int) -> None:
         self.plans: list[Committed] = []
-        self.facts: dict[str, Programmed] = {}
+        self.facts = Programmed()
         super().__init__(seed)
 
     def committed(self) -> Committed:
@@ -41,7 +41,8 @@ class Leading(Rollout):
         """The store is told which switches hold the plan."""
         for switch in self.switches:
             if self.ledger.knowledge.generation[switch] == self.generation:
-                self.facts[self.ids[switch]] = Programmed(1, self.generation, 0.0)
+                held = Programmed(0, {self.ids[switch]: self.generation})
+                self.facts = self.facts.joined(held)
 
     def lead_anew(self) -> None:
         """The leader is gone; what it sent last is done or not. Another one begins."""
@@ -49,7 +50,7 @@ class Leading(Rollout):
             if self.random.random() < 0.5:
                 self.take(sent, [])
         self.under_way = {}
-        newest = replace(self.plans[-1], programmed=dict(self.facts))
+        newest = replace(self.plans[-1], programmed=self.facts)
         before = [one for one in self.plans[:-1] if may_hold(newest, one.generation)]
         self.ledger = first_ledger(newest, before)
         self.reconnect(*self.switches)

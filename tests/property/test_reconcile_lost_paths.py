@@ -18,7 +18,7 @@ from heddle_controller.reconcile.rollout.answers import acknowledged, found_whol
 from heddle_controller.reconcile.rollout.carry_over import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.steps import Switches, agenda, steps_of
 from heddle_controller.solve import Repairer, solve
-from heddle_controller.state.records import Committed, PlanFacts
+from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, flows_of, shuffled
 from tests.property.test_reconcile_detours import Knowing
@@ -47,7 +47,7 @@ class Mourning(Rollout):
         ways = [self._way(*pair) for pair in self.pairs]
         plan = plan_on(self.fabric, self.pairs, [[way] if way else [] for way in ways])
         program = Program(1, self.generation, self.generation, entries_of(plan))
-        return Committed(plan, program, PlanFacts(), {})
+        return Committed(plan, program, PlanFacts(), Programmed())
 
     def _way(self, source: int, destination: int) -> list[int]:
         found = [random_path(self.random, self.fabric, source, destination) for _ in range(6)]
@@ -117,7 +117,7 @@ def test_a_lost_link_takes_at_most_two_rounds_of_pushes(seed: int) -> None:
 
 def _committed(plan: Plan, generation: int) -> Committed:
     entries = entries_of(plan)
-    return Committed(plan, Program(1, generation, generation, entries), PlanFacts(), {})
+    return Committed(plan, Program(1, generation, generation, entries), PlanFacts(), Programmed())
 
 
 def _is_two_rounds(plan: Plan, mended: Plan, fabric: Fabric) -> None:

@@ -30,7 +30,7 @@ from heddle_controller.reconcile.southbound import (
     OperationFailure,
     Push,
 )
-from heddle_controller.state.records import Committed, PlanFacts
+from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from tests.support.depth import examples
 from tests.support.reconcile_network import QPS, Network, plan_on, random_fabric, random_path
 from tests.support.reconcile_switches import SwitchTable
@@ -92,7 +92,7 @@ class Rollout:
         """A random plan, as committed."""
         plan = random_plan(self.random, self.fabric, self.pairs)
         program = Program(1, self.generation, self.generation, entries_of(plan))
-        return Committed(plan, program, PlanFacts(), {})
+        return Committed(plan, program, PlanFacts(), Programmed())
 
     def link(self, row: int) -> Link:
         """The name of a link."""

@@ -26,6 +26,7 @@ from heddle_controller.state.records import (
     JobState,
     LinkName,
     PlanFacts,
+    Programmed,
     Request,
 )
 from heddle_controller.store.embedded import open_embedded
@@ -168,9 +169,9 @@ STEPS = st.one_of(
     step(lambda n, a: lambda t: note(t, n, a), names, st.integers(0, 9)),
     step(
         lambda g, s: lambda t: t.store.record_programmed(
-            "f", epoch=t.epoch, generation=g, switches=s, time=9.0
+            "f", epoch=t.epoch, programmed=Programmed(g, s, 9.0)
         ),
-        st.integers(1, 4), st.lists(switches, max_size=2),
+        st.integers(0, 4), st.dictionaries(switches, st.integers(0, 5), max_size=2),
     ),
     step(
         lambda v: lambda t: t.store.record_kept("f", epoch=t.epoch, version=v),

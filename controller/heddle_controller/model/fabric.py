@@ -125,6 +125,11 @@ class Structure:
         return {node: row for row, node in enumerate(self.nodes.ids)}
 
     @cached_property
+    def switches(self) -> Ints:
+        """Node rows of all switches, ascending."""
+        return np.flatnonzero(self.nodes.kind != NodeKind.NIC)
+
+    @cached_property
     def tail(self) -> Ints:
         """Node row that each arc leaves, shape (2 x links,)."""
         return np.stack([self.links.a, self.links.b], axis=1).ravel()

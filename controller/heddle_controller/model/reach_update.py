@@ -130,7 +130,7 @@ def _search_singly(structure: Structure, carries: Bools, row: Ints, distance: Ho
         For each distance above 0 whether there is more than one next hop, shape of ``distance``.
     """
     several = np.zeros(distance.shape, dtype=np.bool_)
-    switches = np.flatnonzero(structure.nodes.kind != NodeKind.NIC)
+    switches = structure.switches
     for column in range(distance.shape[1]):
         edge = switches[distance[row[switches], column] == 0]
         reached = np.ones(len(row), dtype=np.bool_)  # nobody's way leads through a NIC

@@ -47,6 +47,7 @@ from heddle_controller.state.records import (
     LinkName,
     LinkRecord,
     PlanFacts,
+    Programmed,
     Request,
     SwitchRecord,
     Versions,
@@ -252,12 +253,10 @@ class PlanStore(Protocol):
         """The newest plan, or that of a generation; None where there is none (any more)."""
         ...
 
-    async def record_programmed(
-        self, fabric: str, *, epoch: int, generation: int, switches: Sequence[str], time: float
-    ) -> None:
-        """Note that switches hold a generation whole, by their FIB acks.
+    async def record_programmed(self, fabric: str, *, epoch: int, programmed: Programmed) -> None:
+        """Note which generation switches hold whole, by their FIB acks.
 
-        A late ack for an older generation than the one noted changes nothing.
+        Of a switch for which a newer one is noted that stays.
 
         Raises:
             StaleEpoch: the epoch is not the newest.

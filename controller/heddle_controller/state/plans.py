@@ -6,7 +6,7 @@ beside the fabric, most often as what it has otherwise than a base (``codec.delt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -60,8 +60,12 @@ def commit(
     *,
     epoch: int,
     generation: int,
+    switches: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Change:
-    """Make a plan the newest, and drop the oldest; ``keep`` are the blobs of ``row``.
+    """Make a plan the newest, and drop the oldest.
+
+    ``keep`` are the blobs of ``row``; ``switches`` have come to the fabric, and have gone from it,
+    since the plan before.
 
     Raises:
         NotFound: there is no such fabric.
@@ -75,16 +79,20 @@ def commit(
     if row.base and not _stands_on(view, newest, row.base):
         raise UnknownBaseError
     gone = {name: old for name, old in plan_rows(view).items() if name <= generation - KEPT}
+    sets: dict[str, bytes | None] = {
+        _field(generation): orjson.dumps(replace(row, commit_time=stamp.now)),
+        GENERATION: str(generation).encode(),
+        **{_field(name): None for name in gone},
+    }
+    held = programmed(view).on_others(*switches)
+    if held != programmed(view):
+        sets[PROGRAMMED] = _programmed_bytes(held)
     return Change(
         fabric=view.name,
         moves=FACTS,
         time=stamp.now,
-        guards=(view.guard(GENERATION),),
-        sets={
-            _field(generation): orjson.dumps(replace(row, commit_time=stamp.now)),
-            GENERATION: str(generation).encode(),
-            **{_field(name): None for name in gone},
-        },
+        guards=(view.guard(GENERATION), view.guard(PROGRAMMED)),
+        sets=sets,
         keep=tuple(keep),
         drop=tuple(blob for old in gone.values() for blob in old.blobs()),
         epoch=epoch,
@@ -111,13 +119,11 @@ def certify(view: View, epoch: int, generation: int, blob: Blob, stamp: Stamp) -
     )
 
 
-def record_programmed(
-    view: View, epoch: int, fact: Programmed, switches: Iterable[str], stamp: Stamp
-) -> Change:
-    """Note that switches hold a generation whole; none goes back to an older one."""
-    held, raw = programmed(view), programmed_bytes(fact)
-    behind = (s for s in switches if s not in held or held[s].generation < fact.generation)
-    sets = {f"{PROGRAMMED}/{switch}": raw for switch in behind}
+def record_programmed(view: View, epoch: int, told: Programmed, stamp: Stamp) -> Change:
+    """Note what switches hold whole; none goes back to an older generation."""
+    known = programmed(view)
+    held = known.joined(told)
+    sets = {} if held == known else {PROGRAMMED: _programmed_bytes(held)}
     return _note(view, epoch, sets, stamp, lasting=False)  # a new leader asks every switch
 
 
@@ -170,14 +176,9 @@ def plan_rows(view: View) -> dict[int, PlanRow]:
     return {int(name): row for name, row in view.all(PLAN, _parse).items()}
 
 
-def programmed(view: View) -> Mapping[str, Programmed]:
-    """What switches hold, by switch; never changed once given out."""
-    return view.all(PROGRAMMED, _parse_programmed)
-
-
-def programmed_bytes(fact: Programmed) -> bytes:
-    """As it is kept."""
-    return orjson.dumps([fact.epoch, fact.generation, fact.time])
+def programmed(view: View) -> Programmed:
+    """What switches hold."""
+    return view.get(PROGRAMMED, "", _parse_programmed) or Programmed()
 
 
 def _stands_on(view: View, generation: int, base: str) -> bool:
@@ -188,6 +189,10 @@ def _stands_on(view: View, generation: int, base: str) -> bool:
 
 def _parse(raw: bytes) -> PlanRow:
     return PlanRow(**orjson.loads(raw))
+
+
+def _programmed_bytes(held: Programmed) -> bytes:
+    return orjson.dumps([held.generation, held.others, held.time])
 
 
 def _parse_programmed(raw: bytes) -> Programmed:

@@ -10,14 +10,14 @@ Times are Unix seconds. Names are the last part of the API's: fabric "f1", job "
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
 
 from heddle_controller.model.demand import Demands
-from heddle_controller.model.fabric import Fabric, Floats, LinkKey, NodeKind, State
+from heddle_controller.model.fabric import Fabric, Floats, LinkKey, State
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
@@ -221,11 +221,43 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class Programmed:
-    """The newest generation a switch holds whole, from its FIB ack."""
+    """The newest generation that each switch of a fabric holds whole, from FIB acks.
 
-    epoch: int
-    generation: int
-    time: float
+    Most often all hold the same, so that one is told, and who differs.
+    """
+
+    generation: int = 0
+    """Of every switch that is not among ``others``; 0 for none."""
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Of switches that hold another one."""
+    time: float = 0.0
+    """When the last switch with entries came to hold the newest of these."""
+
+    def of(self, switch: str) -> int:
+        """Of one switch; 0 where it never acknowledged anything."""
+        return self.others.get(switch, self.generation)
+
+    @property
+    def newest(self) -> int:
+        """The newest that any switch holds."""
+        return max(self.generation, *self.others.values(), 0)
+
+    def joined(self, told: Programmed) -> Programmed:
+        """With what is told as well: of each switch the newer generation counts."""
+        generation = max(self.generation, told.generation)
+        reached = {s: max(self.of(s), told.of(s)) for s in {**self.others, **told.others}}
+        others = {switch: at for switch, at in reached.items() if at != generation}
+        if (generation, others) == (self.generation, self.others):
+            return self
+        time = max((self.newest, self.time), (told.newest, told.time))[1]
+        return Programmed(generation, others, time)
+
+    def on_others(self, come: Iterable[str], gone: Iterable[str]) -> Programmed:
+        """The same of a fabric to which switches have come, or from which some have gone."""
+        others = {**self.others, **dict.fromkeys(come, 0)}
+        for switch in gone:
+            others.pop(switch, None)
+        return replace(self, others={s: at for s, at in others.items() if at != self.generation})
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +267,8 @@ class Committed:
     plan: Plan
     program: Program
     facts: PlanFacts
-    programmed: Mapping[str, Programmed]
-    """By switch; switches that never acknowledged anything are absent."""
+    programmed: Programmed
+    """What switches hold: of this plan, or of ones before it."""
     kept_for: int = 0
     """Newest version of the intent for which this plan, or one before it, was kept as it was."""
 
@@ -262,30 +294,44 @@ class Committed:
 
         And those that have come no further, in order of their rows; none where all hold this plan.
         """
-        nodes = self.plan.fabric.structure.nodes
-        known = {
-            nodes.ids[row]: self._reached(nodes.ids[row])
-            for row in np.flatnonzero(nodes.kind != NodeKind.NIC).tolist()
-        }
-        least = min(known.values(), default=self.generation)
+        structure, held = self.plan.fabric.structure, self.programmed
+        others = {structure.index[s]: at for s, at in held.others.items() if s in structure.index}
+        alike = len(others) < len(structure.switches)
+        least = min(
+            [*others.values(), *([held.generation] if alike else [])], default=self.generation
+        )
         if least >= self.generation:
             return self.generation, ()
-        return least, tuple(switch for switch, reached in known.items() if reached == least)
+        if alike and held.generation == least:
+            ahead = [row for row, at in others.items() if at != least]
+            behind = np.setdiff1d(structure.switches, ahead).tolist()
+        else:
+            behind = sorted(row for row, at in others.items() if at == least)
+        return least, tuple(structure.nodes.ids[row] for row in behind)
+
+    @property
+    def switch_count(self) -> int:
+        """How many ``switches`` there are."""
+        return int(np.count_nonzero(np.diff(self.program.entries.switch, prepend=-1)))
+
+    def lacking(self) -> tuple[str, ...]:
+        """Those of ``switches`` that do not hold all of this plan yet, in order of their rows."""
+        if self.programmed.generation < self.generation:
+            return tuple(s for s in self.switches() if self.programmed.of(s) < self.generation)
+        structure, switch = self.plan.fabric.structure, self.program.entries.switch
+        behind = [s for s, at in self.programmed.others.items() if at < self.generation]
+        known = sorted(structure.index[s] for s in behind if s in structure.index)
+        rows = np.array(known, dtype=np.int64)
+        wanted = np.searchsorted(switch, rows, "right") > np.searchsorted(switch, rows)
+        return tuple(structure.nodes.ids[row] for row in rows[wanted].tolist())
 
     def programmed_switches(self) -> tuple[str, ...]:
         """Those of ``switches`` that hold all of this plan."""
-        return tuple(s for s in self.switches() if self._holds(s))
+        lacking = set(self.lacking())
+        return tuple(switch for switch in self.switches() if switch not in lacking)
 
     def programmed_time(self) -> float:
         """When the last of ``switches`` acknowledged; 0 while any is missing."""
-        wanted = self.switches()
-        if not all(self._holds(s) for s in wanted):
+        if self.lacking():
             return 0.0
-        return max((self.programmed[s].time for s in wanted), default=self.facts.commit_time)
-
-    def _holds(self, switch: str) -> bool:
-        return self._reached(switch) >= self.generation
-
-    def _reached(self, switch: str) -> int:
-        fact = self.programmed.get(switch)
-        return fact.generation if fact is not None else 0
+        return self.programmed.time if len(self.program.entries) else self.facts.commit_time

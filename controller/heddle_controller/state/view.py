@@ -126,16 +126,12 @@ class View:
             whole, moved = {}, self.names(kind)
         if moved:
             whole = {**whole}
-            values: dict[str, bytes] = self._kinds.get(kind, {})
-            same: dict[bytes, Value | None] = {}  # thousands of switches hold one plan
             for name in moved:
-                value = values.get(name)
+                value = self.get(kind, name, parse)
                 if value is None:
                     whole.pop(name, None)
-                    continue
-                if value not in same:
-                    same[value] = self.get(kind, name, parse)
-                whole[name] = same[value]
+                else:
+                    whole[name] = value
         self._whole[kind] = whole
         return whole
 

@@ -322,7 +322,7 @@ class StateStore:
             )
         base = self._large.bases.get(fabric)
         delta = await asyncio.to_thread(base.pack, plan, program) if base else None
-        made = Committed(plan, program, facts, {})
+        made = Committed(plan, program, facts, Programmed())
         try:
             if base is None or delta is None:
                 return await self._commit(fabric, made, None)
@@ -339,6 +339,7 @@ class StateStore:
         base = delta[1].id if delta else ""
         blob = Blob(f"plan-{self._new_token()}", body)
         digest, structure = await self._named(plan.fabric.structure, fabric)
+        switches = await self._come_and_gone(fabric, plan)
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, PlanFacts]:
             check_known(view)
@@ -349,7 +350,10 @@ class StateStore:
             row = plans.PlanRow(blob.id, on.id, digest, *counts, base)
             keep = (blob, on, *([Blob(base, None)] if base else []))
             change = plans.commit(
-                view, row, keep, stamp, epoch=program.epoch, generation=program.generation
+                *(view, row, keep, stamp),
+                epoch=program.epoch,
+                generation=program.generation,
+                switches=switches,
             )
             return change, facts
 
@@ -357,6 +361,19 @@ class StateStore:
         whole = None if delta else Base(blob.id, (plan, program), len(body))
         self._large.keep_plan(fabric, blob.id, (plan, program), whole)
         return self._as_committed(self.applier.view(fabric), (plan, program), facts)
+
+    async def _come_and_gone(self, fabric: str, plan: Plan) -> tuple[list[str], list[str]]:
+        """Switches that were not there in the plan before, and those that are there no more."""
+        held = self._large.plans.get(fabric)
+        newest = None if held else await self.committed(fabric)
+        before = held[1] if held else newest.plan if newest else None
+        if before is None or before.fabric.structure is plan.fabric.structure:
+            return [], []
+        old, new = (
+            {one.fabric.structure.nodes.ids[row] for row in one.fabric.structure.switches.tolist()}
+            for one in (before, plan)
+        )
+        return sorted(new - old), sorted(old - new)
 
     async def _named(self, structure: Structure, fabric: str) -> tuple[str, Blob]:
         """The digest of a structure, by identity where it is known: hashing one takes long.
@@ -416,13 +433,10 @@ class StateStore:
             if found is not None:
                 return self._as_committed(view, found, row.facts())
 
-    async def record_programmed(
-        self, fabric: str, *, epoch: int, generation: int, switches: Sequence[str], time: float
-    ) -> None:
+    async def record_programmed(self, fabric: str, *, epoch: int, programmed: Programmed) -> None:
         """See ``PlanStore``."""
-        fact = Programmed(epoch, generation, time)
         await self._note(
-            fabric, lambda view, s: plans.record_programmed(view, epoch, fact, switches, s)
+            fabric, lambda view, stamp: plans.record_programmed(view, epoch, programmed, stamp)
         )
 
     async def record_kept(self, fabric: str, *, epoch: int, version: int) -> None:

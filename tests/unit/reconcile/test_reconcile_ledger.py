@@ -83,7 +83,7 @@ def test_what_an_earlier_leader_may_have_set_goes_in_its_turn() -> None:
         for middle in ((), ("s1", "s2"), ("s2",))
     )
     made = [
-        Committed(plan, Program(1, at, at, entries_of(plan)), PlanFacts(), {})
+        Committed(plan, Program(1, at, at, entries_of(plan)), PlanFacts(), Programmed())
         for at, plan in enumerate((first, second, third), 1)
     ]
     ledger = next_ledger(first_ledger(made[1], made[:1]), made[2], [])
@@ -104,8 +104,7 @@ def test_a_leader_knows_what_plans_that_did_not_come_about_have_left() -> None:
         plan_on(fabric, ends, [[way(fabric, "a", "s0", *middle, "s3", "b")]])
         for middle in (("s1", "s2"), (), ("s2",))
     ]
-    facts = {f"s{number}": Programmed(1, 1, 0.0) for number in range(4)}
-    facts["s3"] = Programmed(1, 3, 0.0)
+    facts = Programmed(1, {"s3": 3})
     made = [
         Committed(plan, Program(1, at, at, entries_of(plan)), PlanFacts(), facts)
         for at, plan in enumerate(plans, 1)

@@ -13,7 +13,7 @@ from heddle_controller.model.program import Program, no_entries
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.flow_index import FlowIndex
 from heddle_controller.serve.rates import QUEUE, RateBook, Rates
-from heddle_controller.state.records import Committed, PlanFacts
+from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from tests.support.store_samples import clos
 
 FABRIC = clos()
@@ -41,7 +41,7 @@ def committed(*flows: tuple[str, str, str, int, float]) -> Committed:
         phase_names=(),
     )
     plan = Plan(FABRIC, made, no_paths(), no_paths())
-    return Committed(plan, Program(1, 1, 1, no_entries()), PlanFacts(), {})
+    return Committed(plan, Program(1, 1, 1, no_entries()), PlanFacts(), Programmed())
 
 
 FLOWS = FlowIndex(

@@ -8,6 +8,7 @@ import pytest
 
 from heddle_controller.serve.summaries import Summaries
 from heddle_controller.state.errors import NotFound
+from heddle_controller.state.records import Programmed
 from heddle_controller.store.embedded import open_embedded
 from tests.support.store_samples import clos
 from tests.unit.serve.test_serve_flow_index import commit
@@ -30,7 +31,8 @@ async def test_it_is_told_as_it_stands_and_made_once(tmp_path: Path) -> None:
     assert committed is not None
     assert (first.generation, first.programmed_switch_count) == (1, 0)
     switches = committed.switches()
-    await store.record_programmed("f1", epoch=epoch, generation=1, switches=switches, time=1.0)
+    held = Programmed(0, dict.fromkeys(switches, 1), 1.0)
+    await store.record_programmed("f1", epoch=epoch, programmed=held)
     second = await summaries.of("f1")
     assert second is not None
     assert second.programmed_switch_count == second.switch_count == len(switches)
@@ -53,17 +55,16 @@ async def test_a_plan_is_settled_when_every_switch_has_come_to_it(tmp_path: Path
     epoch = await store.acquire_leadership("test")
     await commit(store, epoch, 1)
     told: list[tuple[int, int, list[str]]] = []
-    for generation, switches in (
-        (1, ["l0", "l1", "s0"]),
-        (1, ["s1"]),
-        (2, ["l0", "s1"]),
-        (2, ["l1", "s0"]),
+    for generation, others in (
+        (0, {"l0": 1, "l1": 1, "s0": 1}),
+        (1, {}),
+        (1, {"l0": 2, "s1": 2}),
+        (2, {}),
     ):
-        if generation == 2 and len(told) == 2:
+        if len(told) == 2:
             await commit(store, epoch, 2)
-        await store.record_programmed(
-            "f1", epoch=epoch, generation=generation, switches=switches, time=1.0
-        )
+        held = Programmed(generation, others, 1.0)
+        await store.record_programmed("f1", epoch=epoch, programmed=held)
         plan = await summaries.of("f1")
         assert plan is not None
         told.append((plan.generation, plan.settled_generation, list(plan.unsettled_switches)))

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from heddle_controller.state.records import PlanFacts, Request
+from heddle_controller.state.records import PlanFacts, Programmed, Request
 from heddle_controller.store.embedded import open_embedded
 from tests.support.store_samples import clos, job, plan_of, program_of
 async def main():
@@ -39,8 +39,8 @@ async def main():
                            plan=plan, program=program, facts=PlanFacts())
         generation += 1
         print("plan", generation, flush=True)
-        await store.record_programmed("f1", epoch=epoch, generation=generation,
-                                      switches=["l0"], time=1.0)
+        await store.record_programmed("f1", epoch=epoch,
+                                      programmed=Programmed(0, {"l0": generation}, 1.0))
         print("held", generation, flush=True)
 asyncio.run(main())
 """
@@ -75,8 +75,7 @@ async def check(path: Path, acknowledged: dict[str, int]) -> None:
     if done:
         assert plain(done.plan) == plain(plan_of((await store.intent("f1")).fabric))
         assert done.program.generation == generation
-        fact = done.programmed.get("l0")
-        held, told = fact.generation if fact else 0, acknowledged.get("held", 0)
+        held, told = done.programmed.of("l0"), acknowledged.get("held", 0)
         assert told <= held <= generation  # what was not told may have been written all the same
     versions = await store.versions("f1")
     assert versions.generation == generation

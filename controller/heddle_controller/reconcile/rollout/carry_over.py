@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.model.fabric import Structure
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.rollout.answers import found_unknown, found_whole, unanswered
 from heddle_controller.reconcile.rollout.ledger import Ledger, begin, nothing_known
@@ -60,16 +60,13 @@ def _overtaken(ledger: Ledger, newest: Committed, generation: int) -> Ledger:
 
 def _behind(newest: Committed, structure: Structure, generation: int) -> list[int]:
     """Switches not known to have come to a generation, by the newest facts."""
-    ids, facts = structure.nodes.ids, newest.programmed
-    return [
-        row
-        for row in _switches(structure)
-        if ids[row] not in facts or facts[ids[row]].generation < generation
-    ]
+    ids, held = structure.nodes.ids, newest.programmed
+    return [row for row in _switches(structure) if held.of(ids[row]) < generation]
 
 
 def _switches(structure: Structure) -> list[int]:
-    return np.flatnonzero(structure.nodes.kind != NodeKind.NIC).tolist()
+    rows: list[int] = structure.switches.tolist()
+    return rows
 
 
 def next_ledger(

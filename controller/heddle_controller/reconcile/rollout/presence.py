@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints, NodeKind, Structure
+from heddle_controller.model.fabric import Fabric, Ints, Structure
 from heddle_controller.reconcile.rollout.pushes import PendingPush
 from heddle_controller.reconcile.rollout.steps import Switches
 from heddle_controller.reconcile.southbound import AgentSession
@@ -131,5 +131,4 @@ class Presence:
 
 
 def _switches(structure: Structure) -> frozenset[str]:
-    rows = np.flatnonzero(structure.nodes.kind != NodeKind.NIC).tolist()
-    return frozenset(structure.nodes.ids[row] for row in rows)
+    return frozenset(structure.nodes.ids[row] for row in structure.switches.tolist())

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools
+from heddle_controller.model.fabric import Ints, Structure
 from heddle_controller.reconcile.facts import job_facts
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import Clock, Metrics, Store
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.progress import JobProgress
 from heddle_controller.reconcile.rollout.target import Target
-from heddle_controller.state.records import JobFacts
+from heddle_controller.state.records import JobFacts, Programmed
 
 
 class FactWriter:
@@ -29,43 +29,37 @@ class FactWriter:
         self._metrics = metrics
         self._told: dict[str, JobFacts] = {}
         self._generation = 0
-        self._noted: Bools = np.zeros(0, dtype=np.bool_)
-        """Nodes of which the store knows that they hold that generation."""
+        self._reached: Ints = np.zeros(0, dtype=np.int64)
+        """The generation of which the store knows that each node holds it."""
+        self._time = 0.0
+        """When the last switch with entries came to hold the generation."""
         self._complete = False
 
     def begin(self, ledger: Ledger, target: Target) -> None:
         """Another plan is being rolled out: what was told of the last one is void."""
-        structure, committed = ledger.fabric.structure, target.committed
-        self._noted = np.zeros(ledger.fabric.node_count, dtype=np.bool_)
-        facts = {id(fact): fact for fact in committed.programmed.values()}  # most share one
-        if any(fact.generation >= committed.generation for fact in facts.values()):
-            self._noted[
-                [
-                    structure.index[switch]
-                    for switch, fact in committed.programmed.items()
-                    if fact.generation >= committed.generation and switch in structure.index
-                ]
-            ] = True
-        self._generation = committed.generation
+        index, held = ledger.fabric.structure.index, target.committed.programmed
+        self._reached = np.full(ledger.fabric.node_count, held.generation, dtype=np.int64)
+        for switch, generation in held.others.items():
+            if switch in index:
+                self._reached[index[switch]] = generation
+        self._generation, self._time = target.committed.generation, held.time
         self._complete = False
 
     async def programmed(self, ledger: Ledger) -> None:
         """Note the switches that have come to hold the generation, if it is the newest still."""
         if ledger.generation != self._generation:
             return
-        noted = self._noted  # another plan may begin before the store has answered
-        new = np.flatnonzero((ledger.knowledge.generation == ledger.generation) & ~noted)
-        if not len(new):
+        reached = self._reached  # another plan may begin before the store has answered
+        new = (ledger.knowledge.generation == ledger.generation) & (reached != ledger.generation)
+        if not new.any():
             return
-        ids = ledger.fabric.structure.nodes.ids
-        await self._store.record_programmed(
-            self._fabric,
-            epoch=self._epoch,
-            generation=ledger.generation,
-            switches=[ids[row] for row in new.tolist()],
-            time=self._clock.now(),
-        )
-        noted[new] = True
+        first = not (reached == ledger.generation).any()
+        if first or new[ledger.desired.switch].any():
+            self._time = self._clock.now()
+        told = np.where(new, ledger.generation, reached)
+        programmed = _told(told, ledger.fabric.structure, self._time)
+        await self._store.record_programmed(self._fabric, epoch=self._epoch, programmed=programmed)
+        reached[new] = ledger.generation
 
     async def jobs(self, target: Target, progress: Mapping[str, JobProgress]) -> None:
         """Tell how far jobs have come."""
@@ -89,3 +83,12 @@ class FactWriter:
         if target.since is not None:
             seconds = max(0.0, self._clock.now() - target.since)
             self._metrics.observe(Metric.PROGRAM_SECONDS, self._fabric, seconds)
+
+
+def _told(reached: Ints, structure: Structure, time: float) -> Programmed:
+    """What all switches hold: what most of them do, and who holds another generation."""
+    switches, ids = structure.switches, structure.nodes.ids
+    generations, counts = np.unique(reached[switches], return_counts=True)
+    most = int(generations[counts.argmax()])
+    others = switches[reached[switches] != most].tolist()
+    return Programmed(most, {ids[row]: int(reached[row]) for row in others}, time)

@@ -30,15 +30,12 @@ def summary_to_pb(fabric: str, committed: Committed) -> pb.Plan:
     message.changed_count = facts.changed_count
     message.solve_seconds = facts.solve_seconds
     message.commit_time.CopyFrom(common.time_to_pb(facts.commit_time))
-    switches = committed.switches()  # of thousands, so they are looked up once
-    known = [committed.programmed.get(switch) for switch in switches]
-    holding = [fact for fact in known if fact and fact.generation >= program.generation]
-    message.programmed_switch_count = len(holding)
-    message.switch_count = len(switches)
+    lacking = len(committed.lacking())
+    message.switch_count = committed.switch_count
+    message.programmed_switch_count = committed.switch_count - lacking
     message.entry_count = len(program.entries)
-    if len(holding) == len(switches):
-        programmed = max((fact.time for fact in holding), default=facts.commit_time)
-        message.programmed_time.CopyFrom(common.time_to_pb(programmed))
+    if not lacking:
+        message.programmed_time.CopyFrom(common.time_to_pb(committed.programmed_time()))
     return message
 
 

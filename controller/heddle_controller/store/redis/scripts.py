@@ -42,7 +42,7 @@ def _script(name: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-FORM = "3"
+FORM = "4"
 """Of what is stored: another one is refused."""
 
 WRITE = _script("write")

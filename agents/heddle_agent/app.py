@@ -19,9 +19,10 @@ from heddle_agent import metrics
 from heddle_agent.agent import Agent
 from heddle_agent.fib import Fib, MemoryFib, NextHop, name_hash
 from heddle_agent.fib.linux import Cable, LinuxFib
+from heddle_agent.host import HostAgent, PortsFolder, Wanted
 from heddle_agent.peers import PeerConfiguration, PeerFile, UdpNetwork
 from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
-from heddle_agent.settings import Settings, SettingsError
+from heddle_agent.settings import HostSettings, ProcessSettings, Settings, SettingsError
 from heddle_agent.table import NO_FENCE, Fence, FenceFile, keep_in_memory
 from heddle_agent.watch import (
     HoldDown,
@@ -123,7 +124,7 @@ def build(settings: Settings, channels: Channels) -> Agent:
     )
 
 
-def open_channels(settings: Settings) -> Channels:
+def open_channels(settings: ProcessSettings) -> Channels:
     """Channels as the settings want them secured; ValueError if a file cannot be used."""
     tls = None
     if settings.tls_ca is not None:
@@ -225,3 +226,38 @@ def run(settings: Settings) -> None:
     gc.freeze()  # what is imported stays: to look through it takes longer than a repair may
     gc.set_threshold(*_GARBAGE)
     asyncio.run(serve(settings))
+
+
+async def serve_host(settings: HostSettings) -> None:
+    """Run the agent of one host until SIGTERM or SIGINT; SettingsError if it cannot start."""
+    try:
+        channels = open_channels(settings)
+        agent = HostAgent(
+            Wanted(settings.fabric, settings.host, settings.nic),
+            PortsFolder(settings.directory, settings.fabric, settings.host),
+            controllers=settings.controller,
+            channels=channels,
+            backoff=Backoff(longest=settings.backoff_seconds),
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    running = asyncio.create_task(agent.run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    _log.info(
+        "host agent started",
+        fabric=settings.fabric,
+        host=settings.host,
+        controllers=settings.controller,
+        directory=str(settings.directory),
+    )
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await channels.close()
+    _log.info("host agent stopped; files stay", host=settings.host)
+
+
+def run_host(settings: HostSettings) -> None:
+    """Run the agent of a host in this process; SettingsError if it cannot start."""
+    configure_logs(settings.log_level, settings.log_format)
+    asyncio.run(serve_host(settings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -11,7 +12,13 @@ from typing import NoReturn
 import click
 
 from heddle import text
-from heddle_agent.settings import ENV_PREFIX, SettingsError, load_settings
+from heddle_agent.settings import (
+    ENV_PREFIX,
+    HOST_ENV_PREFIX,
+    SettingsError,
+    load_host_settings,
+    load_settings,
+)
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
@@ -25,10 +32,64 @@ heddle-agent run --fabric fabrics/f1 --switch leaf0 --controller 127.0.0.1:7400 
 """
 
 
+_HOST_HELP = """Write down which UDP source port each QP of this host has to use, job by job.
+
+Entries in switches match the source ports of QPs; a QP that uses another follows the underlay.
+For each job with flows that leave this host there are two files in --directory: JOB.json, a
+map of all ports (agents/README.md describes it), and JOB.env, variables for programs that take
+ports from their environment. They are replaced in one step, removed when the job ends, and stay
+while no controller can be reached.
+
+\b
+heddle-agent host --fabric fabrics/f1 --host node-17 --controller 10.0.0.1:7400 \\
+    --tls-ca ca.crt --tls-cert node-17.crt --tls-key node-17.key
+"""
+
+
+def _process_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of every command that talks with controllers."""
+    options = [
+        click.option(
+            "--tls-ca", type=_PATH, help="PEM of the authorities that controllers are known by."
+        ),
+        click.option("--tls-cert", type=_PATH, help="PEM of the agent's own certificate."),
+        click.option("--tls-key", type=_PATH, help="PEM of its private key."),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            default=None,
+            help="Speak plain text to controllers elsewhere.",
+        ),
+        click.option(
+            "--keepalive-seconds", metavar="S", help="Probe silent connections.  [default: 6]"
+        ),
+        click.option(
+            "--keepalive-timeout-seconds",
+            metavar="S",
+            help="Leave one that is silent on.  [default: 4]",
+        ),
+        click.option(
+            "--backoff-seconds", metavar="S", help="Longest pause in retries.  [default: 5]"
+        ),
+        click.option("--log-level", metavar="debug|info|warning|error", help="[default: info]"),
+        click.option(
+            "--log-format",
+            metavar="auto|console|json",
+            help="[default: auto, console on a terminal]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("heddle-agent"), prog_name="heddle-agent")
 def cli() -> None:
-    """The agent of one switch: it holds the routes, and repairs them without the controller."""
+    """The agent of one switch: it holds the routes, and repairs them without the controller.
+
+    On hosts, `heddle-agent host` writes down which UDP source port each QP has to use.
+    """
 
 
 @cli.command(
@@ -98,21 +159,7 @@ def cli() -> None:
 )
 @click.option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics; 0 for a free port.")
 @click.option("--metrics-host", metavar="HOST", help="Where.  [default: 127.0.0.1]")
-@click.option("--tls-ca", type=_PATH, help="PEM of the authorities that controllers are known by.")
-@click.option("--tls-cert", type=_PATH, help="PEM of the agent's own certificate.")
-@click.option("--tls-key", type=_PATH, help="PEM of its private key.")
-@click.option(
-    "--insecure", is_flag=True, default=None, help="Speak plain text to controllers elsewhere."
-)
-@click.option("--keepalive-seconds", metavar="S", help="Probe silent connections.  [default: 6]")
-@click.option(
-    "--keepalive-timeout-seconds", metavar="S", help="Leave one that is silent on.  [default: 4]"
-)
-@click.option("--backoff-seconds", metavar="S", help="Longest pause in retries.  [default: 5]")
-@click.option("--log-level", metavar="debug|info|warning|error", help="[default: info]")
-@click.option(
-    "--log-format", metavar="auto|console|json", help="[default: auto, console on a terminal]"
-)
+@_process_options
 def run(**given: object) -> None:
     """Run the agent of one switch until it is told to stop."""
     settings = load_settings(**given)
@@ -121,6 +168,43 @@ def run(**given: object) -> None:
     from heddle_agent import app  # noqa: PLC0415 - not before the line above
 
     app.run(settings)
+
+
+@cli.command(
+    help=_HOST_HELP,
+    epilog=f"Every flag may be given as a variable instead: --host is {HOST_ENV_PREFIX}HOST."
+    " Stop it with SIGTERM or Ctrl-C.",
+)
+@click.option("--fabric", metavar="NAME", help='Fabric of the host, "fabrics/f1".  [required]')
+@click.option(
+    "--host", metavar="NAME", help="The host's name in the fabric file.  [default: this machine's]"
+)
+@click.option(
+    "--nic",
+    multiple=True,
+    metavar="NODE",
+    help="The NICs of the host, where the fabric file names no host for them; repeat it for each."
+    " It takes a reader's certificate: a host's reads by --host alone.",
+)
+@click.option(
+    "--controller",
+    multiple=True,
+    metavar="HOST:PORT[,HOST:PORT]...",
+    help="Controllers; any one will do. The next is asked when one goes away.  [required]",
+)
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    help="Folder of the files.  [default: /run/heddle/ports]",
+)
+@_process_options
+def host(**given: object) -> None:
+    """Write down which UDP source port each QP of this host has to use."""
+    settings = load_host_settings(**given)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from heddle_agent import app  # noqa: PLC0415 - not before the line above
+
+    app.run_host(settings)
 
 
 @cli.command()

@@ -1,4 +1,7 @@
-"""What an operator may set, by flag or by ``HEDDLE_AGENT_`` variable; a flag wins.
+"""What an operator may set, by flag or by variable; a flag wins.
+
+Variables begin with ``HEDDLE_AGENT_`` for the agent of a switch, with ``HEDDLE_HOST_`` for that of
+a host.
 
 Read once, at the start, by the wiring; the rooms are handed plain values. A setting that makes no
 sense is refused before anything is opened, and the message says how to give it either way.
@@ -6,8 +9,10 @@ sense is refused before anything is opened, and the message says how to give it 
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -21,6 +26,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ENV_PREFIX = "HEDDLE_AGENT_"
+HOST_ENV_PREFIX = "HEDDLE_HOST_"
 
 
 class SettingsError(Exception):
@@ -40,21 +46,83 @@ def _split(separator: str | None) -> BeforeValidator:
 
 
 Addresses = Annotated[tuple[str, ...], NoDecode, _split(","), Field(min_length=1)]
+Kind = TypeVar("Kind", bound="ProcessSettings")
 Links = Annotated[tuple[str, ...], NoDecode, _split(None)]
 
 
-class Settings(BaseSettings):
-    """The settings of one agent process. Times are in seconds."""
+class ProcessSettings(BaseSettings):
+    """What every process sets that talks with controllers. Times are in seconds."""
+
+    fabric: str = Field(pattern=r"^fabrics/[^/\s]+$")
+    """The fabric it is part of, ``fabrics/f1``."""
+    controller: Addresses
+    """Addresses of controllers, ``host:port``; a name may have several addresses."""
+
+    tls_ca: Path | None = None
+    """PEM file of the authorities that controllers are trusted by."""
+    tls_cert: Path | None = None
+    """PEM file of its own certificate chain."""
+    tls_key: Path | None = None
+    """PEM file of its private key."""
+    insecure: bool = False
+    """Speak plain text to controllers on other hosts."""
+    keepalive_seconds: float = Field(default=6.0, ge=6, le=3600)
+    """A connection on which nothing comes back for so long is probed; controllers refuse more."""
+    keepalive_timeout_seconds: float = Field(default=4.0, ge=0.1, le=600)
+    """It is given up where a probe is not answered for so long: the controller hangs or is gone."""
+    backoff_seconds: float = Field(default=5.0, ge=0.2, le=600)
+    """Longest pause between two attempts to reach a controller."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+    """auto is console on a terminal and JSON elsewhere."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_numbers(cls, value: object, info: ValidationInfo) -> object:
+        """Pydantic would take ``1_000`` for a thousand."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, str) and "_" in value and {int, float} & {kind, *get_args(kind)}:
+            raise ValueError("write the number with the digits 0 to 9, and no '_' among them")
+        return value
+
+    @model_validator(mode="after")
+    def _tls_fits_together(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("--tls-cert and --tls-key belong together: give both or neither")
+        if self.tls_cert is not None and self.tls_ca is None:
+            raise ValueError("--tls-cert needs --tls-ca, to know the controller by: give it too")
+        return self
+
+
+class HostSettings(ProcessSettings):
+    """The settings of the agent of a host, which writes down ports."""
+
+    model_config = SettingsConfigDict(env_prefix=HOST_ENV_PREFIX, frozen=True, extra="forbid")
+
+    host: str = Field(default_factory=socket.gethostname, min_length=1)
+    """The host's name in the fabric file; by default that of this machine."""
+    nic: Links = ()
+    """Ids of the host's NICs, where the fabric file does not say which host NICs are of."""
+    directory: Path = Path("/run/heddle/ports")
+    """Folder of the files."""
+
+    @field_validator("directory")
+    @classmethod
+    def _plain_path(cls, value: Path) -> Path:
+        """The path stands in environment files, which quote nothing."""
+        if not value.is_absolute() or any(c.isspace() or not c.isprintable() for c in str(value)):
+            raise ValueError("give an absolute path without spaces")
+        return value
+
+
+class Settings(ProcessSettings):
+    """The settings of the agent of a switch. There is a session with each controller."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
 
-    fabric: str = Field(pattern=r"^fabrics/[^/\s]+$")
-    """The fabric the switch is part of, ``fabrics/f1``."""
     switch: str = Field(min_length=1)
     """Node id of the switch."""
-    controller: Addresses
-    """Addresses of controllers, ``host:port``. There is a session with each at the same time; of a
-    name with several addresses, with each of those."""
 
     fib: Literal["memory", "linux"] = "memory"
     """What forwards packets: a table in the agent, or the kernel of this network namespace."""
@@ -85,40 +153,8 @@ class Settings(BaseSettings):
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of Prometheus' metrics; 0 takes a free one, without it there are none."""
 
-    tls_ca: Path | None = None
-    """PEM file of the authorities that controllers are trusted by."""
-    tls_cert: Path | None = None
-    """PEM file of this agent's certificate chain."""
-    tls_key: Path | None = None
-    """PEM file of its private key."""
-    insecure: bool = False
-    """Speak plain text to controllers on other hosts."""
-    keepalive_seconds: float = Field(default=6.0, ge=6, le=3600)
-    """A connection on which nothing comes back for so long is probed; controllers refuse more."""
-    keepalive_timeout_seconds: float = Field(default=4.0, ge=0.1, le=600)
-    """It is given up where a probe is not answered for so long: the controller hangs or is gone."""
-    backoff_seconds: float = Field(default=5.0, ge=0.2, le=600)
-    """Longest pause between two attempts to reach a controller."""
-
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "console", "json"] = "auto"
-    """auto is console on a terminal and JSON elsewhere."""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _plain_numbers(cls, value: object, info: ValidationInfo) -> object:
-        """Pydantic would take ``1_000`` for a thousand."""
-        kind = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, str) and "_" in value and {int, float} & {kind, *get_args(kind)}:
-            raise ValueError("write the number with the digits 0 to 9, and no '_' among them")
-        return value
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("--tls-cert and --tls-key belong together: give both or neither")
-        if self.tls_cert is not None and self.tls_ca is None:
-            raise ValueError("--tls-cert needs --tls-ca, to know the controller by: give it too")
         if self.link and self.interfaces is not None:
             raise ValueError("--link and --interfaces both name the links: give one of them")
         if not self.link and self.interfaces is None:
@@ -137,24 +173,34 @@ class Settings(BaseSettings):
 
 
 def load_settings(**given: object) -> Settings:
-    """Settings from the flags given, then the environment, then the defaults.
+    """Settings of a switch's agent from the flags, then the environment, then the defaults.
 
     Flags that are None or empty count as not given. SettingsError says what cannot be used.
     """
+    return _load(Settings, ENV_PREFIX, given)
+
+
+def load_host_settings(**given: object) -> HostSettings:
+    """Settings of a host's agent, likewise."""
+    return _load(HostSettings, HOST_ENV_PREFIX, given)
+
+
+def _load(kind: type[Kind], prefix: str, given: Mapping[str, object]) -> Kind:
     told: dict[str, Any] = {name: value for name, value in given.items() if value not in (None, ())}
     try:
-        return Settings(**told)
+        return kind(**told)
     except ValidationError as error:
-        raise SettingsError("\n".join(_complaint(details) for details in error.errors())) from None
+        complaints = [_complaint(details, prefix) for details in error.errors()]
+        raise SettingsError("\n".join(complaints)) from None
 
 
-def _complaint(details: ErrorDetails) -> str:
+def _complaint(details: ErrorDetails, prefix: str) -> str:
     """One complaint in the words of the command line, without the value: it may be secret."""
     message = details["msg"].removeprefix("Value error, ")
     if not details["loc"]:
         return message
     name = str(details["loc"][0])
-    flag, variable = f"--{name.replace('_', '-')}", f"{ENV_PREFIX}{name.upper()}"
+    flag, variable = f"--{name.replace('_', '-')}", f"{prefix}{name.upper()}"
     if details["type"] == "missing":
         return f"{flag} is missing: give it, or set {variable}"
     if name == "fabric":

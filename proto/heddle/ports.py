@@ -1,6 +1,6 @@
 """Which UDP source port each QP of a job has to use, as a document that programs read.
 
-``heddle job ports NAME --json`` prints it::
+``heddle job ports NAME --json`` prints it, and ``heddle-agent host`` writes it for each job::
 
     {"fabric": "fabrics/f1", "job": "j1", "generation": 7,
      "flows": [{"flow": "j1/dp/n0->n1",

@@ -35,11 +35,13 @@ def fresh_name() -> str:
 
 
 @contextmanager
-def small_lab(*, programs: bool, rate_mbit: float = 0.0) -> Iterator[tuple[Lab, Programs | None]]:
-    """The small fabric as a lab, converged and with witnesses."""
+def small_lab(
+    *, programs: bool, rate_mbit: float = 0.0, fabric: Fabric | None = None
+) -> Iterator[tuple[Lab, Programs | None]]:
+    """A fabric, by default the small one, as a lab, converged and with witnesses."""
     require_lab()
     options = LabOptions(rate_mbit=rate_mbit, seed=1)
-    with Lab(mark.claim(fresh_name()), lay_out(small_fabric()), options) as lab:
+    with Lab(mark.claim(fresh_name()), lay_out(fabric or small_fabric()), options) as lab:
         running = Programs(lab) if programs else None
         try:
             bring_up(lab, running)

@@ -4,7 +4,7 @@ from heddle_agent.session.address import Address
 from heddle_agent.session.backoff import Backoff
 from heddle_agent.session.channels import Channels, Tls
 from heddle_agent.session.encode import Identity
-from heddle_agent.session.resolve import Endpoint
+from heddle_agent.session.resolve import Endpoint, Resolver
 from heddle_agent.session.session import SessionOptions
 from heddle_agent.session.sessions import Sessions
 
@@ -14,6 +14,7 @@ __all__ = [
     "Channels",
     "Endpoint",
     "Identity",
+    "Resolver",
     "SessionOptions",
     "Sessions",
     "Tls",

@@ -157,7 +157,8 @@ def _some(hosts: list[str]) -> str:
 def ports(client: Client, name: str, hosts: tuple[str, ...]) -> None:
     """Say which UDP source port each QP of a job has to use.
 
-    A QP that uses another port follows the underlay. With --json: {"fabric", "job", "generation",
+    A QP that uses another port follows the underlay. On a host, `heddle-agent host` writes them to
+    a file of each job. With --json: {"fabric", "job", "generation",
     "flows": [{"flow", "source", "source_address", "destination", "destination_address", "ports":
     [QP 0's, QP 1's, ...]}]}.
     """

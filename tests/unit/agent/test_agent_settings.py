@@ -44,8 +44,8 @@ def test_missing_settings_are_named_with_both_ways_to_give_them() -> None:
     lines = complaint(link=("spine0",)).splitlines()
     assert lines == [
         "--fabric is missing: give it, or set HEDDLE_AGENT_FABRIC",
-        "--switch is missing: give it, or set HEDDLE_AGENT_SWITCH",
         "--controller is missing: give it, or set HEDDLE_AGENT_CONTROLLER",
+        "--switch is missing: give it, or set HEDDLE_AGENT_SWITCH",
     ]
 
 

@@ -1,0 +1,117 @@
+"""The folder of the ports: ``JOB.json`` and ``JOB.env`` for each job.
+
+A file is replaced in one step, so whoever reads meets a whole one. Only files that say that they
+are of this fabric and this host are ever removed: others' stay, in whatever folder was named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from heddle_agent.host.environment import environment_text
+
+_LONGEST = 100
+"""Characters of a job's name that become part of a file's."""
+_OWNER = ("fabric", "host")
+
+
+def file_stem(job: str) -> str:
+    """What the files of a job are called, without their ends.
+
+    The name itself where it has but letters, digits and ``_ . - ~``; other characters are
+    percent-encoded, as is a dot at the beginning. A long name is cut, and has a digest behind it.
+    """
+    stem = quote(job, safe="")
+    if len(stem) > _LONGEST:
+        stem = f"{stem[:_LONGEST]}%{hashlib.sha256(job.encode()).hexdigest()[:32]}"
+    return f"%2E{stem[1:]}" if stem.startswith(".") else stem
+
+
+class PortsFolder:
+    """Of one host."""
+
+    def __init__(self, path: Path, fabric: str, host: str) -> None:
+        """Make the folder if there is none; ValueError if nobody could write into it."""
+        self._path = path
+        self._owner = {"fabric": fabric, "host": host}
+        try:
+            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            probe = path / ".heddle-agent.new"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ValueError(
+                f"folder {path} cannot be written to: {error.strerror}; give another with"
+                " --directory"
+            ) from error
+
+    def write(self, document: Mapping[str, Any]) -> bool:
+        """Write the files of a job; whether any of them was another before.
+
+        OSError if the disk does not take them.
+        """
+        path = self._file(document["job"], "json")
+        told = {**self._owner, **document}
+        changed = _replace(path, json.dumps(told, indent=1).encode() + b"\n")
+        text = environment_text(document, path)
+        return _replace(path.with_suffix(".env"), text.encode()) or changed
+
+    def remove(self, job: str) -> None:
+        """Remove the files of a job that has ended."""
+        path = self._file(job, "json")
+        if _owner_of(path) == self._owner_of_job(job):
+            path.with_suffix(".env").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+    def keep(self, jobs: set[str]) -> list[str]:
+        """Remove the files of all other jobs of this host; which jobs these were."""
+        gone = [job for job in self._jobs() if job not in jobs]
+        for job in gone:
+            self.remove(job)
+        return gone
+
+    def _jobs(self) -> Iterator[str]:
+        """Jobs that have a file of this host's."""
+        for path in sorted(self._path.glob("*.json")):
+            owner = _owner_of(path)
+            if owner is None or owner != self._owner_of_job(owner[-1]):
+                continue
+            if path == self._file(owner[-1], "json"):
+                yield owner[-1]
+
+    def _owner_of_job(self, job: str) -> tuple[str, ...]:
+        return *(self._owner[name] for name in _OWNER), job
+
+    def _file(self, job: str, end: str) -> Path:
+        return self._path / f"{file_stem(job)}.{end}"
+
+
+def _owner_of(path: Path) -> tuple[str, ...] | None:
+    """Fabric, host and job of a file; None if it is not one of ours."""
+    try:
+        told = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(told, dict):
+        return None
+    names = [told.get(name) for name in (*_OWNER, "job")]
+    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else None
+
+
+def _replace(path: Path, content: bytes) -> bool:
+    """Put a file in place in one step; whether there was another, or none."""
+    try:
+        if path.read_bytes() == content:
+            return False
+    except FileNotFoundError:
+        pass
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_bytes(content)
+    fresh.chmod(0o644)  # whatever the umask: programs of other users read it
+    fresh.replace(path)
+    return True

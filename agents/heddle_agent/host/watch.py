@@ -1,0 +1,131 @@
+"""Watches the ports of a host at whichever controller answers, and keeps the files like them.
+
+Losing all controllers is no emergency: files stay as they are. A stream begins with all that there
+is, so whatever changed meanwhile is put right then, and only then are files of other jobs removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+
+import grpc
+import structlog
+
+from heddle.ports import ports_document
+from heddle.v1 import plan_pb2 as pb
+from heddle.v1.plan_pb2_grpc import PlanServiceStub
+from heddle_agent.host.files import PortsFolder
+from heddle_agent.session import Address, Backoff, Channels, Endpoint, Resolver
+
+_log = structlog.get_logger()
+
+_CURES = {
+    grpc.StatusCode.UNAVAILABLE: "is a controller running there, and can this host reach it?",
+    grpc.StatusCode.UNIMPLEMENTED: "what listens there is not a Heddle controller, or too old",
+    grpc.StatusCode.UNAUTHENTICATED: "give a certificate: --tls-ca, --tls-cert, --tls-key",
+    grpc.StatusCode.PERMISSION_DENIED: "the certificate is not this host's: renew it",
+    grpc.StatusCode.NOT_FOUND: "check --fabric, and import the fabric",
+    grpc.StatusCode.INVALID_ARGUMENT: "check --host or --nic against the fabric file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whose ports are wanted."""
+
+    fabric: str
+    """``fabrics/f1``."""
+    host: str
+    nics: Sequence[str] = ()
+    """The NICs themselves, where the fabric does not say which host they are of."""
+
+    def request(self) -> pb.WatchJobPortsRequest:
+        """The question for it."""
+        hosts = [] if self.nics else [self.host]
+        return pb.WatchJobPortsRequest(plan=f"{self.fabric}/plan", hosts=hosts, nics=self.nics)
+
+
+class HostAgent:
+    """Of one host; ``run`` it in a task, cancel it to end it."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        folder: PortsFolder,
+        *,
+        controllers: Sequence[str],
+        channels: Channels,
+        backoff: Backoff,
+    ) -> None:
+        """ValueError for addresses that cannot be used, or plain text that would leave unasked."""
+        addresses = [Address.parse(text) for text in controllers]
+        for address in addresses:
+            channels.check(address)
+        self._wanted = wanted
+        self._folder = folder
+        self._resolver = Resolver(addresses)
+        self._channels = channels
+        self._backoff = backoff
+        self._random = random.SystemRandom()
+        self._parts: list[pb.JobPorts] = []
+        """Of the job that is being told."""
+        self._log = _log.bind(host=wanted.host)
+        self._failed: dict[str, str] = {}
+        """Why, by controller, since ports were last known."""
+
+    async def run(self) -> None:
+        """Follow one controller after the other until cancelled."""
+        failures = 0
+        while True:
+            for endpoint in await self._resolver.endpoints():
+                if await self._follow(endpoint):
+                    failures = 0
+            failures += 1
+            await asyncio.sleep(self._backoff.delay(failures, self._random.random()))
+
+    async def _follow(self, endpoint: Endpoint) -> bool:
+        """One stream to its end; whether it told all that there was."""
+        self._parts, synced, told = [], False, set[str]()
+        try:
+            stub = PlanServiceStub(self._channels.get(endpoint))
+            events: AsyncIterable[pb.JobPortsEvent] = stub.WatchJobPorts(self._wanted.request())
+            async for event in events:
+                await self._take(event, told)
+                if event.synced:
+                    synced = True
+                    self._failed.clear()
+                    self._log.info("ports known", controller=str(endpoint), jobs=len(told))
+            why, cure = "the controller ended the stream", ""
+        except grpc.aio.AioRpcError as error:
+            why, cure = error.details() or error.code().name, _CURES.get(error.code(), "")
+        except (OSError, ValueError) as error:  # the disk; a name that has a far address now
+            why, cure = str(error), ""
+        self._tell(endpoint, why, cure)
+        return synced
+
+    async def _take(self, event: pb.JobPortsEvent, told: set[str]) -> None:
+        """Make the files like an event; OSError if the disk does not take it."""
+        if event.HasField("ports"):
+            self._parts.append(event.ports)
+            if not event.more:
+                job, parts, self._parts = event.ports.job, self._parts, []
+                document = ports_document(self._wanted.fabric, job, parts)
+                told.add(job)
+                if await asyncio.to_thread(self._folder.write, document):
+                    self._log.info("ports written", job=job, flows=len(document["flows"]))
+        elif event.HasField("deleted"):
+            await asyncio.to_thread(self._folder.remove, event.deleted)
+            self._log.info("ports removed", job=event.deleted)
+        elif event.synced:
+            for job in await asyncio.to_thread(self._folder.keep, told):
+                self._log.info("ports removed", job=job)
+
+    def _tell(self, endpoint: Endpoint, why: str, cure: str) -> None:
+        """Log a failure; the same one again only at debug level."""
+        controller = str(endpoint)
+        known, self._failed[controller] = self._failed.get(controller), why
+        log = self._log.debug if known == why else self._log.warning
+        log("ports not watched; files stay", controller=controller, why=why, cure=cure)

@@ -1,0 +1,206 @@
+"""``heddle-agent host`` against a real API: files that say what the plan says, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from heddle_agent.host import HostAgent, PortsFolder, Wanted
+from heddle_agent.session import Backoff, Channels, Tls
+from heddle_controller.serve.security.keys import Tls as ServerTls
+from tests.integration.certifying import Authority
+from tests.support.job_flows import commit, flows_of
+from tests.support.serving import LOOPBACK, serving
+from tests.support.waiting import until
+
+AGENT = str(Path(sys.executable).with_name("heddle-agent"))
+
+
+@asynccontextmanager
+async def watching(
+    folder: Path, *ports: int, wanted: Wanted | None = None, tls: Tls | None = None
+) -> AsyncIterator[None]:
+    """The agent of host h0.0, in this process."""
+    wanted = wanted or Wanted("fabrics/f1", "h0.0")
+    channels = Channels(tls)
+    agent = HostAgent(
+        wanted,
+        PortsFolder(folder, wanted.fabric, wanted.host),
+        controllers=[f"localhost:{port}" for port in ports],
+        channels=channels,
+        backoff=Backoff(first=0.02, longest=0.1),
+    )
+    running = asyncio.create_task(agent.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        await channels.close()
+
+
+def names(folder: Path) -> set[str]:
+    """Files in a folder."""
+    return {path.name for path in folder.iterdir()}
+
+
+def read(path: Path) -> Any:
+    """A JSON file."""
+    return json.loads(path.read_text())
+
+
+async def test_files_follow_the_plan(tmp_path: Path) -> None:
+    """A pair of files for each job of the host; they change with the plan, and go with the job."""
+    folder = tmp_path / "run" / "ports"
+    async with serving(tmp_path / "store") as s:
+        await s.put_fabric()
+        await commit(s, flows_of({"red": 2, "a/b": 1}))
+        async with watching(folder, s.api.port):
+            await until(lambda: folder.exists() and len(names(folder)) == 4)
+            assert names(folder) == {"red.json", "red.env", "a%2Fb.json", "a%2Fb.env"}
+            red = read(folder / "red.json")
+            assert (red["fabric"], red["host"], red["job"]) == ("fabrics/f1", "h0.0", "red")
+            assert [flow["ports"] for flow in red["flows"]] == [[*range(49152, 49156)]] * 2
+            assert [flow["destination"] for flow in red["flows"]] == ["n1.0", "n1.1"]
+            assert (folder / "red.json").stat().st_mode & 0o777 == 0o644
+            await commit(s, flows_of({"red": 2}, qps=2))
+            await until(lambda: names(folder) == {"red.json", "red.env"})
+            await until(lambda: read(folder / "red.json")["flows"][0]["ports"] == [49152, 49153])
+            await commit(s, flows_of({}))
+            await until(lambda: not names(folder))
+
+
+async def test_variables_are_written_where_one_list_says_all(tmp_path: Path) -> None:
+    """One list for all connections; none where flows differ, and the file says so."""
+    async with serving(tmp_path / "store") as s:
+        await s.put_fabric()
+        await commit(s, flows_of({"red": 2}, qps=2))
+        async with watching(tmp_path / "ports", s.api.port):
+            path = tmp_path / "ports" / "red.env"
+            await until(path.exists)
+            lines = path.read_text().splitlines()
+            assert f"HEDDLE_PORTS_FILE={tmp_path}/ports/red.json" in lines
+            assert "MC_MLX5_QP_UDP_SPORTS=49152,49153" in lines
+            assert "MORI_MLX5_ENABLE_UDP_SPORT=1" in lines
+            assert "MORI_GOR_PORT=49152,49153,49152,49153" in lines
+            await commit(s, flows_of({"red": 2}, qps=3))
+            await until(lambda: "PORTS=49152,49153,49154\n" in path.read_text().replace("SP", "P"))
+            assert "MORI_GOR_PORT=" not in path.read_text()
+            await commit(s, flows_of({"red": 4}))  # two flows of one pair
+            await until(lambda: "MC_MLX5_QP_UDP_SPORTS=" not in path.read_text())
+            set_ = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+            assert set_ == [f"HEDDLE_PORTS_FILE={tmp_path}/ports/red.json"]
+
+
+async def test_files_outlive_controllers_and_restarts(tmp_path: Path) -> None:
+    """They stay while nobody answers; what ended meanwhile goes with the next answer, no sooner."""
+    folder = tmp_path / "ports"
+    foreign = {"notes.json": "[]", "other.json": '{"fabric":"fabrics/f1","host":"x","job":"other"}'}
+    folder.mkdir()
+    for name, text in foreign.items():
+        (folder / name).write_text(text)
+    ours = {"red.json", "red.env", "blue.json", "blue.env"}
+    async with serving(tmp_path / "store") as s:
+        await s.put_fabric()
+        await commit(s, flows_of({"red": 1, "blue": 1}))
+        async with watching(folder, s.api.port):
+            await until(lambda: names(folder) == ours | foreign.keys())
+        await commit(s, flows_of({"blue": 1}))
+        gone = s.api.port
+    with capture_logs() as logged:
+        async with watching(folder, gone):
+            await until(lambda: any(line["event"].startswith("ports not") for line in logged))
+            assert names(folder) == ours | foreign.keys()
+    async with serving(tmp_path / "store") as again, watching(folder, gone, again.api.port):
+        await until(lambda: names(folder) == {"blue.json", "blue.env"} | foreign.keys())
+    assert {name: (folder / name).read_text() for name in foreign} == foreign
+
+
+async def test_a_host_reads_its_own_ports_alone(tmp_path: Path) -> None:
+    """By its certificate; that of another host, or NICs by name, bring nothing."""
+    authority = Authority(tmp_path / "pki")
+    server, own = authority.server(), authority.role("host/f1/h0.0")
+    terms = replace(LOOPBACK, tls=ServerTls(server.cert, server.key, server.ca))
+    async with serving(tmp_path / "store", terms) as s:
+        await s.put_fabric()
+        await commit(s, flows_of({"red": 4}))
+        tls = Tls(own.ca, own.cert, own.key)
+
+        def refused() -> float:
+            labels = {
+                "service": "heddle.v1.PlanService",
+                "method": "WatchJobPorts",
+                "code": "PERMISSION_DENIED",
+            }
+            return s.telemetry.registry.get_sample_value("heddle_rpcs_total", labels) or 0.0
+
+        def more(before: float) -> bool:
+            return refused() > before
+
+        for at, wanted in enumerate(
+            (Wanted("fabrics/f1", "h0.1"), Wanted("fabrics/f1", "h0.0", ["n0.1"]))
+        ):
+            before = refused()
+            async with watching(tmp_path / f"no{at}", s.api.port, wanted=wanted, tls=tls):
+                await until(partial(more, before))
+            assert not names(tmp_path / f"no{at}")
+        async with watching(tmp_path / "yes", s.api.port, tls=tls):
+            await until(lambda: names(tmp_path / "yes") == {"red.json", "red.env"})
+        reader = authority.role("reader/ann")
+        tls = Tls(reader.ca, reader.cert, reader.key)
+        wanted = Wanted("fabrics/f1", "somebody", ["n0.1"])
+        async with watching(tmp_path / "nics", s.api.port, wanted=wanted, tls=tls):
+            await until(lambda: names(tmp_path / "nics") == {"red.json", "red.env"})
+
+
+async def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    """Settings from flags and variables; SIGTERM ends it with 0, and files stay."""
+    async with serving(tmp_path / "store") as s:
+        await s.put_fabric()
+        await commit(s, flows_of({"red": 1}))
+        command = [AGENT, "host", "--fabric=fabrics/f1", f"--directory={tmp_path}/ports"]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            f"--controller=127.0.0.1:{s.api.port}",
+            env={"HEDDLE_HOST_HOST": "h0.0"},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            await until((tmp_path / "ports" / "red.env").exists)
+            process.send_signal(signal.SIGTERM)
+            _, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert process.returncode == 0, said.decode()
+        assert names(tmp_path / "ports") == {"red.json", "red.env"}
+
+
+async def test_bad_settings_end_it_with_a_line_each(tmp_path: Path) -> None:
+    """Status 2; each line names the flag and the variable, or the folder and the cure."""
+    (tmp_path / "file").touch()
+    here, there = f"--directory={tmp_path}/ports", f"--directory={tmp_path}/file/ports"
+    known = ("--fabric=fabrics/f1", "--controller=127.0.0.1:1")
+    for options, said in (
+        ((here,), "--fabric is missing: give it, or set HEDDLE_HOST_FABRIC"),
+        ((here, "--fabric=fabrics/f1"), "--controller is missing"),
+        ((here, "--fabric=fabrics/f1", "--controller=c:1"), "say --insecure"),
+        ((*known, "--directory=ports"), "give an absolute path"),
+        ((*known, there), "cannot be written to"),
+    ):
+        process = await asyncio.create_subprocess_exec(
+            AGENT, "host", *options, stderr=asyncio.subprocess.PIPE
+        )
+        _, told = await process.communicate()
+        assert (process.returncode, said in told.decode()) == (2, True), told.decode()

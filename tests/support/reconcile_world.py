@@ -28,7 +28,7 @@ from heddle_controller.reconcile.ports import AgentGateway, Store
 from heddle_controller.reconcile.rollout.target import RolloutSettings
 from heddle_controller.reconcile.settings import ReconcileSettings
 from heddle_controller.reconcile.worker import Dependencies
-from heddle_controller.solve.bounds.proof import prove
+from heddle_controller.solve import prove
 from heddle_controller.solve.repair.repairer import Repairer, anew
 from heddle_controller.state.records import Committed, JobRecord, JobState
 from heddle_controller.store.embedded import open_embedded

@@ -15,6 +15,7 @@ from heddle_controller.cli.client import Client
 from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, Failure
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
+from heddle_controller.cli.routes import AFTER_LOSS, after_loss_row
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
 from heddle_controller.model.plan import Certificate
@@ -39,6 +40,13 @@ REASONS_SHOWN = 10
 @click.option("--previous", type=FILE, help="Repair this plan.json instead of planning anew.")
 @click.option(
     "--time-limit", type=float, metavar="S", help="Stop improving the plan after so many seconds."
+)
+@click.option(
+    "--protect",
+    type=click.Choice(["link", "switch", "none"]),
+    default="link",
+    show_default=True,
+    help="Choose backups for the loss of any one link, or any one switch; none leaves them out.",
 )
 @click.option("--out", type=FILE, help="Write plan.json here, gzip where the name ends in .gz.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
@@ -102,6 +110,8 @@ def _summary(outcome: CheckedPlan, out: Path | None) -> None:
     ]
     if rows:
         echo_table(["tier", "worst link", "lower bound"], rows)
+    if plan.certificate.after_loss:
+        echo_table(AFTER_LOSS, [after_loss_row(one) for one in plan.certificate.after_loss])
     for note in plan.notes:
         echo(f"note: {note}")
     reasons = sorted(plan.unrouted.items())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from heddle_controller.cli.losses import Losses, losses_of
 from heddle_controller.model.demand import resolve
@@ -51,6 +51,7 @@ class PlanRequest:
     down: tuple[str, ...] = ()
     previous: Path | None = None
     time_limit: float | None = None
+    protect: Literal["link", "switch", "none"] = "link"
     out: Path | None = None
 
 
@@ -114,6 +115,8 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
     timing = {"load_seconds": time.perf_counter() - start}
     tell(f"planning {len(flows)} flows")
     plan = _planned(fabric, losses, flows, repairer or options, timing)
+    tell("protecting the plan")
+    plan = _protected(plan, request, timing)
     tell("checking the plan")
     start = time.perf_counter()
     verify_plan(plan)
@@ -123,6 +126,17 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
         tell(f"writing {request.out}")
         timing["write_seconds"] = save_plan(plan, request.out, timing=timing, changed=changed)
     return CheckedPlan(plan, changed, timing)
+
+
+def _protected(plan: Plan, request: PlanRequest, timing: dict[str, float]) -> Plan:
+    """The plan with backups as they were asked for, and what single losses do."""
+    from heddle_controller.solve import protected, without_backups  # noqa: PLC0415 - see above
+
+    start = time.perf_counter()
+    kind = request.protect
+    plan = without_backups(plan) if kind == "none" else protected(plan, kind)
+    timing["protect_seconds"] = time.perf_counter() - start
+    return plan
 
 
 def _flows(request: PlanRequest, fabric: Fabric) -> Flows:

@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from heddle.v1 import common_pb2, plan_pb2
 from heddle_controller.cli.options import last_part, link_text
 from heddle_controller.cli.output import echo_pairs, echo_table
+from heddle_controller.model.plan import AfterLoss
 from heddle_controller.serve.codec import common
+
+AFTER_LOSS = ["lost", "worst", "slowest flow", "worst link", "lower bound", "then"]
+"""Columns of what single losses do right after local repair."""
 
 
 def echo_plan(plan: plan_pb2.Plan) -> None:
@@ -28,6 +32,7 @@ def echo_plan(plan: plan_pb2.Plan) -> None:
         }
     )
     echo_tiers(plan.certificate)
+    echo_after_loss(plan.certificate)
 
 
 def certificate_text(certificate: common_pb2.Certificate) -> str:
@@ -44,6 +49,19 @@ def echo_tiers(certificate: common_pb2.Certificate) -> None:
             (t.tier, f"{t.max_utilization:.3f}", f"{t.lower_bound:.3f}") for t in certificate.tiers
         ]
         echo_table(["tier", "worst link", "lower bound"], rows)
+
+
+def echo_after_loss(certificate: common_pb2.Certificate) -> None:
+    """What the worst loss of one link, or one switch, does until there is a new plan."""
+    if certificate.after_loss:
+        echo_table(AFTER_LOSS, [after_loss_row(one) for one in certificate.after_loss])
+
+
+def after_loss_row(one: common_pb2.AfterLoss | AfterLoss) -> tuple[str, ...]:
+    """One kind of loss."""
+    worst, least = f"{one.worst_utilization:.3f}", f"{one.lower_bound:.3f}"
+    stranded = f"{one.stranded} flows without a way" if one.stranded else ""
+    return one.kind, one.of, f"{one.slowest_flow:.3f}", worst, least, stranded
 
 
 def echo_routes(routes: Iterable[plan_pb2.Route]) -> None:

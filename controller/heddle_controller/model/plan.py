@@ -105,6 +105,28 @@ class TierCertificate:
 
 
 @dataclass(frozen=True, slots=True)
+class AfterLoss:
+    """What the worst single loss does, once agents have turned flows to backups, and no more."""
+
+    kind: str
+    """"link" or "switch": what is lost, one at a time."""
+    worst_utilization: float
+    """Load over capacity of the fullest link after any of the losses."""
+    slowest_flow: float
+    """The least part of its demand that a flow gets after any of them, 0 to 1.
+
+    A flow whose path and backup are both lost gets nothing. Flows whose NIC is cut off at the NIC
+    itself are not counted.
+    """
+    of: str
+    """The loss that slows a flow most: a switch, or a link as A,B[,KEY]."""
+    lower_bound: float
+    """No other backups for the same paths have a fullest link below this."""
+    stranded: int
+    """Flows that have no backup, or a broken one, after that loss."""
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """How good a plan is: the worst link, what no plan can beat, and why.
 
@@ -116,6 +138,8 @@ class Certificate:
     lower_bound: float = 0.0
     proof: str = "none"
     tiers: tuple[TierCertificate, ...] = ()
+    after_loss: tuple[AfterLoss, ...] = ()
+    """Of single links, and of single switches; empty where nobody has worked it out."""
 
     @property
     def gap(self) -> float:

@@ -4,9 +4,18 @@ Pure: plans come from the fabric, the flows and the options alone. Only this roo
 knows OR-Tools.
 """
 
-from heddle_controller.solve.bounds.proof import prove
+from heddle_controller.solve.losses import after_losses, protected, prove, without_backups
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve
 from heddle_controller.solve.repair.repairer import Repairer, anew
 
-__all__ = ["Options", "Repairer", "anew", "prove", "solve"]
+__all__ = [
+    "Options",
+    "Repairer",
+    "after_losses",
+    "anew",
+    "protected",
+    "prove",
+    "solve",
+    "without_backups",
+]

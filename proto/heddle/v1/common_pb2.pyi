@@ -150,6 +150,7 @@ class Certificate(_message.Message):
     GAP_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
     TIERS_FIELD_NUMBER: _builtins.int
+    AFTER_LOSS_FIELD_NUMBER: _builtins.int
     max_utilization: _builtins.float
     """Load over capacity of the worst directed link; 1.0 is full."""
     lower_bound: _builtins.float
@@ -162,6 +163,12 @@ class Certificate(_message.Message):
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierCertificate]:
         """One row a tier, in the order NIC side first."""
 
+    @_builtins.property
+    def after_loss(self) -> _containers.RepeatedCompositeFieldContainer[Global___AfterLoss]:
+        """The worst single loss of each kind, right after local repair. Empty until it is worked out,
+        which for a new plan takes some quiet.
+        """
+
     def __init__(
         self,
         *,
@@ -170,14 +177,59 @@ class Certificate(_message.Message):
         gap: _builtins.float = ...,
         proof: _builtins.str = ...,
         tiers: _abc.Iterable[Global___TierCertificate] | None = ...,
+        after_loss: _abc.Iterable[Global___AfterLoss] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gap", b"gap", "lower_bound", b"lower_bound", "max_utilization", b"max_utilization", "proof", b"proof", "tiers", b"tiers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_loss", b"after_loss", "gap", b"gap", "lower_bound", b"lower_bound", "max_utilization", b"max_utilization", "proof", b"proof", "tiers", b"tiers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Certificate: _TypeAlias = Certificate  # noqa: Y015
+
+@_typing.final
+class AfterLoss(_message.Message):
+    """What the worst loss of one link or one switch does once agents have turned flows to their backups,
+    before any controller acts.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    WORST_UTILIZATION_FIELD_NUMBER: _builtins.int
+    SLOWEST_FLOW_FIELD_NUMBER: _builtins.int
+    OF_FIELD_NUMBER: _builtins.int
+    LOWER_BOUND_FIELD_NUMBER: _builtins.int
+    STRANDED_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """What is lost, one at a time: "link" or "switch"."""
+    worst_utilization: _builtins.float
+    """Load over capacity of the worst directed link after any of the losses."""
+    slowest_flow: _builtins.float
+    """The least part of its demand that a flow gets after any of the losses, 0 to 1."""
+    of: _builtins.str
+    """The loss that slows a flow most: a switch, or a link as "A,B" or "A,B,KEY"."""
+    lower_bound: _builtins.float
+    """No other choice of backups for the same paths has a worst link below this."""
+    stranded: _builtins.int
+    """Flows without a backup that holds after that loss."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        worst_utilization: _builtins.float = ...,
+        slowest_flow: _builtins.float = ...,
+        of: _builtins.str = ...,
+        lower_bound: _builtins.float = ...,
+        stranded: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "lower_bound", b"lower_bound", "of", b"of", "slowest_flow", b"slowest_flow", "stranded", b"stranded", "worst_utilization", b"worst_utilization"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AfterLoss: _TypeAlias = AfterLoss  # noqa: Y015
 
 @_typing.final
 class TierCertificate(_message.Message):

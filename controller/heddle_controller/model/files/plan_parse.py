@@ -22,7 +22,7 @@ from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State, Str
 from heddle_controller.model.files.plan_records import Record
 from heddle_controller.model.files.records import LARGEST, short
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate
+from heddle_controller.model.plan import AfterLoss, Certificate, Paths, Plan, TierCertificate
 
 NEW = "the previous plan has no route for it"
 _STATES = {state.name.lower(): state for state in State}
@@ -261,6 +261,25 @@ def _certificate(record: object, origin: str) -> Certificate:
             TierCertificate(tier, _figure(tiers, tier, origin), _figure(bounds, tier, origin))
             for tier in tiers
         ),
+        after_loss=_after_loss(record.get("after_loss") or {}, origin),
+    )
+
+
+def _after_loss(record: object, origin: str) -> tuple[AfterLoss, ...]:
+    if not isinstance(record, Mapping) or not all(
+        isinstance(one, Mapping) for one in record.values()
+    ):
+        raise refuse(origin, "certificate", "after_loss must be an object of objects")
+    return tuple(
+        AfterLoss(
+            kind=str(kind),
+            worst_utilization=_figure(one, "worst_utilization", origin),
+            slowest_flow=_figure(one, "slowest_flow", origin),
+            of=str(one.get("of", "")),
+            lower_bound=_figure(one, "lower_bound", origin),
+            stranded=int(_figure(one, "stranded", origin)),
+        )
+        for kind, one in record.items()
     )
 
 

@@ -19,7 +19,17 @@ Record = dict[str, Any]
 
 
 def certificate_record(certificate: Certificate) -> Record:
-    """A certificate as in plan.json."""
+    """A certificate as in plan.json; ``after_loss`` is there where it was worked out."""
+    after_loss = {
+        one.kind: {
+            "worst_utilization": one.worst_utilization,
+            "slowest_flow": one.slowest_flow,
+            "of": one.of,
+            "lower_bound": one.lower_bound,
+            "stranded": one.stranded,
+        }
+        for one in certificate.after_loss
+    }
     return {
         "max_utilization": certificate.max_utilization,
         "lower_bound": certificate.lower_bound,
@@ -27,7 +37,7 @@ def certificate_record(certificate: Certificate) -> Record:
         "proof": certificate.proof,
         "tiers": {tier.tier: tier.max_utilization for tier in certificate.tiers},
         "tier_bounds": {tier.tier: tier.lower_bound for tier in certificate.tiers},
-    }
+    } | ({"after_loss": after_loss} if after_loss else {})
 
 
 def state_records(fabric: Fabric) -> list[Record]:

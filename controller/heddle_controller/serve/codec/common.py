@@ -113,4 +113,15 @@ def certificate_to_pb(certificate: Certificate) -> pb.Certificate:
             )
             for t in certificate.tiers
         ],
+        after_loss=[
+            pb.AfterLoss(
+                kind=one.kind,
+                worst_utilization=one.worst_utilization,
+                slowest_flow=one.slowest_flow,
+                of=one.of,
+                lower_bound=one.lower_bound,
+                stranded=one.stranded,
+            )
+            for one in certificate.after_loss
+        ],
     )

@@ -25,7 +25,7 @@ GAP = 1e-6
 """Relative distance from the bound that is none."""
 
 
-def prove(plan: Plan, options: Options | None = None) -> Certificate:
+def proven_bound(plan: Plan, options: Options | None = None) -> Certificate:
     """The plan's certificate with the best bound that can be proven now.
 
     Over flows that the plan carries and that links in service could carry: fewer flows

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Ints, Structure
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Certificate, Paths, Plan, TierCertificate, starts
+from heddle_controller.model.plan import (
+    AfterLoss,
+    Certificate,
+    Paths,
+    Plan,
+    TierCertificate,
+    starts,
+)
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.state.codec.container import DamagedError, pack
 from heddle_controller.state.codec.pieces import PiecePacker, Table, table, unpack_pieces
@@ -88,6 +96,7 @@ def meta_of(plan: Plan, program: Program) -> dict[str, Any]:
             certificate.lower_bound,
             certificate.proof,
             [[t.tier, t.max_utilization, t.lower_bound] for t in certificate.tiers],
+            [astuple(one) for one in certificate.after_loss],
         ],
         "unrouted": list(plan.unrouted.items()),
         "notes": plan.notes,
@@ -97,8 +106,14 @@ def meta_of(plan: Plan, program: Program) -> dict[str, Any]:
 
 def certificate_of(meta: dict[str, Any]) -> Certificate:
     """The certificate in what ``meta_of`` gave."""
-    worst, bound, proof, tiers = meta["certificate"]
-    return Certificate(worst, bound, proof, tuple(TierCertificate(*tier) for tier in tiers))
+    worst, bound, proof, tiers, after_loss = meta["certificate"]
+    return Certificate(
+        worst,
+        bound,
+        proof,
+        tuple(TierCertificate(*tier) for tier in tiers),
+        tuple(AfterLoss(*one) for one in after_loss),
+    )
 
 
 def _paths_table(name: str, paths: Paths) -> Table:

@@ -1,0 +1,189 @@
+"""Backups chosen so that the worst single loss does least.
+
+Colouring spreads what falls from one link evenly over all others, whatever these carry already.
+Here a plan's fullest link after a loss is relieved: one of the paths that fell on it is given
+another backup, one of as many hops that shares no link and no switch with the path, if every link
+that it would take with it, after every loss that breaks the path, stays less full. That goes on
+until nothing helps, or the bound is met. Paths stay as they are, so the plan is as good as it was
+while nothing is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from heddle_controller.model.fabric import Ints, NodeKind
+from heddle_controller.model.plan import AfterLoss, Paths, Plan, starts
+from heddle_controller.solve.candidates import Candidates
+from heddle_controller.solve.losses.floor import least_worst
+from heddle_controller.solve.losses.loads import Survey, Uses, worst_of
+from heddle_controller.solve.losses.moves import MOVED, Kind, SingleLosses
+from heddle_controller.solve.losses.survey import after_losses
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.options import Options
+
+MOST_STEPS = 5_000
+"""Links looked at after losses."""
+EQUAL = 1e-9
+
+
+def without_backups(plan: Plan) -> Plan:
+    """The plan with nothing to turn to."""
+    paths, none = plan.paths, np.empty(0, dtype=np.int64)
+    empty = np.zeros(len(paths) + 1, dtype=np.int64)
+    backups = Paths(paths.flow, paths.first_qp, paths.last_qp, empty, none)
+    certificate = replace(plan.certificate, after_loss=())
+    return replace(plan, backups=backups, certificate=certificate)
+
+
+def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
+    """The plan with the backups that suit losses of one kind best, and its N-1 certificate."""
+    known = after_losses(plan)
+    best = replace(plan, certificate=replace(plan.certificate, after_loss=known))
+    network = Network(plan.fabric)
+    if not network.tiered or not any(_is_loose(one) for one in known if one.kind == kind):
+        return best
+    candidates = Candidates(network, (options or Options()).candidate_limit)
+    backups = _Search(plan, kind, candidates).run()
+    other = replace(plan, backups=backups)
+    told = after_losses(other)
+    if _value(told, kind) <= _value(known, kind):
+        return best
+    return replace(other, certificate=replace(plan.certificate, after_loss=told))
+
+
+def _is_loose(one: AfterLoss) -> bool:
+    return one.worst_utilization > one.lower_bound * (1 + EQUAL)
+
+
+def _value(told: tuple[AfterLoss, ...], kind: Kind) -> list[tuple[float, float]]:
+    """Of two certificates the greater is better: losses of the kind first."""
+    own_first = sorted(told, key=lambda one: one.kind != kind)
+    return [(-round(one.worst_utilization, 9), round(one.slowest_flow, 9)) for one in own_first]
+
+
+class _Search:
+    """Loads after losses, as one backup after another is changed."""
+
+    def __init__(self, plan: Plan, kind: Kind, candidates: Candidates) -> None:
+        self._plan, self._candidates = plan, candidates
+        self._network = candidates.network
+        losses = SingleLosses.of(plan.fabric, kind)
+        survey = Survey.of(plan, Uses.of(plan.paths, 2 * plan.fabric.link_count), losses)
+        moves, cells = survey.moves, survey.cells
+        self._floor = least_worst(survey, worst_of(survey))
+        self._capacity = plan.fabric.structure.capacity
+        self._base = plan.loads
+        self._arcs = len(self._base)
+        self._load = dict(
+            zip((cells.loss * self._arcs + cells.arc).tolist(), cells.load.tolist(), strict=True)
+        )
+        self._rate = plan.paths.gbps(plan.flows)
+        self._backup = {
+            row: plan.backups.of(row).tolist() for row in np.unique(moves.path).tolist()
+        }
+        self._losses_of: dict[int, list[int]] = {}
+        self._on: dict[int, set[int]] = {}
+        moved = moves.rows(MOVED)
+        pairs = zip(moves.loss[moved].tolist(), moves.path[moved].tolist(), strict=True)
+        for loss, path in pairs:
+            self._losses_of.setdefault(path, []).append(loss)
+            for arc in self._backup[path]:
+                self._on.setdefault(loss * self._arcs + arc, set()).add(path)
+
+    def run(self) -> Paths:
+        """The backups, parallel to the paths."""
+        full = [(-self._used(cell), cell) for cell in self._on]
+        heapify(full)
+        for _ in range(MOST_STEPS):
+            if not full or -full[0][0] <= self._floor * (1 + EQUAL):
+                break
+            used, cell = heappop(full)
+            if abs(used + self._used(cell)) > EQUAL:
+                continue  # it has changed since
+            for changed in self._relieved(cell):
+                heappush(full, (-self._used(changed), changed))
+        rows = [self._backup.get(row, None) for row in range(len(self._plan.paths))]
+        ways = [
+            self._plan.backups.of(at).tolist() if row is None else row
+            for at, row in enumerate(rows)
+        ]
+        first = starts(np.array([len(way) for way in ways], dtype=np.int64))
+        arcs = np.array([arc for way in ways for arc in way], dtype=np.int64)
+        paths = self._plan.paths
+        return Paths(paths.flow, paths.first_qp, paths.last_qp, first, arcs)
+
+    def _used(self, cell: int) -> float:
+        arc = cell % self._arcs
+        return float(self._load.get(cell, self._base[arc]) / self._capacity[arc])
+
+    def _relieved(self, cell: int) -> list[int]:
+        """Gives the path that gains most by it another backup; the cells that are others now."""
+        best: tuple[float, int, list[int]] | None = None
+        limit = self._used(cell) * (1 - EQUAL)
+        for path in sorted(self._on[cell]):
+            for way in self._others(path):
+                worst = self._after(path, way)
+                if worst < (limit if best is None else best[0]):
+                    best = worst, path, way
+        return [] if best is None else self._change(best[1], best[2])
+
+    def _after(self, path: int, way: list[int]) -> float:
+        """The fullest link of a way after any loss that breaks the path, with the path on it."""
+        rate, known = float(self._rate[path]), set(self._backup[path])
+        return max(
+            self._used(loss * self._arcs + arc)
+            + (0.0 if arc in known else rate / float(self._capacity[arc]))
+            for loss in self._losses_of[path]
+            for arc in way[1:-1]
+        )
+
+    def _change(self, path: int, way: list[int]) -> list[int]:
+        rate, old, changed = float(self._rate[path]), self._backup[path], []
+        for loss in self._losses_of[path]:
+            for arcs, sign in ((old, -1.0), (way, 1.0)):
+                for arc in arcs:
+                    cell = loss * self._arcs + arc
+                    load = self._load.get(cell, float(self._base[arc]))
+                    self._load[cell] = load + sign * rate
+                    if sign > 0:
+                        self._on.setdefault(cell, set()).add(path)
+                    else:
+                        self._on[cell].discard(path)
+                    changed.append(cell)
+        self._backup[path] = way
+        return changed
+
+    def _others(self, path: int) -> list[list[int]]:
+        """Other ways of as many hops that share no link and no switch with the path."""
+        network, plan = self._network, self._plan
+        way, spare = plan.paths.of(path), self._backup[path]
+        if (
+            spare[0] != way[0]
+            or spare[-1] != way[-1]
+            or network.several[plan.flows.source[plan.paths.flow[path]]]
+        ):
+            return []
+        ends = int(network.head[way[0]]), int(network.tail[way[-1]])
+        found = self._candidates.between(*ends)
+        passed = self._switches(way)
+        if passed & self._switches(np.array(spare)):
+            return []
+        ways = [[int(way[0]), *row[row != network.pad].tolist(), int(way[-1])] for row in found]
+        return [
+            one
+            for one in ways
+            if len(one) == len(spare)
+            and one != spare
+            and not passed & self._switches(np.array(one))
+        ]
+
+    def _switches(self, way: Ints) -> set[int]:
+        """Switches between the first and the last of a way."""
+        heads = self._network.head[way[:-1]]
+        kind = self._plan.fabric.structure.nodes.kind
+        inner = {int(one) for one in heads if kind[one] != NodeKind.NIC}
+        return inner - {int(heads[0]), int(heads[-1])}

@@ -1,0 +1,316 @@
+"""The N-1 certificate against brute force: every loss tried one by one, by others' code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from heddle_agent.fib import Link
+from heddle_agent.table import Forwarding, GroupKey
+from heddle_controller.model.fabric import NONE, Fabric, NodeKind, State
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.plan import Paths, Plan, starts
+from heddle_controller.plan.programs import entries_of
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import solve
+from heddle_controller.solve.losses import after_losses, protected
+from heddle_controller.solve.losses.moves import Kind
+from heddle_emulator.strategy import Outcome, whole
+from heddle_emulator.switches import Switches, next_hop
+from heddle_emulator.topology import clos, three_tier
+from heddle_emulator.walk import measure
+from tests.support.agent_worlds import push, take
+from tests.support.depth import examples
+from tests.support.plan_chance import random_fabric, random_plan, with_failures
+from tests.support.solve_flows import any_flows, flows_of, nic_ids
+
+SEEDS = st.integers(0, 2**32 - 1)
+CLOSE = 1e-6
+
+
+def single_losses(fabric: Fabric) -> dict[str, dict[str, list[int]]]:
+    """Links that each single loss takes, by kind and by the names that it may be told by."""
+    structure = fabric.structure
+    kind, ids, links = structure.nodes.kind, structure.nodes.ids, structure.links
+    found: dict[str, dict[str, list[int]]] = {"link": {}, "switch": {}}
+    for row, (a, b) in enumerate(zip(links.a.tolist(), links.b.tolist(), strict=True)):
+        if NodeKind.NIC in {kind[a], kind[b]} or not fabric.carries[2 * row]:
+            continue
+        several = len(fabric.find_links(ids[a], ids[b])) > 1
+        name = f"{ids[a]},{ids[b]}" + (f",{links.key[row]}" if several else "")
+        found["link"][name] = [row]
+        for end in (a, b):
+            beside = np.flatnonzero((links.a == end) | (links.b == end)).tolist()
+            found["switch"][ids[end]] = beside
+    return found
+
+
+def after(plan: Plan, lost: list[int]) -> tuple[float, float, set[int]]:
+    """Worst utilisation, slowest flow and flows that get nothing somewhere; read off a plan."""
+    structure, flows = plan.fabric.structure, plan.flows
+    is_nic = structure.nodes.kind == NodeKind.NIC
+    dead = set(lost)
+    taken: list[list[int]] = []
+    kept: list[int] = []
+    apart: set[int] = set()
+    for row in range(len(plan.paths)):
+        way, spare = plan.paths.of(row).tolist(), plan.backups.of(row).tolist()
+        flow = int(plan.paths.flow[row])
+        if not dead.intersection(arc >> 1 for arc in way):
+            taken.append(way)
+        elif spare and not dead.intersection(arc >> 1 for arc in spare):
+            taken.append(spare)
+        else:
+            target = int(flows.destination[flow])
+            into = [
+                arc
+                for arc in np.flatnonzero(structure.head == target).tolist()
+                if plan.fabric.carries[arc]
+            ]
+            if (way[0] >> 1) in dead or all(arc >> 1 in dead for arc in into):
+                apart.add(flow)
+            continue
+        kept.append(row)
+    assert is_nic[flows.source].all()
+    some = plan.paths.take(np.array(kept, dtype=np.int64))
+    first = starts(np.array([len(way) for way in taken], dtype=np.int64))
+    arcs = np.array([arc for way in taken for arc in way], dtype=np.int64)
+    paths = Paths(some.flow, some.first_qp, some.last_qp, first, arcs)
+    outcome = Outcome(plan.fabric, whole(flows, paths))
+    routed = set(np.unique(plan.paths.flow).tolist()) - apart
+    ratios = [float(outcome.ratios[flow]) for flow in routed]
+    broken = {flow for flow in routed if outcome.lost[flow]}
+    return outcome.max_utilization, min(ratios, default=1.0), broken
+
+
+def check(plan: Plan) -> None:
+    """Both kinds of losses, as brute force has them."""
+    told = {one.kind: one for one in after_losses(plan)}
+    losses = {kind: names for kind, names in single_losses(plan.fabric).items() if names}
+    assert told.keys() == losses.keys()
+    for kind, names in losses.items():
+        found = {name: after(plan, links) for name, links in names.items()}
+        note(f"{told[kind]}; {found}")
+        one = told[kind]
+        assert one.worst_utilization == pytest.approx(
+            max(u for u, _, _ in found.values()), rel=CLOSE
+        )
+        slowest = min(ratio for _, ratio, _ in found.values())
+        assert one.slowest_flow == pytest.approx(slowest, rel=CLOSE, abs=CLOSE)
+        assert found[one.of][1] == pytest.approx(slowest, rel=CLOSE, abs=CLOSE)
+        assert one.stranded == len(found[one.of][2])
+        assert one.lower_bound <= one.worst_utilization
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(25), derandomize=True, deadline=None)
+@given(SEEDS)
+def test_any_plan_of_any_graph(seed: int) -> None:
+    """Random paths and backups, some useless; parallel links, NICs at two switches, links down."""
+    rng = Random(seed)
+    check(random_plan(rng, with_failures(rng, random_fabric(rng))))
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(6), derandomize=True, deadline=None)
+@given(SEEDS, st.booleans())
+def test_plans_of_jobs_with_phases(seed: int, zones: bool) -> None:  # noqa: FBT001 - hypothesis
+    """What phases never send together is not added up after a loss either."""
+    rng = Random(seed)
+    fabric = (
+        three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2, taper=2.0)
+        if zones
+        else clos(leaves=3, spines=rng.randint(2, 4), nics_per_leaf=2)
+    )
+    check(solve(fabric, any_flows(rng, fabric, 16)))
+
+
+def _pairs(rng: Random, fabric: Fabric) -> Flows:
+    """Flows of all sorts, none two between the same NICs."""
+    nics = nic_ids(fabric)
+    pairs = [(a, b) for a in nics for b in nics if a != b]
+    return flows_of(
+        fabric,
+        *(
+            (
+                *pair,
+                rng.choice([400.0, 100.0, 250.0]),
+                rng.choice([1, 2, 4]),
+                f"j{rng.randrange(2)}",
+                "",
+            )
+            for pair in rng.sample(pairs, min(rng.randint(1, 14), len(pairs)))
+        ),
+    )
+
+
+def _agents(plan: Plan, switches: Switches) -> dict[int, Forwarding]:
+    """The tables of all agents, holding the entries of a plan."""
+    entries, fabric = entries_of(plan), plan.fabric
+    structure = fabric.structure
+    ids, links = structure.nodes.ids, structure.links
+
+    def link(row: int) -> Link:
+        return Link.between(ids[links.a[row]], ids[links.b[row]], str(links.key[row]))
+
+    wanted: dict[int, list[tuple[tuple[str, str, int, int], GroupKey]]] = {}
+    bounds = entries.risk_first.tolist()
+    for row, (low, high) in enumerate(pairwise(bounds)):
+        risks = entries.risk_links[low:high].tolist()
+        key = (
+            next_hop(fabric, int(entries.primary[row])),
+            None if entries.backup[row] == NONE else next_hop(fabric, int(entries.backup[row])),
+            tuple(sorted(link(risk) for risk in risks if risk >= 0)),
+            tuple(sorted(link(~risk) for risk in risks if risk < 0)),
+        )
+        match = (
+            ids[entries.source[row]],
+            ids[entries.destination[row]],
+            int(entries.source_port[row]),
+            int(entries.destination_port[row]),
+        )
+        wanted.setdefault(int(entries.switch[row]), []).append((match, key))
+    agents = {}
+    for switch, fib in switches.fibs.items():
+        first, out = structure.out
+        own = out[first[switch] : first[switch + 1]].tolist()
+        local = [next_hop(fabric, arc).port for arc in own]
+        agents[switch] = Forwarding(ids[switch], fib, local)
+        assert not take(agents[switch], push(wanted.get(switch, ()))).failures
+    return agents
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(5), derandomize=True, deadline=None)
+@given(SEEDS, st.integers(2, 4), st.integers(2, 4))
+def test_agents_do_what_the_certificate_says(seed: int, leaves: int, spines: int) -> None:
+    """Two tiers, some links down: packets walked through the agents' own tables after each loss.
+
+    The agents hold the plan's entries and hear of the loss; nobody plans, and routing knows
+    nothing of it.
+    """
+    rng = Random(seed)
+    fabric = with_failures(rng, clos(leaves=leaves, spines=spines, nics_per_leaf=2), 0.05)
+    plan = solve(fabric, _pairs(rng, fabric))
+    told = {one.kind: one for one in after_losses(plan)}
+    ids, links = fabric.structure.nodes.ids, fabric.structure.links
+    for kind, names in single_losses(fabric).items():
+        worst, slowest = 0.0, 1.0
+        for name, lost in names.items():
+            switches = Switches(fabric, seed=1)
+            agents = _agents(plan, switches)
+            switches.change(dict.fromkeys(lost, State.DOWN))
+            gone = {
+                Link.between(ids[links.a[row]], ids[links.b[row]], str(links.key[row])): False
+                for row in lost
+            }
+            for agent in agents.values():
+                agent.links_changed(gone)
+            seen = measure(switches.world, plan.flows, switches)
+            routed = np.bincount(plan.paths.flow, minlength=len(plan.flows)) > 0
+            down = switches.world.with_links({}).carries
+            cut = np.bincount(fabric.structure.head[down], minlength=len(ids)) == 0
+            ends = cut[plan.flows.source] | cut[plan.flows.destination]
+            ratios = seen.ratios[routed & ~ends]
+            used = (seen.loads / fabric.structure.capacity).max(initial=0.0)
+            note(f"{name}: {used} {ratios.min(initial=1.0)}")
+            worst, slowest = max(worst, used), min(slowest, float(ratios.min(initial=1.0)))
+        note(str(told.get(kind)))
+        if names:
+            assert told[kind].worst_utilization == pytest.approx(worst, rel=CLOSE)
+            assert told[kind].slowest_flow == pytest.approx(slowest, rel=CLOSE, abs=CLOSE)
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(4), derandomize=True, deadline=None)
+@given(SEEDS, st.integers(3, 4))
+def test_no_backups_beat_the_bound(seed: int, spines: int) -> None:
+    """Whatever backups are drawn for the same paths, their worst link is at the bound or above."""
+    rng = Random(seed)
+    fabric = clos(leaves=3, spines=spines, nics_per_leaf=2)
+    plan = solve(fabric, _pairs(rng, fabric))
+    bounds = {one.kind: one.lower_bound for one in after_losses(plan)}
+    for _ in range(10):
+        other = replace(plan, backups=_drawn_backups(rng, plan))
+        for kind, names in single_losses(fabric).items():
+            worst = max(after(other, lost)[0] for lost in names.values())
+            assert bounds[kind] <= worst + CLOSE
+
+
+def _drawn_backups(rng: Random, plan: Plan) -> Paths:
+    """For each path over a spine, any other spine."""
+    structure, paths = plan.fabric.structure, plan.paths
+    ways: list[list[int]] = []
+    spines = plan.fabric.rows_of_kind(NodeKind.SPINE).tolist()
+    for row in range(len(paths)):
+        way = paths.of(row).tolist()
+        if len(way) < 4:
+            ways.append([])
+            continue
+        low, high = structure.tail[way[1]], structure.head[way[2]]
+        spine = rng.choice([one for one in spines if one != structure.head[way[1]]])
+        up = int(np.flatnonzero((structure.tail == low) & (structure.head == spine))[0])
+        down = int(np.flatnonzero((structure.tail == spine) & (structure.head == high))[0])
+        ways.append([way[0], up, down, way[3]])
+    first = starts(np.array([len(way) for way in ways], dtype=np.int64))
+    arcs = np.array([arc for way in ways for arc in way], dtype=np.int64)
+    return Paths(paths.flow, paths.first_qp, paths.last_qp, first, arcs)
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(5), derandomize=True, deadline=None)
+@given(SEEDS, st.sampled_from(["link", "switch"]))
+def test_chosen_backups_are_valid_and_no_worse(seed: int, kind: Kind) -> None:
+    """Paths stay; after the worst loss of the kind asked for, links are no fuller than before."""
+    rng = Random(seed)
+    fabric = with_failures(rng, clos(leaves=4, spines=4, nics_per_leaf=3), 0.1)
+    plan = solve(fabric, any_flows(rng, fabric, 30))
+    chosen = protected(plan, kind)
+    verify_plan(chosen)
+    check(chosen)
+    assert chosen.paths is plan.paths
+    before, then = (
+        [one for one in told if one.kind == kind]
+        for told in (after_losses(plan), chosen.certificate.after_loss)
+    )
+    for one, other in zip(before, then, strict=True):
+        assert other.worst_utilization <= one.worst_utilization * (1 + CLOSE)
+
+
+def test_what_falls_goes_where_there_is_room() -> None:
+    """Of two other uplinks one is half empty, and so is the way down: both flows turn there."""
+    fabric = clos(leaves=2, spines=3, nics_per_leaf=6, nics_per_host=6)
+    nics = nic_ids(fabric)
+    pairs = [*zip(nics[:6], nics[6:], strict=True)]
+    rates = [400.0, 400.0, 100.0, 100.0, 50.0, 50.0]
+    rows = [(*pair, rate, 1, "j", "") for pair, rate in zip(pairs, rates, strict=True)]
+    plan = solve(fabric, flows_of(fabric, *rows))
+    link, _ = protected(plan, "link").certificate.after_loss
+    assert link.worst_utilization == pytest.approx(link.lower_bound)
+
+
+def test_a_fabric_of_one_switch_has_nothing_to_lose() -> None:
+    """No links between switches: nothing is told, rather than something made up."""
+    fabric = clos(leaves=1, spines=1, nics_per_leaf=2)
+    (link,) = fabric.find_links("l0", "s0")
+    alone = fabric.with_links({link: State.DOWN})
+    flows = flows_of(fabric, ("l0-h0-n0", "l0-h0-n1", 400.0, 1, "j", ""))
+    assert after_losses(solve(alone, flows)) == ()
+
+
+def test_a_bridge_is_named() -> None:
+    """One spine: the loss of a leaf's only uplink stops its flows, and the certificate names it."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=1, nics_per_host=1)
+    source, destination = nic_ids(fabric)
+    flows = flows_of(fabric, (source, destination, 400.0, 2, "j", ""))
+    link, switch = after_losses(solve(fabric, flows))
+    assert link.of in {"l0,s0", "l1,s0"}
+    assert switch.of == "s0"
+    for one in (link, switch):
+        assert (one.slowest_flow, one.stranded) == (0.0, 1)

@@ -9,6 +9,7 @@ import pytest
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
+from heddle_agent.settings import HostSettings, load_host_settings
 from heddle_agent.settings import Settings as AgentSettings
 from heddle_agent.settings import load_settings as load_agent
 from heddle_controller.settings import Settings as ControllerSettings
@@ -19,6 +20,7 @@ LINE = re.compile(r"^(#?)([A-Z][A-Z0-9_]*)=(.*)$")
 FILES: list[tuple[str, type[BaseSettings], set[str]]] = [
     ("controller.env", ControllerSettings, {"HEDDLE_STORE"}),
     ("agent.env", AgentSettings, {"HEDDLE_AGENT_STATE_FILE"}),
+    ("host.env", HostSettings, {"HEDDLE_HOST_DIRECTORY"}),
 ]
 
 
@@ -51,7 +53,7 @@ def test_what_is_commented_out_is_the_default(
             continue
         field = settings.model_fields[name.removeprefix(prefix).lower()]
         if value == "":
-            assert field.default in (None, PydanticUndefined), name
+            assert field.default in (None, (), PydanticUndefined), name
             continue
         assert plain(value, field.default) == field.default, name
 
@@ -84,4 +86,15 @@ def test_the_agent_starts_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None
     assert settings.fabric == "fabrics/f1"
     assert settings.controller == ("127.0.0.1:7400",)
     assert settings.link == ("spine0", "spine1", "nic0", "nic1")
+    assert not settings.insecure
+
+
+def test_the_host_agent_starts_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file as it is gives an agent on loopback that writes where the unit lets it."""
+    for commented, name, value in lines("host.env"):
+        if not commented:
+            monkeypatch.setenv(name, value)
+    settings = load_host_settings()
+    assert (settings.fabric, settings.controller) == ("fabrics/f1", ("127.0.0.1:7400",))
+    assert settings.directory == Path("/run/heddle/ports")
     assert not settings.insecure

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from heddle_agent.settings import HostSettings
 from heddle_agent.settings import Settings as AgentSettings
 from heddle_controller.settings import Settings as ControllerSettings
 from tests.support.needs import missing
 
 SYSTEMD = Path(__file__).resolve().parents[3] / "deploy" / "systemd"
 PROGRAMS = Path(sys.executable).parent
-UNITS = ["heddle-agent", "heddle-controller"]
+UNITS = ["heddle-agent", "heddle-controller", "heddle-host"]
 EXPOSURE = 1.3  # of 10, by systemd's own reckoning; an ordinary service has 9.6
 
 
@@ -76,16 +77,19 @@ def test_the_installed_program_is_started(unit: str) -> None:
     """ExecStart is a program of the distribution, where deploy/install puts it."""
     (command,) = values(unit, "ExecStart")
     program, subcommand = command.split()
-    assert program == f"/opt/heddle/bin/{unit}"
-    assert subcommand in run(PROGRAMS / unit, "--help").stdout
+    name = {"heddle-host": "heddle-agent"}.get(unit, unit)
+    assert program == f"/opt/heddle/bin/{name}"
+    assert subcommand in run(PROGRAMS / name, "--help").stdout
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_what_is_written_is_the_state_folder(unit: str) -> None:
-    """The one file a service writes lies in the folder that systemd makes and keeps for it."""
-    (folder,) = values(unit, "StateDirectory")
+def test_what_is_written_is_a_folder_of_the_service(unit: str) -> None:
+    """All that a service writes lies in the folder that systemd makes and keeps for it."""
+    kind, sign = {"heddle-host": ("RuntimeDirectory", "%t")}.get(unit, ("StateDirectory", "%S"))
+    (folder,) = values(unit, kind)
     (variable,) = values(unit, "Environment")
-    assert f"%S/{folder}/" in variable
+    assert f"{sign}/{folder}/" in variable
+    assert kind == "StateDirectory" or values(unit, "RuntimeDirectoryPreserve") == ["yes"]
     assert values(unit, "ProtectSystem") == ["strict"]
 
 
@@ -99,10 +103,14 @@ def test_a_stop_leaves_time_to_drain() -> None:
 
 @pytest.mark.parametrize(
     ("unit", "settings"),
-    [("heddle-agent", AgentSettings), ("heddle-controller", ControllerSettings)],
+    [
+        ("heddle-agent", AgentSettings),
+        ("heddle-controller", ControllerSettings),
+        ("heddle-host", HostSettings),
+    ],
 )
 def test_tls_comes_by_credentials_that_are_loaded(
-    unit: str, settings: type[AgentSettings | ControllerSettings]
+    unit: str, settings: type[AgentSettings | ControllerSettings | HostSettings]
 ) -> None:
     """Each file that a variable names is loaded, and each variable is a setting."""
     lines = (SYSTEMD / f"{unit}-tls.conf").read_text(encoding="utf-8")
@@ -113,3 +121,22 @@ def test_tls_comes_by_credentials_that_are_loaded(
     prefix = settings.model_config["env_prefix"]
     fields = {name.removeprefix(prefix).lower() for name in named}
     assert fields == {name for name in settings.model_fields if name.startswith("tls_")}
+
+
+def test_the_drop_in_for_a_kernel_gives_what_it_takes(analyze: str, tmp_path: Path) -> None:
+    """Each line replaces one of the unit's; systemd understands it, and it is still a small one."""
+    lines = (SYSTEMD / "heddle-agent-linux.conf").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^(\w+)=(.*)$", lines, flags=re.MULTILINE))
+    assert told.keys() <= set(re.findall(r"^(\w+)=", text("heddle-agent"), flags=re.MULTILINE))
+    assert told["AmbientCapabilities"] == told["CapabilityBoundingSet"]
+    path = placed("heddle-agent", tmp_path)
+    for name, value in told.items():
+        whole = re.sub(
+            rf"^{name}=.*$", f"{name}={value}", path.read_text("utf-8"), flags=re.MULTILINE
+        )
+        path.write_text(whole, encoding="utf-8")
+    done = run(analyze, "verify", "--man=no", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    limit = "--threshold=25"
+    done = run(analyze, "security", "--offline=true", "--no-pager", limit, path)
+    assert done.returncode == 0, done.stdout

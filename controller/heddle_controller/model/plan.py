@@ -60,9 +60,11 @@ class Paths:
             self.arcs[np.repeat(self.first[:-1][rows], lengths) + within],
         )
 
-    def gbps(self, flows: Flows) -> Floats:
-        """Rate of each path: its share of its flow's demand, shape (paths,)."""
-        return flows.gbps[self.flow] * self.qp_count / flows.qps[self.flow]
+    def gbps(self, flows: Flows, rows: Ints | None = None) -> Floats:
+        """Rate of each path, or of some: its share of its flow's demand, shape (rows,)."""
+        some = slice(None) if rows is None else rows
+        flow, count = self.flow[some], self.last_qp[some] - self.first_qp[some] + 1
+        return flows.gbps[flow] * count / flows.qps[flow]
 
     def crosses(self, arcs: Bools) -> Bools:
         """Whether each path uses any of the arcs marked, shape (paths,)."""

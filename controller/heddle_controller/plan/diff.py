@@ -18,7 +18,7 @@ from heddle_controller.model.fabric import NONE, Bools, Ints, Structure
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import ANY_PORT, Edit, Entries
-from heddle_controller.plan.columns import numbered
+from heddle_controller.plan.columns import distinct, numbered
 from heddle_controller.plan.entry_edits import known_edit
 
 MATCH = ("switch", "source", "destination", "source_port", "destination_port")
@@ -254,6 +254,9 @@ def changed_flows(old: Plan, new: Plan) -> Ints:
     links by id and key: the fabrics may be different readings of one file.
     """
     if old.fabric.structure is new.fabric.structure and new.flows.same_as(old.flows):
+        alike = changed_rows(old.paths, new.paths)
+        if alike is not None:
+            return distinct(new.paths.flow[alike])
         rows = differing(old.paths, new.paths, len(new.flows))
         was, now = (one.take(np.flatnonzero(rows[one.flow])) for one in (old.paths, new.paths))
         return _moved((was, was.arcs, was.flow), now, len(new.flows))
@@ -283,9 +286,9 @@ def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
 def differing(old: Paths, new: Paths, flows: int) -> Bools:
     """Which of so many flows have other paths than before, or other QPs on them."""
     result = np.zeros(flows, dtype=np.bool_)
-    if _all_equal(old, new, ("flow", "first_qp", "last_qp", "first")):
-        places = np.flatnonzero(old.arcs != new.arcs)
-        result[new.flow[np.searchsorted(new.first, places, side="right") - 1]] = True
+    rows = changed_rows(old, new)
+    if rows is not None:
+        result[new.flow[rows]] = True
         return result
     width = int(max(old.first_qp.max(initial=0), new.first_qp.max(initial=0))) + 1
     codes = old.flow * width + old.first_qp, new.flow * width + new.first_qp
@@ -305,9 +308,25 @@ def differing(old: Paths, new: Paths, flows: int) -> Bools:
     return result
 
 
-def _all_equal(old: Paths, new: Paths, columns: tuple[str, ...]) -> bool:
-    pairs = ((getattr(old, name), getattr(new, name)) for name in columns)
-    return all(one is other or np.array_equal(one, other) for one, other in pairs)
+def changed_places(old: Paths, new: Paths) -> Ints | None:
+    """Where in ``arcs`` two sets of paths differ; None where anything else of them does."""
+    pairs = (
+        (getattr(old, name), getattr(new, name))
+        for name in ("flow", "first_qp", "last_qp", "first")
+    )
+    if not all(one is other or np.array_equal(one, other) for one, other in pairs):
+        return None
+    if old.arcs is new.arcs:
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(old.arcs != new.arcs) if old.arcs.shape == new.arcs.shape else None
+
+
+def changed_rows(old: Paths, new: Paths) -> Ints | None:
+    """Which paths have other arcs, ascending; None where anything else of any differs."""
+    places = changed_places(old, new)
+    if places is None:
+        return None
+    return distinct(np.searchsorted(new.first, places, side="right") - 1)
 
 
 def _runs(paths: Paths, flow: Ints, way: Ints) -> Ints:

@@ -13,6 +13,7 @@ import numpy as np
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Plan
+from heddle_controller.plan.diff import changed_places
 
 WORTH = 8
 """Where more than one use of an arc in so many differs, everything is added up."""
@@ -31,11 +32,11 @@ def loads_after(plan: Plan, known: Plan | None) -> Floats:
 
 def _from_known(plan: Plan, known: Plan) -> Floats | None:
     """None where that is not known, or too much else."""
-    if "loads" not in known.__dict__ or not _aligned(plan, known):
+    if "loads" not in known.__dict__ or not _same_flows(plan, known):
         return None
     now, was = plan.paths.arcs, known.paths.arcs
-    places = np.flatnonzero(now != was)
-    if len(places) * WORTH > len(now):
+    places = changed_places(known.paths, plan.paths)
+    if places is None or len(places) * WORTH > len(now):
         return None
     touched = np.zeros(len(known.loads), dtype=np.bool_)
     touched[now[places]] = touched[was[places]] = True
@@ -43,15 +44,8 @@ def _from_known(plan: Plan, known: Plan) -> Floats | None:
     return np.where(touched, fresh, known.loads)
 
 
-def _aligned(plan: Plan, known: Plan) -> bool:
-    """Whether all but the arcs is alike, row by row."""
-    if plan.fabric.structure is not known.fabric.structure or not plan.flows.same_as(known.flows):
-        return False
-    pairs = (
-        (getattr(plan.paths, name), getattr(known.paths, name))
-        for name in ("flow", "first_qp", "last_qp", "first")
-    )
-    return all(one is other or np.array_equal(one, other) for one, other in pairs)
+def _same_flows(plan: Plan, known: Plan) -> bool:
+    return plan.fabric.structure is known.fabric.structure and plan.flows.same_as(known.flows)
 
 
 def _loads_of_uses(plan: Plan, uses: Ints) -> Floats:
@@ -62,7 +56,7 @@ def _loads_of_uses(plan: Plan, uses: Ints) -> Floats:
     return phased_loads(
         len(plan.fabric.structure.tail),
         paths.arcs[uses],
-        paths.gbps(flows)[row],
+        paths.gbps(flows, row),
         flows.job[flow],
         flows.phase[flow],
     )

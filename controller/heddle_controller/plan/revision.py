@@ -64,25 +64,26 @@ def _differing_flows(plan: Plan, old: Plan) -> Bools:
     changed = differences(now, underlay(structure, old.fabric.carries).reach)
     if changed is None:
         return np.ones_like(differs)
+    place = now.place[plan.flows.destination]
+    perhaps = changed.places[place] | (place == NONE)
     for paths in (plan.paths, plan.backups):
         places = np.flatnonzero(switched[paths.arcs])
         differs[paths.flow[np.searchsorted(paths.first, places, side="right") - 1]] = True
-        differs[paths.flow[_led_otherwise(plan, now, changed, paths)]] = True
+        rows = np.flatnonzero(perhaps[paths.flow])
+        differs[paths.flow[_led_otherwise(plan, now, changed, paths, rows)]] = True
     return differs
 
 
-def _led_otherwise(plan: Plan, now: Reach, changed: Differences, paths: Paths) -> Ints:
-    """Rows of paths of which the underlay may say something else at any hop than it did before.
+def _led_otherwise(plan: Plan, now: Reach, changed: Differences, paths: Paths, rows: Ints) -> Ints:
+    """Of some paths those of which the underlay may say something else at any hop than before.
 
     What it says of a hop depends on how far from the destination both its ends are, on whether
     there is another way as short, and on whether the arc carries. ``changed`` says of the former.
     """
     structure = plan.fabric.structure
-    place = now.place[plan.flows.destination[paths.flow]]
-    rows = np.flatnonzero(changed.places[place] | (place == NONE))
     some = paths.take(rows)
     owner = some.owner()
-    column = place[rows][owner]
+    column = now.place[plan.flows.destination[some.flow]][owner]
     hit = column == NONE
     for ends in (structure.tail, structure.head):
         hit |= changed.at(now.row[ends[some.arcs]], column)

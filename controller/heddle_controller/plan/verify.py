@@ -19,6 +19,8 @@ import numpy as np
 from heddle_controller.model.fabric import NONE, Ints
 from heddle_controller.model.load import worst_by_tier
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.plan.columns import distinct
+from heddle_controller.plan.diff import changed_rows
 from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.path_checks import Fault, backup_faults, malformed, path_faults
 from heddle_controller.plan.programs import entries_of
@@ -43,25 +45,31 @@ class PlanInvalid(Exception):  # noqa: N818  # a word of the design: a plan is v
 def verify_plan(plan: Plan, known: Plan | None = None) -> None:
     """Check a plan whole.
 
-    ``known`` is a plan that passed. What is found here to stand arc by arc as it stands there is
-    not asked a second time whether it leads from end to end, and arcs that carry just what they
-    carried there are not added up again. What hangs on the state of links or on all paths of a flow
-    is asked of every row all the same.
+    ``known`` is a plan that passed. Where this one is found to have the same flows and QPs in the
+    same rows, the rows that have other arcs are checked, and arcs that carry just what they carried
+    there are not added up again. What hangs on the state of links is asked of all rows anyway.
 
     Raises:
         PlanInvalid: anything at all is wrong with it.
     """
     # Later checks stand on earlier ones: each group runs on what the one before let pass.
-    for group in (_shape, partial(_routes, known=known), partial(_figures, known=known)):
+    rows = None if known is None else _new_rows(plan, known)
+    for group in (
+        partial(_shape, rows=rows),
+        partial(_routes, rows=rows),
+        partial(_figures, known=known),
+    ):
         if problems := [*islice(group(plan), MOST_TOLD)]:
             raise PlanInvalid(problems)
 
 
-def _shape(plan: Plan) -> Iterator[str]:
+def _shape(plan: Plan, rows: Ints | None) -> Iterator[str]:
     for name, paths in (("paths", plan.paths), ("backups", plan.backups)):
-        if reason := malformed(plan, paths):
+        if reason := malformed(plan, paths if rows is None else paths.take(rows)):
             yield f"{name}: {reason}"
             return
+    if rows is not None:
+        return  # the columns are those of the known plan
     pairs = [(getattr(plan.paths, n), getattr(plan.backups, n)) for n in _WHOSE]
     if not all(np.array_equal(path, backup) for path, backup in pairs):
         yield "backups do not stand in parallel to paths"
@@ -72,30 +80,30 @@ def _shape(plan: Plan) -> Iterator[str]:
 _WHOSE = ("flow", "first_qp", "last_qp")
 
 
-def _routes(plan: Plan, known: Plan | None = None) -> Iterator[str]:
-    yield from _coverage(plan)
-    rows = _new_rows(plan, known)
+def _routes(plan: Plan, rows: Ints | None) -> Iterator[str]:
+    yield from _coverage(plan) if rows is None else _unexplained(plan)
+    if rows is None:
+        rows = np.arange(len(plan.paths), dtype=np.int64)
     yield from _told(plan, "path", path_faults(plan, plan.paths, rows))
-    empty = np.flatnonzero(np.diff(plan.paths.first) == 0).tolist()
+    empty = rows[plan.paths.first[rows] == plan.paths.first[rows + 1]].tolist()
     yield from _told(plan, "path", ((row, "has no links") for row in empty))
     yield from _told(plan, "backup", path_faults(plan, plan.backups, rows))
     yield from _told(plan, "backup", backup_faults(plan, rows))
 
 
-def _new_rows(plan: Plan, known: Plan | None) -> Ints:
-    """Rows of which path or backup is not just that of the known plan; all where rows differ."""
-    everything = np.arange(len(plan.paths), dtype=np.int64)
-    if known is None or known.fabric.structure is not plan.fabric.structure:
-        return everything
-    if not plan.flows.same_as(known.flows):
-        return everything
-    new = np.zeros(len(everything), dtype=np.bool_)
-    for now, was in ((plan.paths, known.paths), (plan.backups, known.backups)):
-        if not (np.array_equal(now.first, was.first) and np.array_equal(now.flow, was.flow)):
-            return everything
-        places = np.flatnonzero(now.arcs != was.arcs)
-        new[np.searchsorted(now.first, places, side="right") - 1] = True
-    return np.flatnonzero(new)
+def _new_rows(plan: Plan, known: Plan) -> Ints | None:
+    """Rows of which path or backup is not just that of the known plan, ascending.
+
+    None where anything else differs: which flows there are, where rows begin, which QPs are theirs,
+    or which flows have none. Of plans that differ in arcs alone, each flow has its paths in both.
+    """
+    if known.fabric.structure is not plan.fabric.structure:
+        return None
+    if not plan.flows.same_as(known.flows) or plan.unrouted.keys() != known.unrouted.keys():
+        return None
+    pairs = (known.paths, plan.paths), (known.backups, plan.backups)
+    paths, backups = (changed_rows(was, now) for was, now in pairs)
+    return None if paths is None or backups is None else distinct(np.append(paths, backups))
 
 
 def _told(plan: Plan, what: str, faults: Iterator[Fault]) -> Iterator[str]:
@@ -114,14 +122,19 @@ def _coverage(plan: Plan) -> Iterator[str]:
         yield f"flow {flows.ids[row]!r}: paths carry QPs {told[:3]}, not 0 to {flows.qps[row] - 1}"
     routed = np.zeros(len(flows), dtype=np.bool_)
     routed[paths.flow] = True
-    for row, reason in plan.unrouted.items():
+    for row in plan.unrouted:
         if routed[row]:
             yield f"flow {flows.ids[row]!r}: has a path, yet counts as unrouted"
-        elif not reason.strip():
-            yield f"flow {flows.ids[row]!r}: has no path, and no reason is given"
         routed[row] = True
+    yield from _unexplained(plan)
     for row in np.flatnonzero(~routed).tolist():
         yield f"flow {flows.ids[row]!r}: is neither routed nor said to be unrouted"
+
+
+def _unexplained(plan: Plan) -> Iterator[str]:
+    for row, reason in plan.unrouted.items():
+        if not reason.strip():
+            yield f"flow {plan.flows.ids[row]!r}: has no path, and no reason is given"
 
 
 def _not_partitioned(plan: Plan) -> list[int]:

@@ -252,18 +252,30 @@ def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, use
         cost = shared.of_paths(wider) // grain
         if (cost < least // grain).any():
             chosen, least = wider[cost.argmin()], int(cost.min()) * grain
-    for cost in shared.by_arc():
-        if least >= grain:
-            source, destination = (np.array([end]) for end in ends)
-            _, found = candidates.cheapest.paths(
-                cost.astype(np.float64), source, destination, least
-            )
-            other = found[0]
-            cheaper = int(shared.of_paths(found)[0]) if len(other) else least
-            if cheaper // grain < least // grain:
-                chosen, least = other, cheaper
+    if least >= grain:  # seldom, and then all arcs are looked at
+        chosen, least = _cheaper(candidates, ends, shared, (chosen, least), grain)
     way: Ints = chosen[chosen != network.pad]
     return way if least < OF_ALL else way[:0]
+
+
+def _cheaper(
+    candidates: Candidates,
+    ends: tuple[int, int],
+    shared: SharedLinks,
+    known: tuple[Ints, int],
+    grain: int,
+) -> tuple[Ints, int]:
+    """The cheapest way of all and its cost, where it has less in common than a known one."""
+    chosen, least = known
+    source, destination = (np.array([end]) for end in ends)
+    for cost in shared.by_arc():
+        if least < grain:
+            break
+        _, found = candidates.cheapest.paths(cost.astype(np.float64), source, destination, least)
+        cheaper = int(shared.of_paths(found)[0]) if len(found[0]) else least
+        if cheaper // grain < least // grain:
+            chosen, least = found[0], cheaper
+    return chosen, least
 
 
 OF_SWITCH, OF_LINK, OF_FIRST, OF_BETWEEN, OF_ALL = (1 << bits for bits in (12, 24, 36, 37, 50))

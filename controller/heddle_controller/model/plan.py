@@ -48,8 +48,9 @@ class Paths:
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.first))
 
     def take(self, rows: Ints) -> Paths:
-        """Some of the paths, in the order of ``rows``."""
-        lengths = np.diff(self.first)[rows]
+        """Some of the paths, in the order of ``rows``, in time for those and not for all."""
+        begin = self.first[rows]
+        lengths = self.first[rows + 1] - begin
         first = starts(lengths)
         within = np.arange(first[-1], dtype=np.int64) - np.repeat(first[:-1], lengths)
         return Paths(
@@ -57,7 +58,7 @@ class Paths:
             self.first_qp[rows],
             self.last_qp[rows],
             first,
-            self.arcs[np.repeat(self.first[:-1][rows], lengths) + within],
+            self.arcs[np.repeat(begin, lengths) + within],
         )
 
     def gbps(self, flows: Flows, rows: Ints | None = None) -> Floats:

@@ -13,6 +13,7 @@ import numpy as np
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.load import phased_loads
 from heddle_controller.model.plan import Plan
+from heddle_controller.plan.columns import distinct
 from heddle_controller.plan.diff import changed_places
 
 WORTH = 8
@@ -38,24 +39,26 @@ def _from_known(plan: Plan, known: Plan) -> Floats | None:
     places = changed_places(known.paths, plan.paths)
     if places is None or len(places) * WORTH > len(now):
         return None
+    arcs = distinct(np.append(now[places], was[places]))
     touched = np.zeros(len(known.loads), dtype=np.bool_)
-    touched[now[places]] = touched[was[places]] = True
-    fresh = _loads_of_uses(plan, np.flatnonzero(touched[now]))
-    return np.where(touched, fresh, known.loads)
+    touched[arcs] = True
+    loads = known.loads.copy()
+    loads[arcs] = _loads_of(plan, arcs, np.flatnonzero(touched[now]))
+    return loads
 
 
 def _same_flows(plan: Plan, known: Plan) -> bool:
     return plan.fabric.structure is known.fabric.structure and plan.flows.same_as(known.flows)
 
 
-def _loads_of_uses(plan: Plan, uses: Ints) -> Floats:
-    """Loads of arcs by some elements of the paths' arcs alone."""
+def _loads_of(plan: Plan, arcs: Ints, uses: Ints) -> Floats:
+    """Loads of some arcs, ascending; ``uses`` are all elements of paths that are of these."""
     paths, flows = plan.paths, plan.flows
     row = np.searchsorted(paths.first, uses, side="right") - 1
     flow = paths.flow[row]
     return phased_loads(
-        len(plan.fabric.structure.tail),
-        paths.arcs[uses],
+        len(arcs),
+        np.searchsorted(arcs, paths.arcs[uses]),
         paths.gbps(flows, row),
         flows.job[flow],
         flows.phase[flow],

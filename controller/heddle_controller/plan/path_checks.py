@@ -100,6 +100,8 @@ def _by_ordinal(paths: Paths, values: Ints) -> Ints:
 def _state_faults(plan: Plan, paths: Paths) -> Iterator[Fault]:
     """Links that are down, and links in maintenance where there is a way round."""
     fabric = plan.fabric
+    if fabric.plannable.all():
+        return
     poor = np.flatnonzero(~fabric.plannable[paths.arcs])
     if not len(poor):
         return

@@ -83,6 +83,9 @@ class Agenda:
 
 def agenda(ledger: Ledger, stuck: Bools) -> Agenda:
     """What is to be done now; see the package for the rules."""
+    if ledger.ok.all() and not ledger.present.any():  # as most often, once all is acknowledged
+        none = np.empty(0, dtype=np.int64)
+        return Agenda(none, none, none, none, none, none)
     pairs, low = ledger.pending()
     lost = lost_paths(ledger, stuck)
     standing = ledger.present & (ledger.partner == NONE)

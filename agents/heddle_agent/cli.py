@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -205,6 +206,44 @@ def host(**given: object) -> None:
     from heddle_agent import app  # noqa: PLC0415 - not before the line above
 
     app.run_host(settings)
+
+
+@cli.command()
+@click.option(
+    "--backend",
+    required=True,
+    metavar="MODULE:NAME",
+    help="What opens a bench of the backend, by its table size: a class with __enter__ and"
+    " __exit__, or a function under @contextmanager.",
+)
+@click.option("--case", "names", multiple=True, metavar="NAME", help="This case alone; repeat it.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a case.")
+def conformance(backend: str, names: tuple[str, ...], *, as_json: bool) -> None:
+    """Ask a FIB backend of your own all that an agent relies on.
+
+    Each case programs the backend on a bench, and then sees where packets really go. A case that
+    takes a capability that the backend does not claim is not asked. Modules in the working folder
+    are found. Exit status: 0 if no promise is broken, 1 if one is. CONTRIBUTING.md says how to
+    write a backend, with an example.
+    """
+    from heddle_agent.conformance import CASES, Verdict, find_opener, run_cases  # noqa: PLC0415
+
+    known = {case.name: case for case in CASES}
+    if unknown := [name for name in names if name not in known]:
+        _fail(f"there is no case {unknown[0]!r}: they are {', '.join(known)}")
+    try:
+        opener = find_opener(backend)
+    except ValueError as error:
+        _fail(f"--backend: {error}")
+    count = dict.fromkeys(Verdict, 0)
+    for result in run_cases(opener, [known[name] for name in names] or CASES):
+        count[result.verdict] += 1
+        told = {"case": result.case, "verdict": result.verdict, "why": result.why}
+        line = f"{result.verdict}  {result.case}{': ' * bool(result.why)}{result.why}"
+        click.echo(json.dumps(told) if as_json else text.clean(line))  # noqa: TID251
+    if not as_json:
+        click.echo(", ".join(f"{number} {verdict}" for verdict, number in count.items()))  # noqa: TID251
+    sys.exit(1 if count[Verdict.BROKEN] else 0)
 
 
 @cli.command()

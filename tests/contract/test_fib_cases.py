@@ -1,300 +1,108 @@
-"""What every FIB backend must do, as a table: case, capabilities it takes, and the case itself."""
+"""The conformance cases of FIB backends, on each of ours, and the command that runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from heddle_agent.fib import Batch, Capability, Choice, Count, Group, Match, NextHop, Packet, Reason
-from tests.support.agent_worlds import ROCE, SPINES, far, uplink
-from tests.support.fib_bench import ADDRESSES, BACKENDS, Bench, Opener
+from heddle_agent.conformance import CASES, Case, Opener, Verdict, find_opener, run_case
+from tests.support.fib_bench import BACKENDS
 
-Case = Callable[[Bench], None]
-PAIR, PORTS = Capability.MATCH_PAIR, Capability.MATCH_PORTS
-BACKUP, COUNTERS, ATOMIC = Capability.BACKUP, Capability.COUNTERS, Capability.ATOMIC_BATCH
+AGENT = str(Path(sys.executable).with_name("heddle-agent"))
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "agents" / "examples"
+BROKEN = """
+from plain_switch import PlainBench, PlainFib
 
-CASES: list[tuple[Case, frozenset[Capability], int]] = []
-
-
-def case(*needs: Capability, table_size: int = 0) -> Callable[[Case], Case]:
-    """Add a function to the table, with what it needs."""
-
-    def add(function: Case) -> Case:
-        CASES.append((function, frozenset(needs), table_size))
-        return function
-
-    return add
-
-
-def pair(number: int = 0) -> Match:
-    """From the local NIC to a far NIC, any port."""
-    return ("nic0", f"far{number}", 0, 0)
-
-
-def exact(port: int, number: int = 0) -> Match:
-    """The same with ports."""
-    return ("nic0", f"far{number}", port, ROCE)
-
-
-def packet(port: int, number: int = 0) -> Packet:
-    """A packet that such entries match."""
-    return Packet("nic0", f"far{number}", port)
+class Bench(PlainBench):
+    def __init__(self, table_size):
+        super().__init__(table_size)
+        apply = self.plain.apply
+        {fault}
+"""
+FAULTS = {
+    "a_delete_falls_back_to_the_underlay": "self.plain.apply = lambda b: apply(type(b)(b.sets))",
+    "a_full_table_refuses_what_is_new": "self.plain.table_size = 0",
+    "steering_moves_every_entry_of_a_group": "self.plain.steer = lambda steering: None",
+    "an_unknown_next_hop_fails_alone": "self.plain.ports = ()",
+    "a_withdrawn_overlay_leaves_all_to_the_underlay": (
+        "self.plain.set_overlay = lambda withdrawn: ''"
+    ),
+    "read_back_says_what_is_programmed": "self.plain.read_back = dict",
+    "a_port_entry_takes_its_port_only": (
+        "self.plain.apply = lambda b: apply(type(b)({(s, d, 0, 0): g for (s, d, *_), g"
+        " in b.sets.items()}, b.deletes))"
+    ),
+}
+"""What is wrong with a backend, by the case that has to say so."""
 
 
-def batch(
-    sets: dict[Match, Group] | None = None,
-    *deletes: Match,
-    diverted: dict[Group, Choice] | None = None,
-) -> Batch:
-    """A batch with the addresses that a kernel needs."""
-    return Batch(sets or {}, deletes, diverted or {}, ADDRESSES)
-
-
-def underlay(bench: Bench, number: int = 0) -> dict[int, NextHop | None]:
-    """Where packets of some ports go at the moment."""
-    return {port: bench.where(packet(port, number)) for port in range(100, 116)}
-
-
-@case()
-def an_empty_table_leaves_all_to_the_underlay(bench: Bench) -> None:
-    """Packets spread over the uplinks, each flow always by the same."""
-    before = underlay(bench)
-    assert len(set(before.values())) > 1
-    assert set(before.values()) <= set(SPINES)
-    assert underlay(bench) == before
-    assert not bench.fib.read_back()
-
-
-@case(PAIR)
-def a_pair_entry_takes_every_port(bench: Bench) -> None:
-    """All packets of the pair leave by its primary; those of other pairs do not care."""
-    others = underlay(bench, 1)
-    assert not bench.fib.apply(batch({pair(): Group(SPINES[2])}))
-    assert set(underlay(bench).values()) == {SPINES[2]}
-    assert underlay(bench, 1) == others
-
-
-@case(PORTS)
-def a_port_entry_takes_its_port_only(bench: Bench) -> None:
-    """One flow is placed; its neighbours by port number go by the underlay."""
-    before = underlay(bench)
-    assert not bench.fib.apply(batch({exact(100): Group(SPINES[3])}))
-    assert underlay(bench) == {**before, 100: SPINES[3]}
-
-
-@case(PORTS, PAIR)
-def exact_ports_win_over_the_pair(bench: Bench) -> None:
-    """Both entries are there; the flow with the port goes its own way, whatever came first."""
-    for first, second in (({pair(): 0}, {exact(100): 1}), ({exact(101, 1): 1}, {pair(1): 0})):
-        for rows in (first, second):
-            assert not bench.fib.apply(batch({m: Group(SPINES[s]) for m, s in rows.items()}))
-    assert set(underlay(bench).values()) == {SPINES[0], SPINES[1]}
-    assert (bench.where(packet(100)), bench.where(packet(101))) == (SPINES[1], SPINES[0])
-    assert (bench.where(packet(101, 1)), bench.where(packet(100, 1))) == (SPINES[1], SPINES[0])
-
-
-@case(PAIR)
-def a_set_replaces(bench: Bench) -> None:
-    """The same match again, with another group: packets follow the new one."""
-    bench.fib.apply(batch({pair(): Group(SPINES[0])}))
-    assert not bench.fib.apply(batch({pair(): Group(SPINES[1])}))
-    assert set(underlay(bench).values()) == {SPINES[1]}
-    assert len(bench.fib.read_back()) == 1
-
-
-@case(PAIR)
-def a_delete_falls_back_to_the_underlay(bench: Bench) -> None:
-    """Without its entry each flow hashes as it did before."""
-    before = underlay(bench)
-    bench.fib.apply(batch({pair(): Group(SPINES[0])}))
-    assert not bench.fib.apply(batch(None, pair()))
-    assert underlay(bench) == before
-
-
-@case(PAIR)
-def deletes_are_idempotent(bench: Bench) -> None:
-    """Removing what is not there succeeds."""
-    assert not bench.fib.apply(batch(None, pair()))
-    bench.fib.apply(batch({pair(): Group(SPINES[0])}))
-    for _ in range(2):
-        assert not bench.fib.apply(batch(None, pair()))
-
-
-@case(PAIR)
-def an_empty_batch_changes_nothing(bench: Bench) -> None:
-    """No operations, no failures, the same forwarding."""
-    bench.fib.apply(batch({pair(): Group(SPINES[0])}))
-    assert not bench.fib.apply(batch())
-    assert set(underlay(bench).values()) == {SPINES[0]}
-
-
-@case(PAIR, ATOMIC)
-def one_batch_sets_and_deletes(bench: Bench) -> None:
-    """Sets and deletes of one batch are all there afterwards."""
-    bench.fib.apply(batch({pair(0): Group(SPINES[0]), pair(1): Group(SPINES[0])}))
-    before = underlay(bench, 0)
-    assert set(before.values()) == {SPINES[0]}
-    moved = {pair(1): Group(SPINES[1]), pair(2): Group(SPINES[2])}
-    assert not bench.fib.apply(batch(moved, pair(0)))
-    assert set(bench.fib.read_back()) == {pair(1), pair(2)}
-    assert set(underlay(bench, 1).values()) == {SPINES[1]}
-    assert set(underlay(bench, 2).values()) == {SPINES[2]}
-    assert len(set(underlay(bench, 0).values())) > 1
-
-
-@case(PAIR, PORTS)
-def read_back_says_what_is_programmed(bench: Bench) -> None:
-    """Every entry with its next hops."""
-    wanted = {pair(): Group(SPINES[0], SPINES[1]), exact(7, 1): Group(SPINES[2])}
-    bench.fib.apply(batch(wanted))
-    found = {m: (g.primary, g.backup) for m, g in bench.fib.read_back().items()}
-    assert found == {m: (g.primary, g.backup) for m, g in wanted.items()}
-
-
-@case(PAIR)
-def an_unknown_next_hop_fails_alone(bench: Bench) -> None:
-    """That entry is refused by name and forwards as before; the rest of the batch is in."""
-    bench.fib.apply(batch({pair(0): Group(SPINES[3])}))
-    stranger = Group(NextHop("spine77", "0", "10.77.0.1"))
-    failures = bench.fib.apply(batch({pair(0): stranger, pair(1): Group(SPINES[1])}))
-    assert [(f.match, f.reason) for f in failures] == [(pair(0), Reason.UNKNOWN_NEXT_HOP)]
-    assert "spine77" in failures[0].message
-    assert set(underlay(bench, 0).values()) == {SPINES[3]}
-    assert set(underlay(bench, 1).values()) == {SPINES[1]}
-
-
-@case(PAIR, table_size=2)
-def a_full_table_refuses_what_is_new(bench: Bench) -> None:
-    """New entries beyond the size fail with TABLE_FULL; replacing one does not."""
-    group = Group(SPINES[0])
-    failures = bench.fib.apply(batch({pair(n): group for n in range(3)}))
-    assert [f.reason for f in failures] == [Reason.TABLE_FULL]
-    held = set(bench.fib.read_back())
-    assert held == {pair(0), pair(1), pair(2)} - {failures[0].match}
-    assert not bench.fib.apply(batch(dict.fromkeys(held, Group(SPINES[1]))))
-    assert {g.primary for g in bench.fib.read_back().values()} == {SPINES[1]}
-
-
-@case(PAIR, table_size=2)
-def deletes_of_a_batch_make_room_for_its_sets(bench: Bench) -> None:
-    """A full table can be exchanged in one batch."""
-    assert bench.fib.table_size == 2
-    bench.fib.apply(batch({pair(n): Group(SPINES[0]) for n in range(2)}))
-    swap = {pair(n): Group(SPINES[1]) for n in (2, 3)}
-    assert not bench.fib.apply(batch(swap, pair(0), pair(1)))
-    assert set(bench.fib.read_back()) == {pair(2), pair(3)}
-
-
-@case(PAIR, BACKUP)
-def steering_moves_every_entry_of_a_group(bench: Bench) -> None:
-    """Primary lost: all its entries use the backup, no other moves; and back."""
-    group, other = Group(SPINES[0], SPINES[1]), Group(SPINES[2], SPINES[3])
-    bench.fib.apply(batch({pair(0): group, pair(1): group, pair(2): other}))
-    bench.links(frozenset({uplink(0)}), {group: Choice.BACKUP})
-    assert {hop for n in (0, 1) for hop in underlay(bench, n).values()} == {SPINES[1]}
-    assert set(underlay(bench, 2).values()) == {SPINES[2]}
-    bench.links(frozenset(), {group: Choice.PRIMARY})
-    assert {hop for n in (0, 1) for hop in underlay(bench, n).values()} == {SPINES[0]}
-
-
-@case(PAIR, BACKUP)
-def a_loss_far_away_is_steered_around(bench: Bench) -> None:
-    """The local link is up, the path behind it is not: the group is told, and moves."""
-    group = Group(SPINES[0], SPINES[1], (far(0),))
-    bench.fib.apply(batch({pair(0): group}))
-    bench.links(frozenset({far(0)}), {group: Choice.BACKUP})
-    assert set(underlay(bench).values()) == {SPINES[1]}
-
-
-@case(PAIR)
-def a_group_without_next_hops_falls_to_the_underlay(bench: Bench) -> None:
-    """Nothing of its own is left: the hash over uplinks that are up."""
-    group = Group(SPINES[0])
-    bench.fib.apply(batch({pair(0): group}))
-    bench.links(frozenset({uplink(0)}), {group: Choice.UNDERLAY})
-    assert set(underlay(bench).values()) <= {SPINES[1], SPINES[2], SPINES[3]}
-
-
-@case(PAIR, BACKUP)
-def entries_that_arrive_while_their_primary_is_down_use_the_backup(bench: Bench) -> None:
-    """A batch says which of its groups are diverted."""
-    group = Group(SPINES[0], SPINES[1])
-    bench.links(frozenset({uplink(0)}), {})
-    bench.fib.apply(batch({pair(0): group}, diverted={group: Choice.BACKUP}))
-    assert set(underlay(bench).values()) == {SPINES[1]}
-
-
-@case()
-def the_underlay_passes_over_links_that_are_down(bench: Bench) -> None:
-    """Flows of the dead uplink hash over the rest; none is lost."""
-    bench.links(frozenset({uplink(1)}), {})
-    assert set(underlay(bench).values()) <= {SPINES[0], SPINES[2], SPINES[3]}
-
-
-@case(PAIR, PORTS, COUNTERS)
-def counters_count_their_entry(bench: Bench) -> None:
-    """Packets and bytes of what each entry answered, kept when the entry is replaced."""
-    bench.fib.apply(batch({pair(): Group(SPINES[0]), exact(100): Group(SPINES[1])}))
-    bench.carry(packet(100), 3, 200)
-    bench.carry(packet(101), 2, 100)
-    bench.fib.apply(batch({exact(100): Group(SPINES[2])}))
-    bench.carry(packet(100), 1, 50)
-    bench.carry(packet(100, 3), 9, 50)
-    assert bench.fib.counters() == {pair(): Count(2, 200), exact(100): Count(4, 650)}
-
-
-def is_withdrawn(bench: Bench) -> bool:
-    """Asked anew each time: mypy takes a property for a constant."""
-    return bench.fib.withdrawn
-
-
-@case(PAIR, PORTS)
-def a_withdrawn_overlay_leaves_all_to_the_underlay(bench: Bench) -> None:
-    """Entries stay, and may change; none answers, until one step brings all of them back."""
-    hashed = underlay(bench)
-    bench.fib.apply(batch({pair(): Group(SPINES[0]), exact(100): Group(SPINES[1])}))
-    assert bench.fib.set_overlay(withdrawn=True) == ""
-    assert is_withdrawn(bench)
-    assert underlay(bench) == hashed
-    bench.fib.apply(batch({exact(101): Group(SPINES[2])}, exact(100)))
-    bench.fib.refresh()
-    assert underlay(bench) == hashed
-    assert set(bench.fib.read_back()) == {pair(), exact(101)}
-    assert bench.fib.set_overlay(withdrawn=True) == ""
-    assert underlay(bench) == hashed
-    assert bench.fib.set_overlay(withdrawn=False) == ""
-    assert not is_withdrawn(bench)
-    assert underlay(bench) == dict.fromkeys(hashed, SPINES[0]) | {101: SPINES[2]}
-
-
-@case(PAIR, BACKUP)
-def groups_are_steered_while_the_overlay_is_withdrawn(bench: Bench) -> None:
-    """What is lost meanwhile is not met when entries answer again."""
-    group = Group(SPINES[0], SPINES[1])
-    bench.fib.apply(batch({pair(): group}))
-    bench.fib.set_overlay(withdrawn=True)
-    bench.links(frozenset({uplink(0)}), {group: Choice.BACKUP})
-    assert set(underlay(bench).values()) <= {SPINES[1], SPINES[2], SPINES[3]}
-    bench.fib.set_overlay(withdrawn=False)
-    assert set(underlay(bench).values()) == {SPINES[1]}
+def conformance(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command, run in a folder."""
+    return subprocess.run(
+        [AGENT, "conformance", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("opened", BACKENDS.values(), ids=BACKENDS)
-@pytest.mark.parametrize(
-    ("run", "needs", "table_size"), CASES, ids=[function.__name__ for function, _, _ in CASES]
-)
-def test_fib(opened: Opener, run: Case, needs: frozenset[Capability], table_size: int) -> None:
-    """The case holds on every backend that claims what it takes."""
-    with opened(table_size) as bench:
-        lacking = needs - bench.fib.capabilities
-        if lacking:
-            pytest.skip(f"the backend lacks {', '.join(sorted(c.name for c in lacking))}")
-        run(bench)
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_fib(opened: Opener, case: Case) -> None:
+    """The case holds on every backend of ours; none is passed over."""
+    result = run_case(opened, case)
+    assert result.verdict is Verdict.HELD, result.why
 
 
-@pytest.mark.parametrize("opened", BACKENDS.values(), ids=BACKENDS)
-def test_no_backend_lacks_anything(opened: Opener) -> None:
-    """No case is passed over."""
-    with opened(0) as bench:
-        assert set().union(*(needs for _, needs, _ in CASES)) <= bench.fib.capabilities
+def test_the_example_holds_all_that_it_claims() -> None:
+    """Every case but that of counters, which it does not claim; exit status 0, a line each."""
+    done = conformance(EXAMPLES, "--backend", "plain_switch:PlainBench")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    passed_over = [line for line in lines if line.startswith("not asked")]
+    assert len(lines) == len(CASES) + 1
+    assert [line.split()[2] for line in passed_over] == ["counters_count_their_entry:"]
+    assert lines[-1] == f"{len(CASES) - 1} held, 0 broken, 1 not asked"
+
+
+@pytest.mark.parametrize(("case", "fault"), FAULTS.items(), ids=FAULTS)
+def test_a_broken_backend_is_told_by_case(case: str, fault: str, tmp_path: Path) -> None:
+    """Exit status 1, and the case that is broken says what it found."""
+    (tmp_path / "plain_switch.py").write_text((EXAMPLES / "plain_switch.py").read_text())
+    (tmp_path / "mine.py").write_text(BROKEN.format(fault=fault))
+    done = conformance(tmp_path, "--backend", "mine:Bench", "--json")
+    assert done.returncode == 1, done.stderr
+    told = {row["case"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert told[case]["verdict"] == "broken", told[case]
+    assert told[case]["why"]
+    assert told["an_empty_table_leaves_all_to_the_underlay"]["verdict"] == "held"
+
+
+def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    """Exit status 2 and a line with the cure; one case by name, or a name that there is not."""
+    for words, said in (
+        (["--backend", "plain_switch"], "is not MODULE:NAME"),
+        (["--backend", "nobody.knows:Bench"], "cannot be imported"),
+        (["--backend", "heddle_agent:Nothing"], "has no class or function"),
+        ([], "--backend"),
+    ):
+        done = conformance(tmp_path, *words)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    one = ("--backend", "plain_switch:PlainBench", "--case")
+    assert conformance(EXAMPLES, *one, CASES[0].name).stdout.startswith(f"held  {CASES[0].name}")
+    done = conformance(EXAMPLES, *one, "no_such_case")
+    assert (done.returncode, "no_such_case" in done.stderr) == (2, True)
+
+
+def test_what_a_backend_raises_is_a_broken_case() -> None:
+    """A stranger's error ends its case alone, and is told."""
+
+    def opens(_table_size: int) -> None:
+        raise OSError("the device is away")
+
+    opener: Opener = opens  # type: ignore[assignment] # that it opens nothing is the test
+    result = run_case(opener, CASES[0])
+    assert (result.verdict, result.why) == (Verdict.BROKEN, "OSError: the device is away")
+    assert find_opener("tests.support.fib_bench:memory") is BACKENDS["memory"]

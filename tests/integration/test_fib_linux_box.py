@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Choice, Count, Group, Match, Packet, Steering
 from heddle_agent.fib.linux import LinuxFib, clean
 from heddle_agent.table import Forwarding, Mode
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
-from tests.support.fib_bench import ADDRESSES
 from tests.support.fib_linux import CABLES, LinuxBench, World
 
 FOREIGN = """

@@ -6,13 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Choice, Group, Link, Match, Packet, Steering
 from heddle_agent.fib.linux import LinuxFib, clean
 from heddle_agent.table import GroupKey
 from heddle_agent.table.groups import Groups, key_of
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH, far, fib, uplink
-from tests.support.fib_bench import ADDRESSES
 
 MATCHES: list[Match] = [
     ("nic0", f"far{number}", source_port, destination_port)

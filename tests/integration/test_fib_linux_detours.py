@@ -7,12 +7,12 @@ from contextlib import closing
 
 import pytest
 
+from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Group, Link, NextHop, Packet
 from heddle_agent.fib.linux import LinuxFib, clean, detours, marks
 from heddle_agent.table import Forwarding
 from tests.support import fib_linux
 from tests.support.agent_worlds import SPINES, SWITCH, far, push, take, uplink
-from tests.support.fib_bench import ADDRESSES
 from tests.support.fib_linux import CABLES, World
 
 PAIR, OTHER = ("nic0", "far0", 0, 0), ("nic0", "far1", 0, 0)

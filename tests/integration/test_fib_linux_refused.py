@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Choice, Group, Match, NextHop, Packet, Reason, Steering
 from heddle_agent.fib.linux import Cable, LinuxFib, UnavailableError, clean
 from heddle_agent.fib.linux.netlink import big, nest
 from heddle_agent.fib.linux.nft import NEW_SET, Transaction
 from tests.support import fib_linux
 from tests.support.agent_worlds import SPINES, SWITCH
-from tests.support.fib_bench import ADDRESSES
 from tests.support.fib_linux import CABLES, LinuxBench, World
 
 GOOD, BAD = ("nic0", "far0", 0, 0), ("nic0", "far1", 0, 0)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Choice, Group, Link, Match, Packet, Steering
 from heddle_agent.fib.linux import Cable, LinuxFib
 from heddle_agent.table import Forwarding
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
-from tests.support.fib_bench import ADDRESSES
 from tests.support.fib_linux import CABLES, LinuxBench, World
 
 PAIR = ("nic0", "far0", 0, 0)

@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import orjson
 
 from heddle_agent.agent import Agent
+from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Fib, Group, MemoryFib, NextHop, Packet
 from heddle_agent.fib.linux import LinuxFib
 from heddle_agent.session import Backoff, SessionOptions
@@ -23,7 +24,6 @@ from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH
 from tests.support.controlling import Controller, controlling
-from tests.support.fib_bench import ADDRESSES
 from tests.support.fib_linux import CABLES, LinuxBench
 from tests.support.redis_server import RedisServer
 from tests.support.store_samples import clos

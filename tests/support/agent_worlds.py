@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from heddle_agent import conformance
 from heddle_agent.fib import Link, Match, MemoryFib, NextHop, Underlay
 from heddle_agent.table import (
     DELETE,
@@ -16,11 +17,10 @@ from heddle_agent.table import (
     Receipt,
 )
 
-SWITCH = "leaf0"
-SPINES = tuple(NextHop(f"spine{number}") for number in range(4))
+SWITCH, SPINES, ROCE = conformance.SWITCH, conformance.SPINES, conformance.bench.ROCE
+uplink, far = conformance.uplink, conformance.far
 NICS = tuple(NextHop(f"nic{number}") for number in range(2))
 HOPS = (*SPINES, *NICS)
-ROCE = 4791
 
 
 def entry(
@@ -29,16 +29,6 @@ def entry(
     """What an entry forwards by: spines by number, and risk links of each."""
     second = None if backup is None else SPINES[backup]
     return (SPINES[primary], second, tuple(sorted(set(risks))), tuple(sorted(set(spare))))
-
-
-def uplink(spine: int) -> Link:
-    """The link from the switch to a spine."""
-    return Link.between(SWITCH, f"spine{spine}")
-
-
-def far(spine: int, leaf: int = 9) -> Link:
-    """A link between a spine and another leaf."""
-    return Link.between(f"spine{spine}", f"leaf{leaf}")
 
 
 def match(number: int, source_port: int = 0, destination_port: int = 0) -> Match:

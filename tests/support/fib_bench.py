@@ -1,45 +1,19 @@
-"""What a test needs of any FIB backend: the backend, and a way to see where packets really go.
+"""The benches of our FIB backends: memory evaluates, a kernel is sent packets.
 
-A bench stands for one switch, ``leaf0``, with uplinks to ``spine0`` … ``spine3`` and an underlay
-that spreads over all of them. ``where`` answers from the data plane, never from what was
-programmed: memory evaluates, a kernel is sent packets and its counters are read.
+What a bench is stands in ``heddle_agent.conformance.bench``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
+from heddle_agent.conformance import ADDRESSES, Bench, Opener
 from heddle_agent.fib import Choice, Fib, Group, Link, MemoryFib, NextHop, Packet, Packets, Steering
 from tests.support import fib_linux
 from tests.support.agent_worlds import SPINES, SWITCH, FixedUnderlay
-
-ADDRESSES = {
-    **{f"nic{number}": f"10.0.0.{number + 1}" for number in range(2)},
-    **{f"far{number}": f"10.9.0.{number + 1}" for number in range(4)},
-}
-
-
-class Bench(Protocol):
-    """One switch with a backend under test."""
-
-    fib: Fib
-
-    def where(self, packet: Packet) -> NextHop | None:
-        """The uplink by which a packet leaves; None if it is lost."""
-
-    def carry(self, packet: Packet, number: int, size: int) -> None:
-        """Send so many packets of so many bytes."""
-
-    def links(self, down: frozenset[Link], choices: dict[Group, Choice]) -> None:
-        """Links are lost or come back, and the agent steers."""
-
-
-Opener = Callable[[int], AbstractContextManager[Bench]]
-"""Opens a bench whose table holds so many entries; 0 is as many as it can."""
 
 
 class MemoryBench:

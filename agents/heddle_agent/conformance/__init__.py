@@ -1,0 +1,27 @@
+"""What every FIB backend must do, ours or another's: cases that ask the data plane.
+
+``heddle-agent conformance --backend MODULE:NAME`` runs them; so does our own test suite.
+"""
+
+from heddle_agent.conformance.bench import ADDRESSES, SPINES, SWITCH, Bench, Opener, far, uplink
+from heddle_agent.conformance.cases import CASES, Case
+from heddle_agent.conformance.checks import BrokenPromiseError
+from heddle_agent.conformance.run import Result, Verdict, find_opener, run_case, run_cases
+
+__all__ = [
+    "ADDRESSES",
+    "CASES",
+    "SPINES",
+    "SWITCH",
+    "Bench",
+    "BrokenPromiseError",
+    "Case",
+    "Opener",
+    "Result",
+    "Verdict",
+    "far",
+    "find_opener",
+    "run_case",
+    "run_cases",
+    "uplink",
+]

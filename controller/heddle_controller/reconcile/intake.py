@@ -41,6 +41,11 @@ Answer = TypeVar("Answer")
 NOBODY = Request()
 
 
+SMALL = 32
+"""Ranks, and collectives, up to which a job is checked at once: that takes less than a turn in a
+thread, for which others would have to wait too."""
+
+
 class Intake:
     """Checked writes of intent; every method may raise what the store's may, and ``InputError``."""
 
@@ -106,7 +111,11 @@ class Intake:
 
     async def _check_job(self, fabric: str, job: Job) -> int:
         record = await self._store.get_fabric(fabric)
-        await asyncio.to_thread(admit_job, record.fabric, job, self.flows_of_job)
+        ranks = len(job.hosts) * max(job.gpus_per_host, 1)
+        if max(ranks, len(job.collectives)) <= SMALL:
+            admit_job(record.fabric, job, self.flows_of_job)
+        else:
+            await asyncio.to_thread(admit_job, record.fabric, job, self.flows_of_job)
         return record.revision
 
     async def put_demands(

@@ -97,7 +97,7 @@ class Follower:
             self._feed.tell(note.fabric, facts=note.kind == FACTS)
 
     async def _warm(self) -> None:
-        if self._link.up:
+        if self._link.up and self._mirror.number < self._last:  # of our own writes all is known
             await self._mirror.fresh()
 
     async def close(self) -> None:

@@ -3,6 +3,11 @@
 Agents of one process share them: a hundred streams need one connection, not a hundred. gRPC's own
 reconnect delay is kept short, since the session has a back-off of its own.
 
+A controller that is away is looked for with a bare TCP connection. gRPC's own attempt costs several
+times as much, and a channel that has failed once goes on trying by itself, every second, whether or
+not anybody wants a stream. So no channel is asked before somebody listens, and one that nobody uses
+forgets its connection.
+
 Certificates are read again when their files change: the next session is under the new one. A
 session that stands goes on until the controller closes its connection for its age.
 """
@@ -10,6 +15,8 @@ session that stands goes on until the controller closes its connection for its a
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +28,11 @@ from heddle_agent.session.address import Address
 from heddle_agent.session.resolve import Endpoint
 
 _log = structlog.get_logger()
+
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Variables of the environment by which gRPC goes through a proxy."""
+IDLE_MS = 1_000
+"""Milliseconds after which a channel without a stream lets go of its connection, and seeks none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,24 @@ class Channels:
             channel = self._open[endpoint] = self._new(endpoint)
         return channel
 
+    async def reach(self, endpoint: Endpoint) -> None:
+        """Return once somebody listens where a controller should; OSError that says why not.
+
+        Where a channel is connected, or a proxy is set, nothing is tried here. ValueError as in
+        ``check``.
+        """
+        self.check(endpoint.address)
+        channel = self._open.get(endpoint)
+        if channel is not None and channel.get_state() is grpc.ChannelConnectivity.READY:
+            return
+        if any(os.environ.get(name) for name in PROXIES):
+            return
+        host, port = endpoint.address
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as attempt:
+            attempt.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(attempt, (host, port))
+
     async def close(self) -> None:
         """Close every channel; sessions over them must have ended."""
         channels = [*self._open.values(), *self._retired]
@@ -126,6 +156,7 @@ class Channels:
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.client_idle_timeout_ms", IDLE_MS),
             ("grpc.max_receive_message_length", 256 << 20),  # a full sync is one message
         ]
         target = str(endpoint)

@@ -128,10 +128,9 @@ class Session:
     async def _attempt(self) -> tuple[SessionEnd, bool]:
         """One stream to its end; and whether it was accepted."""
         context, owner = self._context, self._owner
-        try:
-            call = agent_pb2_grpc.AgentServiceStub(context.channels.get(self.endpoint)).Session()
-        except ValueError as error:  # a name has got an address beyond this machine
-            return SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error)), False
+        if (end := await self._unreachable()) is not None:
+            return end, False
+        call = agent_pb2_grpc.AgentServiceStub(context.channels.get(self.endpoint)).Session()
         conversation = self.conversation = Conversation(
             call,
             context.worker,
@@ -163,6 +162,20 @@ class Session:
             if self.accepted:
                 self.over.set()
                 owner.ended(self, ttl)
+
+    async def _unreachable(self) -> SessionEnd | None:
+        """Why there is no use in asking for a stream; None where somebody listens."""
+        try:
+            async with asyncio.timeout(self._context.options.answer_timeout):
+                await self._context.channels.reach(self.endpoint)
+        except ValueError as error:  # a name has got an address beyond this machine
+            return SessionEnd(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except TimeoutError:
+            return SessionEnd(grpc.StatusCode.UNAVAILABLE, "nothing answers at this address")
+        except OSError as error:
+            why = error.strerror or str(error)
+            return SessionEnd(grpc.StatusCode.UNAVAILABLE, f"cannot connect: {why}")
+        return None
 
     def _begin(self, accepted: pb.SessionAccepted) -> None:
         self._logged = None

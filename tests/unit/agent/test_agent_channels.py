@@ -15,7 +15,7 @@ from heddle_agent.agent import Agent
 from heddle_agent.fib import MemoryFib
 from heddle_agent.session import Address, Backoff, Channels, Endpoint, SessionOptions, Tls
 from heddle_agent.watch import ManualLinks
-from tests.support.agent_controllers import Controller
+from tests.support.agent_controllers import Controller, listening
 from tests.support.agent_worlds import HOPS, SWITCH
 from tests.support.needs import missing
 from tests.support.waiting import until
@@ -129,6 +129,63 @@ async def test_agents_and_controllers_know_each_other_by_certificate(tmp_path: P
             await until(lambda: known.connected, "its session")
     finally:
         await server.stop(None)
+
+
+class CountedChannels(Channels):
+    """Channels that say how often somebody was looked for, and how often gRPC was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = 0
+        self.asked = 0
+
+    async def reach(self, endpoint: Endpoint) -> None:
+        """Count it, too."""
+        self.looked += 1
+        await super().reach(endpoint)
+
+    def get(self, endpoint: Endpoint) -> grpc.aio.Channel:
+        """Count it, too."""
+        self.asked += 1
+        return super().get(endpoint)
+
+
+async def test_grpc_is_asked_for_nothing_before_a_controller_listens() -> None:
+    """While the address is dead a bare connection is tried; the session comes with the server."""
+    controller, channels = Controller(), CountedChannels()
+    async with listening(controller):
+        pass  # its port is free again, and nobody listens there
+    agent = Agent(
+        fabric="fabrics/f1",
+        switch=SWITCH,
+        controllers=[controller.address],
+        fib=MemoryFib(SWITCH, HOPS),
+        links=ManualLinks(SWITCH, HOPS),
+        channels=channels,
+        options=SessionOptions(backoff=Backoff(0.02, 0.05)),
+    )
+    task = asyncio.create_task(agent.run())
+    await until(lambda: channels.looked > 3, "attempts at a dead address")
+    assert channels.asked == 0
+    async with listening(controller, controller.port):
+        await until(lambda: agent.connected, "its session")
+    assert channels.asked > 0
+    await agent.stop()
+    await task
+    await channels.close()
+
+
+async def test_a_channel_that_nobody_uses_tries_nothing_by_itself() -> None:
+    """After a failed call it goes idle: gRPC alone would try again every second, for ever."""
+    controller = Controller()
+    async with listening(controller):
+        pass
+    channels = Channels()
+    channel = channels.get(Endpoint(Address("127.0.0.1", controller.port), "127.0.0.1"))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await agent_pb2_grpc.AgentServiceStub(channel).Session().read()
+    await until(lambda: channel.get_state() is grpc.ChannelConnectivity.IDLE, "an idle channel")
+    await channels.close()
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,12 +24,15 @@ from heddle_controller.serve.rates import RateBook, Rates
 from heddle_controller.state.errors import PortError
 
 BITS_PER_GIGABIT = 1e9
-TOGETHER = 64
-"""Reports that are reckoned before what they say is published: not all of thousands at once."""
+TOGETHER = 256
+"""Reports that are reckoned before what they say is published, at most."""
+ENTRIES = 4096
+"""Entries of reports that are reckoned in one turn of the event loop. A report that has more by
+itself is reckoned in a thread."""
 
 PACE = 0.05
-"""Seconds for which reports are awaited that can be reckoned together: a turn in a thread for each
-of hundreds a second would keep those who plan, and those who ask, waiting for one another."""
+"""Seconds for which reports are awaited that can be reckoned together: numpy takes as long for one
+as for dozens."""
 
 Switch = tuple[str, str]
 """Fabric and switch."""
@@ -60,8 +64,9 @@ class Growth:
 class CounterBook:
     """The last counters of each switch; gives rates to the rate book.
 
-    Reports are put here and reckoned in a thread, those together that came together: there are
-    thousands of agents, and what waits for the event loop must not wait for them.
+    Reports that came together are reckoned together, by the event loop itself: a thread would hold
+    the interpreter while clients wait for an answer, again and again, as there are thousands of
+    agents.
     """
 
     def __init__(self, indexes: FlowIndexes, rates: RateBook, meter: AgentMeter) -> None:
@@ -92,11 +97,21 @@ class CounterBook:
             if not self._waiting:  # their agents are gone
                 return
             fabric = next(iter(self._waiting))[0]
-            mine = [switch for switch in self._waiting if switch[0] == fabric][:TOGETHER]
-            reports = [self._waiting.pop(switch) for switch in mine]
             self._gone.clear()
             with suppress(PortError):  # then there are no rates for a while
-                await self._take(fabric, reports)
+                await self._take(fabric, self._next(fabric))
+            await asyncio.sleep(0)
+
+    def _next(self, fabric: str) -> list[Report]:
+        """Reports to reckon together: as many as a turn can take, and one at least."""
+        mine: list[Report] = []
+        room = ENTRIES
+        for switch in [switch for switch in self._waiting if switch[0] == fabric][:TOGETHER]:
+            room -= len(self._waiting[switch][1].source)
+            if mine and room < 0:
+                break
+            mine.append(self._waiting.pop(switch))
+        return mine
 
     async def _take(self, fabric: str, reports: Sequence[Report]) -> None:
         """Compare reports with those before, and publish what flows did in between."""
@@ -104,7 +119,10 @@ class CounterBook:
         if index is None:
             return
         before = [self._last.get((fabric, about.switch)) for about, _ in reports]
-        made = await asyncio.to_thread(_compared, index, reports, before)
+        if sum(len(counters.source) for _, counters in reports) > ENTRIES:
+            made = await asyncio.to_thread(_compared, index, reports, before)
+        else:
+            made = _compared(index, reports, before)
         for (about, _), (reading, growth) in zip(reports, made, strict=True):
             if (fabric, about.switch) in self._gone:
                 continue
@@ -126,44 +144,61 @@ def _compared(
     index: FlowIndex, reports: Sequence[Report], before: Sequence[CounterReading | None]
 ) -> list[tuple[CounterReading, Growth | None]]:
     """Each report as a reading, and how much it grew, where there is one to compare it with."""
-    made = []
-    for (about, counters), last in zip(reports, before, strict=True):
-        reading, growth = _reading(about, counters, index), None
-        if last is not None and _comparable(last, reading):
-            packets, size = _grown(last, reading)
-            rates = _rates(index, reading, size, reading.time - last.time)
-            growth = Growth(int(packets.sum()), int(size.sum()), rates)
-        made.append((reading, growth))
-    return made
+    readings = _readings(index, reports)
+    pairs = {
+        place: (last, reading)
+        for place, (last, reading) in enumerate(zip(before, readings, strict=True))
+        if last is not None and _comparable(last, reading)
+    }
+    growths = dict(zip(pairs, _growths(index, [*pairs.values()]), strict=True))
+    return [(reading, growths.get(place)) for place, reading in enumerate(readings)]
 
 
-def _reading(about: AgentSession, counters: Counters, index: FlowIndex) -> CounterReading:
-    """The entries that count: NICs known, the source joined to the switch."""
+def _readings(index: FlowIndex, reports: Sequence[Report]) -> list[CounterReading]:
+    """Of each report the entries that count: NICs known, the source joined to the switch."""
     structure = index.plan.fabric.structure
-    rows = np.array([structure.index.get(nic, NONE) for nic in counters.nics] or [NONE])
-    source, destination = rows[counters.source], rows[counters.destination]
-    kept = _joined(structure, about.switch, source) & (destination != NONE)
-    code = index.pairs(source[kept], destination[kept]) * PORTS + counters.source_port[kept]
-    code, first = np.unique(code, return_index=True)
-    return CounterReading(
-        about.instance,
-        structure,
-        counters.time,
-        code,
-        counters.packets[kept][first],
-        counters.bytes[kept][first],
+    counters = [counters for _, counters in reports]
+    nics = np.array(
+        [structure.index.get(nic, NONE) for each in counters for nic in each.nics], dtype=np.int64
     )
+    known = np.cumsum([0, *(len(each.nics) for each in counters)])
+    report = np.repeat(np.arange(len(counters)), [len(each.source) for each in counters])
+    source = nics[np.concatenate([each.source for each in counters]) + known[report]]
+    destination = nics[np.concatenate([each.destination for each in counters]) + known[report]]
+    port = np.concatenate([each.source_port for each in counters])
+    code = index.pairs(source, destination) * PORTS + port
+    switches = [about.switch for about, _ in reports]
+    kept = np.flatnonzero(_joined(structure, switches, report, source) & (destination != NONE))
+    order = kept[np.lexsort((code[kept], report[kept]))]
+    again = (report[order][1:] == report[order][:-1]) & (code[order][1:] == code[order][:-1])
+    rows = order[np.append(True, ~again)[: len(order)]]
+    ends = np.searchsorted(report[rows], np.arange(len(counters) + 1)).tolist()
+    columns = (
+        code[rows],
+        np.concatenate([each.packets for each in counters])[rows],
+        np.concatenate([each.bytes for each in counters])[rows],
+    )
+    return [
+        CounterReading(
+            about.instance,
+            structure,
+            counters.time,
+            *(column[begin:end].copy() for column in columns),
+        )
+        for (about, counters), (begin, end) in zip(reports, pairwise(ends), strict=True)
+    ]
 
 
-def _joined(structure: Structure, switch: str, nics: Ints) -> Bools:
-    """Which of the NICs have a link to the switch."""
-    row = structure.index.get(switch)
-    if row is None:
-        return np.zeros(len(nics), dtype=np.bool_)
+def _joined(structure: Structure, switches: Sequence[str], report: Ints, nic: Ints) -> Bools:
+    """Which of the NICs, each from the report of one of the switches, have a link to it."""
     first, arcs = structure.out
-    near = np.zeros(len(structure.nodes.ids) + 1, dtype=np.bool_)  # the last for unknown ones
-    near[structure.head[arcs[first[row] : first[row + 1]]]] = True
-    found: Bools = near[nics]
+    nodes = len(structure.nodes.ids)
+    near = [np.empty(0, dtype=np.int64)]
+    for place, switch in enumerate(switches):
+        row = structure.index.get(switch)
+        if row is not None:
+            near.append(place * nodes + structure.head[arcs[first[row] : first[row + 1]]])
+    found: Bools = np.isin(report * nodes + nic, np.concatenate(near)) & (nic != NONE)
     return found
 
 
@@ -175,27 +210,63 @@ def _comparable(before: CounterReading, now: CounterReading) -> bool:
     return before.structure.nodes.ids == now.structure.nodes.ids
 
 
-def _grown(before: CounterReading, now: CounterReading) -> tuple[Ints, Ints]:
-    """By how many packets and bytes each entry grew; one that began anew counts from 0."""
-    at = np.searchsorted(before.code, now.code)
-    known = np.append(before.code, NONE)[at] == now.code
-    grown = []
-    for old, new in ((before.packets, now.packets), (before.bytes, now.bytes)):
-        base = np.where(known, np.append(old, 0)[at], 0)
-        grown.append(np.where(new >= base, new - base, new))
-    return grown[0], grown[1]
+def _growths(
+    index: FlowIndex, pairs: Sequence[tuple[CounterReading, CounterReading]]
+) -> list[Growth]:
+    """How much each reading grew since one before, and the rates of the flows that it carries."""
+    if not pairs:
+        return []
+    old, new = [before for before, _ in pairs], [now for _, now in pairs]
+    of, code = _joint(new)
+    since = _same_entry(_joint(old), (of, code))
+    packets = _grown([one.packets for one in old], [one.packets for one in new], since)
+    size = _grown([one.bytes for one in old], [one.bytes for one in new], since)
+    element, row, share = index.shares(*np.divmod(code, PORTS))
+    flows = max(len(index.plan.flows), 1)
+    carried, place = np.unique(of[element] * flows + row, return_inverse=True)
+    bits = np.bincount(place, weights=size[element] * share * 8, minlength=len(carried))
+    readings = np.arange(len(pairs) + 1)
+    ends = np.searchsorted(of, readings).tolist()
+    flow_ends = np.searchsorted(carried // flows, readings).tolist()
+    ids, rows = index.plan.flows.ids, (carried % flows).tolist()
+    made = []
+    for (before, now), entries, some in zip(
+        pairs, pairwise(ends), pairwise(flow_ends), strict=True
+    ):
+        seconds = now.time - before.time
+        rates = Rates(
+            time=now.time - seconds / 2,
+            interval=seconds,
+            flows=tuple(ids[flow] for flow in rows[slice(*some)]),
+            gbps=bits[slice(*some)] / seconds / BITS_PER_GIGABIT,
+        )
+        grown = slice(*entries)
+        made.append(Growth(int(packets[grown].sum()), int(size[grown].sum()), rates))
+    return made
 
 
-def _rates(index: FlowIndex, reading: CounterReading, size: Ints, seconds: float) -> Rates:
-    """Rates of the flows that the entries carry; a flow's QPs added up."""
-    pair, port = np.divmod(reading.code, PORTS)
-    element, row, share = index.shares(pair, port)
-    flows, of = np.unique(row, return_inverse=True)
-    bits = np.bincount(of, weights=size[element] * share * 8, minlength=len(flows))
-    ids = index.plan.flows.ids
-    return Rates(
-        time=reading.time - seconds / 2,
-        interval=seconds,
-        flows=tuple(ids[flow] for flow in flows.tolist()),
-        gbps=bits / seconds / BITS_PER_GIGABIT,
+def _joint(readings: Sequence[CounterReading]) -> tuple[Ints, Ints]:
+    """The entries of all readings: which of these, and the code."""
+    counts = [len(reading.code) for reading in readings]
+    return np.repeat(np.arange(len(readings)), counts), np.concatenate(
+        [reading.code for reading in readings]
     )
+
+
+def _same_entry(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> Ints:
+    """Of each new entry the place of the same one among the old; NONE where there is none."""
+    of, code = (np.concatenate(both) for both in zip(old, new, strict=True))
+    order = np.lexsort((code, of))  # stable: the old one first
+    ordered = of[order], code[order]
+    same = (ordered[0][1:] == ordered[0][:-1]) & (ordered[1][1:] == ordered[1][:-1])
+    found = np.full(len(new[0]), NONE, dtype=np.int64)
+    found[order[1:][same] - len(old[0])] = order[:-1][same]
+    return found
+
+
+def _grown(old: Sequence[Ints], new: Sequence[Ints], since: Ints) -> Ints:
+    """By how much each entry grew; one that began anew counts from 0."""
+    before = np.append(np.concatenate(old), 0)[since]  # NONE is the last place
+    now = np.concatenate(new)
+    grown: Ints = np.where(now >= before, now - before, now)
+    return grown

@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.door.door import Door
 from heddle_controller.serve.health import Health
+from heddle_controller.serve.interceptors.around import Layers
 from heddle_controller.serve.interceptors.auth import Admission, Auth, is_loopback
 from heddle_controller.serve.interceptors.errors import Errors
 from heddle_controller.serve.interceptors.freshness import StaleMarks
@@ -99,12 +100,14 @@ class ApiServer:
         self._asking: asyncio.Task[None] | None = None
         self._server = aio.server(
             interceptors=[
-                CallTrace(),
-                CallMetrics(meter),
-                auth,
-                Limits(Budget(terms.allowance)),
-                Errors(terms.unary_limit),
-                StaleMarks(stale_for),
+                Layers(
+                    CallTrace(),
+                    CallMetrics(meter),
+                    auth,
+                    Limits(Budget(terms.allowance)),
+                    Errors(terms.unary_limit),
+                    StaleMarks(stale_for),
+                ),
                 Parsing(),
             ],
             options=_options(terms),

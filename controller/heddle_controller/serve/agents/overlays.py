@@ -11,9 +11,9 @@ knows of a newer one does not obey. Agents tell every controller how they stand.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -37,7 +37,7 @@ class OverlayMeter(Protocol):
         """A fabric's flag, and how many agents with a session here do not stand so (yet)."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Obedience:
     """One session."""
 
@@ -47,6 +47,34 @@ class Obedience:
     """Whether it has withdrawn, as it says."""
     message: str = ""
     """Why it does not stand as told."""
+
+
+@dataclass(slots=True)
+class FabricOverlay:
+    """What is wanted of one fabric's agents, and how they stand, counted as they say so."""
+
+    wanted: bool | None = None
+    """Whether they are to withdraw; None until the store was read."""
+    sessions: dict[AgentStream, Obedience] = field(default_factory=dict)
+    withdrawn: int = 0
+    """Of the sessions, how many stand withdrawn."""
+    failed: dict[AgentStream, Obedience] = field(default_factory=dict)
+    """Of the sessions, those that say why they do not stand as told."""
+
+    def take(self, session: AgentStream, agent: Obedience | None) -> None:
+        """Put the state of a session in place of the one before; None where the session is over."""
+        before = self.sessions.pop(session, None)
+        self.failed.pop(session, None)
+        self.withdrawn -= before is not None and before.stands
+        if agent is not None:
+            self.sessions[session] = agent
+            self.withdrawn += agent.stands
+            if agent.message:
+                self.failed[session] = agent
+
+    def obeying(self, *, withdrawn: bool) -> int:
+        """How many stand so."""
+        return self.withdrawn if withdrawn else len(self.sessions) - self.withdrawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,65 +96,76 @@ class OverlayBook:
         self._store = store
         self._leading = leading
         self._meter = meter
-        self._wanted: dict[str, bool] = {}
+        self._fabrics: dict[str, FabricOverlay] = {}
         self._led = asyncio.Event()
         """Set when we have begun to lead."""
-        self._sessions: dict[str, dict[AgentStream, Obedience]] = {}
 
     def joined(self, session: AgentStream, overlay: Overlay, *, withdrawn: bool) -> None:
         """A session begins of an agent that stands so; it is told if that is wrong."""
-        fabric = session.about.fabric
-        self._sessions.setdefault(fabric, {})[session] = Obedience(withdrawn, withdrawn)
-        self.spread(fabric, overlay)
+        name = session.about.fabric
+        fabric = self._fabrics.setdefault(name, FabricOverlay())
+        fabric.take(session, Obedience(withdrawn, withdrawn))
+        if fabric.wanted is not overlay.withdrawn:
+            self.spread(name, overlay)
+        elif self._store.stale_for() <= 0:
+            self._order(fabric, [session])
+        self._measure(name)
 
     def left(self, session: AgentStream) -> None:
         """A session is over."""
-        sessions = self._sessions.get(session.about.fabric, {})
-        sessions.pop(session, None)
-        self._measure(session.about.fabric)
+        name = session.about.fabric
+        if name in self._fabrics:
+            self._fabrics[name].take(session, None)
+        self._measure(name)
 
     def reported(self, session: AgentStream, report: pb.OverlayReport) -> None:
         """An agent says how it stands."""
         about = session.about
-        agent = self._sessions.get(about.fabric, {}).get(session)
-        if agent is None:
+        fabric = self._fabrics.get(about.fabric)
+        if fabric is None or session not in fabric.sessions:
             return
-        agent.stands, agent.message = report.withdrawn, report.message[:256]
-        if agent.message:
-            log.warning("overlay order not obeyed", switch=about.switch, why=agent.message)
+        told, message = fabric.sessions[session].told, report.message[:256]
+        if message:
+            log.warning("overlay order not obeyed", switch=about.switch, why=message)
         else:  # another controller may have ordered it: looked at again before long
-            agent.told = agent.stands
+            told = report.withdrawn
+        fabric.take(session, Obedience(told, report.withdrawn, message))
         self._measure(about.fabric)
 
     def lead(self) -> None:
         """We begin to lead: whatever others have ordered, agents are ordered anew where need be."""
-        for sessions in self._sessions.values():
-            for agent in sessions.values():
-                agent.told = agent.stands
+        for fabric in self._fabrics.values():
+            for session, agent in list(fabric.sessions.items()):
+                fabric.take(session, replace(agent, told=agent.stands))
         self._led.set()
 
-    def spread(self, fabric: str, overlay: Overlay) -> None:
+    def spread(self, name: str, overlay: Overlay) -> None:
         """Tell every agent that was last told otherwise, if this is of now and we lead."""
         if self._store.stale_for() > 0:
             return
-        if self._wanted.get(fabric, False) is not overlay.withdrawn:
-            log.warning("overlay", fabric=fabric, withdrawn=overlay.withdrawn)
-        self._wanted[fabric] = overlay.withdrawn
-        epoch = self._leading()
-        for session, agent in self._sessions.get(fabric, {}).items():
-            if epoch and agent.told is not overlay.withdrawn:
-                agent.told, agent.message = overlay.withdrawn, ""
-                order = pb.OverlayOrder(withdrawn=overlay.withdrawn, epoch=epoch)
-                session.order(order)
-        self._measure(fabric)
+        fabric = self._fabrics.setdefault(name, FabricOverlay())
+        if bool(fabric.wanted) is not overlay.withdrawn:
+            log.warning("overlay", fabric=name, withdrawn=overlay.withdrawn)
+        fabric.wanted = overlay.withdrawn
+        self._order(fabric, list(fabric.sessions))
+        self._measure(name)
 
-    def standing(self, fabric: str, *, withdrawn: bool) -> OverlayStates:
+    def _order(self, fabric: FabricOverlay, sessions: Iterable[AgentStream]) -> None:
+        """Order what is wanted of those that were last told otherwise, while we lead."""
+        epoch, wanted = self._leading(), bool(fabric.wanted)
+        for session in sessions if epoch else ():
+            agent = fabric.sessions[session]
+            if agent.told is not wanted:
+                fabric.take(session, Obedience(wanted, agent.stands))
+                session.order(pb.OverlayOrder(withdrawn=wanted, epoch=epoch))
+
+    def standing(self, name: str, *, withdrawn: bool) -> OverlayStates:
         """How the agents of a fabric stand, if they are to stand so."""
-        sessions = self._sessions.get(fabric, {})
-        obeying = sum([agent.stands is withdrawn for agent in sessions.values()])
-        failed = [(session, agent) for session, agent in sessions.items() if agent.message]
-        failures = tuple((session.about.switch, agent.message) for session, agent in failed)
-        return OverlayStates(len(sessions), obeying, failures)
+        fabric = self._fabrics.get(name, FabricOverlay())
+        failures = tuple(
+            (session.about.switch, agent.message) for session, agent in fabric.failed.items()
+        )
+        return OverlayStates(len(fabric.sessions), fabric.obeying(withdrawn=withdrawn), failures)
 
     async def run(self) -> None:
         """Follow the store until it is closed."""
@@ -143,7 +182,7 @@ class OverlayBook:
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._led.wait()
             self._led.clear()
-            for fabric in [name for name, sessions in self._sessions.items() if sessions]:
+            for fabric in [name for name, one in self._fabrics.items() if one.sessions]:
                 with suppress(Unavailable):
                     await self._look(fabric)
 
@@ -161,7 +200,8 @@ class OverlayBook:
         try:
             record = await self._store.get_fabric(fabric)
         except NotFound:
-            self._wanted.pop(fabric, None)
+            if fabric in self._fabrics:
+                self._fabrics[fabric].wanted = None
         except Unavailable:
             raise
         except PortError as error:
@@ -169,8 +209,8 @@ class OverlayBook:
         else:
             self.spread(fabric, record.overlay)
 
-    def _measure(self, fabric: str) -> None:
-        wanted = self._wanted.get(fabric, False)
-        agents = self._sessions.get(fabric, {}).values()
-        disobeying = sum(agent.stands is not wanted for agent in agents)
-        self._meter.overlay_state(fabric, withdrawn=wanted, disobeying=disobeying)
+    def _measure(self, name: str) -> None:
+        fabric = self._fabrics.get(name, FabricOverlay())
+        wanted = bool(fabric.wanted)
+        disobeying = len(fabric.sessions) - fabric.obeying(withdrawn=wanted)
+        self._meter.overlay_state(name, withdrawn=wanted, disobeying=disobeying)

@@ -109,6 +109,7 @@ class AgentService(AgentServiceServicer):
                 async with aclosing(session.outgoing()) as outgoing:
                     async for message in outgoing:
                         await context.write(message)
+                        del message  # as in the stream
             finally:
                 reader.cancel()
                 self.introductions.left(session)
@@ -182,6 +183,7 @@ class AgentService(AgentServiceServicer):
                 if message.WhichOneof("message") == "link_state":
                     message.link_state.CopyFrom(await means.links(message.link_state))
                 self._take(session, means, message)
+                del message  # as in the stream
                 if (rest := pace.rest(time.thread_time() - began)) > 0:
                     await asyncio.sleep(rest)
         except asyncio.CancelledError:

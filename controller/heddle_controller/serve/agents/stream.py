@@ -208,16 +208,22 @@ class AgentStream:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            nonce = self._unsent.popleft()
-            pending = self._pending[nonce]
-            await pending.encode(self._encoder)
-            if pending.may_go(self._guard):  # asked last, as encoding takes its time
-                yield pending.wire(nonce, self._told)
-            else:
-                self._pending.pop(nonce, None)
-                pending.hold_back(self._guard.newest)
+            message = await self._next(self._unsent.popleft())
+            if message is not None:
+                yield message
+                del message  # while nothing goes out, nothing of what went is held on to
         if self._reason is not None:
             raise self._reason
+
+    async def _next(self, nonce: int) -> pb.ControllerMessage | None:
+        """The message of a push; None where its epoch is over."""
+        pending = self._pending[nonce]
+        await pending.encode(self._encoder)
+        if pending.may_go(self._guard):  # asked last, as encoding takes its time
+            return pending.wire(nonce, self._told)
+        self._pending.pop(nonce, None)
+        pending.hold_back(self._guard.newest)
+        return None
 
     def answered(self, result: pb.PushResult, now: float) -> None:
         """Take in one stage's result; answers to pushes that are over are ignored.

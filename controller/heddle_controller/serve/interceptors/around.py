@@ -1,8 +1,10 @@
-"""One shape for all interceptors: something done around the handler of a call.
+"""One interceptor for all that is done around the handler of a call, layer by layer.
 
 gRPC knows four kinds of methods, and for streaming ones two kinds of handlers
-(generators, and coroutines that write by themselves). An interceptor here says
-only what happens around a call; this module knows the kinds.
+(generators, and coroutines that write by themselves). A layer says only what
+happens around a call; this module knows the kinds. To gRPC all layers are one
+interceptor: each of its own would keep a dozen objects for every stream, of which
+there are thousands.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import abc
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -71,12 +73,19 @@ def _many_answers(behaviour: Behaviour, parse: object, write: object) -> Handler
     return Reading(None, behaviour, parse, write, response_streaming=True)
 
 
-class Around(aio.ServerInterceptor, abc.ABC):
-    """Wraps the handler of every call in ``around``."""
+class Around(abc.ABC):
+    """One layer."""
 
     @abc.abstractmethod
     def around(self, method: Method, context: Context) -> AbstractAsyncContextManager[None]:
         """Entered before the handler runs, left when it ends or raises."""
+
+
+class Layers(aio.ServerInterceptor):
+    """Wraps the handler of every call in all layers, the first outermost."""
+
+    def __init__(self, *layers: Around) -> None:
+        self._layers = layers
 
     async def intercept_service(
         self,
@@ -87,9 +96,7 @@ class Around(aio.ServerInterceptor, abc.ABC):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        return self._wrapped(Method.of(handler_call_details.method, handler), handler)
-
-    def _wrapped(self, method: Method, handler: Handler) -> Handler:
+        method = Method.of(handler_call_details.method, handler)
         make, behaviour = kind_of(handler)
         if inspect.isasyncgenfunction(behaviour):
             wrapped: Behaviour = self._generator(method, behaviour)
@@ -99,18 +106,25 @@ class Around(aio.ServerInterceptor, abc.ABC):
 
     def _coroutine(self, method: Method, behaviour: Behaviour) -> Behaviour:
         async def run(request: object, context: Context) -> object:
-            async with self.around(method, context):
+            async with AsyncExitStack() as stack:
+                await self._enter(stack, method, context)
                 return await behaviour(request, context)
 
         return run
 
     def _generator(self, method: Method, behaviour: Behaviour) -> Behaviour:
         async def run(request: object, context: Context) -> AsyncIterator[object]:
-            async with self.around(method, context), aclosing(behaviour(request, context)) as out:
+            async with AsyncExitStack() as stack:
+                await self._enter(stack, method, context)
+                out = await stack.enter_async_context(aclosing(behaviour(request, context)))
                 async for response in out:
                     yield response
 
         return run
+
+    async def _enter(self, stack: AsyncExitStack, method: Method, context: Context) -> None:
+        for layer in self._layers:
+            await stack.enter_async_context(layer.around(method, context))
 
 
 def kind_of(handler: Handler) -> tuple[Callable[..., Handler], Behaviour]:

@@ -26,7 +26,7 @@ def integer(text: str) -> int:
     """
     plain = text.strip()
     if len(plain) > _LONGEST or not _INTEGER.fullmatch(plain):
-        raise ValueError(f"{plain[:40]!r} is no integer: write it with the digits 0 to 9 alone")
+        raise ValueError(f"{plain[:40]!r} is not an integer: write it with the digits 0 to 9 alone")
     return int(plain)
 
 
@@ -39,7 +39,7 @@ def number(text: str) -> float:
     plain = text.strip()
     if len(plain) > _LONGEST or not _NUMBER.fullmatch(plain):
         cure = "write it with the digits 0 to 9, such as 12, 0.5 or 1e-3"
-        raise ValueError(f"{plain[:40]!r} is no number: {cure}")
+        raise ValueError(f"{plain[:40]!r} is not a number: {cure}")
     return float(plain)
 
 

@@ -227,8 +227,8 @@ BAD: dict[str, tuple[list[str], dict[str, str | bytes], str]] = {
         {"flows.csv": "flow,src,dst,gbps,job,phase\nf1,n0,n9,-1,j,\n"},
         "flows.csv: line 2: gbps is '-1'",
     ),
-    "down node": (["--down", "leaf99,spine0"], {}, "'leaf99' is no node of the fabric; did you"),
-    "down switch": (["--down", "spin1"], {}, "--down spin1: 'spin1' is no node of the fabric"),
+    "down node": (["--down", "leaf99,spine0"], {}, "'leaf99' is not a node of the fabric; did you"),
+    "down switch": (["--down", "spin1"], {}, "--down spin1: 'spin1' is not a node of the fabric"),
     "down link": (["--down", "leaf0,leaf1"], {}, "no link joins leaf0 and leaf1; leaf0 has links"),
     "down key": (["--down", "leaf0,spine1,7"], {}, "no link with key 7; there is 0"),
     "down form": (["--down", "a,b,c,d"], {}, "--down a,b,c,d: write A,B or A,B,KEY"),
@@ -243,7 +243,7 @@ BAD: dict[str, tuple[list[str], dict[str, str | bytes], str]] = {
     ),
     "jobs": (["--jobs", "jobs.yaml"], {"jobs.yaml": "- job: j\n  hosts: [no]\n"}, "jobs.yaml: "),
     "nowhere to write": (["--out", "none/p.json"], {}, "none/p.json: cannot be written"),
-    "time limit": (["--time-limit", "nan"], {}, "--time-limit: 'nan' is no number"),
+    "time limit": (["--time-limit", "nan"], {}, "--time-limit: 'nan' is not a number"),
 }
 
 

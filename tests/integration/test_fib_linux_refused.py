@@ -95,7 +95,7 @@ def test_a_foreign_table_of_our_name_is_not_touched(world: World) -> None:
     ("hop", "cable", "said"),
     [
         (NextHop("spine8"), None, "no link to spine8 key 0"),
-        (NextHop("spine8"), Cable("up8"), "interface up8, which this switch has not"),
+        (NextHop("spine8"), Cable("up8"), "interface up8, which this switch does not have"),
         (NextHop("spine8"), Cable("nics"), "no address for spine8 key 0"),
         (NextHop("spine8", "0", "fe80::1"), Cable("nics"), "only IPv4 can be forwarded"),
         (NextHop("spine8"), Cable("up1", "10.1.1.0"), "the kernel refuses its route: "),

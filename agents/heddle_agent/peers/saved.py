@@ -86,7 +86,7 @@ class PeerFile:
                 raise ValueError("of another switch")  # noqa: TRY301 - one cure for all
             boot, peers = values["boot"], values["peers"]
             if type(boot) is not int or not 0 <= boot < MOST_NUMBER:
-                raise ValueError("boot is no number")  # noqa: TRY301
+                raise ValueError("boot is not a number")  # noqa: TRY301
             for address in peers.values():
                 parse_address(address)
             keys = [bytes.fromhex(key) for key in values["keys"]]

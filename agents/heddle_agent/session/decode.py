@@ -51,7 +51,7 @@ def decode_push(message: pb.Push, received: ReceivedNames | None = None) -> Push
         raise MalformedPushError(str(error)) from None
     mode = _MODES.get(message.mode)
     if mode is None:
-        raise MalformedPushError(f"mode {message.mode} is none: send FULL_SYNC or INCREMENTAL")
+        raise MalformedPushError(f"mode {message.mode} is unknown: send FULL_SYNC or INCREMENTAL")
     return Push(
         mode=mode,
         version=Fence(message.epoch, message.generation),

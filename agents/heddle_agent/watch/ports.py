@@ -133,11 +133,13 @@ def _check(path: Path, name: str, fields: object) -> None:
     for field, value in fields.items():
         kinds = _FIELDS.get(field)
         if kinds is None:
-            raise ValueError(f"{at}: {field} is none of {', '.join(_FIELDS)}")
+            raise ValueError(f"{at}: {field} is not one of {', '.join(_FIELDS)}")
         if type(value) not in kinds or value == "":
             raise ValueError(f"{at}: {field} is {value!r}, not a {kinds[0].__name__}")
     if "address" in fields:
         try:
             ipaddress.IPv4Address(fields["address"])
         except ValueError:
-            raise ValueError(f"{at}: address {fields['address']!r} is no IPv4 address") from None
+            raise ValueError(
+                f"{at}: address {fields['address']!r} is not an IPv4 address"
+            ) from None

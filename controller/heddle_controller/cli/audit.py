@@ -164,9 +164,11 @@ def read_export(path: Path) -> tuple[Mark, list[AuditRecord]]:
             else:
                 records.append(codec.record_from_pb(ParseDict(fields, pb.AuditRecord())))
         except (ValueError, KeyError, TypeError, AttributeError, ParseError, InputError):
-            raise Failure(f"{path}: line {number} is no line of 'heddle audit export'") from None
+            raise Failure(
+                f"{path}: line {number} was not written by 'heddle audit export'"
+            ) from None
     if start is None:
-        raise Failure(f"{path}: is empty, and no file of 'heddle audit export'")
+        raise Failure(f"{path}: is empty: give a file that 'heddle audit export' wrote")
     return start, records
 
 

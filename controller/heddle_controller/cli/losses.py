@@ -74,7 +74,7 @@ def _fault(fabric: Fabric, text: str) -> str:
 def _unknown(fabric: Fabric, node: str) -> str:
     close = get_close_matches(node, fabric.structure.nodes.ids, n=NAMES_TOLD)
     hint = f"did you mean {_some(close)}?" if close else "no id is like it"
-    return f"{node!r} is no node of the fabric; {hint}"
+    return f"{node!r} is not a node of the fabric; {hint}"
 
 
 def _neighbours(fabric: Fabric, node: str) -> list[str]:

@@ -62,7 +62,7 @@ def _set(client: Client, state: pb.OverlayState.ValueType, *, no_wait: bool) -> 
     if not no_wait and (stands.failures or stands.obeying_count < stands.agent_count):
         missing = stands.agent_count - stands.obeying_count
         failed = [f"{failure.switch}: {failure.message}" for failure in stands.failures]
-        raise Failure(f"{missing} agents do not stand so: see their logs", FAULT, failed)
+        raise Failure(f"{missing} agents have not obeyed yet: see their logs", FAULT, failed)
 
 
 def _get(client: Client) -> pb.Overlay:

@@ -87,7 +87,7 @@ class _EdgeReader:
             value = link.get(self.names[end])
             node = self.ends.find(value)
             if node is None:
-                reason = f"{self.names[end]} is {short(value)}, which is no node; name one"
+                reason = f"{self.names[end]} is {short(value)}, which is not a node; name one"
                 self.request.problems.append(Problem(f"edges[{row}]", reason))
                 return None
             found.append(node)

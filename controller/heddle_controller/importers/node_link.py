@@ -103,7 +103,9 @@ def _kinds(
     for row, kind in enumerate(kinds):
         if not kind:
             value = short(told[row].get(attribute))
-            reason = f"{attribute} is {value}, which is no known kind; map it, such as leaf=VALUE"
+            reason = (
+                f"{attribute} is {value}, which is not a known kind; map it, such as leaf=VALUE"
+            )
             request.problems.append(Problem(f"nodes[{row}]", reason))
     return kinds
 

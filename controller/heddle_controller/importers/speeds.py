@@ -30,7 +30,7 @@ def gbps_of(value: object, unit: str) -> float:
         number, scale = float(value) if _is_number(value) else math.nan, None
     gbps = number * (UNITS[unit] if scale is None else scale)
     if not (math.isfinite(gbps) and gbps > 0):
-        raise ValueError(f"{str(value)[:40]!r} is no speed; {_CURE}")
+        raise ValueError(f"{str(value)[:40]!r} is not a speed; {_CURE}")
     if scale is None and gbps > SUSPICIOUS:
         raise ValueError(
             f"{value} would be {gbps:g} Gbit/s; tell the unit of bare numbers (speed_unit=bps?)"

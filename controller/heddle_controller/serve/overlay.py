@@ -34,7 +34,7 @@ class OverlayService(OverlayServiceServicer):
         fabric = names.parse_overlay(request.name, "name")
         if request.state not in (pb.OVERLAY_STATE_ACTIVE, pb.OVERLAY_STATE_WITHDRAWN):
             cure = "use OVERLAY_STATE_ACTIVE or OVERLAY_STATE_WITHDRAWN"
-            raise refuse("request", "state", f"it is not said, or not known: {cure}")
+            raise refuse("request", "state", f"it is missing or unknown: {cure}")
         summary = await self._store.set_overlay(
             fabric,
             withdrawn=request.state == pb.OVERLAY_STATE_WITHDRAWN,

@@ -85,7 +85,7 @@ def _fabric(fabric: Fabric, request: pb.WhatIfRequest) -> Fabric:
     for i, switch in enumerate(request.switches):
         node = fabric.structure.index.get(switch.node, -1)
         if node == -1 or fabric.structure.nodes.kind[node] == NodeKind.NIC:
-            reason = f"{switch.node!r} is no switch of the fabric: see heddle fabric show"
+            reason = f"{switch.node!r} is not a switch of the fabric: see heddle fabric show"
             raise refuse("request", f"switches[{i}].node", reason)
         nodes[node] = common.state_from_pb(switch.admin_state, f"switches[{i}].admin_state")
     return fabric.with_links(links).with_nodes(nodes)

@@ -107,7 +107,7 @@ class _Reader:
         fields.only(*_KEYS, *_MORE_KEYS)
         name = fields.text("job", _NAME_CURE)
         if name and not _NAME.fullmatch(name):
-            fields.fault(f"the name {short(name)} is no good; {_NAME_CURE}")
+            fields.fault(f"the name {short(name)} cannot be used; {_NAME_CURE}")
         return Job(
             name=name,
             hosts=tuple(_hosts(fields)),
@@ -230,7 +230,7 @@ def _numbers(inside: str) -> Iterator[str]:
     for part in inside.split(","):
         match = _PART.fullmatch(part.strip())
         if not match:
-            raise ValueError(f"[{inside}] is no list of numbers; write [0-15] or [0,2,8-11]")
+            raise ValueError(f"[{inside}] is not a list of numbers; write [0-15] or [0,2,8-11]")
         first, last = match[1], match[2] or match[1]
         if int(first) > int(last):
             raise ValueError(f"[{inside}] runs backwards at {part.strip()}; put the lesser first")

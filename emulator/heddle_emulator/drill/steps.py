@@ -223,7 +223,7 @@ class StepRunner:
     def _hop(self, hop: Hop) -> int:
         way = self.under_test.way(hop.probe)
         if not 1 <= hop.number <= len(way):
-            raise StepError(f"{hop}: its way has {len(way)} hops")
+            raise StepError(f"{hop}: its path has {len(way)} hops")
         return int(way[hop.number - 1])
 
     def _in_words(self, target: Target) -> str:

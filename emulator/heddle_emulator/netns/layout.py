@@ -180,14 +180,14 @@ def _checked(fabric: Fabric) -> set[str]:
         try:
             address = IPv4Address(text)
         except ValueError:
-            reason = f"address {text!r} is no IPv4 address, and the lab speaks no other"
+            reason = f"address {text!r} is not an IPv4 address, and the lab speaks no other"
             raise refuse(fabric.name, f"node {node}", reason) from None
         for net in (CABLES, MANAGEMENT):
             if address in net:
                 reason = f"address {text} is in {net}, which the lab uses itself; take another"
                 raise refuse(fabric.name, f"node {node}", reason)
         if text in seen:
-            raise refuse(fabric.name, f"node {node}", f"address {text} is another node's too")
+            raise refuse(fabric.name, f"node {node}", f"address {text} belongs to another node too")
         seen.add(text)
     return seen
 
@@ -209,7 +209,7 @@ def _check_names(fabric: Fabric, switches: tuple[str, ...], hosts: tuple[str, ..
             raise refuse(fabric.name, f"node {name}", reason)
     twice = set(switches) & set(hosts)
     if twice:
-        raise refuse(fabric.name, f"node {min(twice)}", "is a switch and a host; rename one")
+        raise refuse(fabric.name, f"node {min(twice)}", "is both a switch and a host; rename one")
 
 
 def _cables(fabric: Fabric, host_of: dict[int, str]) -> tuple[Cable, ...]:

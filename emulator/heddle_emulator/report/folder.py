@@ -80,7 +80,7 @@ def read(path: Path) -> Evidence:
     except (ValueError, RecursionError) as error:
         if isinstance(error, PlainError):
             raise refuse(str(path), error.place, f"{error.reason}; give a drill's report") from None
-        raise refuse(str(path), "file", f"is no JSON: {error}") from None
+        raise refuse(str(path), "file", f"is not JSON: {error}") from None
     for place, reason in flaws(evidence):
         raise refuse(str(path), place, f"{reason}; give a drill's report as it was written")
     return evidence

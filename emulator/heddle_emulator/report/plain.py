@@ -105,7 +105,7 @@ class _Reader:
 def _word(form: type[Enum], value: Json, place: str) -> Enum:
     words = [str(one.value) for one in form]
     if value not in words:
-        raise PlainError(place, f"{value!r} is none of {', '.join(words)}")
+        raise PlainError(place, f"{value!r} is not one of {', '.join(words)}")
     return form(value)
 
 

@@ -19,7 +19,7 @@ Flaw = tuple[str, str]
 def flaws(evidence: Evidence) -> Iterator[Flaw]:
     """Everything that does not fit; nothing if all does."""
     if not math.isfinite(evidence.seconds):
-        yield "seconds", "is no time"
+        yield "seconds", "is not a time"
     for number, story in enumerate(evidence.stories):
         yield from ((f"stories[{number}].{at}", reason) for at, reason in _story(story))
     if evidence.convergence is not None:
@@ -29,7 +29,7 @@ def flaws(evidence: Evidence) -> Iterator[Flaw]:
 def _story(story: Story) -> Iterator[Flaw]:
     for number, event in enumerate(story.events):
         if not math.isfinite(event.at):
-            yield f"events[{number}].at", "is no time"
+            yield f"events[{number}].at", "is not a time"
     for number, chart in enumerate(story.charts):
         yield from ((f"charts[{number}].{at}", reason) for at, reason in _chart(chart))
     for number, one in enumerate(story.maps):
@@ -60,7 +60,7 @@ def _moment(moment: Moment, shape: tuple[int, int]) -> Iterator[Flaw]:
         yield "values", "are below 0"
     for number, cell in enumerate(moment.dead):
         if not (0 <= cell.row < rows and 0 <= cell.column < columns):
-            yield f"dead[{number}]", "is no cell of the map"
+            yield f"dead[{number}]", "is not a cell of the map"
 
 
 def _convergence(convergence: Convergence) -> Iterator[Flaw]:
@@ -69,4 +69,4 @@ def _convergence(convergence: Convergence) -> Iterator[Flaw]:
         if len(run.seconds) != len(convergence.stages):
             yield at, f"has {len(run.seconds)} stages of {len(convergence.stages)}"
         if not all(math.isfinite(length) and length >= 0 for length in run.seconds):
-            yield at, "has a stage that is no time"
+            yield at, "has a stage that is not a time"

@@ -89,6 +89,6 @@ def _number(told: object, origin: str, row: int, column: int) -> float:
         value = math.nan
     if not (value >= 0 and math.isfinite(value)) or isinstance(told, bool):
         record = f"row {row + 1}, column {column + 1}"
-        reason = f"{json.dumps(told)[:SHORT]} is no number of bytes of 0 or more"
+        reason = f"{json.dumps(told)[:SHORT]} is not a number of bytes, 0 or more"
         raise refuse(origin, record, reason)
     return value

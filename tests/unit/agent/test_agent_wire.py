@@ -122,7 +122,7 @@ def _mode(push: pb.Push) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (_mode, "mode 0 is none: send FULL_SYNC or INCREMENTAL"),
+        (_mode, "mode 0 is unknown: send FULL_SYNC or INCREMENTAL"),
         (_set("sources", 1, 11), "operation 1: sources has 11, which no name has"),
         (_set("destinations", 0, 99), "operation 0: destinations has 99"),
         (_set("ways", 3, 3), "operation 3: ways has 3, which is not an index of way_primaries"),

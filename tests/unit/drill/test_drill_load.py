@@ -75,7 +75,7 @@ def test_a_file_means_what_it_says(tmp_path: Path) -> None:
         ("from: l0,", "from: l9,", "no node l9"),
         ("from: l0,", "from: s0,", "s0 has no NICs"),
         ("gbps: 100", "gbps: much", "give a finite number"),
-        ("to: l1-h0-n0", "to: s1", "s1 is no NIC"),
+        ("to: l1-h0-n0", "to: s1", "s1 is not a NIC"),
         ("rate: 100", "rate: 100, mbit: 5", "either rate"),
         ("at: 100ms", "at: 100", "number and its unit"),
         ("cut: hop 2 of one", "cut: hop 2 of two", "no probe two"),

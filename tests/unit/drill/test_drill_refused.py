@@ -156,7 +156,7 @@ def test_what_is_worse_may_follow(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("expected", "said"),
     [
-        ("{iteration: one, most: 1}", "one is no job"),
+        ("{iteration: one, most: 1}", "one is not a job"),
         ("{makespan: ring, most: 1s}", "has no end; give it iterations"),
         ("{lost: all, when: after, most: 1}", "is of a whole run; when goes with"),
         ("{slowest: nobody, least: 1}", "no probe nobody"),

@@ -185,18 +185,18 @@ def _changed(**changes: Any) -> dict[str, Any]:
         (
             _changed(nodes=[*THEIRS["nodes"], {"name": "z", "role": "toaster"}]),
             "",
-            "nodes[5]: role is 'toaster', which is no known kind; map it, such as leaf=VALUE",
+            "nodes[5]: role is 'toaster', which is not a known kind; map it, such as leaf=VALUE",
         ),
         (
             _changed(links=[{"from": "srv1", "to": "t9", "bandwidth": 1}]),
             "",
-            "edges[0]: to is 't9', which is no node; name one",
+            "edges[0]: to is 't9', which is not a node; name one",
         ),
         (_changed(links=[{"x": 1}]), "", "none has a source; map its attribute"),
         (
             _changed(links=[{"from": "srv1", "to": "t1", "bandwidth": "fast"}]),
             "",
-            "edges[0] ('srv1'-'t1'): 'fast' is no speed; write one above 0",
+            "edges[0] ('srv1'-'t1'): 'fast' is not a speed; write one above 0",
         ),
         (
             _changed(links=[{"from": "srv1", "to": "t1", "bandwidth": 4e11}]),
@@ -261,7 +261,7 @@ def test_speeds_in_words(value: object, gbps: float) -> None:
 )
 def test_what_is_no_speed(value: object) -> None:
     """Nothing but a finite speed above 0 gets through."""
-    with pytest.raises(ValueError, match="is no speed"):
+    with pytest.raises(ValueError, match="is not a speed"):
         gbps_of(value, "G")
 
 

@@ -69,7 +69,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "gpu of no host": (without("nodes", 0, "host"), r"nic 'h1n0': serves gpu 0 of no host; name"),
     "gpu of a switch": (
         added("nodes", id="leaf9", kind="leaf", gpu=0),
-        r"node 'leaf9': has a gpu, but is no nic; drop it",
+        r"node 'leaf9': has a gpu, but is not a nic; drop it",
     ),
     "gpu no integer": (node(0, gpu="a"), r"node 'h1n0': gpu is 'a'; give an integer, 0 or more"),
     "unknown kind": (node(0, kind="router"), r"node 'h1n0': unknown kind 'router'; use one of nic"),
@@ -100,8 +100,8 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "gbps text": (edge(0, gbps="400"), r"gbps is '400', no number"),
     "gbps boolean": (edge(0, gbps=True), r"gbps is True, no number"),
     "no gbps": (without("edges", 0, "gbps"), r"edge 'h1n0'-'leaf1': has no gbps"),
-    "unknown end": (edge(0, source="ghost"), r"edge 'ghost'-'leaf1': source 'ghost' is no node"),
-    "empty end": (edge(0, target=""), r"edge '[^']*'-'': target '' is no node"),
+    "unknown end": (edge(0, source="ghost"), r"edge 'ghost'-'leaf1': source 'ghost' is not a node"),
+    "empty end": (edge(0, target=""), r"edge '[^']*'-'': target '' is not a node"),
     "no end": (without("edges", 0, "target"), r"edges\[0\]: has no target"),
     "self loop": (edge(0, target="h1n0"), r"edge 'h1n0'-'h1n0': joins a node to itself"),
     "same link": (
@@ -225,6 +225,6 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", [None, [], "x", 3])
 def test_no_object_is_refused(document: object) -> None:
-    """What is no object at all is refused, wherever it came from."""
+    """What is not an object at all is refused, wherever it came from."""
     with pytest.raises(InputError, match=r"request: not an object"):
         parse_fabric(document, "request")

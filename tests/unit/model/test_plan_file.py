@@ -211,7 +211,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "states[2]: needs a state: up, down",
     ),
     "unrouted": (lambda d: d.update(unrouted=[{"flow": "f2"}]), "unrouted: give a list of objects"),
-    "certificate": (lambda d: d.update(certificate=3), "certificate: is no object"),
+    "certificate": (lambda d: d.update(certificate=3), "certificate: is not an object"),
     "figure": (
         lambda d: d["certificate"].update(lower_bound="low"),
         "certificate: lower_bound is 'low'; give a finite number",

@@ -42,7 +42,7 @@ def test_integers_are_read(text: str) -> None:
 def test_numbers_are_read(text: str) -> None:
     """As JSON has them, and a point at either end."""
     assert number(text) == float(text)
-    with pytest.raises(ValueError, match="is no integer"):
+    with pytest.raises(ValueError, match="is not an integer"):
         integer(text)
 
 

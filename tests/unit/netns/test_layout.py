@@ -90,8 +90,8 @@ def test_names_that_no_namespace_can_have_are_refused(name: str) -> None:
     [
         ("198.18.0.7", "which the lab uses itself"),
         ("169.254.0.1", "which the lab uses itself"),
-        ("fd00::1", "no IPv4 address"),
-        ("10.0.0.300", "no IPv4 address"),
+        ("fd00::1", "not an IPv4 address"),
+        ("10.0.0.300", "not an IPv4 address"),
     ],
 )
 def test_addresses_that_the_lab_cannot_have_are_refused(address: str, said: str) -> None:
@@ -102,7 +102,7 @@ def test_addresses_that_the_lab_cannot_have_are_refused(address: str, said: str)
 
 def test_an_address_given_twice_is_refused() -> None:
     """Two nodes of one address could not both be reached."""
-    with pytest.raises(InputError, match="another node's too"):
+    with pytest.raises(InputError, match="belongs to another node too"):
         lay_out(
             _addressed(clos(leaves=2, spines=1, nics_per_leaf=1), {0: "10.9.9.9", 1: "10.9.9.9"})
         )

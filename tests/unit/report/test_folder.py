@@ -60,11 +60,11 @@ def test_pages_are_made_again_from_their_data(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("[]", "json: is a list, not an object"),
         ('{"drill": "x"}', "proves: is missing"),
-        ("\x00", "is no JSON"),
+        ("\x00", "is not JSON"),
     ],
 )
 def test_what_is_no_report_is_refused(
@@ -86,7 +86,7 @@ def test_what_is_no_report_is_refused(
         (lambda d: d["stories"][0]["maps"][0]["moments"][1]["values"].pop(),
          "stories[0].maps[0].moments[1].values: are not 8 rows of 4"),
         (lambda d: d["stories"][0]["maps"][0]["moments"][1]["dead"].append({"row": 9, "column": 0}),
-         "stories[0].maps[0].moments[1].dead[1]: is no cell"),
+         "stories[0].maps[0].moments[1].dead[1]: is not a cell"),
         (lambda d: d["stories"][0]["charts"][0]["lines"][1]["times"].reverse(),
          "stories[0].charts[0].lines[1].times: are not in order"),
         (lambda d: d["stories"][0]["charts"][0]["lines"][0]["values"].pop(),

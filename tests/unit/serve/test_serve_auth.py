@@ -197,7 +197,7 @@ def test_a_certificate_says_one_role(second: str) -> None:
     one, other = "spiffe://heddle/operator/ann", f"spiffe://heddle/{second}"
     for uris in ([one, other], [other, one]):
         call = Call("ipv4:10.0.0.9:1", certificate(*uris))
-        with pytest.raises(Refusal, match="says two roles") as caught:
+        with pytest.raises(Refusal, match="names two roles") as caught:
             Admission().caller(cast("Any", call))
         assert caught.value.reason == "TWO_ROLES"
     for harmless in ([one, one], [one, "spiffe://elsewhere/reader/x"], [one, "https://x.org"]):

@@ -195,7 +195,7 @@ async def test_names_that_are_no_files_are_refused(
 ) -> None:
     """SQLite would keep such a store in memory; nothing is left behind."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Unusable, match="is no name of a file"):
+    with pytest.raises(Unusable, match="does not name a file"):
         await open_embedded(Path(name))
     assert names_in(tmp_path) == []
 
@@ -203,7 +203,7 @@ async def test_names_that_are_no_files_are_refused(
 async def test_a_pipe_is_no_store(tmp_path: Path) -> None:
     """It is refused at once; nobody waits for its other end."""
     os.mkfifo(tmp_path / "store.db")
-    with pytest.raises(Unusable, match="is no file"):
+    with pytest.raises(Unusable, match="is not a file"):
         await open_embedded(tmp_path / "store.db")
 
 

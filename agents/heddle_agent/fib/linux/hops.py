@@ -182,7 +182,7 @@ class Hops:
         if interface is None:
             raise UnresolvedError(
                 f"the link to {hop.node} key {hop.key} is interface {cable.interface},"
-                " which this switch has not"
+                " which this switch does not have"
             )
         route = interface.number, _gateway(hop, cable, interface)
         slot = self._slot(hop) or self._free()

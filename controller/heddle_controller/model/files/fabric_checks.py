@@ -45,7 +45,7 @@ def _gpu_problems(structure: Structure, nic: Bools) -> list[Problem]:
     nodes = structure.nodes
     told = nodes.gpu != NONE
     found = [
-        Problem(f"node {nodes.ids[row]!r}", "has a gpu, but is no nic; drop it")
+        Problem(f"node {nodes.ids[row]!r}", "has a gpu, but is not a nic; drop it")
         for row in np.flatnonzero(told & ~nic).tolist()
     ]
     nics = np.bincount(nodes.host[nic & (nodes.host != NONE)])

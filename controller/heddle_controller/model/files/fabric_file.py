@@ -176,7 +176,7 @@ def _ends(table: Records, field: str, index: dict[str, int]) -> Ints:
     rows = np.array([index.get(name, NONE) for name in names], dtype=np.int64)
     table.faults(
         (row for row in np.flatnonzero(rows == NONE).tolist() if names[row] or given[row] == ""),
-        lambda row: f"{field} {short(names[row])} is no node; add the node or drop the edge",
+        lambda row: f"{field} {short(names[row])} is not a node; add the node or drop the edge",
     )
     return rows
 

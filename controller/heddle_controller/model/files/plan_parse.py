@@ -249,7 +249,7 @@ def _certificate(record: object, origin: str) -> Certificate:
     if record is None:
         return Certificate()
     if not isinstance(record, Mapping):
-        raise refuse(origin, "certificate", "is no object")
+        raise refuse(origin, "certificate", "is not an object")
     tiers, bounds = record.get("tiers") or {}, record.get("tier_bounds") or {}
     if not isinstance(tiers, Mapping) or not isinstance(bounds, Mapping):
         raise refuse(origin, "certificate", "tiers and tier_bounds must be objects")

@@ -131,7 +131,7 @@ class AgentService(AgentServiceServicer):
             text = f"no session_parameters within {self._terms.introduction_limit:g} s"
             raise Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "NO_INTRODUCTION", text) from None
         if first.WhichOneof("message") != "session_parameters":
-            reason = "the first message of a session has to be session_parameters"
+            reason = "the first message of a session must be session_parameters"
             raise refuse(codec.SOURCE, "message", reason)
         about = codec.session_from_pb(first.session_parameters, self._gateway.next_id())
         if not current_caller().may_speak_for(about.fabric, about.switch):
@@ -201,8 +201,8 @@ class AgentService(AgentServiceServicer):
             return error
         if not self._gateway.aside.faulty(about.fabric, about.switch):
             return error
-        log.warning("agent said what is malformed", why=str(error)[:256])
-        why = "has said what is malformed again and again"
+        log.warning("agent sent a malformed message", why=str(error)[:256])
+        why = "sends malformed messages again and again"
         return self._gateway.set_aside(about.fabric, about.switch, why)
 
     def _take(self, session: AgentStream, means: Means, message: pb.AgentMessage) -> None:

@@ -175,9 +175,7 @@ def _observation(seen: pb.LinkObservation, field: str) -> LinkObservation:
         raise refuse(SOURCE, f"{field}.link", "an end is missing: give source and target")
     state = common.state_from_pb(seen.state, f"{field}.state")
     if state is State.DRAINED:
-        raise refuse(
-            SOURCE, f"{field}.state", "an agent sees UP or DOWN; DRAINED is wanted, not seen"
-        )
+        raise refuse(SOURCE, f"{field}.state", "an agent reports UP or DOWN; operators set DRAINED")
     check_number(seen.sequence, f"{field}.sequence")
     return LinkObservation(
         link=link_name_from_pb(seen.link),
@@ -213,7 +211,7 @@ def counters_from_pb(report: pb.CounterReport) -> Counters:
         for name in ("sources", "destinations", "source_ports", "packets", "bytes")
     }
     if len({len(column) for column in columns.values()}) > 1:
-        raise _counters("the arrays differ in length: one element an entry in each")
+        raise _counters("the arrays differ in length: give each one element for each entry")
     ends = np.concatenate([columns["sources"], columns["destinations"]])
     if len(ends) and ends.max() >= len(report.endpoints):
         raise _counters(f"an index is beyond the {len(report.endpoints)} endpoints")

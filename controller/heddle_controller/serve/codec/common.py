@@ -71,7 +71,7 @@ def time_from_pb(time: Timestamp, field: str = "time") -> float:
         InputError: it is none of the years 1 to 9999, so nobody could be told of it.
     """
     if not (_FIRST <= time.seconds <= _LAST and 0 <= time.nanos < _NANOS):
-        reason = f"{time.seconds} s and {time.nanos} ns are no time of the years 1 to 9999"
+        reason = f"{time.seconds} s and {time.nanos} ns are not a time within the years 1 to 9999"
         raise refuse("request", field, reason)
     return time.seconds + time.nanos / _NANOS
 

@@ -99,7 +99,7 @@ def _ways(told: pb.OperationBatch, fabric: Fabric, switch: str) -> _Ways:
     if not len(primary) == len(backup) == len(risks) == len(spare):
         raise _malformed("the columns of the ways differ in length")
     if max([*risks, *spare], default=0) >= len(groups):
-        raise _malformed("way_risks has what is not an index of risk_ends")
+        raise _malformed("way_risks holds a value that is not an index of risk_ends")
     size = np.array([len(group) for group in groups], dtype=np.int64)
     _check_bound(int(size[risks].sum() + size[spare].sum()))
     parts = []

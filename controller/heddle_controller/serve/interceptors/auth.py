@@ -52,12 +52,12 @@ BAD_TOKEN = errors.Refusal(
 NO_ROLE = errors.Refusal(
     grpc.StatusCode.UNAUTHENTICATED,
     "NO_ROLE",
-    "no certificate that says a role, and no token: see SECURITY.md for how to get one",
+    "neither a certificate that names a role nor a token: see SECURITY.md for how to get one",
 )
 REVOKED = errors.Refusal(
     grpc.StatusCode.UNAUTHENTICATED,
     "REVOKED",
-    "the certificate was taken back: ask for a new one",
+    "the certificate was revoked: ask for a new one",
 )
 CHANGED = errors.Refusal(
     grpc.StatusCode.UNAUTHENTICATED,

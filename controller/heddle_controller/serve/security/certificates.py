@@ -49,7 +49,7 @@ _ESCAPE = re.compile(r"((?:\\[0-9A-Fa-f]{2})+)|\\(.)", re.DOTALL)
 TWO_ROLES = errors.Refusal(
     grpc.StatusCode.UNAUTHENTICATED,
     "TWO_ROLES",
-    "the certificate says two roles: ask for one that says one",
+    "the certificate names two roles: ask for one that names one",
 )
 Names = Mapping[str, Sequence[str]]
 """What a certificate says of its holder, by one of ``FIELDS``."""

@@ -65,7 +65,10 @@ class Revoked:
             log.info("revoked certificates read again", certificates=len(listed))
         else:
             self._listed |= listed
-            log.error("what was revoked stays so until the file is put right", why=str(problem))
+            log.error(
+                "certificates revoked before stay revoked until the file is put right",
+                why=str(problem),
+            )
 
     def names(self, pem: bytes) -> bool:
         """Whether a certificate is among them; one that cannot be read counts as one of them."""

@@ -66,7 +66,7 @@ def new_token(caller: Caller, name: str, expires: float) -> tuple[str, Grant]:
         ValueError: the name cannot be part of a token.
     """
     if not _NAME.fullmatch(name):
-        msg = f"{name!r} is no name for a token: use letters, digits, _ and -, at most 64"
+        msg = f"{name!r} is not a name for a token: use letters, digits, _ and -, at most 64"
         raise ValueError(msg)
     token = f"{PREFIX}.{name}.{secrets.token_urlsafe(32)}"
     return token, Grant(name, caller, expires, _hash(token))
@@ -151,7 +151,7 @@ def _grant(words: Sequence[str], others: Collection[str]) -> Grant:
     if name in others:
         raise ValueError(f"{name!r} is there twice")
     if not _NAME.fullmatch(name) or role not in ROLES or not _HASH.fullmatch(digest):
-        raise ValueError("has a name, a role or a hash that is none")
+        raise ValueError("has a name, a role or a hash that is not valid")
     if bool(rest) != (ROLES[role] in ONE_NODE):
         raise ValueError(
             "an agent's line ends in its fabric and its switch, a host's in its fabric and its"

@@ -92,7 +92,9 @@ class StoreFile:
         about = os.fstat(self._file)
         self._known, self._size = (about.st_dev, about.st_ino), about.st_size
         if not stat.S_ISREG(about.st_mode):
-            raise self._unusable("is no file; give a path of a file, or of none")
+            raise self._unusable(
+                "is not a file; give the path of a file, or a path where there is nothing yet"
+            )
         if about.st_nlink > 1:
             raise self._unusable(
                 f"has {about.st_nlink} names (hard links), and only beside one of them lies its "
@@ -169,7 +171,7 @@ def check_name(path: Path) -> None:
     """Nothing, where the name is one of a file. Raises ``Unusable`` for SQLite's own words."""
     if path.name in {"", ".", ".."} or path.name.startswith(":"):
         raise Unusable(
-            f"store {path}: is no name of a file; a store outlives its controller: give a path "
+            f"store {path}: does not name a file; a store outlives its controller: give a path "
             "such as /var/lib/heddle/heddle.db"
         )
 

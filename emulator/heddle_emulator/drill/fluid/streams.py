@@ -91,7 +91,7 @@ def _stream_index(traffic: Traffic, job_streams: int) -> StreamIndex:
     qp = first_qp[flow][owner] + np.arange(len(owner)) - (np.cumsum(count) - count)[owner]
     rings = np.unique(script.activity[~single | (script.flow == NONE)])
     if len(owner) + len(rings) != job_streams:
-        raise ValueError("streams are not staged one a QP; mend the index")
+        raise ValueError("the index has to stage one stream for each QP")
     rest = np.arange(int(first_qp[len(script.flows)]), int(first_qp[-1]), dtype=np.int64)
     none = np.full(len(rings), NONE, dtype=np.int64)
     every = np.repeat(np.arange(len(traffic.flows), dtype=np.int64), traffic.flows.qps)

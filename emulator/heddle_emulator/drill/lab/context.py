@@ -75,6 +75,8 @@ class Steady:
                     self._home.setdefault(variant.name, ways)
                     return sending, ways
                 if time.monotonic() > deadline:
-                    raise LabError("flows do not go back to the ways they had before the faults")
+                    raise LabError(
+                        "flows do not go back to the paths that they had before the faults"
+                    )
                 before = ways
             await asyncio.sleep(STEADY_SECONDS)

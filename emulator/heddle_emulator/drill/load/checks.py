@@ -69,7 +69,7 @@ def _ends(fabric: Fabric, at: str, probe: ProbeSpec) -> Iterator[Problem]:
     index, kind = fabric.structure.index, fabric.structure.nodes.kind
     for nic in (probe.source, probe.destination):
         if nic not in index or kind[index[nic]] != NodeKind.NIC:
-            yield Problem(at, f"{nic} is no NIC of the fabric")
+            yield Problem(at, f"{nic} is not a NIC of the fabric")
 
 
 def _jobs(scenario: Scenario) -> Iterator[Problem]:
@@ -125,7 +125,7 @@ def _no_cable(scenario: Scenario, kind: StepKind, target: Target) -> str:
         return "" if known else f"there is no probe {target.probe}; hops are those of a probe"
     if isinstance(target, str):
         all_of_them = kind is StepKind.MEND and target == ALL
-        return "" if all_of_them else f"{target} is no cable; name it as 'l0 to s1'"
+        return "" if all_of_them else f"{target} is not a cable; name it as 'l0 to s1'"
     if cables(scenario.fabric, target):
         return ""
     what = "two neighbours" if "to" in str(target).split() else "a switch or a zone that has some"
@@ -159,7 +159,7 @@ def _expectation(scenario: Scenario, told: Expectation) -> Iterator[Problem]:
 def _of_a_job(scenario: Scenario, at: str, told: Expectation) -> Iterator[Problem]:
     spec = next((spec for spec in scenario.jobs if spec.job.name == told.of), None)
     if spec is None:
-        yield Problem(at, f"{told.of} is no job; {told.measure} is one's")
+        yield Problem(at, f"{told.of} is not a job; {told.measure} is one's")
     elif told.measure == "makespan" and not spec.iterations:
         yield Problem(at, f"job {told.of} has no end; give it iterations")
 

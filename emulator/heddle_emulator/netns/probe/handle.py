@@ -97,7 +97,7 @@ def probe_flow(
     known = lab.layout.nic_port
     for nic in nics:
         if nic not in known:
-            raise LabError(f"{nic} is no NIC of the fabric")
+            raise LabError(f"{nic} is not a NIC of the fabric")
     sender, receiver = known[nics[0]], known[nics[1]]
     return ProbeFlow(
         name or f"{nics[0]}>{nics[1]}:{ports[0]}",

@@ -23,7 +23,7 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.model.underlay import underlay
 from heddle_controller.reconcile.rollout.columns import Groups, distinct
-from heddle_controller.reconcile.rollout.order import LONGEST, pair_codes
+from heddle_controller.reconcile.rollout.order import LONGEST, paths_between
 
 
 def detours(entries: Entries, structure: Structure) -> Bools:
@@ -105,19 +105,14 @@ class NewPaths:
 
 def new_paths(plan: Plan, pairs: Ints) -> NewPaths:
     """The ways of some pairs of NICs, by their codes."""
-    structure, nodes = plan.fabric.structure, plan.fabric.node_count
-    pairs = distinct(pairs)
-    none = np.empty(0, dtype=np.int64)
+    structure, pairs = plan.fabric.structure, distinct(pairs)
     if not len(pairs):
-        return NewPaths(pairs, np.zeros(1, dtype=np.int64), none)
-    of_flow = pair_codes(plan.flows.source, plan.flows.destination, nodes)
-    row, known = Groups(pairs).index(of_flow[plan.paths.flow])
-    chosen = np.flatnonzero(known)
-    paths = plan.paths.take(chosen)
+        return NewPaths(pairs, np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int64))
+    paths, place = paths_between(plan, pairs)
     switch = structure.nodes.kind != NodeKind.NIC
     inner = switch[structure.tail[paths.arcs]] & switch[structure.head[paths.arcs]]
     codes = distinct(
-        row[chosen][paths.owner()[inner]] * plan.fabric.link_count + (paths.arcs[inner] >> 1)
+        place[paths.owner()[inner]] * plan.fabric.link_count + (paths.arcs[inner] >> 1)
     )
     first = np.searchsorted(codes // plan.fabric.link_count, np.arange(len(pairs) + 1))
     return NewPaths(pairs, first.astype(np.int64), codes % plan.fabric.link_count)

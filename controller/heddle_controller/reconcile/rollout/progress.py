@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints
-from heddle_controller.reconcile.rollout.columns import Groups
 from heddle_controller.reconcile.rollout.ledger import Ledger
-from heddle_controller.reconcile.rollout.order import pair_codes
+from heddle_controller.reconcile.rollout.order import flows_between
 from heddle_controller.reconcile.rollout.steps import Agenda
 from heddle_controller.state.records import JobState
 
@@ -45,9 +44,9 @@ def job_progress(
     total = np.bincount(flows.job, minlength=jobs)
     lost = np.array(list(plan.unrouted), dtype=np.int64)
     unrouted = np.bincount(flows.job[lost], minlength=jobs)
-    blocked, pair = _flows_of(ledger, due.blocked)
+    blocked, pair = flows_between(plan, due.blocked)
     held_up = np.bincount(flows.job[blocked], minlength=jobs)
-    going = np.bincount(flows.job[_flows_of(ledger, due.pending)[0]], minlength=jobs)
+    going = np.bincount(flows.job[flows_between(plan, due.pending)[0]], minlength=jobs)
     first_lost = _first_of(flows.job[lost], jobs)
     first_blocked = _first_of(flows.job[blocked], jobs)
     progress = {}
@@ -57,7 +56,7 @@ def job_progress(
             row = int(lost[first_lost[job]])
             reasons.append(_some(int(unrouted[job]), f"{flows.ids[row]}: {plan.unrouted[row]}"))
         if held_up[job]:
-            first = int(pair[first_blocked[job]])
+            first = int(due.blocked[pair[first_blocked[job]]])
             reason = _why(ledger, first, stuck, why_stuck)
             reasons.append(f"{_count(int(held_up[job]))} not on the planned path: {reason}")
         state = JobState.DEGRADED if reasons else JobState.PROGRAMMED
@@ -72,17 +71,6 @@ def _first_of(column: Ints, count: int) -> Ints:
     found = np.zeros(count, dtype=np.int64)
     found[column[::-1]] = np.arange(len(column) - 1, -1, -1)
     return found
-
-
-def _flows_of(ledger: Ledger, pairs: Ints) -> tuple[Ints, Ints]:
-    """Rows of the flows of some pairs, which are ascending, and the pair of each."""
-    flows, nodes = ledger.plan.flows, ledger.fabric.node_count
-    near = np.zeros(nodes, dtype=np.bool_)
-    near[pairs // nodes] = True
-    rows = np.flatnonzero(near[flows.source])
-    code = pair_codes(flows.source[rows], flows.destination[rows], nodes)
-    known = Groups(pairs).index(code)[1]
-    return rows[known], code[known]
 
 
 def _why(ledger: Ledger, pair: int, stuck: Bools, why_stuck: Mapping[int, str]) -> str:

@@ -21,7 +21,9 @@ MAGIC = b"HDL1"
 LEVEL = 1
 """Higher levels take five times as long for a tenth less."""
 
-_TYPES = {"int8", "int16", "int32", "int64", "float64"}
+_INTEGERS = ("int8", "int16", "int32", "int64")
+_LIMITS = [(np.dtype(kind), int(np.iinfo(kind).min), int(np.iinfo(kind).max)) for kind in _INTEGERS]
+_NAMES = {np.dtype(kind): kind for kind in (*_INTEGERS, "float64")}
 
 Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
@@ -45,7 +47,7 @@ def raw(meta: Mapping[str, Any], narrow: Mapping[str, npt.NDArray[Any]]) -> byte
     header = orjson.dumps(
         {
             "meta": meta,
-            "columns": [[name, c.dtype.name, len(c)] for name, c in narrow.items()],
+            "columns": [[name, _NAMES[c.dtype], len(c)] for name, c in narrow.items()],
         },
         option=orjson.OPT_NON_STR_KEYS,
     )
@@ -77,7 +79,7 @@ def unpack(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 def _columns(listed: list[Any], content: bytes, start: int) -> tuple[dict[str, Any], int]:
     columns: dict[str, Any] = {}
     for name, kind, length in listed:
-        if kind not in _TYPES or length < 0:  # -1 would be "all that is left" to numpy
+        if kind not in _NAMES.values() or length < 0:  # -1 would be "all that is left" to numpy
             raise DamagedError(f"column {name!r} has type {kind!r} and length {length!r}")
         column = np.frombuffer(content, dtype=kind, count=length, offset=start)
         start += column.nbytes
@@ -90,10 +92,5 @@ def narrowed(column: Column) -> npt.NDArray[Any]:
     if column.dtype.kind == "f":
         return np.ascontiguousarray(column, dtype=np.float64)
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
-    kind = next(k for k in (np.int8, np.int16, np.int32, np.int64) if _fits(k, low, high))
+    kind = next(kind for kind, least, most in _LIMITS if least <= low and high <= most)
     return np.ascontiguousarray(column, dtype=kind)
-
-
-def _fits(kind: type[np.signedinteger[Any]], low: int, high: int) -> bool:
-    info = np.iinfo(kind)
-    return int(info.min) <= low and high <= int(info.max)

@@ -77,8 +77,29 @@ def backend(settings: Settings, links: LinkWatch) -> Fib:
         fib = LinuxFib(settings.switch, cables, table_size=settings.table_size)
         links.on_moved = lambda port: fib.plug(port.hop.port, _cable(port))
         return fib
+    if settings.fib == "sonic" and isinstance(links, KernelLinks):
+        return _sonic(settings, links)
     seed = name_hash(settings.switch) if settings.hash_seed is None else settings.hash_seed
     return MemoryFib(settings.switch, links.next_hops, seed=seed, table_size=settings.table_size)
+
+
+def _sonic(settings: Settings, links: KernelLinks) -> Fib:
+    try:
+        from heddle_agent.fib import sonic  # noqa: PLC0415 - other switches have no Redis client
+    except ImportError as error:
+        raise ValueError(
+            f"--fib sonic needs a Redis client ({error}): install heddle-agent[sonic]"
+        ) from error
+    found = [port for port in links.ports if port.hop.address]
+    try:
+        return sonic.SonicFib(
+            {port.hop.port: sonic.Exit(port.interface, port.hop.address) for port in found},
+            sonic.socket_of(settings.sonic_redis),
+            ports=[port.interface for port in links.ports],
+            table_size=settings.table_size,
+        )
+    except sonic.UnavailableSwitchError as error:
+        raise ValueError(f"--fib sonic: {error}") from error
 
 
 def _cable(port: Port) -> Cable:

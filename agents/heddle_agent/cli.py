@@ -108,8 +108,9 @@ def cli() -> None:
 )
 @click.option(
     "--fib",
-    metavar="memory|linux",
-    help="What forwards packets: a table in the agent, or the kernel.  [default: memory]",
+    metavar="memory|linux|sonic",
+    help="What forwards packets: a table in the agent, the kernel, or the chip of a SONiC switch."
+    "  [default: memory]",
 )
 @click.option(
     "--link",
@@ -134,6 +135,11 @@ def cli() -> None:
     metavar="S",
     help="A link that comes back waits, twice as long for each time it was lost in these seconds."
     "  [default: 300]",
+)
+@click.option(
+    "--sonic-redis",
+    type=_PATH,
+    help="Socket of SONiC's Redis.  [default: /var/run/redis/redis.sock]",
 )
 @click.option("--table-size", metavar="N", help="Entries it can hold.  [default: 0, unlimited]")
 @click.option("--hash-seed", metavar="N", help="Seed of the ECMP hash.  [default: by the switch]")

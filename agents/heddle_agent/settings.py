@@ -124,8 +124,11 @@ class Settings(ProcessSettings):
     switch: str = Field(min_length=1)
     """Node id of the switch."""
 
-    fib: Literal["memory", "linux"] = "memory"
-    """What forwards packets: a table in the agent, or the kernel of this network namespace."""
+    fib: Literal["memory", "linux", "sonic"] = "memory"
+    """What forwards packets: a table in the agent, the kernel of this network namespace, or the
+    chip of a SONiC switch."""
+    sonic_redis: Path = Path("/var/run/redis/redis.sock")
+    """Socket of SONiC's Redis."""
     link: Links = ()
     """Links of the switch, ``NEIGHBOUR`` or ``NEIGHBOUR,KEY``."""
     interfaces: str | None = Field(default=None, min_length=1)
@@ -162,10 +165,10 @@ class Settings(ProcessSettings):
                 "a switch in memory has no links but those it is told of: give --link NEIGHBOUR"
                 f" for each, or {ENV_PREFIX}LINK, or --interfaces alias to take the kernel's"
             )
-        if self.fib == "linux" and self.interfaces is None:
+        if self.fib != "memory" and self.interfaces is None:
             raise ValueError(
-                "--fib linux forwards by the kernel's interfaces: give --interfaces alias, or a"
-                " file, in place of --link"
+                f"--fib {self.fib} forwards by the kernel's interfaces: give --interfaces alias, or"
+                " a file, in place of --link"
             )
         if self.peer_notices is None and (self.peer_keys or self.peer_addresses):
             raise ValueError("--peer-keys and --peer-addresses need --peer-notices: give it too")

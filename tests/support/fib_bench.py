@@ -5,8 +5,10 @@ What a bench is stands in ``heddle_agent.conformance.bench``.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from heddle_agent.conformance import ADDRESSES, Bench, Opener
 from heddle_agent.fib import Choice, Fib, Group, Link, MemoryFib, NextHop, Packet, Packets, Steering
 from tests.support import fib_linux
 from tests.support.agent_worlds import SPINES, SWITCH, FixedUnderlay
+from tests.support.orchagent import SonicSwitch
 
 
 class MemoryBench:
@@ -65,4 +68,15 @@ def linux(table_size: int) -> Iterator[Bench]:
             bench.fib.close()
 
 
-BACKENDS: dict[str, Opener] = {"memory": memory, "linux": linux}
+@contextmanager
+def sonic(table_size: int) -> Iterator[Bench]:
+    """Open the SONiC bench: a Redis, and a played orchagent."""
+    with tempfile.TemporaryDirectory(prefix="heddle-sonic-") as folder:
+        switch = SonicSwitch(Path(folder), table_size)
+        try:
+            yield switch
+        finally:
+            switch.close()
+
+
+BACKENDS: dict[str, Opener] = {"memory": memory, "linux": linux, "sonic": sonic}

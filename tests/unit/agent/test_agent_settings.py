@@ -57,7 +57,7 @@ def test_missing_settings_are_named_with_both_ways_to_give_them() -> None:
         ({"link": ()}, "give --link NEIGHBOUR for each"),
         ({"table_size": -1}, "--table-size (HEDDLE_AGENT_TABLE_SIZE): Input should be greater"),
         ({"metrics_port": 65536}, "--metrics-port"),
-        ({"fib": "asic"}, "--fib (HEDDLE_AGENT_FIB): Input should be 'memory' or 'linux'"),
+        ({"fib": "asic"}, "--fib (HEDDLE_AGENT_FIB): Input should be 'memory', 'linux' or 'sonic'"),
         ({"tls_cert": "c.pem"}, "--tls-cert and --tls-key belong together"),
         ({"tls_cert": "c.pem", "tls_key": "k.pem"}, "--tls-cert needs --tls-ca"),
         ({"keepalive_seconds": "soon"}, "--keepalive-seconds"),

@@ -1,0 +1,9 @@
+"""The SONiC backend: a rule of an ACL table for each entry, by way of the switch's own Redis.
+
+It needs the extra ``heddle-agent[sonic]``.
+"""
+
+from heddle_agent.fib.sonic.backend import SonicFib, UnavailableSwitchError, socket_of
+from heddle_agent.fib.sonic.schema import Exit
+
+__all__ = ["Exit", "SonicFib", "UnavailableSwitchError", "socket_of"]

@@ -1,0 +1,240 @@
+"""A played orchagent: it does with SONiC's databases what the real one is documented to do.
+
+It learns of CONFIG_DB's ACL tables, types and rules by keyspace notifications, has room for so many
+rules, writes what became of each into STATE_DB, and forwards packets by the rules that are active.
+It may be slow, refuse next hops without an ARP entry, or stop. No ASIC is behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+
+from heddle_agent.conformance import ADDRESSES, SPINES, uplink
+from heddle_agent.fib import Choice, Fib, Group, Link, NextHop, Packet, Steering
+from heddle_agent.fib.sonic import Exit, SonicFib, socket_of
+from tests.support.redis_server import NEVER, RedisServer
+from tests.support.waiting import PATIENCE, wait_until
+
+EXITS = {
+    hop.port: Exit(f"Ethernet{4 * number}", f"10.1.{number}.1") for number, hop in enumerate(SPINES)
+}
+BARRIER = "HEDDLE_TEST_BARRIER"
+PREFIXES = ("ACL_TABLE_TYPE", "ACL_TABLE", "ACL_RULE", BARRIER)
+
+
+@dataclass
+class Conduct:
+    """How it behaves."""
+
+    room: int = 100_000
+    """Rules that the chip has room for."""
+    arp: set[str] = field(default_factory=lambda: {one.redirect for one in EXITS.values()})
+    """Next hops that have an ARP entry."""
+    awake: threading.Event = field(default_factory=threading.Event)
+    """Cleared, it does nothing."""
+
+
+class Orchagent:
+    """One, at a Redis; ``with`` runs it."""
+
+    def __init__(self, connect: Callable[[int], Any], conduct: Conduct | None = None) -> None:
+        self.conduct = conduct or Conduct()
+        self.conduct.awake.set()
+        self._config, self._state = connect(4), connect(6)
+        self._counters = connect(2)
+        self._config.config_set("notify-keyspace-events", "AKE")
+        self._state.hset("ACL_STAGE_CAPABILITY_TABLE|INGRESS", "action_list", ACTIONS)
+        self.tables: dict[str, dict[str, str]] = {}
+        self.types: dict[str, dict[str, str]] = {}
+        self.rules: dict[str, dict[str, str]] = {}
+        """Active ones, by table and name."""
+        self.down: set[str] = set()
+        """Ports without a carrier."""
+        self._seen = 0
+        self._over = threading.Event()
+        self._heard = self._config.pubsub()
+        self._heard.psubscribe("__keyspace@4__:*")
+        self._heard.get_message(timeout=PATIENCE)
+        for prefix in PREFIXES[:3]:
+            for key in self._config.scan_iter(match=f"{prefix}|*"):
+                self._take(str(key))
+        self._tell_room()
+        self._thread = threading.Thread(target=self._run, name="orchagent")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.conduct.awake.set()
+        self._thread.join()
+        self._heard.close()
+
+    def settle(self) -> None:
+        """Wait until it has done all that it was told so far."""
+        asked = int(self._config.incr(BARRIER))
+        wait_until(lambda: self._seen >= asked, "orchagent")
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                message = self._heard.get_message(timeout=0.05)
+                self.conduct.awake.wait()  # what was heard is not done while it sleeps
+                if message is None or message["type"] != "pmessage":
+                    continue
+                key = str(message["channel"]).partition(":")[2]
+                if key == BARRIER:
+                    self._seen += 1
+                elif key.startswith(PREFIXES):
+                    self._take(key)
+            except redis.exceptions.RedisError:
+                self._over.wait(0.05)
+
+    def _take(self, key: str) -> None:
+        """What is in CONFIG_DB under a key now."""
+        kind, _, name = key.partition("|")
+        fields = {str(k): str(v) for k, v in self._config.hgetall(key).items()}
+        if kind == "ACL_TABLE_TYPE":
+            _put(self.types, name, fields)
+        elif kind == "ACL_TABLE":
+            _put(self.tables, name, fields)
+        elif kind == "ACL_RULE":
+            self._rule(name, fields)
+
+    def _rule(self, name: str, fields: dict[str, str]) -> None:
+        status = f"ACL_RULE_TABLE|{name}"
+        if not fields:
+            self.rules.pop(name, None)
+            self._state.delete(status)
+        elif self.rules.get(name) == fields:
+            return
+        elif self._allowed(name, fields) and self._has_room(name):
+            self.rules[name] = fields
+            self._state.hset(status, "status", "Active")
+        else:
+            self.rules.pop(name, None)
+            self._state.hset(status, "status", "Inactive")
+        self._tell_room()
+
+    def _has_room(self, name: str) -> bool:
+        return name in self.rules or len(self.rules) < self.conduct.room
+
+    def _tell_room(self) -> None:
+        left = max(0, self.conduct.room - len(self.rules))
+        self._counters.hset("CRM:ACL_TABLE_STATS:0x7000000000001", ROOM, left)
+
+    def _allowed(self, name: str, fields: Mapping[str, str]) -> bool:
+        table = self.tables.get(name.partition("|")[0])
+        if table is None:
+            return False
+        known = self.types.get(table["type"], {})
+        matches, actions = (known.get(f, "").split(",") for f in ("MATCHES@", "ACTIONS@"))
+        asked = fields.keys() - {"PRIORITY"}
+        redirect = fields.get("REDIRECT_ACTION")
+        return (
+            asked <= {*matches, *actions}
+            and len(asked & set(actions)) == 1
+            and 0 <= int(fields["PRIORITY"]) <= 9999
+            and (redirect is None or redirect in self.conduct.arp)
+        )
+
+    def forward(self, packet: Packet) -> NextHop | None:
+        """Where a packet leaves; None where it is lost."""
+        hops = {one.redirect: hop for hop, one in zip(SPINES, EXITS.values(), strict=True)}
+        found = [
+            fields
+            for name, fields in self.rules.items()
+            if self.tables[name.partition("|")[0]]["ports@"] and _matches(fields, packet)
+        ]
+        best = max(found, key=lambda fields: int(fields["PRIORITY"]), default={})
+        if redirect := best.get("REDIRECT_ACTION"):
+            lost = redirect.partition("@")[2] in self.down
+            return None if lost else hops[redirect]
+        up = [hop for hop in SPINES if EXITS[hop.port].interface not in self.down]
+        return up[zlib.crc32(repr(packet).encode()) % len(up)] if up else None
+
+
+ACTIONS = "PACKET_ACTION,REDIRECT_ACTION,MIRROR_INGRESS_ACTION"
+ROOM = "crm_stats_acl_entry_available"
+
+
+def _put(kept: dict[str, dict[str, str]], name: str, fields: dict[str, str]) -> None:
+    if fields:
+        kept[name] = fields
+    else:
+        kept.pop(name, None)
+
+
+def _matches(fields: Mapping[str, str], packet: Packet) -> bool:
+    wanted = {
+        "SRC_IP": f"{ADDRESSES[packet.source]}/32",
+        "DST_IP": f"{ADDRESSES[packet.destination]}/32",
+        "IP_PROTOCOL": "17",
+        "L4_SRC_PORT": str(packet.source_port),
+        "L4_DST_PORT": str(packet.destination_port),
+    }
+    return all(fields.get(name, value) == value for name, value in wanted.items())
+
+
+class SonicSwitch:
+    """A Redis with a played orchagent, and the backend at it: a bench, as conformance takes it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        table_size: int = 0,
+        *,
+        options: Sequence[str] = NEVER,
+    ) -> None:
+        self.server = RedisServer(folder, *options).start()
+        self._opened: list[Any] = []
+        self.orchagent = Orchagent(self.connect)
+        self.orchagent.__enter__()
+        self.sonic = self.open(table_size)
+        self.fib: Fib = self.sonic
+
+    def connect(self, number: int) -> Any:
+        """A database."""
+        opened = socket_of(self.server.socket)(number)
+        self._opened.append(opened)
+        return opened
+
+    def open(self, table_size: int = 0, patience: float = PATIENCE) -> SonicFib:
+        """The backend of an agent that starts."""
+        ports = [one.interface for one in EXITS.values()]
+        return SonicFib(EXITS, self.connect, ports=ports, table_size=table_size, patience=patience)
+
+    def play(self) -> None:
+        """Have a new orchagent begin, as after a restart of the switch's services."""
+        self.orchagent.__exit__()
+        self.orchagent = Orchagent(self.connect)
+        self.orchagent.__enter__()
+
+    def close(self) -> None:
+        """End all of it."""
+        self.orchagent.__exit__()
+        for opened in self._opened:
+            opened.close()
+        self.server.close()
+
+    def where(self, packet: Packet) -> NextHop | None:
+        """By what orchagent has made of the rules."""
+        self.orchagent.settle()
+        return self.orchagent.forward(packet)
+
+    def carry(self, packet: Packet, number: int, size: int) -> None:
+        """Nothing counts here."""
+
+    def links(self, down: frozenset[Link], choices: dict[Group, Choice]) -> None:
+        """Ports lose their carrier and get it back; then the agent steers."""
+        lost = {EXITS[hop.port].interface for at, hop in enumerate(SPINES) if uplink(at) in down}
+        self.orchagent.down = lost
+        self.fib.steer(Steering(choices, down))

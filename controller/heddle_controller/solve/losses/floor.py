@@ -24,7 +24,7 @@ from heddle_controller.solve.losses.moves import APART
 
 TOLERANCE = 1e-9
 FIRST_BATCH = 4
-"""SingleLosses that are looked at together at first; then twice as many each time."""
+"""Losses that are looked at together at first; then twice as many each time."""
 MOST_ROUNDS = 64
 """Paths of one switch that are counted one by one."""
 

@@ -37,7 +37,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
 from heddle_controller.model.plan import Paths, starts
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.colouring.layers import Layer
+from heddle_controller.solve.colouring.layers import Layer, ordinals
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.colouring.spread import spread
 from heddle_controller.solve.export import joined, with_nics
@@ -178,7 +178,7 @@ def _rotate(planes: Planes, inner: Ints, last: Ints, backup: Ints) -> None:
             for arcs, width in zip((first, last), wide, strict=True)
         )
         good = (up != NONE) & (down != NONE)
-        fresh = _Spines(rows[open_[good]], up[good], down[good], shift[open_[good]])
+        fresh = _Spines(rows[open_[good]], up[good], down[good])
         _fill(planes, fresh, inner, backup)
 
 
@@ -199,8 +199,6 @@ class _Spines:
     """Arc from the source's leaf."""
     down: Ints
     """Arc from the destination's leaf, to be travelled backwards."""
-    turn: Ints
-    """How far to rotate cores."""
 
 
 def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
@@ -216,14 +214,20 @@ def _fill(planes: Planes, spines: _Spines, inner: Ints, backup: Ints) -> None:
     )
     slot = cores.slot_of_arc[inner[rows[between], 1]]
     width = cores.width[cores.part[low[between]]]
+    # What one spine loses and another takes on goes over all cores and cables in turns.
+    ends = network.head[inner[rows[between], 0]], network.tail[inner[rows[between], 3]]
+    nodes = network.fabric.node_count
+    climbing, falling = ends[0] * nodes + low[between], ends[1] * nodes + high[between]
+    turns = ordinals(climbing)
     # Where all spines share their cores, the same slot is the very core of the path.
-    own = cores.part[network.head[inner[rows[between], 0]]] == cores.part[low[between]]
-    turns = spines.turn[between]
+    own = cores.part[ends[0]] == cores.part[low[between]]
     for step in range(MOST_CORE_TURNS):
         other = np.where(own, 1 + (turns + step) % np.maximum(width - 1, 1), turns + step)
         shifted = (slot + other) % width
-        climb = cores.cables(low[between], shifted, turns)
-        fall = cores.cables(high[between], shifted, turns)
+        climb, fall = (
+            cores.cables(node[between], shifted, ordinals(pair * nodes + shifted))
+            for node, pair in ((low, climbing), (high, falling))
+        )
         good = (climb != NONE) & (fall != NONE) & (backup[rows[between], 0] == NONE)
         chosen = between[good]
         backup[rows[chosen]] = np.stack(

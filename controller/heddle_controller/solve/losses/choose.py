@@ -25,6 +25,9 @@ from heddle_controller.solve.losses.survey import after_losses
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
 
+MOST_PATHS = 5_000
+"""Paths beyond which backups stay as colouring spread them: search would take longer than all the
+rest."""
 MOST_STEPS = 5_000
 """Links looked at after losses."""
 EQUAL = 1e-9
@@ -44,7 +47,8 @@ def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
     known = after_losses(plan)
     best = replace(plan, certificate=replace(plan.certificate, after_loss=known))
     network = Network(plan.fabric)
-    if not network.tiered or not any(_is_loose(one) for one in known if one.kind == kind):
+    loose = any(_is_loose(one) for one in known if one.kind == kind)
+    if not network.tiered or not loose or len(plan.paths) > MOST_PATHS:
         return best
     candidates = Candidates(network, (options or Options()).candidate_limit)
     backups = _Search(plan, kind, candidates).run()

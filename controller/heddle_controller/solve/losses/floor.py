@@ -19,7 +19,7 @@ import numpy as np
 from heddle_controller.model.fabric import Bools, Floats, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan
-from heddle_controller.solve.losses.loads import Survey, left_of
+from heddle_controller.solve.losses.loads import Survey, left_of, ranked
 from heddle_controller.solve.losses.moves import APART
 
 TOLERANCE = 1e-9
@@ -93,7 +93,7 @@ def _at_switches(survey: Survey, broken: tuple[Ints, Ints, Floats], *, into: boo
     structure = plan.fabric.structure
     nodes, arcs = len(structure.nodes.kind), len(structure.tail)
     loss, switch, rate = broken
-    keys, group = np.unique(loss * nodes + switch, return_inverse=True)
+    keys, group = ranked(loss * nodes + switch)
     if not len(keys):
         return np.empty(0)
     loss, switch = keys // nodes, keys % nodes

@@ -11,10 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Floats, Ints
+from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan, starts
-from heddle_controller.solve.losses.moves import MOVED, Moves, SingleLosses
+from heddle_controller.solve.losses.moves import MOVED, Moves, SingleLosses, among
+
+
+def ranked(codes: Ints) -> tuple[Ints, Ints]:
+    """Each value once, ascending, and the place of each element among them."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    new = np.ones(len(codes), dtype=np.bool_)
+    new[1:] = ordered[1:] != ordered[:-1]
+    place = np.empty(len(codes), dtype=np.int64)
+    place[order] = np.cumsum(new) - 1
+    return ordered[new], place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +116,7 @@ class Cells:
         row = np.concatenate([gone_row, came_row])
         sign = np.concatenate([np.full(len(gone_row), -1.0), np.ones(len(came_row))])
         code = moves.loss[row] * arcs + np.concatenate([gone_arc, came_arc])
-        codes, place = np.unique(code, return_inverse=True)
+        codes, place = ranked(code)
         loss, arc = codes // arcs, codes % arcs
         load = _loads(plan, amounts, uses, (arc, place, moves.path[row], sign))
         load[losses.takes(loss, arc)] = 0.0
@@ -205,11 +216,3 @@ def members(survey: Survey, loss: Ints, arc: Ints) -> tuple[Ints, Ints]:
         np.concatenate([place[stays], at[there]]),
         np.concatenate([path[stays], moves.path[row[there]]]),
     )
-
-
-def among(codes: Ints, known: Ints) -> Bools:
-    """Which codes are among some that ascend."""
-    if not len(known):
-        return np.zeros(len(codes), dtype=np.bool_)
-    found: Bools = known[np.minimum(np.searchsorted(known, codes), len(known) - 1)] == codes
-    return found

@@ -86,18 +86,26 @@ class Moves:
         """What becomes of every path after every loss."""
         loss, path = losses.met(plan.paths)
         width = max(len(plan.paths), 1)
-        code = np.unique(loss * width + path)
+        code = np.sort(loss * width + path)  # a path has no loss twice: it has no loops
         loss, path = code // width, code % width
         spare = np.diff(plan.backups.first) > 0
         fate = np.where(spare[path], MOVED, STRANDED)
         struck, owner = losses.met(plan.backups)
-        fate[np.isin(code, struck * width + owner)] = STRANDED
+        fate[among(code, np.sort(struck * width + owner))] = STRANDED
         fate[_apart(plan, losses, loss, path, fate)] = APART
         return cls(loss, path, fate)
 
     def rows(self, fate: int) -> Ints:
         """Rows of one fate."""
         return np.flatnonzero(self.fate == fate)
+
+
+def among(codes: Ints, known: Ints) -> Bools:
+    """Which codes are among some that ascend."""
+    if not len(known):
+        return np.zeros(len(codes), dtype=np.bool_)
+    found: Bools = known[np.minimum(np.searchsorted(known, codes), len(known) - 1)] == codes
+    return found
 
 
 def _apart(plan: Plan, losses: SingleLosses, loss: Ints, path: Ints, fate: Ints) -> Bools:

@@ -14,8 +14,8 @@ import numpy as np
 from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.fairness.filling import Filling
-from heddle_controller.solve.losses.loads import Amounts, Survey, among, members
-from heddle_controller.solve.losses.moves import APART, STRANDED
+from heddle_controller.solve.losses.loads import Amounts, Survey, members, ranked
+from heddle_controller.solve.losses.moves import APART, MOVED, STRANDED, among
 
 TOLERANCE = 1e-9
 FIRST_BATCH = 2_000
@@ -47,8 +47,8 @@ class _RatesAfterLosses:
         self.changed = cells.loss * len(self.full) + cells.arc
         self.begins = np.searchsorted(self.over[0], np.arange(len(survey.losses) + 1))
 
-    def floors(self) -> Floats:
-        """No flow gets less than this part of its demand after each loss."""
+    def floors(self) -> tuple[Floats, Ints]:
+        """No flow gets less than this part of its demand after each loss; and which one that is."""
         plan, moves = self.survey.plan, self.survey.moves
         flows, flow = plan.flows, plan.paths.flow
         arcs = np.flatnonzero(self.full)
@@ -58,7 +58,9 @@ class _RatesAfterLosses:
         spare = np.minimum(_least(plan.backups.first, level[plan.backups.arcs]), self.unit)
         whole = np.bincount(flow, weights=base * self.qps, minlength=len(flows))
         routed = np.bincount(flow, minlength=len(flows)) > 0
-        lowest = float((whole / flows.gbps)[routed].min(initial=1.0))
+        ratio = np.where(routed, whole / flows.gbps, 1.0)
+        first = int(ratio.argmin()) if len(ratio) else 0
+        lowest = float(ratio.min(initial=1.0))
         loss, arc = self.over
         place, path = members(self.survey, loss, arc)
         here = self._levels(arc, place, path)[place]
@@ -67,20 +69,24 @@ class _RatesAfterLosses:
         rate = np.where(moves.fate == STRANDED, 0.0, np.minimum(spare, base)[moves.path])
         code = np.concatenate([loss[place] * width + path, broken])
         got = np.concatenate([np.minimum(here, np.minimum(base[path], spare[path])), rate])
-        apart = np.isin(code, broken[moves.fate == APART])
+        apart = among(code, broken[moves.fate == APART])
         code, got = code[~apart], got[~apart]
-        codes, entity = np.unique(code, return_inverse=True)
+        codes, entity = ranked(code)
         least = np.full(len(codes), np.inf)
         np.minimum.at(least, entity, got)
         loss, path = codes // width, codes % width
         short = np.maximum(base[path] - least, 0.0) * self.qps[path]
-        of_flow, row = np.unique(loss * len(flows) + flow[path], return_inverse=True)
+        of_flow, row = ranked(loss * len(flows) + flow[path])
         missing = np.bincount(row, weights=short)
         at = of_flow % max(len(flows), 1)
         ratio = (whole[at] - missing) / flows.gbps[at]
         floors = np.full(len(self.survey.losses), lowest)
-        np.minimum.at(floors, of_flow // max(len(flows), 1), ratio)
-        return floors
+        who = np.full(len(floors), first)
+        loss = of_flow // max(len(flows), 1)
+        np.minimum.at(floors, loss, ratio)
+        lower = ratio <= floors[loss]
+        who[loss[lower]] = at[lower]
+        return floors, who
 
     def _levels(self, arc: Ints, place: Ints, path: Ints) -> Floats:
         """The even part of a QP on each of some arcs, of which uses are given."""
@@ -98,6 +104,53 @@ class _RatesAfterLosses:
         code = loss * len(self.full) + stood
         stood = stood[~among(code, self.changed)]
         return np.sort(np.concatenate([mine, stood]))
+
+    def is_exact(self, loss: int, flow: int, ratio: float) -> bool:
+        """Whether a flow gets just its floor after a loss: nobody else could leave it more.
+
+        So it is where each of its paths is held by an arc on which no path is held more elsewhere:
+        such an arc fills up first of all that its users cross.
+        """
+        mine = np.flatnonzero(self.survey.plan.paths.flow == flow)
+        arcs, owner = self._ways(loss, mine)
+        level = self._levels_after(loss, arcs)
+        least = np.full(len(mine), np.inf)
+        np.minimum.at(least, owner, level)
+        rate = np.minimum(least, self.unit[mine])
+        if len(np.unique(owner)) < len(mine) or ratio < self._ratio_of(flow, mine, rate):
+            return False
+        held = (level <= rate[owner] * (1 + TOLERANCE)) & (rate < self.unit[mine])[owner]
+        tight, first = np.unique(arcs[held], return_index=True)
+        place, others = members(self.survey, np.full(len(tight), loss), tight)
+        arcs, owner = self._ways(loss, others)
+        lowest = self.unit[others]
+        np.minimum.at(lowest, owner, self._levels_after(loss, arcs))
+        return bool((lowest >= level[held][first][place] * (1 - TOLERANCE)).all())
+
+    def _ratio_of(self, flow: int, paths: Ints, rate: Floats) -> float:
+        """Part of its demand that a flow gets at these rates of a QP, less what rounding does."""
+        total = float((rate * self.qps[paths]).sum()) / float(self.survey.plan.flows.gbps[flow])
+        return total * (1 - TOLERANCE)
+
+    def _ways(self, loss: int, paths: Ints) -> tuple[Ints, Ints]:
+        """Arcs that some paths take after a loss, and the place of each arc's path among them."""
+        plan, moves = self.survey.plan, self.survey.moves
+        begin, end = np.searchsorted(moves.loss, [loss, loss + 1])
+        known, fate = moves.path[begin:end], moves.fate[begin:end]
+        moved = among(paths, known[fate == MOVED])
+        stays = np.flatnonzero(~among(paths, known))
+        some, spare = plan.paths.take(paths[stays]), plan.backups.take(paths[moved])
+        owner = np.append(stays[some.owner()], np.flatnonzero(moved)[spare.owner()])
+        return np.append(some.arcs, spare.arcs), owner
+
+    def _levels_after(self, loss: int, arcs: Ints) -> Floats:
+        """The even part of a QP on arcs after a loss, infinite on those that are not over-full."""
+        full = self.full_arcs(loss)
+        looked = full[among(full, np.unique(arcs))]
+        level = np.full(len(self.full), np.inf)
+        place, path = members(self.survey, np.full(len(looked), loss), looked)
+        level[looked] = self._levels(looked, place, path)
+        return level[arcs]
 
     def ratios(self, chosen: list[tuple[int, Ints]]) -> list[float]:
         """The slowest flow after each of some losses, ascending, told with their full arcs."""
@@ -142,8 +195,11 @@ class _RatesAfterLosses:
 def slowest_of(survey: Survey, worst: Floats) -> Slowest:
     """The slowest flow after the loss that slows one most; of equals the fullest by ``worst``."""
     shares = _RatesAfterLosses(survey)
-    floors = shares.floors()
+    floors, who = shares.floors()
     order = np.lexsort((-worst, floors)).tolist()
+    lowest = float(floors[order[0]])
+    if shares.is_exact(order[0], int(who[order[0]]), lowest):
+        return Slowest(lowest, order[0])
     best, spent, at, batch = Slowest(np.inf, order[0]), 0, 0, FIRST_BATCH
     while at < len(order) and floors[order[at]] < best.ratio * (1 - TOLERANCE):
         if spent > MOST:

@@ -20,6 +20,7 @@ import orjson
 
 from heddle_emulator.client import ClientError
 from heddle_emulator.netns import LabError
+from tests.bench.after_loss import measure as after_loss
 from tests.bench.arrival import measure as arrival
 from tests.bench.campaign import measure as campaign
 from tests.bench.collectives import measure as collectives
@@ -42,6 +43,7 @@ from tests.bench.many_jobs import measure as many_jobs
 from tests.bench.opensm import OpensmError
 from tests.bench.published import measure as published
 from tests.bench.push import measure as push
+from tests.bench.queues import measure as queues
 from tests.bench.race import measure as race
 from tests.bench.reads import measure as reads
 from tests.bench.repair import measure as repair
@@ -62,6 +64,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "hash-shapes": hash_shapes,
     "plan": full_plan,
     "repair": repair,
+    "after-loss": after_loss,
     "arrival": arrival,
     "growth": growth,
     "loading": loading,
@@ -74,6 +77,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "hostile": hostile,
     "reads": reads,
     "fluid": fluid,
+    "queues": queues,
     "published": published,
     "collectives": collectives,
     "campaign": campaign,

@@ -1,0 +1,164 @@
+"""How far the fluid world is from packets in queues, by how many full links flows meet in a row.
+
+Cases are drawn: a small fabric, a pattern, and three ways of choosing paths for the same flows.
+Each is played in the fluid world and, QP by QP on the same paths, in queues
+(``tests/support/packet_queues.py``): with PFC and no control at all, with a window that shrinks by
+marks, and with a rate that marks cut. The tiers are the most over-full links, those of NICs
+counted, that any QP of the case crosses: none, one, or more in a row. Beside the errors: how often
+packets find another of the three ways faster, by more than a hundredth, than the fluid world does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import arc_loads
+from heddle_controller.model.plan import Paths
+from heddle_controller.solve import solve
+from heddle_emulator.fluid.wire import Wire
+from heddle_emulator.strategy import Outcome, choose, whole
+from heddle_emulator.strategy.makespan import Sending
+from heddle_emulator.topology import clos, three_tier
+from heddle_emulator.traffic import flows_between
+from tests.bench.rows import Row, Scale, spread
+from tests.bench.screen import Screen
+from tests.support.packet_queues import Control, LineRate, PacketNetwork, Pfc, Rated, Windowed
+
+TITLE = "fluid world beside packets in queues: makespan"
+PACKET, HOP_SECONDS, MARK = 4096.0, 6e-7, 100_000.0
+SIZE = 8e6
+LINE = 400.0
+NEAR, FAR, SAME = 0.05, 0.15, 0.01
+WAYS = ("te", "greedy", "ecmp")
+TIERS = ("no link over-full", "one over-full link", "two or more in a row")
+FIRST_SEED = 1_000
+CONTROLS: Mapping[str, Callable[[PacketNetwork, list[int]], Control]] = {
+    "PFC alone": lambda _, __: LineRate(),
+    "window": lambda net, path: Windowed(PACKET, net.filling(path)),
+    "rate": lambda _, __: Rated(LINE),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """Some paths of drawn flows."""
+
+    fabric: Fabric
+    flows: Flows
+    paths: Paths
+
+    @property
+    def tier(self) -> int:
+        """Over-full links that a QP crosses at most; two stand for more."""
+        loads = arc_loads(2 * self.fabric.link_count, self.flows, self.paths)
+        full = loads > self.fabric.structure.capacity * (1 + 1e-9)
+        met = np.bincount(self.paths.owner(), weights=full[self.paths.arcs])
+        return min(int(met.max(initial=0)), 2)
+
+    def fluid(self) -> float:
+        """Seconds until all is sent."""
+        wire = Wire(int(PACKET), hop_seconds=HOP_SECONDS, store_and_forward=True)
+        sending = Sending(np.full(len(self.flows), SIZE), wire)
+        seconds = Outcome(self.fabric, whole(self.flows, self.paths), sending).makespan_seconds
+        return float("inf") if seconds is None else seconds
+
+    def packets(self, control: str) -> float:
+        """The same, of packets."""
+        net = PacketNetwork(
+            self.fabric.structure.capacity.tolist(),
+            delay=HOP_SECONDS,
+            packet=PACKET,
+            pfc=Pfc(),
+            mark=MARK,
+        )
+        qps = self.flows.qps[self.paths.flow]
+        for row in range(len(self.paths)):
+            path = self.paths.of(row).tolist()
+            for _ in range(int(self.paths.qp_count[row])):
+                net.send(path, SIZE / int(qps[row]), CONTROLS[control](net, path))
+        return net.run()
+
+
+def drawn(seed: int) -> dict[str, Case]:
+    """A case for each way of choosing paths."""
+    random = np.random.default_rng(seed)
+    if random.random() < 1 / 2:
+        fabric = clos(leaves=4, spines=int(random.choice([2, 4])), nics_per_leaf=4)
+    else:
+        fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=4, cores=2, taper=2.0)
+    pattern = str(random.choice(["permutation", "uniform", "shift"]))
+    flows = flows_between(fabric, pattern, seed=seed, qps=int(random.choice([1, 2, 4])), gbps=LINE)
+    found = {"te": solve(fabric, flows).paths}
+    for way in WAYS[1:]:
+        found[way] = choose(way, fabric, flows, seed).carried.paths
+    return {way: Case(fabric, flows, paths) for way, paths in found.items()}
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """A row for each control and tier, and one of signs for each control."""
+    draws = [drawn(FIRST_SEED + seed) for seed in range(scale.gap_seeds)]
+    fluid = [{way: case.fluid() for way, case in draw.items()} for draw in draws]
+    rows = []
+    with screen.progress(TITLE, len(CONTROLS) * len(draws)) as advance:
+        for number, control in enumerate(CONTROLS):
+            packets = []
+            for at, draw in enumerate(draws):
+                packets.append({way: case.packets(control) for way, case in draw.items()})
+                advance(number * len(draws) + at + 1)
+            rows += _errors(control, draws, fluid, packets)
+            rows.append(_signs(control, fluid, packets))
+    return rows
+
+
+def _errors(
+    control: str,
+    draws: list[dict[str, Case]],
+    fluid: list[dict[str, float]],
+    packets: list[dict[str, float]],
+) -> list[Row]:
+    by_tier: dict[int, list[float]] = {}
+    for draw, said, came in zip(draws, fluid, packets, strict=True):
+        for way, case in draw.items():
+            by_tier.setdefault(case.tier, []).append(came[way] / said[way])
+    rows = []
+    for tier, ratios in sorted(by_tier.items()):
+        off = np.abs(np.array(ratios) - 1)
+        near = float(np.mean(off <= NEAR))
+        rows.append(
+            Row(
+                TITLE,
+                f"{control}, {TIERS[tier]}",
+                f"{near:.0%} within {NEAR:.0%}; packets take {min(ratios):.2f} to"
+                f" {max(ratios):.2f} of what fluid says",
+                f"95 % within {NEAR:.0%}, none beyond {FAR:.0%}",
+                bool(near >= 1 - NEAR and off.max() <= FAR),
+                f"{len(ratios)} cases",
+                {"ratios": spread(ratios)},
+            )
+        )
+    return rows
+
+
+def _signs(control: str, fluid: list[dict[str, float]], packets: list[dict[str, float]]) -> Row:
+    """Pairs of ways of which packets find the other one faster."""
+    wrong = pairs = 0
+    for said, came in zip(fluid, packets, strict=True):
+        for one, other in combinations(WAYS, 2):
+            pairs += 1
+            a, b = said[one] / said[other] - 1, came[one] / came[other] - 1
+            wrong += int(a * b < 0 and min(abs(a), abs(b)) > SAME)
+    return Row(
+        TITLE,
+        f"{control}, which way is faster",
+        f"{wrong} of {pairs} pairs told wrong",
+        "0",
+        wrong == 0,
+        f"of {', '.join(WAYS)}; by more than {SAME:.0%} in both worlds",
+        {"wrong": wrong, "pairs": pairs},
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import State
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan, TierCertificate, no_paths
 from heddle_controller.plan.verify import MOST_TOLD, PlanInvalid, verify_plan
 from tests.support.plan_building import Draft, Way, Wish, clos, joined, wishes
@@ -204,3 +204,20 @@ def test_many_problems_are_not_told_endlessly() -> None:
         verify_plan(Plan(fabric, flows, no_paths(), no_paths()))
     assert len(caught.value.problems) == MOST_TOLD
     assert str(caught.value).endswith(f"(and {MOST_TOLD - 1} more)")
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_plan_is_told_apart_beside_a_sound_one(case: str) -> None:
+    """Just as well, and in the same words, after a plan of the same flows that was sound."""
+    build, _ = BROKEN[case]
+    broken = build()
+    known = good() if len(broken.flows) == 1 else good(b="no path")
+    verify_plan(known)
+    states = broken.fabric.link_state, broken.fabric.node_state
+    beside = replace(broken, fabric=Fabric(known.fabric.structure, *states), flows=known.flows)
+    told = []
+    for before in (None, known):
+        with pytest.raises(PlanInvalid) as caught:
+            verify_plan(replace(beside), before)
+        told.append(caught.value.problems)
+    assert told[0] == told[1]

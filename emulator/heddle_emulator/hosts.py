@@ -61,9 +61,9 @@ async def told_hosts(fabric: Fabric, client: Client) -> Hosts:
     """Hosts that know the newest plan; where every NIC has one link there is nothing to know.
 
     Raises:
-        ClientError: the controller did not answer.
+        HeddleError: the controller did not answer.
     """
-    return Hosts(fabric, (await client.routes())[1] if of_several(fabric) else ())
+    return Hosts(fabric, (await client.list_routes())[1] if of_several(fabric) else ())
 
 
 def _uplinks(fabric: Fabric) -> dict[tuple[str, str, str], int]:

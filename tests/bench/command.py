@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from heddle_emulator.client import ClientError
+from heddle.client import HeddleError
 from heddle_emulator.netns import LabError
 from tests.bench.after_loss import measure as after_loss
 from tests.bench.arrival import measure as arrival
@@ -98,7 +98,7 @@ def main(out: Path, arguments: Sequence[str]) -> int:
         rows, seconds = _measured(options.only or MEASURES, scale, screen)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (ClientError, LabError, OpensmError, OSError) as error:
+    except (HeddleError, LabError, OpensmError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return FAILED
     screen.table(rows)

@@ -27,8 +27,9 @@ sys.path.insert(0, str(ROOT))
 
 import click  # noqa: E402 - the path first
 
+from heddle.client import HeddleError  # noqa: E402
 from heddle.v1 import plan_pb2  # noqa: E402
-from heddle_emulator.client import Client, ClientError  # noqa: E402
+from heddle_emulator.client import Client  # noqa: E402
 from heddle_emulator.fleet.agents import agent_logs  # noqa: E402
 from tests.bench.soak_events import Events  # noqa: E402
 from tests.bench.soak_house import Sample, faults, growth, housed, measure  # noqa: E402
@@ -90,7 +91,7 @@ class Soak:
         again = await self.house.client(fresh)
         await _until(lambda: self._fenced(fresh), "all agents follow the controller made afresh")
         await self.house.agree(again)
-        now, others = await again.routes()
+        now, others = await again.list_routes()
         assert now == generation, f"a fresh controller made generation {now} of {generation}"
         assert others == routes, "a fresh controller tells other routes"
         assert self._tables() == tables, "a fresh controller found something to send"
@@ -123,11 +124,11 @@ class Soak:
 
     async def _quiet(self, client: Client) -> tuple[int, list[plan_pb2.Route]]:
         """Wait until the leader has found nothing better for a while; the plan that stands."""
-        told = await client.routes()
+        told = await client.list_routes()
         end = time.monotonic() + QUIET
         while time.monotonic() < end:
             await asyncio.sleep(0.5)
-            now = await client.routes()
+            now = await client.list_routes()
             if now[0] != told[0]:
                 told, end = now, time.monotonic() + QUIET
         return told
@@ -135,7 +136,7 @@ class Soak:
     async def _agreed(self, replica: Replica) -> bool:
         try:
             await self.house.agree(await self.house.client(replica))
-        except (AssertionError, ClientError, TimeoutError) as error:
+        except (AssertionError, HeddleError, TimeoutError) as error:
             self.trouble = str(error)
             return False
         return True

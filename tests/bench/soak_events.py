@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 
 from grpc import aio
 
+from heddle.client import HeddleError
 from heddle.v1 import common_pb2, fabric_pb2, overlay_pb2, placement_pb2, plan_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
-from heddle_emulator.client import ClientError
 from heddle_emulator.client.convert import job_to_pb
 from tests.bench.soak_house import Alone
 from tests.support.replicating import NAME, SECONDS, House, Replica, job
@@ -98,7 +98,7 @@ class Events:
             client = await self.house.client(self.replica())
             await self.house.submit(client, job(name, self._some(free)))
             self.count["submitted"] += 1
-        except ClientError:
+        except HeddleError:
             self.asked.add(name)
             self.count["not acknowledged"] += 1
 

@@ -50,7 +50,7 @@ async def agree(client: Client, fleet: Fleet, fabric: Fabric, flows: Flows) -> N
     """Wait until every packet goes where the newest plan says."""
     plan = await client.programmed_plan(0, PATIENCE)
     while True:
-        generation, routes = await client.routes()
+        generation, routes = await client.list_routes()
         if generation == plan.generation and len(routes) == len(flows):
             break
         plan = await client.programmed_plan(plan.generation, PATIENCE)

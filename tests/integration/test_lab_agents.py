@@ -70,7 +70,7 @@ async def _planned(lab: Lab, programs: Programs) -> dict[tuple[str, str], tuple[
     flows: Flows = resolve(demands_of(PAIRS), lab.layout.fabric, origin="test")
     async with LabClient(programs) as control:
         await control.demand(flows, PATIENCE)
-        _, routes = await control.api.routes()
+        _, routes = await control.api.list_routes()
     return {(r.source, r.destination): tuple(r.paths[0].nodes[1:-1]) for r in routes}
 
 

@@ -45,7 +45,7 @@ async def planned(lab: Lab, programs: Programs) -> dict[tuple[str, int], str]:
     demands = replace(demands_of(PAIRS), qps=np.full(len(PAIRS), QPS, dtype=np.int64))
     async with LabClient(programs) as control:
         await control.demand(resolve(demands, lab.layout.fabric, origin="test"), PATIENCE)
-        _, routes = await control.api.routes()
+        _, routes = await control.api.list_routes()
     return {
         (route.source, qp): path.nodes[2]
         for route in routes

@@ -181,7 +181,7 @@ class House:
         plan = await client.programmed_plan(0, SECONDS)
         async with asyncio.timeout(SECONDS):
             while True:
-                generation, routes = await client.routes()
+                generation, routes = await client.list_routes()
                 if generation == plan.generation and len(routes) == len(flows):
                     break
                 plan = await client.programmed_plan(plan.generation, SECONDS)

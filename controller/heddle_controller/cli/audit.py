@@ -16,7 +16,7 @@ import orjson
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from heddle.v1 import audit_pb2 as pb
-from heddle_controller.cli.client import Client
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import FAULT, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, OUTPUT_FILE, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_raw_json, echo_table
@@ -37,7 +37,7 @@ def audit() -> None:
 @audit.command("list")
 @click.option("--last", default=20, show_default=True, help="Number of records; 0 is all.")
 @with_client
-def list_records(client: Client, *, last: int) -> None:
+def list_records(client: Terms, *, last: int) -> None:
     """List the newest changes, and the mark of the last one: note it elsewhere."""
     if last < 0:
         raise Failure(f"--last {last}: give a number from 0 up")
@@ -62,7 +62,7 @@ def _row(record: pb.AuditRecord) -> tuple[object, ...]:
 @click.option("--out", type=OUTPUT_FILE, default=Path("-"), help="File to write.")
 @click.option("--after", default=0, help="Only records numbered above this.")
 @with_client
-def export(client: Client, *, out: Path, after: int) -> None:
+def export(client: Terms, *, out: Path, after: int) -> None:
     """Write records as JSON, one a line, for 'heddle audit verify --file'."""
     lines = _export(client, after)
     if str(out) == "-":
@@ -76,14 +76,14 @@ def export(client: Client, *, out: Path, after: int) -> None:
         raise Failure(f"{out}: {error.strerror}") from None
 
 
-def _export(client: Client, after: int) -> Iterator[bytes]:
+def _export(client: Terms, after: int) -> Iterator[bytes]:
     start = _start(client, after)
     yield orjson.dumps({"anchor": str(start)})
     for record in _records(client, start.number):
         yield orjson.dumps(MessageToDict(record, preserving_proto_field_name=True))
 
 
-def _start(client: Client, after: int) -> Mark:
+def _start(client: Terms, after: int) -> Mark:
     """The mark after which to begin."""
     page = _page(client, max(after - 1, 0), 1)
     anchor = codec.mark_from_pb(page.anchor)
@@ -104,7 +104,7 @@ def _start(client: Client, after: int) -> Mark:
     "--head", "noted", help="A mark that you noted earlier: the chain must pass through it."
 )
 @with_client
-def verify_trail(client: Client, *, files: tuple[Path, ...], noted: str | None) -> None:
+def verify_trail(client: Terms, *, files: tuple[Path, ...], noted: str | None) -> None:
     """Check that no record was altered, taken out or put in; exit 1 if one was.
 
     Without --file the controller's own trail is read. Prints the mark of the last record:
@@ -124,7 +124,7 @@ def verify_trail(client: Client, *, files: tuple[Path, ...], noted: str | None) 
     echo(str(last))
 
 
-def _of_server(client: Client) -> tuple[Mark, Iterator[AuditRecord]]:
+def _of_server(client: Terms) -> tuple[Mark, Iterator[AuditRecord]]:
     anchor = codec.mark_from_pb(_page(client, 0, 1).anchor)
     return anchor, map(codec.record_from_pb, _records(client, anchor.number))
 
@@ -172,7 +172,7 @@ def read_export(path: Path) -> tuple[Mark, list[AuditRecord]]:
     return start, records
 
 
-def _records(client: Client, after: int) -> Iterator[pb.AuditRecord]:
+def _records(client: Terms, after: int) -> Iterator[pb.AuditRecord]:
     """All records above a number, page by page."""
     while True:
         page = _page(client, after, PAGE)
@@ -184,6 +184,6 @@ def _records(client: Client, after: int) -> Iterator[pb.AuditRecord]:
         after = page.records[-1].number
 
 
-def _page(client: Client, after: int, size: int) -> pb.ListAuditRecordsResponse:
+def _page(client: Terms, after: int, size: int) -> pb.ListAuditRecordsResponse:
     request = pb.ListAuditRecordsRequest(after=after, page_size=size)
-    return client.call(client.audit.ListAuditRecords, request)
+    return client.api.audit.ListAuditRecords(request)

@@ -9,7 +9,7 @@ import click
 
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1.placement_pb2 import JobState
-from heddle_controller.cli.client import Client, request_id
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import CommandGroup
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
@@ -32,11 +32,11 @@ def demand() -> None:
 @click.argument("name")
 @click.argument("file", type=INPUT_FILE)
 @with_client
-def put(client: Client, name: str, file: Path) -> None:
+def put(client: Terms, name: str, file: Path) -> None:
     """Replace the demand set NAME by the flows of a flows.csv."""
     demands = load_demands(file)
     messages = _messages(f"{client.fabric}/demands/{name}", demands)
-    stored = client.call(client.demands.PutDemands, messages)
+    stored = client.api.demands.PutDemands(messages)
     if client.json:
         echo_json(stored)
     else:
@@ -44,7 +44,7 @@ def put(client: Client, name: str, file: Path) -> None:
 
 
 def _messages(name: str, demands: Demands) -> Iterator[pb.PutDemandsRequest]:
-    yield pb.PutDemandsRequest(name=name, request_id=request_id(), flow_count=len(demands))
+    yield pb.PutDemandsRequest(name=name, flow_count=len(demands))
     for first in range(0, len(demands), PER_MESSAGE):
         rows = range(first, min(first + PER_MESSAGE, len(demands)))
         yield pb.PutDemandsRequest(demands=[codec.demand_to_pb(demands, row) for row in rows])
@@ -52,9 +52,9 @@ def _messages(name: str, demands: Demands) -> Iterator[pb.PutDemandsRequest]:
 
 @demand.command("list")
 @with_client
-def list_sets(client: Client) -> None:
+def list_sets(client: Terms) -> None:
     """List demand sets and their states."""
-    found = list(_all_sets(client))
+    found = client.api.list_demand_sets()
     if client.json:
         echo_json(found)
         return
@@ -72,22 +72,12 @@ def list_sets(client: Client) -> None:
     echo_table(["demands", "state", "flows", "unrouted", "put", "reason"], rows)
 
 
-def _all_sets(client: Client) -> Iterator[pb.DemandSet]:
-    request = pb.ListDemandSetsRequest(parent=client.fabric, page_size=1000)
-    while True:
-        answer = client.call(client.demands.ListDemandSets, request)
-        yield from answer.demand_sets
-        if not answer.next_page_token:
-            return
-        request.page_token = answer.next_page_token
-
-
 @demand.command("show")
 @click.argument("name")
 @with_client
-def show(client: Client, name: str) -> None:
+def show(client: Terms, name: str) -> None:
     """List the flows of a demand set."""
-    found = list(_all_demands(client, name))
+    found = client.api.list_demands(name)
     if client.json:
         echo_json(found)
         return
@@ -95,26 +85,14 @@ def show(client: Client, name: str) -> None:
     echo_table(["flow", "src", "dst", "gbps", "job", "phase", "qps"], rows)
 
 
-def _all_demands(client: Client, name: str) -> Iterator[pb.FlowDemand]:
-    request = pb.ListDemandsRequest(name=f"{client.fabric}/demands/{name}", page_size=10000)
-    while True:
-        answer = client.call(client.demands.ListDemands, request)
-        yield from answer.demands
-        if not answer.next_page_token:
-            return
-        request.page_token = answer.next_page_token
-
-
 @demand.command("delete")
 @click.argument("name")
 @waiting_options
 @with_client
-def delete(client: Client, name: str, seconds: float | None, *, wait: bool) -> None:
+def delete(client: Terms, name: str, seconds: float | None, *, wait: bool) -> None:
     """Delete a demand set."""
-    request = pb.DeleteDemandsRequest(
-        name=f"{client.fabric}/demands/{name}", request_id=request_id()
-    )
-    version = client.call(client.demands.DeleteDemands, request).intent_version
+    request = pb.DeleteDemandsRequest(name=f"{client.fabric}/demands/{name}")
+    version = client.api.demands.DeleteDemands(request).intent_version
     if not client.json:
         echo(f"deleted {name}")
     if wait:
@@ -124,10 +102,9 @@ def delete(client: Client, name: str, seconds: float | None, *, wait: bool) -> N
 @demand.command("rates")
 @click.option("--seconds", type=float, help="Stop after so long.")
 @with_client
-def rates(client: Client, seconds: float | None) -> None:
+def rates(client: Terms, seconds: float | None) -> None:
     """Print measured rates of flows as they come."""
-    request = pb.WatchRatesRequest(fabric=client.fabric)
-    for batch in client.watch(client.demands.WatchRates, request, seconds):
+    for batch in client.api.watch_rates(seconds):
         if client.json:
             echo_json(batch)
             continue

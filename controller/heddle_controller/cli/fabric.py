@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from heddle.v1 import fabric_pb2 as pb
-from heddle_controller.cli.client import Client, request_id
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.fabric_import import echo_fabric, import_fabric, save
 from heddle_controller.cli.failure import CommandGroup
 from heddle_controller.cli.options import (
@@ -39,17 +39,17 @@ fabric.add_command(import_fabric)
     "--out", type=OUTPUT_FILE, default=Path("-"), help="File to write; else standard output."
 )
 @with_client
-def export_fabric(client: Client, out: Path) -> None:
+def export_fabric(client: Terms, out: Path) -> None:
     """Write the fabric as fabric.json (gzip where the name ends in .gz)."""
-    stored = client.call(client.fabrics.GetFabric, pb.GetFabricRequest(name=client.fabric))
+    stored = client.api.fabrics.GetFabric(pb.GetFabricRequest(name=client.fabric))
     save(codec.fabric_from_pb(stored), out)
 
 
 @fabric.command("list")
 @with_client
-def list_fabrics(client: Client) -> None:
+def list_fabrics(client: Terms) -> None:
     """List the fabrics of the controller."""
-    found = list(_all_fabrics(client))
+    found = client.api.list_fabrics()
     if client.json:
         echo_json(found)
         return
@@ -57,40 +57,20 @@ def list_fabrics(client: Client) -> None:
     echo_table(["name", "title", "updated"], rows)
 
 
-def _all_fabrics(client: Client) -> Iterator[pb.Fabric]:
-    request = pb.ListFabricsRequest(page_size=1000)
-    while True:
-        answer = client.call(client.fabrics.ListFabrics, request)
-        yield from answer.fabrics
-        if not answer.next_page_token:
-            return
-        request.page_token = answer.next_page_token
-
-
 @fabric.command("show")
 @click.option("--links", is_flag=True, help="List every link, not only those that are not up.")
 @with_client
-def show_fabric(client: Client, *, links: bool) -> None:
+def show_fabric(client: Terms, *, links: bool) -> None:
     """Show the size of the fabric, and all links and switches that are not up."""
     if client.json:
-        echo_json(client.call(client.fabrics.GetFabric, pb.GetFabricRequest(name=client.fabric)))
+        echo_json(client.api.fabrics.GetFabric(pb.GetFabricRequest(name=client.fabric)))
         return
     if not links:
-        stored = client.call(client.fabrics.GetFabric, pb.GetFabricRequest(name=client.fabric))
+        stored = client.api.fabrics.GetFabric(pb.GetFabricRequest(name=client.fabric))
         echo_fabric(client, stored)
-    shown = list(_links(client, not_up_only=not links))
+    shown = client.api.list_links(not_up_only=not links)
     if shown:
         _echo_links(shown)
-
-
-def _links(client: Client, *, not_up_only: bool) -> Iterator[pb.Link]:
-    request = pb.ListLinksRequest(parent=client.fabric, page_size=10000, not_up_only=not_up_only)
-    while True:
-        answer = client.call(client.fabrics.ListLinks, request)
-        yield from answer.links
-        if not answer.next_page_token:
-            return
-        request.page_token = answer.next_page_token
 
 
 def _echo_links(links: Sequence[pb.Link]) -> None:
@@ -122,15 +102,14 @@ def _condition(link: pb.Link) -> str:
 @click.argument("link", metavar="A,B[,KEY]")
 @click.argument("state", type=STATE)
 @with_client
-def set_link(client: Client, link: str, state: str) -> None:
+def set_link(client: Terms, link: str, state: str) -> None:
     """Bring a link up, take it down, or drain it."""
     request = pb.SetLinkStateRequest(
         fabric=client.fabric,
         link=link_ref(link),
         admin_state=STATES[state],
-        request_id=request_id(),
     )
-    answer = client.call(client.fabrics.SetLinkState, request)
+    answer = client.api.fabrics.SetLinkState(request)
     if client.json:
         echo_json(answer)
     else:
@@ -141,12 +120,10 @@ def set_link(client: Client, link: str, state: str) -> None:
 @click.argument("node")
 @click.argument("state", type=STATE)
 @with_client
-def set_switch(client: Client, node: str, state: str) -> None:
+def set_switch(client: Terms, node: str, state: str) -> None:
     """Bring a switch up, take it down, or drain it, with all its links."""
-    request = pb.SetSwitchStateRequest(
-        fabric=client.fabric, node=node, admin_state=STATES[state], request_id=request_id()
-    )
-    answer = client.call(client.fabrics.SetSwitchState, request)
+    request = pb.SetSwitchStateRequest(fabric=client.fabric, node=node, admin_state=STATES[state])
+    answer = client.api.fabrics.SetSwitchState(request)
     if client.json:
         echo_json(answer)
     else:
@@ -156,10 +133,9 @@ def set_switch(client: Client, node: str, state: str) -> None:
 @fabric.command("watch")
 @click.option("--seconds", type=float, help="Stop after so long.")
 @with_client
-def watch_fabric(client: Client, seconds: float | None) -> None:
+def watch_fabric(client: Terms, seconds: float | None) -> None:
     """Print all links and switches that are not up, then every change."""
-    request = pb.WatchFabricRequest(name=client.fabric)
-    for event in client.watch(client.fabrics.WatchFabric, request, seconds):
+    for event in client.api.watch_fabric(seconds):
         if client.json:
             echo_json(event)
         elif line := _event_line(event):

@@ -11,7 +11,7 @@ import click
 import orjson
 
 from heddle.v1 import fabric_pb2 as pb
-from heddle_controller.cli.client import Client, request_id
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.options import (
     INPUT_FILE,
     OUTPUT_FILE,
@@ -81,7 +81,7 @@ def with_choices(command: Command) -> Command:
 @with_choices
 @with_client
 def import_fabric(
-    client: Client,
+    client: Terms,
     file: Path,
     *,
     form: str,
@@ -98,10 +98,8 @@ def import_fabric(
         save(loaded, out)
         return
     wanted = names.check_id(name or client.named_fabric or loaded.name, "--name")
-    request = pb.PutFabricRequest(
-        fabric=codec.fabric_to_pb(wanted, loaded), request_id=request_id()
-    )
-    echo_fabric(client, client.call(client.fabrics.PutFabric, request))
+    request = pb.PutFabricRequest(fabric=codec.fabric_to_pb(wanted, loaded))
+    echo_fabric(client, client.api.fabrics.PutFabric(request))
 
 
 def save(loaded: Fabric, out: Path) -> None:
@@ -112,7 +110,7 @@ def save(loaded: Fabric, out: Path) -> None:
         save_fabric_file(loaded, out)
 
 
-def echo_fabric(client: Client, stored: pb.Fabric) -> None:
+def echo_fabric(client: Terms, stored: pb.Fabric) -> None:
     """What a fabric is made of, and what of it is not up."""
     if client.json:
         stored.ClearField("nodes")

@@ -10,16 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, Any, cast
+from collections.abc import Sequence
+from typing import IO, Any
 
 import click
 import grpc
-from google.protobuf.message import Message
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
+from heddle.client import HeddleError, TimedOut, Unreachable
 from heddle.text import clean
 from heddle_controller.model.errors import InputError
 
@@ -67,62 +64,22 @@ class CommandGroup(click.Group):
             raise Failure(str(error)) from error
 
 
-@contextmanager
-def calling(server: str, unreached: Callable[[str], str]) -> Iterator[None]:
-    """Turns what a call to the server ends in into a failure.
+def failure_of(error: HeddleError, cure: str) -> Failure:
+    """How a command fails where a call ended so.
 
     Args:
-        server: Its address.
-        unreached: What to say of one that was not reached, given gRPC's words.
-
-    Raises:
-        Failure: in the server's words where it answered, else naming its address.
+        error: In the controller's words where it answered, else naming its address.
+        cure: What to do where none was reached.
     """
-    try:
-        yield
-    except grpc.RpcError as error:
-        raise _failure(cast("grpc.Call", error), server, unreached) from error
-
-
-def _failure(error: grpc.Call, server: str, unreached: Callable[[str], str]) -> Failure:
-    code, text = error.code(), error.details() or ""
-    status = rpc_status.from_call(error)
-    if status is None and code is grpc.StatusCode.UNAVAILABLE:
-        return Failure(unreached(text))
-    if status is None and code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Failure(
-            f"the controller at {server} did not answer in time: give it more by --timeout"
-        )
-    if status is None:
-        return Failure(f"{code.name}: {_short(text)}")
-    exit_code = FAULT if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN) else REFUSED
-    return Failure(text + _when_again(status.details), exit_code, _problems(status.details))
-
-
-def _when_again(details: Sequence[Any]) -> str:
-    """The server's hint when to ask once more, if it gave one."""
-    hint = error_details_pb2.RetryInfo()
-    if not any(_unpack(detail, hint) for detail in details):
-        return ""
-    return f" (try again in {hint.retry_delay.ToTimedelta().total_seconds():.2g} s)"
-
-
-def _short(text: str) -> str:
-    """The last part of what gRPC says: its texts nest, the cause comes last."""
-    return text.splitlines()[0].rpartition(": ")[2][:200] if text else "no reason told"
-
-
-def _problems(details: Sequence[Any]) -> list[str]:
-    """Field violations, one a line; the first is in the message already."""
-    bad, failed = error_details_pb2.BadRequest(), error_details_pb2.PreconditionFailure()
-    lines = []
-    for detail in details:
-        if _unpack(detail, bad):
-            lines += [f"{v.field}: {v.description}" for v in bad.field_violations]
-        elif _unpack(detail, failed):
-            lines += [f"{v.subject}: {v.description}" for v in failed.violations]
-    return lines if len(lines) > 1 else []
-
-
-def _unpack(detail: Any, into: Message) -> bool:  # noqa: ANN401 - a protobuf Any
-    return bool(detail.Is(into.DESCRIPTOR) and detail.Unpack(into))
+    if isinstance(error, Unreachable):
+        return Failure(f"{error.message}: {cure}")
+    if not error.told:
+        more = ": give it more by --timeout" if isinstance(error, TimedOut) else ""
+        return Failure(f"{error.message}{more}")
+    again = error.retry_after
+    when = "" if again is None else f" (try again in {again:.2g} s)"
+    problems = [f"{each.field}: {each.description}" for each in error.violations]
+    fault = error.code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+    return Failure(
+        error.message + when, FAULT if fault else REFUSED, problems if len(problems) > 1 else ()
+    )

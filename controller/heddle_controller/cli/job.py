@@ -11,12 +11,11 @@ import click
 from heddle.ports import ports_document
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1 import plan_pb2
-from heddle_controller.cli.client import Client, request_id
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
-from heddle_controller.model.job import Job
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.traffic.jobs_file import load_jobs
@@ -34,7 +33,7 @@ def job() -> None:
 @click.option("--replace", is_flag=True, help="Update jobs that are there already.")
 @click.option("--only", multiple=True, metavar="JOB", help="Submit this job of the file alone.")
 @with_client
-def submit(client: Client, file: Path, only: tuple[str, ...], *, replace: bool) -> None:
+def submit(client: Terms, file: Path, only: tuple[str, ...], *, replace: bool) -> None:
     """Submit the jobs of a jobs.yaml; stop at the first that is refused."""
     jobs = load_jobs(file)
     if missing := set(only) - {one.name for one in jobs}:
@@ -44,7 +43,9 @@ def submit(client: Client, file: Path, only: tuple[str, ...], *, replace: bool) 
         if only and one.name not in only:
             continue
         try:
-            stored.append(_submit(client, one, replace=replace))
+            with client.failing():
+                spec = codec.job_to_pb(one)
+                stored.append(client.api.submit_job(one.name, spec, replace=replace))
         except Failure as failure:
             before = f" ({len(stored)} submitted before it stay)" if stored else ""
             text = f"job {one.name!r}: {failure.message}{before}"
@@ -52,37 +53,14 @@ def submit(client: Client, file: Path, only: tuple[str, ...], *, replace: bool) 
     _echo_jobs(client, stored)
 
 
-def _submit(client: Client, one: Job, *, replace: bool) -> pb.Job:
-    spec, parent = codec.job_to_pb(one), client.fabric
-    if replace and one.name in {last_part(stored.name) for stored in _all_jobs(client)}:
-        update = pb.UpdateJobRequest(
-            name=f"{parent}/jobs/{one.name}", spec=spec, request_id=request_id()
-        )
-        return client.call(client.jobs.UpdateJob, update)
-    request = pb.SubmitJobRequest(
-        parent=parent, job_id=one.name, spec=spec, request_id=request_id()
-    )
-    return client.call(client.jobs.SubmitJob, request)
-
-
 @job.command("list")
 @with_client
-def list_jobs(client: Client) -> None:
+def list_jobs(client: Terms) -> None:
     """List jobs, their states, flows and plans."""
-    _echo_jobs(client, list(_all_jobs(client)))
+    _echo_jobs(client, client.api.list_jobs())
 
 
-def _all_jobs(client: Client) -> Iterator[pb.Job]:
-    request = pb.ListJobsRequest(parent=client.fabric, page_size=1000)
-    while True:
-        answer = client.call(client.jobs.ListJobs, request)
-        yield from answer.jobs
-        if not answer.next_page_token:
-            return
-        request.page_token = answer.next_page_token
-
-
-def _echo_jobs(client: Client, jobs: list[pb.Job]) -> None:
+def _echo_jobs(client: Terms, jobs: list[pb.Job]) -> None:
     if client.json:
         echo_json(jobs)
     else:
@@ -109,10 +87,9 @@ def _state(one: pb.Job) -> str:
 @job.command("show")
 @click.argument("name")
 @with_client
-def show(client: Client, name: str) -> None:
+def show(client: Terms, name: str) -> None:
     """Show one job."""
-    request = pb.GetJobRequest(name=f"{client.fabric}/jobs/{name}")
-    one = client.call(client.jobs.GetJob, request)
+    one = client.api.get_job(name)
     if client.json:
         echo_json(one)
         return
@@ -154,7 +131,7 @@ def _some(hosts: list[str]) -> str:
     "--host", "hosts", multiple=True, metavar="HOST", help="Only QPs of this host; may be repeated."
 )
 @with_client
-def ports(client: Client, name: str, hosts: tuple[str, ...]) -> None:
+def ports(client: Terms, name: str, hosts: tuple[str, ...]) -> None:
     """Say which UDP source port each QP of a job has to use.
 
     A QP that uses another port follows the underlay. On a host, `heddle-agent host` writes them to
@@ -173,10 +150,10 @@ def ports(client: Client, name: str, hosts: tuple[str, ...]) -> None:
     echo_table(["flow", "source", "destination", "ports"], rows)
 
 
-def _all_ports(client: Client, name: str, hosts: tuple[str, ...]) -> Iterator[plan_pb2.JobPorts]:
+def _all_ports(client: Terms, name: str, hosts: tuple[str, ...]) -> Iterator[plan_pb2.JobPorts]:
     request = plan_pb2.GetJobPortsRequest(plan=client.plan, job=name, hosts=hosts, page_size=10_000)
     while True:
-        answer = client.call(client.plans.GetJobPorts, request)
+        answer = client.api.plans.GetJobPorts(request)
         yield answer.ports
         if not answer.next_page_token:
             return
@@ -197,12 +174,9 @@ def _ranges(ports: list[int]) -> str:
 @click.argument("names", nargs=-1, required=True)
 @waiting_options
 @with_client
-def delete(client: Client, names: tuple[str, ...], seconds: float | None, *, wait: bool) -> None:
+def delete(client: Terms, names: tuple[str, ...], seconds: float | None, *, wait: bool) -> None:
     """End jobs and remove their routes."""
-    versions = []
-    for name in names:
-        request = pb.DeleteJobRequest(name=f"{client.fabric}/jobs/{name}", request_id=request_id())
-        versions.append(client.call(client.jobs.DeleteJob, request).intent_version)
+    versions = [client.api.delete_job(name) for name in names]
     if not client.json:
         echo(f"deleted {', '.join(names)}")
     if wait:
@@ -220,11 +194,10 @@ def delete(client: Client, names: tuple[str, ...], seconds: float | None, *, wai
 )
 @click.option("--seconds", type=float, help="Stop after so long.")
 @with_client
-def watch(client: Client, names: tuple[str, ...], until: str | None, seconds: float | None) -> None:
+def watch(client: Terms, names: tuple[str, ...], until: str | None, seconds: float | None) -> None:
     """Print jobs and every change of their state."""
     waiting = Waiting(set(names), until) if until else None
-    request = pb.WatchJobsRequest(parent=client.fabric)
-    for event in client.watch(client.jobs.WatchJobs, request, seconds):
+    for event in client.api.watch_jobs(seconds):
         _echo_event(client, event, set(names))
         if waiting and waiting.done(event):
             sys.exit(UNROUTED if waiting.degraded else 0)
@@ -232,7 +205,7 @@ def watch(client: Client, names: tuple[str, ...], until: str | None, seconds: fl
         raise Failure(f"the jobs are not {until} after {seconds:g} s: see heddle job list")
 
 
-def _echo_event(client: Client, event: pb.JobEvent, wanted: set[str]) -> None:
+def _echo_event(client: Terms, event: pb.JobEvent, wanted: set[str]) -> None:
     name = last_part(event.job.name or event.deleted)
     if wanted and name not in wanted:
         return

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from heddle.client import Credentials
 from heddle.text import plain_numbers
-from heddle_controller.cli.client import Client, TlsFiles
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import EXIT_CODES, CommandGroup, Failure
 
 PEM = click.Path(path_type=Path, dir_okay=False)
@@ -40,8 +41,8 @@ class Commands(CommandGroup):
     envvar="HEDDLE_SERVER",
     default="127.0.0.1:7400",
     show_default=True,
-    metavar="HOST:PORT",
-    help="The controller's address.",
+    metavar="HOST:PORT[,...]",
+    help="Address of the controller, or of each replica: the next is asked where one is away.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a document, or one a line.")
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds a call may take.")
@@ -77,8 +78,8 @@ def main(
 
     'heddle plan' and 'heddle token' work offline. All other commands talk to a controller.
     """
-    files = TlsFiles(tls_ca, tls_cert, tls_key, token_file)
-    ctx.obj = Client(server, timeout, as_json, None, files)
+    files = Credentials(tls_ca, tls_cert, tls_key, token_file)
+    ctx.obj = Terms(server, timeout, as_json, None, files)
 
 
 plain_numbers(main, Failure)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from heddle.v1 import common_pb2
-from heddle_controller.cli.client import Client
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 
 Command = Callable[..., Any]
@@ -22,15 +22,15 @@ OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
 
 def with_client(command: Command) -> Command:
-    """Gives the command a ``Client`` first, changed by the options after the command."""
+    """Gives the command ``Terms`` first, changed by the options after the command."""
 
-    @click.option("--server", metavar="HOST:PORT", help="The controller's address.")
+    @click.option("--server", metavar="HOST:PORT[,...]", help="The controller's addresses.")
     @click.option("--fabric", envvar="HEDDLE_FABRIC", help="Name of the fabric.")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.pass_obj
     @wraps(command)
     def run(
-        client: Client,
+        client: Terms,
         /,
         *args: Any,  # noqa: ANN401 - whatever the command takes
         server: str | None,
@@ -44,7 +44,8 @@ def with_client(command: Command) -> Command:
             named_fabric=fabric or client.named_fabric,
             json=as_json or client.json,
         )
-        return command(changed, *args, **options)
+        with changed.failing():
+            return command(changed, *args, **options)
 
     return run
 

@@ -7,7 +7,7 @@ import time
 import click
 
 from heddle.v1 import overlay_pb2 as pb
-from heddle_controller.cli.client import Client, request_id
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import FAULT, CommandGroup, Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo_json, echo_pairs
@@ -25,7 +25,7 @@ def overlay() -> None:
 @overlay.command("withdraw")
 @click.option("--no-wait", is_flag=True, help="Return before agents have said that it is done.")
 @with_client
-def withdraw(client: Client, *, no_wait: bool) -> None:
+def withdraw(client: Terms, *, no_wait: bool) -> None:
     """Have every switch ignore its entries: the underlay carries all flows.
 
     Entries stay in the switches and are kept up to date, so 'heddle overlay restore' is
@@ -37,21 +37,21 @@ def withdraw(client: Client, *, no_wait: bool) -> None:
 @overlay.command("restore")
 @click.option("--no-wait", is_flag=True, help="Return before agents have said that it is done.")
 @with_client
-def restore(client: Client, *, no_wait: bool) -> None:
+def restore(client: Terms, *, no_wait: bool) -> None:
     """Have every switch follow its entries again."""
     _set(client, pb.OVERLAY_STATE_ACTIVE, no_wait=no_wait)
 
 
 @overlay.command("show")
 @with_client
-def show(client: Client) -> None:
+def show(client: Terms) -> None:
     """Show whether the overlay is withdrawn, and how many agents have followed."""
     _echo(client, _get(client))
 
 
-def _set(client: Client, state: pb.OverlayState.ValueType, *, no_wait: bool) -> None:
-    request = pb.SetOverlayRequest(name=_name(client), state=state, request_id=request_id())
-    stands = client.call(client.overlays.SetOverlay, request)
+def _set(client: Terms, state: pb.OverlayState.ValueType, *, no_wait: bool) -> None:
+    request = pb.SetOverlayRequest(name=_name(client), state=state)
+    stands = client.api.overlays.SetOverlay(request)
     until = time.monotonic() + client.timeout
     while not no_wait and stands.obeying_count < stands.agent_count and not stands.failures:
         if time.monotonic() > until:
@@ -65,15 +65,15 @@ def _set(client: Client, state: pb.OverlayState.ValueType, *, no_wait: bool) -> 
         raise Failure(f"{missing} agents have not obeyed yet: see their logs", FAULT, failed)
 
 
-def _get(client: Client) -> pb.Overlay:
-    return client.call(client.overlays.GetOverlay, pb.GetOverlayRequest(name=_name(client)))
+def _get(client: Terms) -> pb.Overlay:
+    return client.api.overlays.GetOverlay(pb.GetOverlayRequest(name=_name(client)))
 
 
-def _name(client: Client) -> str:
+def _name(client: Terms) -> str:
     return f"{client.fabric}/overlay"
 
 
-def _echo(client: Client, stands: pb.Overlay) -> None:
+def _echo(client: Terms, stands: pb.Overlay) -> None:
     if client.json:
         echo_json(stands)
         return

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from heddle_controller.cli.client import Client
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, Failure
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
@@ -59,7 +59,7 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
     limit = request.time_limit
     if limit is not None and not (math.isfinite(limit) and limit >= 0):
         raise Failure(f"--time-limit is {limit:g}; give seconds, 0 or more")
-    client = ctx.find_object(Client)
+    client = ctx.find_object(Terms)
     try:
         with _progress() as tell:
             outcome = run(request, tell)

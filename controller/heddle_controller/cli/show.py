@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from heddle.v1 import common_pb2, placement_pb2
+from heddle.v1 import placement_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.overlay_pb2 import OVERLAY_STATE_WITHDRAWN, GetOverlayRequest
 from heddle_controller.cli import routes
-from heddle_controller.cli.client import Client
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup
 from heddle_controller.cli.options import INPUT_FILE, STATES, link_ref, with_client
 from heddle_controller.cli.output import echo, echo_json
@@ -31,21 +30,21 @@ def show() -> None:
 @show.command("plan")
 @click.option("--watch", is_flag=True, help="Go on with every plan and every switch that holds it.")
 @with_client
-def show_plan(client: Client, *, watch: bool) -> None:
+def show_plan(client: Terms, *, watch: bool) -> None:
     """Show the newest plan and its certificate."""
     if watch:
-        for plan in client.watch(client.plans.WatchPlan, pb.WatchPlanRequest(name=client.plan)):
+        for plan in client.api.watch_plans():
             _echo_plan(client, plan)
         return
-    _echo_plan(client, client.call(client.plans.GetPlan, pb.GetPlanRequest(name=client.plan)))
+    _echo_plan(client, client.api.plans.GetPlan(pb.GetPlanRequest(name=client.plan)))
 
 
-def _echo_plan(client: Client, plan: pb.Plan) -> None:
+def _echo_plan(client: Terms, plan: pb.Plan) -> None:
     if client.json:
         echo_json(plan)
         return
     routes.echo_plan(plan)
-    stands = client.call(client.overlays.GetOverlay, GetOverlayRequest(name=overlay_of(plan)))
+    stands = client.api.overlays.GetOverlay(GetOverlayRequest(name=overlay_of(plan)))
     if stands.state == OVERLAY_STATE_WITHDRAWN:
         since = common.time_text(stands.state_time)
         text = f"OVERLAY WITHDRAWN since {since}: no switch follows this plan"
@@ -61,9 +60,9 @@ def overlay_of(plan: pb.Plan) -> str:
 @click.option("--job", default="", help="Only flows of this job.")
 @click.option("--link", metavar="A,B[,KEY]", help="Only flows over this link.")
 @with_client
-def show_routes(client: Client, job: str, link: str | None) -> None:
+def show_routes(client: Terms, job: str, link: str | None) -> None:
     """List flows and their paths."""
-    found = _all_routes(client, job, link_ref(link) if link else None)
+    _, found = client.api.list_routes(job, link_ref(link) if link else None)
     if client.json:
         for route in found:
             echo_json(route)
@@ -71,23 +70,13 @@ def show_routes(client: Client, job: str, link: str | None) -> None:
         routes.echo_routes(found)
 
 
-def _all_routes(client: Client, job: str, link: common_pb2.LinkRef | None) -> Iterator[pb.Route]:
-    request = pb.ListRoutesRequest(parent=client.plan, page_size=10000, job=job, link=link)
-    while True:
-        answer = client.call(client.plans.ListRoutes, request)
-        yield from answer.routes
-        if not answer.next_page_token:
-            return
-        request.page_token = answer.next_page_token
-
-
 @show.command("explain")
 @click.argument("flow")
 @with_client
-def show_explanation(client: Client, flow: str) -> None:
+def show_explanation(client: Terms, flow: str) -> None:
     """Explain why FLOW takes its path, or why it has none."""
     request = pb.ExplainFlowRequest(plan=client.plan, flow=flow)
-    answer = client.call(client.plans.ExplainFlow, request)
+    answer = client.api.plans.ExplainFlow(request)
     if client.json:
         echo_json(answer)
     else:
@@ -105,7 +94,7 @@ def show_explanation(client: Client, flow: str) -> None:
 @click.option("--flows", type=INPUT_FILE, help="As if the flows of this flows.csv were demanded.")
 @with_client
 def show_what_if(
-    client: Client,
+    client: Terms,
     jobs: Path | None,
     without_job: tuple[str, ...],
     flows: Path | None,
@@ -126,7 +115,7 @@ def show_what_if(
         request.demands.extend(
             demand_codec.demand_to_pb(demands, row) for row in range(len(demands))
         )
-    answer = client.call(client.plans.WhatIf, request)
+    answer = client.api.plans.WhatIf(request)
     if client.json:
         echo_json(answer)
     else:

@@ -108,7 +108,7 @@ class WarmFabric:
         """Play one trial.
 
         Raises:
-            ClientError, TimeoutError: the controller did not answer, or no plan was held in time;
+            HeddleError, TimeoutError: the controller did not answer, or no plan was held in time;
                 the state of the fabric is not known then.
         """
         start = time.monotonic()

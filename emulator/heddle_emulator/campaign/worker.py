@@ -11,15 +11,15 @@ import threading
 from concurrent.futures import Future
 from dataclasses import replace
 
+from heddle.client import HeddleError
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.results import Result, begun
 from heddle_emulator.campaign.trials import Trial
 from heddle_emulator.campaign.warm_fabric import WarmFabric
-from heddle_emulator.client import ClientError
 from heddle_emulator.executor import ExecutorError
 from heddle_emulator.fleet import ControllerError
 
-FAILURES = (ClientError, ControllerError, TimeoutError, OSError)
+FAILURES = (HeddleError, ControllerError, TimeoutError, OSError)
 MOST_WORDS = 500
 """Characters, of what went wrong."""
 

@@ -10,13 +10,13 @@ import click
 import numpy as np
 from rich.table import Table
 
+from heddle.client import HeddleError
 from heddle_controller.model.demand import Transfers, resolve
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_transfers
 from heddle_emulator.cli.fabric import wire, wire_of
 from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.cli.sizes import bytes_of
-from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.strategy.choose import DEFAULT, names_of
@@ -94,7 +94,7 @@ def compare(
     try:
         with CleanConsole(stderr=True).status("loading") as status:
             found = compared(loaded, wanted, names, seed, status.update, sending=sending)
-    except (ClientError, ControllerError, TimeoutError) as error:
+    except (HeddleError, ControllerError, TimeoutError) as error:
         told = str(error) or "a switch did not come to hold its plan in time"
         echo(f"error: {told}", err=True)
         return FAILED

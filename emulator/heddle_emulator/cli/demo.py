@@ -7,8 +7,8 @@ import signal
 
 import click
 
+from heddle.client import HeddleError
 from heddle_controller.model.fabric import Fabric
-from heddle_emulator.client import ClientError
 from heddle_emulator.demo.scene import FABRICS
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.demo.story import play
@@ -39,7 +39,7 @@ def demo(*, keep: bool, seed: int, fabric: str) -> int:
     screen = Screen()
     try:
         held = asyncio.run(_played(screen, FABRICS[fabric](), keep=keep, seed=seed))
-    except (ClientError, ControllerError) as error:
+    except (HeddleError, ControllerError) as error:
         screen.check(False, str(error))
         held = False
     except asyncio.CancelledError:

@@ -12,12 +12,12 @@ import click
 import numpy as np
 from rich.table import Table
 
+from heddle.client import HeddleError
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
 from heddle_emulator.cli.output import CleanConsole, echo
-from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.iteration import Iteration, Placed, script_of
@@ -146,7 +146,7 @@ def iterate(
                 found[name] = _played(loaded, placed, script, carried, settings, step=step)
                 if folder:
                     _save(folder, name, loaded, carried, found[name].jobs)
-    except (ClientError, ControllerError, TimeoutError) as error:
+    except (HeddleError, ControllerError, TimeoutError) as error:
         echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return FAILED
     if folder:

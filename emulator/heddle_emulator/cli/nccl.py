@@ -11,12 +11,12 @@ from typing import Any
 import click
 import numpy as np
 
+from heddle.client import HeddleError
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, Floats
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
 from heddle_emulator.cli.output import CleanConsole, echo, echo_lines
 from heddle_emulator.cli.sizes import sizes_of
-from heddle_emulator.client import ClientError
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.play.nccl import NcclRun, SizeResult, script_of, table
 from heddle_emulator.strategy.carried import Carried
@@ -132,7 +132,7 @@ def nccl(
                 tell=tell,
                 chosen=carried.__setitem__,
             )
-    except (ClientError, ControllerError, TimeoutError) as error:
+    except (HeddleError, ControllerError, TimeoutError) as error:
         echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return FAILED
     if folder:

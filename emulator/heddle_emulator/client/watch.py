@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
-from heddle_emulator.client.api import Client, ClientError
+from heddle_emulator.client.api import Client
 
-AGAIN_SECONDS = 0.05
 LinkName = tuple[str, str, str]
 
 
@@ -128,9 +127,9 @@ class Watcher:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        watches = [self._watch(self._client.watch_links, self._view.take_link)]
+        watches = [self._watch_links()]
         if self._plans:
-            watches.insert(0, self._watch(self._client.watch_plan, self._view.take_plan))
+            watches.insert(0, self._watch_plans())
         self._tasks = [asyncio.create_task(watch) for watch in watches]
         return self
 
@@ -139,11 +138,13 @@ class Watcher:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _watch(
-        self, watch: Callable[[Any], Coroutine[Any, Any, None]], take: Callable[[Any], None]
-    ) -> None:
-        """Watch again whenever the stream ends: the controller may die and come back."""
-        while True:
-            with contextlib.suppress(ClientError):
-                await watch(take)
-            await asyncio.sleep(AGAIN_SECONDS)
+    async def _watch_plans(self) -> None:
+        async with aclosing(self._client.watch_plans()) as plans:
+            async for plan in plans:
+                self._view.take_plan(plan)
+
+    async def _watch_links(self) -> None:
+        async with aclosing(self._client.watch_fabric()) as events:
+            async for event in events:
+                if event.HasField("link"):
+                    self._view.take_link(event.link)

@@ -65,10 +65,10 @@ class DemoStage:
 
     async def settle(self, plan: plan_pb2.Plan) -> Measurement:
         """Measure a plan that is programmed, and hold it against what the controller says."""
-        generation, routes = await self.client.routes()
+        generation, routes = await self.client.list_routes()
         while generation != plan.generation:
             plan = await self.client.programmed_plan(generation - 1, PATIENCE)
-            generation, routes = await self.client.routes()
+            generation, routes = await self.client.list_routes()
         self.fleet.switches.hosts = Hosts(self.fabric, routes)
         self.plan, told = plan, routed(self.fabric, self.flows, routes)
         self.heddle = found = self.measure()
@@ -178,7 +178,12 @@ async def _place(stage: DemoStage, hashed: dict[str, Measurement]) -> None:
     await asyncio.gather(*(client.submit(job) for job in stage.jobs))
     screen.line(f"{len(stage.jobs)} jobs submitted at once, stored after {now() - start:.3f} s")
     with screen.progress("switches programmed") as report:
-        watch = asyncio.create_task(client.watch_plan(lambda plan: report(*_programmed(plan))))
+
+        async def follow() -> None:
+            async for plan in client.watch_plans():
+                report(*_programmed(plan))
+
+        watch = asyncio.create_task(follow())
         try:
             await client.programmed_jobs([job.name for job in stage.jobs], PATIENCE)
             plan = await client.programmed_plan(0, PATIENCE)

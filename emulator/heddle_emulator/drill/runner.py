@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from heddle_emulator.client import ClientError
+from heddle.client import HeddleError
 from heddle_emulator.drill.scenario import Scenario, Variant
 from heddle_emulator.drill.steps import StepError
 from heddle_emulator.drill.verdict import Key, Verdict, judge
@@ -55,7 +55,7 @@ class Session(Protocol):
         """Play the timeline once, from whole to whole; numbers begin at 0.
 
         Raises:
-            LabError, StepError, ClientError, ControllerError, TimeoutError: it cannot be played
+            LabError, StepError, HeddleError, ControllerError, TimeoutError: it cannot be played
                 to its end.
         """
 
@@ -76,7 +76,7 @@ class World(Protocol):
         """End what was kept from one scenario to the next."""
 
 
-FAILURES = (LabError, StepError, ClientError, ControllerError, TimeoutError)
+FAILURES = (LabError, StepError, HeddleError, ControllerError, TimeoutError)
 INTERRUPTED = "it was interrupted"
 
 

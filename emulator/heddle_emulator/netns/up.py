@@ -109,7 +109,7 @@ async def introduce(programs: Programs) -> None:
     """Tell the controller of the lab's fabric, and wait until all agents know it and each other.
 
     Raises:
-        ClientError: the controller does not take it.
+        HeddleError: the controller does not take it.
         LabError: an agent stays alone.
     """
     async with relay(programs) as through, client(through) as api:

@@ -144,7 +144,7 @@ def table(
 
     Raises:
         InputError: as ``script_of``; a plan that leaves flows without a path.
-        ClientError, ControllerError, TimeoutError: for "te".
+        HeddleError, ControllerError, TimeoutError: for "te".
     """
     script = script_of(fabric, trial)
     found, bound = {}, 0.0

@@ -122,7 +122,7 @@ def choose(name: str, fabric: Fabric, flows: Flows, seed: int) -> Choice:
     """Carry flows by a strategy that ``names_of`` let pass; ``seed`` draws its hashes.
 
     Raises:
-        ClientError, ControllerError, TimeoutError: for "te", its controller or a switch
+        HeddleError, ControllerError, TimeoutError: for "te", its controller or a switch
             did not answer.
         InputError: for "plan:FILE", it is no plan of the fabric, or not of these flows.
     """

@@ -53,7 +53,7 @@ def compare(
     """Try each strategy; ``tell`` hears which one begins.
 
     Raises:
-        ClientError, ControllerError: for "te", its controller did not answer.
+        HeddleError, ControllerError: for "te", its controller did not answer.
     """
     bounds = [least_utilization(fabric, flows)]
     outcomes = {}

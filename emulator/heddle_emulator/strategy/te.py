@@ -42,7 +42,7 @@ def te(fabric: Fabric, flows: Flows, seed: int = 0) -> Planned:
     """Plan flows and program them; ``seed`` draws the hashes beneath the entries.
 
     Raises:
-        ClientError, ControllerError: the controller did not start, or did not answer.
+        HeddleError, ControllerError: the controller did not start, or did not answer.
         TimeoutError: a switch did not come to hold the plan.
     """
     return asyncio.run(_planned(fabric, flows, seed))

@@ -11,13 +11,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from heddle.freshness import AGE, STALE
 from heddle_controller.serve.interceptors.around import Around, Context, Method
 from heddle_controller.state.errors import Unavailable
-
-STALE = "heddle-stale"
-"""Trailing metadata: ``true`` where the answer is from what this replica knew last."""
-AGE = "heddle-stale-seconds"
-"""Trailing metadata beside it: since when the store has not been heard."""
 
 
 class StaleMarks(Around):

@@ -17,10 +17,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
+from heddle.client import HeddleError
 from heddle_agent.fib import Link
 from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
-from heddle_emulator.client import Client, ClientError, ControllerView, Watcher
+from heddle_emulator.client import Client, ControllerView, Watcher
 from heddle_emulator.drill.scenario import CONTROLLER, Scenario, StepKind
 from heddle_emulator.fleet import ControllerPool, FaultInjectingController, Held, StagedFleet
 from heddle_emulator.fleet.agents import agent_logs
@@ -99,7 +100,7 @@ class ControllerHarness:
             hops = (links.current() for links in self.fleet.links.values())
             self._ends.update(seen.link for current in hops for seen in current)
             self.fleet.aim(self.controller.api)
-            self.client = await enter(Client(self.fleet.shared_relay.address, fabric))
+            self.client = await enter(Client(self.fleet.shared_relay.address, fabric, patience=0.0))
             await self.client.put_fabric(self._scenario.fabric)
             await self.fleet.connected(PATIENCE)
             await self.fleet.notices.quiet()
@@ -132,7 +133,7 @@ class ControllerHarness:
         """Plan flows and program them; from then on time is virtual.
 
         Raises:
-            ClientError: the controller refuses them, or does not come to an end.
+            HeddleError: the controller refuses them, or does not come to an end.
         """
         if len(flows):
             await self.client.put_demands(DEMANDS, self._scenario.fabric, flows)
@@ -151,7 +152,7 @@ class ControllerHarness:
             return False
         try:
             self.fleet.switches.hosts = await told_hosts(self._scenario.fabric, self.client)
-        except ClientError:
+        except HeddleError:
             return False  # it is away: hosts go on as they were told
         self._told = plan.generation
         return True
@@ -161,7 +162,7 @@ class ControllerHarness:
         self._wanted = flows
         self.view.changed = time.monotonic_ns()
         if self._can_hear:
-            with contextlib.suppress(ClientError):
+            with contextlib.suppress(HeddleError):
                 await self.client.put_demands(DEMANDS, self._scenario.fabric, flows)
                 return
         self._unsaid.append(("", State.UP))
@@ -171,7 +172,7 @@ class ControllerHarness:
         state = State.DRAINED if drained else State.UP
         self.view.changed = time.monotonic_ns()
         if self._can_hear:
-            with contextlib.suppress(ClientError):
+            with contextlib.suppress(HeddleError):
                 await self.client.set_switch(switch, state)
                 return
         self._unsaid.append((switch, state))

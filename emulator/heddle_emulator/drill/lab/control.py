@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Self
 
+from heddle.client import HeddleError
 from heddle_controller.model.fabric import State
 from heddle_controller.model.flows import Flows
-from heddle_emulator.client import Client, ClientError, ControllerView, Watcher
+from heddle_emulator.client import Client, ControllerView, Watcher
 from heddle_emulator.drill.lab.logs import detections, programming
 from heddle_emulator.netns import LabError
 from heddle_emulator.netns.programs import Programs
@@ -81,13 +82,13 @@ class LabClient:
         """Take a switch out of service, or back into it; asked again until a controller has it.
 
         Raises:
-            ClientError: none does in good time.
+            HeddleError: none does in good time.
         """
         asked, deadline = time.time_ns(), time.monotonic() + SERVED_SECONDS
         while True:
             try:
                 await self.api.set_switch(switch, State.DRAINED if drained else State.UP)
-            except ClientError:
+            except HeddleError:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(AGAIN_SECONDS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from heddle.client.withdrawal import Withdrawal
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.cli.withdrawal import Withdrawal
 
 
 def plan(generation: int, answered: int, settled: int, *unsettled: str) -> pb.Plan:

@@ -10,8 +10,9 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from heddle.client import HeddleError
 from heddle.v1 import placement_pb2, plan_pb2
-from heddle_emulator.client import Client, ClientError
+from heddle_emulator.client import Client
 
 SECONDS = 240.0
 LONG = 10 * SECONDS
@@ -99,5 +100,5 @@ async def test_a_job_that_is_degraded_on_its_way_is_waited_for() -> None:
 async def test_a_job_that_stays_degraded_is_told_with_its_reason() -> None:
     """Once the time is up."""
     async with served(Watched().handler("PlacementService", "WatchJobs", _degraded)) as client:
-        with pytest.raises(ClientError, match="jobs/j is degraded: switch s0 is not connected"):
+        with pytest.raises(HeddleError, match="j is degraded: switch s0 is not connected"):
             await client.programmed_jobs(["j"], 1.0)

@@ -1,0 +1,43 @@
+"""The client of Heddle's controllers, for schedulers and other programs: needs grpcio alone.
+
+``Client`` blocks, ``AsyncClient`` is of asyncio; both do the same, by the same code.
+"""
+
+from heddle.client.credentials import Credentials, CredentialsError
+from heddle.client.errors import (
+    AlreadyExists,
+    Conflict,
+    Degraded,
+    HeddleError,
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+    Violation,
+)
+from heddle.client.faces import AsyncClient, Client
+from heddle.client.operations import PLANNED, PROGRAMMED
+
+__all__ = [
+    "PLANNED",
+    "PROGRAMMED",
+    "AlreadyExists",
+    "AsyncClient",
+    "Client",
+    "Conflict",
+    "Credentials",
+    "CredentialsError",
+    "Degraded",
+    "HeddleError",
+    "InvalidRequest",
+    "NotAllowed",
+    "NotFound",
+    "PreconditionFailed",
+    "TimedOut",
+    "Unavailable",
+    "Unreachable",
+    "Violation",
+]

@@ -1,0 +1,103 @@
+"""What a client shows, and whom it trusts."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from heddle.text import split_address
+
+
+class CredentialsError(ValueError):
+    """A file that cannot be used; ``part`` says which: ca, cert, key or token."""
+
+    def __init__(self, part: str, message: str, file: Path | None = None) -> None:
+        super().__init__(f"{file}: {message}" if file else f"{part}: {message}")
+        self.part, self.file, self.why = part, file, message
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Files, all of them PEM but the token's. Without any, plain text is spoken."""
+
+    ca: Path | None = None
+    """Authority of the controllers; turns TLS on."""
+    cert: Path | None = None
+    """Certificate of this client."""
+    key: Path | None = None
+    token: Path | None = None
+    """Bearer token, in place of a certificate: what ``heddle token new`` printed."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether TLS is spoken."""
+        return bool(self.ca or self.cert or self.key)
+
+    def of_channel(self) -> grpc.ChannelCredentials | None:
+        """TLS; None for plain text.
+
+        Raises:
+            CredentialsError: a file cannot be used.
+        """
+        if not self.secure:
+            return None
+        self._check()
+        files = (("ca", self.ca), ("key", self.key), ("cert", self.cert))
+        return grpc.ssl_channel_credentials(*(_content(part, file) for part, file in files))
+
+    def metadata(self, addresses: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """What every call to these controllers brings along.
+
+        Raises:
+            CredentialsError: the token cannot be read, or would cross a network in plain text.
+        """
+        if self.token is None:
+            return ()
+        for host, _ in map(split_address, addresses):
+            if not self.secure and not _is_local(host):
+                raise CredentialsError("token", f"is not sent to {host} in plain text")
+        text = (_content("token", self.token) or b"").decode(errors="replace").strip()
+        if not text.isascii() or not text.isprintable() or " " in text or not text:
+            cure = "holds no token: give what 'heddle token new' printed"
+            raise CredentialsError("token", cure, self.token)
+        return (("authorization", f"Bearer {text}"),)
+
+    def _check(self) -> None:
+        """Look at the files before anything is dialled: gRPC says little of them."""
+        if (self.cert is None) != (self.key is None):
+            raise CredentialsError("cert", "certificate and key belong together: give both")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            if self.ca is not None:
+                context.load_verify_locations(self.ca)
+        except OSError as error:  # and with it ssl.SSLError
+            raise CredentialsError("ca", f"{_why(error)}: give a PEM file", self.ca) from None
+        try:
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key, password="")  # nobody is asked
+        except OSError as error:
+            cure = "give PEM files that belong together, the key without a password"
+            text = f"with {self.key}: {_why(error)}: {cure}"
+            raise CredentialsError("cert", text, self.cert) from None
+
+
+def _why(error: OSError) -> str:
+    return getattr(error, "reason", None) or error.strerror or str(error)
+
+
+def _content(part: str, file: Path | None) -> bytes | None:
+    try:
+        return Path(file).read_bytes() if file else None
+    except OSError as error:
+        raise CredentialsError(part, f"{error.strerror}: give a readable file", file) from None
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

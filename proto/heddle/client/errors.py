@@ -1,0 +1,173 @@
+"""What a call may end in: exceptions that carry what the controller said."""
+
+# ruff: noqa: N818 - the names say what happened, as the codes of gRPC do
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+DETAILS = "grpc-status-details-bin"
+OPENSSL = "OPENSSL_internal:"
+"""Stands in gRPC's text before what TLS has to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that is wrong with a request."""
+
+    field: str
+    """Which field, or which subject."""
+    description: str
+
+
+class HeddleError(Exception):
+    """A call that ended in no answer. ``str()`` of it is one line."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: grpc.StatusCode = grpc.StatusCode.UNKNOWN,
+        address: str = "",
+        reason: str = "",
+        violations: Sequence[Violation] = (),
+        retry_after: float | None = None,
+        request_id: str = "",
+        told: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.address = address
+        """Of the controller that said so, or that was not reached."""
+        self.reason = reason
+        """The controller's word for it, such as ``ETAG_MISMATCH``."""
+        self.violations = tuple(violations)
+        self.retry_after = retry_after
+        """Seconds after which the controller would have the call again; None: it did not say."""
+        self.request_id = request_id
+        """Names the call in the controller's log."""
+        self.told = told
+        """Whether a controller said so, and not gRPC by itself."""
+
+
+class Unreachable(HeddleError):
+    """No controller answered; the last that was tried is named."""
+
+
+class TimedOut(HeddleError):
+    """The time given was not enough."""
+
+
+class Unavailable(HeddleError):
+    """A controller answered that it cannot now, for example as its store is away."""
+
+
+class NotFound(HeddleError):
+    """There is no such thing."""
+
+
+class AlreadyExists(HeddleError):
+    """There is one of that name."""
+
+
+class Conflict(HeddleError):
+    """Somebody else was faster: read again, then decide again."""
+
+
+class InvalidRequest(HeddleError):
+    """Something is wrong with the request: see ``violations``."""
+
+
+class PreconditionFailed(HeddleError):
+    """The request is right, but not as things stand: see ``violations``."""
+
+
+class NotAllowed(HeddleError):
+    """The caller is not known, or may not do this."""
+
+
+class Degraded(HeddleError):
+    """A job that is waited for does not come further by itself; the reason is in the message."""
+
+
+_CODE = grpc.StatusCode
+_KINDS: tuple[tuple[grpc.StatusCode, type[HeddleError]], ...] = (
+    (_CODE.UNAVAILABLE, Unavailable),
+    (_CODE.DEADLINE_EXCEEDED, TimedOut),
+    (_CODE.NOT_FOUND, NotFound),
+    (_CODE.ALREADY_EXISTS, AlreadyExists),
+    (_CODE.ABORTED, Conflict),
+    (_CODE.INVALID_ARGUMENT, InvalidRequest),
+    (_CODE.FAILED_PRECONDITION, PreconditionFailed),
+    (_CODE.UNAUTHENTICATED, NotAllowed),
+    (_CODE.PERMISSION_DENIED, NotAllowed),
+)
+
+
+def error_of(call: grpc.Call, address: str) -> HeddleError:
+    """The exception for a call that failed at an address."""
+    code, text = call.code(), call.details() or ""
+    status = _status(call)
+    if status is None:
+        return _by_itself(code, text, address)
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    request = error_details_pb2.RequestInfo()
+    found = {
+        type(kind): any(detail.Is(kind.DESCRIPTOR) and detail.Unpack(kind) for detail in status)
+        for kind in (info, retry, request)
+    }
+    after = retry.retry_delay.ToTimedelta().total_seconds()
+    return dict(_KINDS).get(code, HeddleError)(
+        text,
+        code=code,
+        address=address,
+        reason=info.reason,
+        violations=_violations(status),
+        retry_after=after if found[error_details_pb2.RetryInfo] else None,
+        request_id=request.request_id,
+        told=True,
+    )
+
+
+def _by_itself(code: grpc.StatusCode, text: str, address: str) -> HeddleError:
+    """What gRPC says where no controller said anything."""
+    if code in (_CODE.UNAVAILABLE, _CODE.CANCELLED):  # the other end went away
+        message = f"cannot reach the controller at {address} ({_why(text)})"
+        return Unreachable(message, code=code, address=address)
+    if code is _CODE.DEADLINE_EXCEEDED:
+        message = f"the controller at {address} did not answer in time"
+        return TimedOut(message, code=code, address=address)
+    message = f"{code.name}: {_why(text)}"
+    return dict(_KINDS).get(code, HeddleError)(message, code=code, address=address)
+
+
+def _why(text: str) -> str:
+    """What gRPC says, without what that is wrapped in: its texts nest, the cause comes last."""
+    first = text.splitlines()[0] if text else "no reason told"
+    if OPENSSL in first:
+        return first.rpartition(OPENSSL)[2].removesuffix(": OK")[:200]
+    return first.rpartition(": ")[2][:200]
+
+
+def _status(call: grpc.Call) -> Sequence[Any] | None:
+    """The details of a status that a controller made; None where it made none."""
+    packed = dict(call.trailing_metadata() or ()).get(DETAILS)
+    if not isinstance(packed, bytes):
+        return None
+    return status_pb2.Status.FromString(packed).details
+
+
+def _violations(details: Sequence[Any]) -> list[Violation]:
+    bad, failed = error_details_pb2.BadRequest(), error_details_pb2.PreconditionFailure()
+    found: list[Violation] = []
+    for detail in details:
+        if detail.Is(bad.DESCRIPTOR) and detail.Unpack(bad):
+            found += [Violation(each.field, each.description) for each in bad.field_violations]
+        elif detail.Is(failed.DESCRIPTOR) and detail.Unpack(failed):
+            found += [Violation(each.subject, each.description) for each in failed.violations]
+    return found

@@ -1,0 +1,148 @@
+"""Watches that go on where they were: what a stream that begins anew says twice is left out.
+
+Every stream of the API begins with how things stand. After a break that is compared with what was
+told before, so the listener hears each difference once, also of what went away meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, placement_pb2, plan_pb2
+
+Event = TypeVar("Event")
+LinkName = tuple[str, str, str]
+
+
+class Merge(Generic[Event]):
+    """Everything is told as it comes: for streams that say how things stand each time."""
+
+    def begin(self) -> None:
+        """The stream begins, for the first time or again."""
+
+    def take(self, event: Event) -> Iterator[Event]:
+        """What the listener is to hear of it."""
+        yield event
+
+
+class Rates(Merge[demand_pb2.RateBatch]):
+    """Measured rates: no batch twice."""
+
+    def __init__(self) -> None:
+        self._last = demand_pb2.RateBatch()
+
+    def take(self, event: demand_pb2.RateBatch) -> Iterator[demand_pb2.RateBatch]:
+        """See ``Merge``."""
+        if event != self._last:
+            self._last = event
+            yield event
+
+
+class Plans(Merge[plan_pb2.Plan]):
+    """Plans: the present one comes first, and is left out where it was told already."""
+
+    def __init__(self) -> None:
+        self._last = plan_pb2.Plan()
+
+    def take(self, event: plan_pb2.Plan) -> Iterator[plan_pb2.Plan]:
+        """See ``Merge``."""
+        if event != self._last:
+            self._last = event
+            yield event
+
+
+class Jobs(Merge[placement_pb2.JobEvent]):
+    """Jobs: all come first, then ``synced``; who is missing by then was deleted."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, placement_pb2.Job] = {}
+        self._unseen: set[str] = set()
+        self._synced = False
+
+    def begin(self) -> None:
+        """See ``Merge``."""
+        self._unseen = set(self._known)
+
+    def take(self, event: placement_pb2.JobEvent) -> Iterator[placement_pb2.JobEvent]:
+        """See ``Merge``."""
+        if event.HasField("job"):
+            name = event.job.name
+            self._unseen.discard(name)
+            if self._known.get(name) != event.job:
+                self._known[name] = event.job
+                yield event
+        elif event.HasField("deleted"):
+            self._unseen.discard(event.deleted)
+            if self._known.pop(event.deleted, None) is not None:
+                yield event
+        else:
+            for name in sorted(self._unseen):
+                del self._known[name]
+                yield placement_pb2.JobEvent(deleted=name)
+            self._unseen.clear()
+            if not self._synced:
+                self._synced = True
+                yield event
+
+
+class Fabric(Merge[fabric_pb2.FabricEvent]):
+    """Links and switches: those that are not up come first, so who is missing by then is up."""
+
+    def __init__(self) -> None:
+        self._links: dict[LinkName, fabric_pb2.Link] = {}
+        self._nodes: dict[str, fabric_pb2.Node] = {}
+        self._unseen: set[LinkName | str] = set()
+        self._etag: str | None = None
+        self._synced = False
+
+    def begin(self) -> None:
+        """See ``Merge``."""
+        self._unseen = {*self._links, *self._nodes}
+
+    def take(self, event: fabric_pb2.FabricEvent) -> Iterator[fabric_pb2.FabricEvent]:
+        """See ``Merge``."""
+        match event.WhichOneof("event"):
+            case "link":
+                link = event.link
+                name = (link.source, link.target, link.key)
+                self._unseen.discard(name)
+                if self._links.get(name) != link:
+                    self._links[name] = link
+                    yield event
+            case "node":
+                node = event.node
+                self._unseen.discard(node.id)
+                if self._nodes.get(node.id) != node:
+                    self._nodes[node.id] = node
+                    yield event
+            case "synced":
+                yield from self._came_up()
+                if not self._synced:
+                    self._synced = True
+                    yield event
+            case "fabric" if event.fabric.etag != self._etag:
+                self._etag = event.fabric.etag
+                yield event
+
+    def _came_up(self) -> Iterator[fabric_pb2.FabricEvent]:
+        up = common_pb2.STATE_UP
+        for name in sorted(self._unseen, key=str):
+            if isinstance(name, str):
+                node = self._nodes.pop(name)
+                if node.admin_state not in (up, common_pb2.STATE_UNSPECIFIED):
+                    node.admin_state = up
+                    yield fabric_pb2.FabricEvent(node=node)
+                continue
+            link = self._links.pop(name)
+            if (link.admin_state, link.oper_state) != (up, up):
+                came = fabric_pb2.Link(
+                    source=link.source,
+                    target=link.target,
+                    key=link.key,
+                    gbps=link.gbps,
+                    admin_state=up,
+                    oper_state=up,
+                )
+                yield fabric_pb2.FabricEvent(link=came)
+        self._unseen.clear()

@@ -1,0 +1,262 @@
+"""``heddle.client`` against real controllers that are killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import heddle.client.calls
+from heddle.client import (
+    PROGRAMMED,
+    AlreadyExists,
+    AsyncClient,
+    Client,
+    InvalidRequest,
+    NotFound,
+    TimedOut,
+    Unreachable,
+)
+from heddle.v1 import fabric_pb2, placement_pb2
+from heddle.v1.placement_pb2 import JobEvent, JobSpec
+from heddle_emulator.fleet import Fleet
+from tests.integration.test_cli_controller import FABRIC
+from tests.support.controlling import controlling
+from tests.support.ports import free_port
+from tests.support.replicating import replicated
+from tests.support.serving import serving, wire
+from tests.support.waiting import PATIENCE
+
+README = Path(__file__).parents[2] / "proto" / "README.md"
+NAME = "fabrics/pod"
+EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def spec(*hosts: str) -> JobSpec:
+    """A job over some hosts."""
+    reduce = placement_pb2.Collective(
+        operation=placement_pb2.COLLECTIVE_OPERATION_ALL_REDUCE,
+        group=placement_pb2.GROUP_KIND_DP,
+        bytes=1 << 30,
+    )
+    return JobSpec(hosts=hosts, gpus_per_host=8, collectives=[reduce])
+
+
+def put(address: str) -> None:
+    """Put the fabric."""
+    with Client(address) as client:
+        client.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(FABRIC, "pod")))
+
+
+async def test_the_example_of_the_page_runs(tmp_path: Path, capsys: Any) -> None:
+    """As it stands there, against a controller and its agents; the job is programmed and goes."""
+    (example,) = EXAMPLE.findall(await asyncio.to_thread(README.read_text))
+    assert len(example.strip().splitlines()) <= 12
+    async with controlling(tmp_path) as controller:
+        await asyncio.to_thread(put, controller.address)
+        async with Fleet(FABRIC, [controller.address], name=NAME) as fleet:
+            await fleet.connected(PATIENCE)
+            text = example.replace("127.0.0.1:7400", controller.address)
+            await asyncio.to_thread(exec, text, {})
+            assert capsys.readouterr().out == ""
+            async with AsyncClient(controller.address) as client:
+                assert await client.list_jobs() == []
+
+
+async def test_both_faces_say_the_same(tmp_path: Path) -> None:
+    """Answers, and errors with their details."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC, "pod")
+        address = f"127.0.0.1:{s.api.port}"
+
+        def blocking() -> list[Any]:
+            with Client(address) as client:
+                job = client.submit_job("j", spec("l0-h0", "l1-h0"))
+                assert client.get_job("j") == job == client.list_jobs()[0]
+                with pytest.raises(AlreadyExists):
+                    client.submit_job("j", spec("l2-h0"))
+                assert client.submit_job("j", spec("l2-h0"), replace=True).etag != job.etag
+                with pytest.raises(NotFound) as missing:
+                    client.delete_job("k")
+                with pytest.raises(InvalidRequest) as wrong:
+                    client.submit_job("w", JobSpec(hosts=["nowhere"], gpus_per_host=8))
+                return [missing.value, wrong.value]
+
+        told = await asyncio.to_thread(blocking)
+        async with AsyncClient(address) as client:
+            with pytest.raises(NotFound) as missing:
+                await client.delete_job("k")
+            with pytest.raises(InvalidRequest) as wrong:
+                await client.submit_job("w", JobSpec(hosts=["nowhere"], gpus_per_host=8))
+        for one, other in zip(told, [missing.value, wrong.value], strict=True):
+            assert (str(one), one.reason, one.violations) == (
+                str(other),
+                other.reason,
+                other.violations,
+            )
+        assert told[1].violations
+        assert "nowhere" in told[1].violations[0].description
+        assert told[0].address == address
+        assert told[0].request_id
+
+
+class Cut:
+    """A way to a controller that loses the answer of calls after they were carried out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        self.left, self.ids = count, list[str]()
+        real = heddle.client.wire.BlockingWire.unary
+        cut = self
+
+        async def unary(wire: Any, method: Any, request: Any, *rest: Any) -> Any:
+            answer = await real(wire, method, request, *rest)
+            cut.ids.append(getattr(request, "request_id", ""))
+            if cut.left:
+                cut.left -= 1
+                raise LostAnswerError
+            return answer
+
+        monkeypatch.setattr("heddle.client.wire.BlockingWire.unary", unary)
+
+
+class LostAnswerError(grpc.RpcError):
+    """The connection broke before the answer came."""
+
+    def code(self) -> grpc.StatusCode:
+        """As gRPC says it."""
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        """As above."""
+        return "Socket closed"
+
+    def trailing_metadata(self) -> tuple[Any, ...]:
+        """None came."""
+        return ()
+
+
+async def test_a_call_whose_answer_is_lost_is_not_done_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt has the same request id: the second answers as the first did."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC, "pod")
+        with Client(f"127.0.0.1:{s.api.port}", fabric="pod") as client:
+            cut = Cut(monkeypatch, 2)
+            job = await asyncio.to_thread(client.submit_job, "j", spec("l0-h0", "l1-h0"))
+        assert job.name == "fabrics/pod/jobs/j"
+        assert len(cut.ids) == 3
+        assert len(set(cut.ids)) == 1
+        assert cut.ids[0]
+
+
+async def test_a_watch_goes_on_where_it_was(tmp_path: Path) -> None:
+    """The controller is killed; what changes before the watch is back is told once, in full."""
+    port = free_port()
+    words = ("--listen", f"127.0.0.1:{port}")
+    heard: asyncio.Queue[JobEvent] = asyncio.Queue()
+
+    async def listen(client: AsyncClient) -> None:
+        async for event in client.watch_jobs():
+            await heard.put(event)
+
+    async def hear(name: str, *, gone: bool = False) -> list[JobEvent]:
+        found: list[JobEvent] = []
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found.append(await heard.get())
+                last = found[-1].deleted if gone else found[-1].job.name
+                if last.endswith(f"/{name}"):
+                    return found
+
+    async with AsyncClient(f"127.0.0.1:{port}", fabric="pod") as client:
+        async with controlling(tmp_path, *words) as controller:
+            await asyncio.to_thread(put, controller.address)
+            await client.submit_job("a", spec("l0-h0"))
+            await client.submit_job("b", spec("l1-h0"))
+            listening = asyncio.create_task(listen(client))
+            await hear("b")
+            controller.process.kill()
+            await controller.process.wait()
+        # The call waits for the controller; the watch may come back before it or after.
+        deleting = asyncio.create_task(client.delete_job("a"))
+        async with controlling(tmp_path, *words):
+            await deleting
+            await client.submit_job("c", spec("l2-h0"))
+            events = await hear("a", gone=True)
+            if not any(event.job.name.endswith("/c") for event in events):
+                events += await hear("c")
+            assert sum(event.deleted.endswith("/a") for event in events) == 1
+            assert not any(event.HasField("synced") and n for n, event in enumerate(events[1:]))
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def mute() -> Iterator[str]:
+    """The address of somebody who takes connections and says nothing."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+async def test_the_next_address_is_asked(tmp_path: Path) -> None:
+    """Where nobody listens, and where somebody says nothing; the call stays with who answered."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC, "pod")
+        real = f"127.0.0.1:{s.api.port}"
+        with mute() as silent, Client(f"127.0.0.1:{free_port()},{silent},{real}") as client:
+            assert await asyncio.to_thread(client.list_jobs) == []
+            assert client.operations.calls.addresses[client.operations.calls.current] == real
+
+
+def test_patience_and_limits() -> None:
+    """Without patience each address is tried once; with it the call ends in its time."""
+    here = f"127.0.0.1:{free_port()}"
+    with Client(here, patience=0.0) as client, pytest.raises(Unreachable, match="cannot reach"):
+        client.list_jobs()
+    with Client(here, timeout=0.5) as client, pytest.raises((Unreachable, TimedOut)):
+        client.list_jobs()
+    with mute() as silent, Client(silent, timeout=0.3) as client, pytest.raises(TimedOut):
+        client.list_jobs()
+    with pytest.raises(ValueError, match="host:port"):
+        Client("nonsense")
+
+
+async def test_replicas_one_of_which_is_killed(tmp_path: Path) -> None:
+    """A job is submitted and waited for while the leader, to which the client speaks, dies."""
+    async with replicated(tmp_path) as house:
+        leader = house.leader()
+        addresses = [leader.address] + [
+            each.address for each in house.replicas if each is not leader
+        ]
+        async with AsyncClient(addresses, fabric="replicated") as client:
+            await client.submit_job("one", spec("z0-l0-h0", "z1-l0-h0"))
+            waiting = asyncio.create_task(client.wait_until(PROGRAMMED, ["one"], PATIENCE))
+            await leader.kill()
+            two = await client.submit_job("two", spec("z0-l1-h0", "z1-l1-h0"))
+            (one,) = await waiting
+            assert one.state == PROGRAMMED
+            (found,) = await client.wait_until(PROGRAMMED, [two], PATIENCE)
+            assert (found.etag, found.state) == (two.etag, PROGRAMMED)
+            assert client.calls.addresses[client.calls.current] != leader.address
+
+
+async def test_waiting_for_what_does_not_come(tmp_path: Path) -> None:
+    """No agents, so no job is programmed: the time ends, and says how far the job is."""
+    async with controlling(tmp_path) as controller:
+        await asyncio.to_thread(put, controller.address)
+        with Client(controller.address) as client:
+            job = await asyncio.to_thread(client.submit_job, "j", spec("l0-h0", "l1-h0"))
+            with pytest.raises(TimedOut, match="jobs are not there yet: j is"):
+                await asyncio.to_thread(client.wait_until, PROGRAMMED, [job], 0.5)
+            with pytest.raises(NotFound, match="'nobody'"):
+                await asyncio.to_thread(client.wait_until, PROGRAMMED, ["nobody"], PATIENCE)

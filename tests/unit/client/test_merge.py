@@ -1,0 +1,43 @@
+"""What a listener hears of a stream that breaks and begins anew."""
+
+from __future__ import annotations
+
+from heddle.client import merge
+from heddle.v1 import common_pb2, fabric_pb2, placement_pb2
+
+DOWN, UP = common_pb2.STATE_DOWN, common_pb2.STATE_UP
+
+
+def job(name: str, etag: str) -> placement_pb2.JobEvent:
+    """A job as it stands."""
+    return placement_pb2.JobEvent(job=placement_pb2.Job(name=name, etag=etag))
+
+
+def link(target: str, state: common_pb2.State.ValueType) -> fabric_pb2.FabricEvent:
+    """A link as it stands."""
+    one = fabric_pb2.Link(source="a", target=target, key="0", admin_state=UP, oper_state=state)
+    return fabric_pb2.FabricEvent(link=one)
+
+
+def test_jobs_are_told_once_and_those_that_went_meanwhile_are_deleted() -> None:
+    """After a break only the differences come, ``synced`` never again."""
+    jobs, end = merge.Jobs(), placement_pb2.JobEvent(synced=True)
+    jobs.begin()
+    first = [job("j1", "1"), job("j2", "1"), end]
+    assert [told for event in first for told in jobs.take(event)] == first
+    jobs.begin()
+    second = [job("j2", "2"), job("j3", "1"), end]
+    told = [told for event in second for told in jobs.take(event)]
+    assert told == [job("j2", "2"), job("j3", "1"), placement_pb2.JobEvent(deleted="j1")]
+    assert not list(jobs.take(placement_pb2.JobEvent(deleted="j1")))
+
+
+def test_links_that_came_up_meanwhile_are_told() -> None:
+    """A stream begins with those that are not up, so who is missing came up."""
+    fabric, end = merge.Fabric(), fabric_pb2.FabricEvent(synced=True)
+    fabric.begin()
+    first = [link("b", DOWN), link("c", DOWN), end]
+    assert [told for event in first for told in fabric.take(event)] == first
+    fabric.begin()
+    told = [told for event in (link("c", DOWN), end) for told in fabric.take(event)]
+    assert told == [link("b", UP)]

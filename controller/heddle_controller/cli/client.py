@@ -57,7 +57,9 @@ class Terms:
             yield
         except CredentialsError as error:
             file = f" {error.file}" if error.file else ""
-            raise refuse(f"--{OPTIONS[error.part]}{file}", "", error.why) from None
+            plain = error.part == "token" and error.file is None
+            why = f"{error.why}: give --tls-ca" if plain else error.why
+            raise refuse(f"--{OPTIONS[error.part]}{file}", "", why) from None
         except HeddleError as error:
             cause: object = error.__cause__
             text = (cause.details() or "") if isinstance(cause, grpc.Call) else ""

@@ -89,7 +89,8 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
             f"<= {MOST_SECONDS:g} s, none anew" if whole else "",
             last <= MOST_SECONDS and not begun if whole else None,
             f"of these {led:.2f} s until another leads, of which the lease is 1.5 s at most;"
-            f" processors: controller {controller:.2f} s, all agents in one process {crowd:.2f} s",
+            f" processors: controller {controller:.2f} s, all agents in one process {crowd:.2f} s,"
+            f" which kept one busy for {min(crowd / last, 1.0):.0%} of the time",
             {"runs": [asdict(run) for run in told]},
         )
     ]

@@ -15,12 +15,15 @@ import numpy as np
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
+from heddle_controller.plan.explain import paths_of
 from heddle_controller.plan.explain_index import ExplainIndex, explain_index_of
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
 from heddle_controller.state.records import Committed
 
 PORTS = 65536
+FEW_PATHS = 16
+"""Paths of a flow that is explained by the event loop itself."""
 LATELY_SECONDS = 0.5
 """How old the newest plan that ``lately`` knows of may be."""
 
@@ -86,6 +89,18 @@ class FlowIndex:
     def explain_index(self) -> ExplainIndex:
         """What its flows are explained from; likewise."""
         return explain_index_of(self.plan)
+
+    def explains_at_once(self, flow: str) -> bool:
+        """Whether to explain a flow takes a few milliseconds: all is ready, and its paths are few.
+
+        In a thread it would keep all others waiting for longer: whoever answers them gives up the
+        interpreter at each system call, and has to wait for it.
+        """
+        known = vars(self)
+        if "rows" not in known or "explain_index" not in known:
+            return False
+        row = self.rows.get(flow)
+        return row is None or len(paths_of(self.plan, row)) <= FEW_PATHS
 
     def pairs(self, source: Ints, destination: Ints) -> Ints:
         """One number for each pair of node rows."""

@@ -108,6 +108,8 @@ class PlanService(PlanServiceServicer):
         """From the newest plan alone."""
         fabric = names.parse_plan(request.plan, "plan")
         index = await self._index(fabric)
+        if index.explains_at_once(request.flow):
+            return _explained(index, request.flow)
         return await asyncio.to_thread(_explained, index, request.flow)
 
     @override

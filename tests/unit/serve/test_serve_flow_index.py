@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from heddle_controller.serve import flow_index
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.state.records import Committed, PlanFacts
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
@@ -94,3 +95,24 @@ async def test_what_was_asked_of_a_plan_is_ready_for_the_next(tmp_path: Path) ->
     assert second.rows == first.rows
     await store.close()
     await following
+
+
+async def test_a_flow_is_explained_at_once_where_that_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all it takes is made, where the flow has few paths; a flow nobody knows, likewise."""
+    store = await open_embedded(tmp_path / "store.sqlite3")
+    await store.put_fabric("f1", clos())
+    epoch, indexes = await store.acquire_leadership("test"), FlowIndexes(store)
+    await commit(store, epoch, 1)
+    index = await indexes.of("f1")
+    assert index is not None
+    assert not index.explains_at_once("j1/f0")
+    assert index.rows["j1/f0"] == 0
+    assert not index.explains_at_once("j1/f0")
+    assert index.explain_index.uses.loads.any()
+    assert index.explains_at_once("j1/f0")
+    assert index.explains_at_once("nobody's")
+    monkeypatch.setattr(flow_index, "FEW_PATHS", 0)
+    assert not index.explains_at_once("j1/f0")
+    await store.close()

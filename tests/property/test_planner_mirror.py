@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Paths, Plan
@@ -44,6 +45,30 @@ def through(message: object) -> Any:
         while (found := unpacker.message()) is None:
             assert received(other, unpacker)
     return found[0]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", list(fresh_seeds(8)))
+def test_long_columns_of_names_come_through_as_they_are(seed: int) -> None:
+    """Of drawn lengths; names once or again and again, empty, with NULs, with half characters."""
+    chance = Random(seed)
+    rows = chance.choice([0, 1, 1023, 1024, 3000])
+    odd = chance.choice(["", "\0", "ü\n", "\ud800"])
+
+    def column(distinct: int) -> tuple[str, ...]:
+        names = [f"n{chance.randrange(10**6)}{odd if chance.random() < 0.1 else ''}"]
+        names += [f"n{number}{odd if number % 97 == 0 else ''}" for number in range(distinct)]
+        return tuple(chance.choice(["", *names]) for _ in range(rows))
+
+    ids, source, destination, job, phase = (column(chance.choice([1, 40, 5000])) for _ in range(5))
+    ones = np.ones(rows, dtype=np.int64)
+    told = Demands(ids, source, destination, np.full(rows, 0.5), job, phase, ones, ones)
+    found = through({"told": told, "rest": ("a",) * 2000})
+    assert found["rest"] == ("a",) * 2000
+    for one in fields(Demands):
+        was, now = getattr(told, one.name), getattr(found["told"], one.name)
+        assert type(was) is type(now)
+        assert np.array_equal(was, now) if isinstance(was, np.ndarray) else was == now
 
 
 class Ends:

@@ -50,6 +50,7 @@ from tests.bench.repair import measure as repair
 from tests.bench.rows import DEFAULT, FULL, QUICK, Row, Scale
 from tests.bench.same_world import measure as same_world
 from tests.bench.screen import Screen
+from tests.bench.sonic import measure as sonic
 from tests.bench.submits import measure as submits
 from tests.bench.takeover import measure as takeover
 
@@ -84,6 +85,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "race": race,
     "dataplane": dataplane,
     "same-world": same_world,
+    "sonic": sonic,
 }
 """In the order of the table."""
 

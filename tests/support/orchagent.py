@@ -7,6 +7,7 @@ It may be slow, refuse next hops without an ARP entry, or stop. No ASIC is behin
 
 from __future__ import annotations
 
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,9 @@ EXITS = {
     hop.port: Exit(f"Ethernet{4 * number}", f"10.1.{number}.1") for number, hop in enumerate(SPINES)
 }
 BARRIER = "HEDDLE_TEST_BARRIER"
-PREFIXES = ("ACL_TABLE_TYPE", "ACL_TABLE", "ACL_RULE", BARRIER)
+PREFIXES = ("ACL_TABLE_TYPE|", "ACL_TABLE|", "ACL_RULE|")
+MOST = 1000
+"""Keys that it looks at in one go."""
 
 
 @dataclass
@@ -62,10 +65,8 @@ class Orchagent:
         self._heard = self._config.pubsub()
         self._heard.psubscribe("__keyspace@4__:*")
         self._heard.get_message(timeout=PATIENCE)
-        for prefix in PREFIXES[:3]:
-            for key in self._config.scan_iter(match=f"{prefix}|*"):
-                self._take(str(key))
-        self._tell_room()
+        for prefix in PREFIXES:
+            self._take(list(self._config.scan_iter(match=f"{prefix}*")))
         self._thread = threading.Thread(target=self._run, name="orchagent")
 
     def __enter__(self) -> Self:
@@ -86,43 +87,56 @@ class Orchagent:
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                message = self._heard.get_message(timeout=0.05)
+                keys, barriers = self._hear()
                 self.conduct.awake.wait()  # what was heard is not done while it sleeps
-                if message is None or message["type"] != "pmessage":
-                    continue
-                key = str(message["channel"]).partition(":")[2]
-                if key == BARRIER:
-                    self._seen += 1
-                elif key.startswith(PREFIXES):
-                    self._take(key)
+                self._take(keys)
+                self._seen += barriers
             except redis.exceptions.RedisError:
                 self._over.wait(0.05)
 
-    def _take(self, key: str) -> None:
-        """What is in CONFIG_DB under a key now."""
-        kind, _, name = key.partition("|")
-        fields = {str(k): str(v) for k, v in self._config.hgetall(key).items()}
-        if kind == "ACL_TABLE_TYPE":
-            _put(self.types, name, fields)
-        elif kind == "ACL_TABLE":
-            _put(self.tables, name, fields)
-        elif kind == "ACL_RULE":
-            self._rule(name, fields)
+    def _hear(self) -> tuple[list[str], int]:
+        """Keys that changed, each once, in the order in which they did first; and barriers."""
+        keys, barriers, timeout = dict[str, None](), 0, 0.05
+        while len(keys) < MOST and (message := self._heard.get_message(timeout=timeout)):
+            timeout = 0.0
+            key = str(message["channel"]).partition(":")[2]
+            if key == BARRIER:
+                barriers += 1
+            elif message["type"] == "pmessage" and key.startswith(PREFIXES):
+                keys[key] = None
+        return list(keys), barriers
 
-    def _rule(self, name: str, fields: dict[str, str]) -> None:
+    def _take(self, keys: Sequence[str]) -> None:
+        """Do what is in CONFIG_DB under some keys now."""
+        with self._config.pipeline(transaction=False) as asked:
+            for key in keys:
+                asked.hgetall(key)
+            found = asked.execute()
+        with self._state.pipeline(transaction=False) as told:
+            for key, fields in zip(keys, found, strict=True):
+                kind, _, name = key.partition("|")
+                if kind == "ACL_TABLE_TYPE":
+                    _put(self.types, name, fields)
+                elif kind == "ACL_TABLE":
+                    _put(self.tables, name, fields)
+                else:
+                    self._rule(name, fields, told)
+            self._tell_room()
+            told.execute()
+
+    def _rule(self, name: str, fields: dict[str, str], told: Any) -> None:
         status = f"ACL_RULE_TABLE|{name}"
         if not fields:
             self.rules.pop(name, None)
-            self._state.delete(status)
+            told.delete(status)
         elif self.rules.get(name) == fields:
             return
         elif self._allowed(name, fields) and self._has_room(name):
             self.rules[name] = fields
-            self._state.hset(status, "status", "Active")
+            told.hset(status, "status", "Active")
         else:
             self.rules.pop(name, None)
-            self._state.hset(status, "status", "Inactive")
-        self._tell_room()
+            told.hset(status, "status", "Inactive")
 
     def _has_room(self, name: str) -> bool:
         return name in self.rules or len(self.rules) < self.conduct.room
@@ -184,6 +198,14 @@ def _matches(fields: Mapping[str, str], packet: Packet) -> bool:
     return all(fields.get(name, value) == value for name, value in wanted.items())
 
 
+def play(socket: str) -> None:
+    """Be the orchagent of a Redis, in a process of its own, until standard input ends."""
+    with Orchagent(socket_of(Path(socket))):
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+
+
 class SonicSwitch:
     """A Redis with a played orchagent, and the backend at it: a bench, as conformance takes it."""
 
@@ -238,3 +260,7 @@ class SonicSwitch:
         lost = {EXITS[hop.port].interface for at, hop in enumerate(SPINES) if uplink(at) in down}
         self.orchagent.down = lost
         self.fib.steer(Steering(choices, down))
+
+
+if __name__ == "__main__":
+    play(sys.argv[1])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -43,7 +43,9 @@ _log = structlog.get_logger()
 
 _CHUNK = 1000
 """Commands that go to Redis at once."""
-_POLL_SECONDS = 0.005
+_WINDOW = 250
+"""Rules that are asked after at once: the switch takes them in order, more or less."""
+_POLL_SECONDS = 0.01
 _ANSWER_SECONDS = 2.0
 """A Redis that does not answer for so long is away."""
 
@@ -210,22 +212,24 @@ class SonicFib:
 
     def _awaited(self, names: Mapping[Match, str]) -> list[Failure]:
         """Wait for what the switch says of new rules; those that it did not take."""
-        waiting, failures = dict(names), list[Failure]()
+        waiting, failures = deque(names.items()), list[Failure]()
         deadline = time.monotonic() + self._patience
         while waiting:
-            told = dict(zip(waiting, self._statuses(waiting.values()), strict=True))
-            said = {m: status for m, status in told.items() if status in _FINAL}
-            failures += [self._not_taken(m) for m, s in said.items() if s == schema.INACTIVE]
-            waiting = {match: name for match, name in waiting.items() if match not in said}
-            if said:
+            asked = [waiting.popleft() for _ in range(min(_WINDOW, len(waiting)))]
+            told = list(zip(asked, self._statuses(name for _, name in asked), strict=True))
+            failures += [self._not_taken(row[0]) for row, s in told if s == schema.INACTIVE]
+            open_ = [row for row, status in told if status not in _FINAL]
+            if len(open_) < len(asked):
                 deadline = time.monotonic() + self._patience
-            elif time.monotonic() > deadline:
-                text = f"the switch says nothing of its rule for {self._patience:g} s"
-                failures += [Failure(match, Reason.BACKEND, text) for match in waiting]
-                break
-            if waiting:
+                waiting.extendleft(reversed(open_))
+            else:  # rules behind them may be done
+                waiting.extend(open_)
+            if open_:
+                if time.monotonic() > deadline:
+                    break
                 time.sleep(_POLL_SECONDS)
-        return failures
+        text = f"the switch says nothing of its rule for {self._patience:g} s"
+        return failures + [Failure(match, Reason.BACKEND, text) for match, _ in waiting]
 
     def _not_taken(self, match: Match) -> Failure:
         if self._available() == 0:
@@ -300,18 +304,17 @@ class SonicFib:
 
     def _act(self, rules: Sequence[tuple[str, Group]]) -> None:
         """Have rules do what their groups do now, if they are there at all."""
-        actions: dict[Group, dict[str, str]] = {}
-        for part in _parts(rules):
-            with self._config.pipeline(transaction=False) as pipe:
-                for name, group in part:
-                    fields = actions.setdefault(group, {}) or self._action(group)
-                    actions[group] = fields
-                    ((field, value),) = fields.items()
-                    other = schema.ACTION if field == schema.REDIRECT else schema.REDIRECT
-                    self._change(
-                        keys=[f"{schema.RULES}{name}"], args=[field, value, other], client=pipe
-                    )
-                pipe.execute()
+        keys = defaultdict[Group, list[str]](list)
+        for name, group in rules:
+            keys[group].append(f"{schema.RULES}{name}")
+        alike = defaultdict[tuple[str, str], list[str]](list)
+        for group, mine in keys.items():
+            ((field, value),) = self._action(group).items()
+            alike[field, value] += mine
+        for (field, value), all_keys in alike.items():
+            other = schema.ACTION if field == schema.REDIRECT else schema.REDIRECT
+            for part in _parts(all_keys):
+                self._change(keys=part, args=[field, value, other])
 
     def set_overlay(self, *, withdrawn: bool) -> str:
         """Bind the table to no port, or to all again: one write."""
@@ -435,12 +438,14 @@ def _uses(group: Group, hops: Collection[tuple[str, str]]) -> bool:
 
 
 _CHANGE = """
-if redis.call('EXISTS', KEYS[1]) == 1 then
-    redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-    redis.call('HDEL', KEYS[1], ARGV[3])
+for _, key in ipairs(KEYS) do
+    if redis.call('EXISTS', key) == 1 then
+        redis.call('HSET', key, ARGV[1], ARGV[2])
+        redis.call('HDEL', key, ARGV[3])
+    end
 end
 """
-"""A rule's action, in one step: a rule that is gone must not come back as a half."""
+"""The action of rules, in one step: a rule that is gone must not come back as a half."""
 _FINAL = (schema.ACTIVE, schema.INACTIVE)
 
 

@@ -119,6 +119,12 @@ GOOD: dict[str, Callable[[], Message]] = {
         links=[plan_pb2.LinkChange(link=LINK, admin_state=common_pb2.STATE_DOWN)],
         demands=[FLOW],
     ),
+    "GetJobPorts": lambda: plan_pb2.GetJobPortsRequest(
+        plan=PLAN, job="j1", hosts=["h0.0"], nics=["n1.0"], page_size=1
+    ),
+    "WatchJobPorts": lambda: plan_pb2.WatchJobPortsRequest(
+        plan=PLAN, jobs=["j1"], hosts=["h0.0"], nics=["n1.0"]
+    ),
 }
 """A request of each method that is answered, as things stand at the start."""
 

@@ -8,15 +8,22 @@ from typing import Any
 
 import pytest
 
+from heddle.v1.plan_pb2 import Plan
 from heddle_controller.cli.main import main
+from heddle_controller.cli.routes import echo_plan
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.files.plan_file import load_plan, save_plan
-from heddle_controller.solve import after_losses
+from heddle_controller.model.plan import AfterLoss, Certificate
+from heddle_controller.model.program import Program, no_entries
+from heddle_controller.serve.codec.common import certificate_to_pb
+from heddle_controller.solve import after_losses, protected, solve
+from heddle_controller.state.codec.plans import certificate_of, meta_of
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
 
 FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4)
 FLOWS = flows_between(FABRIC, "permutation", seed=3, qps=4)
+STRANDED = ("7", "flows", "without", "a", "way")
 
 
 def _planned(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -63,3 +70,30 @@ def test_a_plan_read_back_knows_its_losses(
     assert plan.certificate.after_loss == after_losses(plan)
     save_plan(plan, tmp_path / "again.json")
     assert load_plan(tmp_path / "again.json", FABRIC, FLOWS).certificate == plan.certificate
+
+
+def test_show_plan_names_the_worst_losses(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for links and one for switches: which, how slow, how full, and who has no way."""
+    lost = (
+        AfterLoss("link", 2.5, 0.4, "l0,s3", 2.0, 0),
+        AfterLoss("switch", 1.5, 0.0, "s1", 1.5, 7),
+    )
+    certificate = Certificate(1.0, 1.0, "cut", after_loss=lost)
+    echo_plan(Plan(name="fabrics/f/plan", certificate=certificate_to_pb(certificate)))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["link", "l0,s3", "0.400", "2.500", "2.000"] in lines
+    assert [
+        "switch",
+        "s1",
+        "0.000",
+        "1.500",
+        "1.500",
+        *["7", "flows", "without", "a", "way"],
+    ] in lines
+
+
+def test_a_stored_certificate_keeps_what_losses_do() -> None:
+    """What is packed into the store for a plan comes back."""
+    plan = protected(solve(FABRIC, FLOWS), "link")
+    program = Program(1, 1, 1, no_entries())
+    assert certificate_of(meta_of(plan, program)) == plan.certificate

@@ -138,7 +138,7 @@ class World:
         self.store: EmbeddedStore = self.loop.run_until_complete(self._furnish())
         store, telemetry, observations = self.store, Telemetry(), Observations()
         intake, changes = Intake(store, flows_of_job), Changes(store, observations)
-        indexes = FlowIndexes(store)
+        indexes, advisor = FlowIndexes(store), DirectPlanner(planning_engine(1.0))
         self.services: dict[str, Any] = {
             "FabricService": FabricService(
                 store,
@@ -148,11 +148,9 @@ class World:
                 unwell=LinkBook(telemetry).unwell,
                 aside=SetAside().of,
             ),
-            "PlacementService": PlacementService(store, intake, changes),
+            "PlacementService": PlacementService(store, intake, changes, advisor),
             "DemandService": DemandService(store, intake, indexes, RateBook()),
-            "PlanService": PlanService(
-                store, changes, indexes, DirectPlanner(planning_engine(1.0)), intake.flows_of_job
-            ),
+            "PlanService": PlanService(store, changes, indexes, advisor, intake.flows_of_job),
             "OverlayService": OverlayService(store, OverlayBook(store, lambda: 1, telemetry)),
             "AuditService": AuditService(store),
         }

@@ -53,6 +53,37 @@ def submit(client: Terms, file: Path, only: tuple[str, ...], *, replace: bool) -
     _echo_jobs(client, stored)
 
 
+@job.command("order")
+@click.argument("file", type=INPUT_FILE)
+@click.option("--only", metavar="JOB", help="The job of the file that is meant, if it has several.")
+@with_client
+def order(client: Terms, file: Path, only: str | None) -> None:
+    """Print the hosts of a job of a jobs.yaml in the rank order that suits the fabric best.
+
+    Scored by the plans that the orders would have beside what runs; nothing is changed. A job that
+    is submitted already counts as replaced.
+    """
+    found = [one for one in load_jobs(file) if only in (None, one.name)]
+    if len(found) != 1:
+        there = "has no such job" if not found else "has several jobs: say which by --only"
+        raise Failure(f"{file}: {there}")
+    spec, name = codec.job_to_pb(found[0]), found[0].name
+    submitted = {last_part(one.name) for one in client.api.list_jobs()}
+    answer = client.api.order_ranks(spec, replaces=name if name in submitted else "")
+    if client.json:
+        echo_json(answer)
+        return
+    for host in answer.hosts:
+        echo(host)
+    was, now = answer.alphabetical, answer.score
+    echo(
+        f"worst link {was.max_utilization:.3f} -> {now.max_utilization:.3f}, slowest flow "
+        f"{was.slowest_flow:.3f} -> {now.slowest_flow:.3f}, network "
+        f"{was.network_seconds:.4g} s -> {now.network_seconds:.4g} s, against alphabetical order",
+        err=True,
+    )
+
+
 @job.command("list")
 @with_client
 def list_jobs(client: Terms) -> None:

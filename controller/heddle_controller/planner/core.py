@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
+from heddle_controller.place.order import Hosts, candidates
+from heddle_controller.place.score import Score, score
 from heddle_controller.plan.what_if import compare
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.planner.planning import (
@@ -20,8 +23,9 @@ from heddle_controller.planner.planning import (
     wanted_again,
     wanted_of,
 )
-from heddle_controller.planner.port import PlanAnswer, WhatIf
-from heddle_controller.state.records import Intent
+from heddle_controller.planner.port import PlanAnswer, RankOrder, WhatIf
+from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
+from heddle_controller.traffic.groups import resolve_parallelism
 
 
 @dataclass(slots=True)
@@ -93,8 +97,31 @@ class PlanningCore:
         after = self._rehearsed(supposed, standing)
         return WhatIf(before, after, compare(before, after))
 
+    def order_ranks(self, intent: Intent, job: Job, standing: Plan | None) -> RankOrder:
+        """See ``Planner``. Plans once for each order that is tried, four at most."""
+
+        def scored(hosts: Hosts) -> Score:
+            return score(self._rehearsed(_with_job(intent, job, hosts), standing), job.name)
+
+        first, *others = candidates(job, resolve_parallelism(job), intent.fabric)
+        alphabetical = scored(first)
+        best = RankOrder(first, alphabetical, alphabetical)
+        for hosts in others:
+            found = scored(hosts)
+            if found.no_worse_than(alphabetical) and found.rank < best.score.rank:
+                best = RankOrder(hosts, found, alphabetical)
+        return best
+
     def _rehearsed(self, intent: Intent, previous: Plan | None) -> Plan:
         """The plan the loop would make of an intent after ``previous``."""
         repair = self._engine.repairer(previous) if previous is not None else None
         wanted = wanted_of(intent, self._engine)
         return make_plan(wanted, previous, repair, self._engine).plan
+
+
+def _with_job(intent: Intent, job: Job, hosts: Hosts) -> Intent:
+    """The intent with a job on these hosts, in place of one of its name."""
+    facts = JobFacts("", JobState.ACCEPTED)
+    ordered = JobRecord(replace(job, hosts=hosts), "", intent.change_time, facts)
+    jobs = {record.job.name: record for record in intent.jobs} | {job.name: ordered}
+    return replace(intent, jobs=tuple(jobs[name] for name in sorted(jobs)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.engine import Engine
 from heddle_controller.planner.planning import Planned
-from heddle_controller.planner.port import PlanAnswer, WhatIf
+from heddle_controller.planner.port import PlanAnswer, RankOrder, WhatIf
 from heddle_controller.state.records import Intent
 
 
@@ -43,3 +44,8 @@ class DirectPlanner:
         """See ``Planner``."""
         async with self._asking:
             return await asyncio.to_thread(self._core.what_if, intent, supposed, standing)
+
+    async def order_ranks(self, intent: Intent, job: Job, standing: Plan | None) -> RankOrder:
+        """See ``Planner``."""
+        async with self._asking:
+            return await asyncio.to_thread(self._core.order_ranks, intent, job, standing)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.place.order import Hosts
+from heddle_controller.place.score import Score
 from heddle_controller.plan.what_if import Comparison
 from heddle_controller.planner.planning import Planned
 from heddle_controller.state.errors import PortError
@@ -45,6 +48,16 @@ class WhatIf:
     comparison: Comparison
 
 
+@dataclass(frozen=True, slots=True)
+class RankOrder:
+    """An order of hosts, and what it is worth."""
+
+    hosts: Hosts
+    score: Score
+    alphabetical: Score
+    """Of the alphabetical order; no better in anything."""
+
+
 class Planner(Protocol):
     """Plans. Each call may raise ``PlanningFailed`` and ``PlannerLost``."""
 
@@ -67,4 +80,8 @@ class Planner(Protocol):
 
         Where none stands, beside the plan that ``intent`` would have.
         """
+        ...
+
+    async def order_ranks(self, intent: Intent, job: Job, standing: Plan | None) -> RankOrder:
+        """The best order found of the hosts of a job, beside the other jobs of an intent."""
         ...

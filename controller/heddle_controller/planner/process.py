@@ -25,12 +25,19 @@ from typing import Any, TypeVar
 
 import structlog
 
+from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.planner import protocol
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.pipe import Unpacker, packed, received
 from heddle_controller.planner.planning import Planned
-from heddle_controller.planner.port import PlanAnswer, PlannerLost, PlanningFailed, WhatIf
+from heddle_controller.planner.port import (
+    PlanAnswer,
+    PlannerLost,
+    PlanningFailed,
+    RankOrder,
+    WhatIf,
+)
 from heddle_controller.planner.protocol import Failed, Question
 from heddle_controller.state.records import Intent
 
@@ -126,6 +133,15 @@ class PlanningProcess:
             return protocol.ask_what_if(mirror, intent, supposed, standing)
 
         return await self._ask("what-if", intent.name, flows, ask, protocol.take_what_if)
+
+    async def order_ranks(self, intent: Intent, job: Job, standing: Plan | None) -> RankOrder:
+        """See ``Planner``."""
+        flows = 0 if standing is None else len(standing.flows)
+
+        def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
+            return protocol.ask_order(mirror, intent, job, standing)
+
+        return await self._ask("order", intent.name, flows, ask, protocol.take_order)
 
     async def close(self) -> None:
         """End the process; whoever waits for an answer is told that it was lost."""

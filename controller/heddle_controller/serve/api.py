@@ -92,7 +92,7 @@ class Api:
             unwell=links.unwell,
             aside=rooms.gateway.held_aside,
         )
-        placement = PlacementService(store, rooms.intake, self._changes)
+        placement = PlacementService(store, rooms.intake, self._changes, rooms.advisor)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
         plan = PlanService(store, self._changes, indexes, rooms.advisor, rooms.intake.flows_of_job)
         guard = rooms.gateway.guard

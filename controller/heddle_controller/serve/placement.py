@@ -12,6 +12,9 @@ from typing_extensions import override
 
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1.placement_pb2_grpc import PlacementServiceServicer
+from heddle_controller.place.score import Score
+from heddle_controller.planner.port import Planner
+from heddle_controller.reconcile.admission import admit_job
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import job as codec
@@ -19,6 +22,7 @@ from heddle_controller.serve.codec import names
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.request import request_of, version_without
 from heddle_controller.serve.watch import Changes
+from heddle_controller.serve.what_if import check_free
 from heddle_controller.state.records import JobRecord
 
 Context = aio.ServicerContext[Any, Any]
@@ -27,10 +31,12 @@ Context = aio.ServicerContext[Any, Any]
 class PlacementService(PlacementServiceServicer):
     """Reads from the store, writes through the intake; see placement.proto."""
 
-    def __init__(self, store: Store, intake: Intake, changes: Changes) -> None:
+    def __init__(self, store: Store, intake: Intake, changes: Changes, advisor: Planner) -> None:
+        """``advisor`` is asked how jobs would fare."""
         self._store = store
         self._intake = intake
         self._changes = changes
+        self._advisor = advisor
 
     @override
     async def SubmitJob(self, request: pb.SubmitJobRequest, context: Context) -> pb.Job:
@@ -95,6 +101,36 @@ class PlacementService(PlacementServiceServicer):
                 if before is None:
                     yield pb.JobEvent(synced=True)
                 before = {record.job.name: record for record in records}
+
+    @override
+    async def OrderRanks(
+        self, request: pb.OrderRanksRequest, context: Context
+    ) -> pb.OrderRanksResponse:
+        """By the plans that the orders would have; nothing is committed."""
+        fabric = names.parse_fabric(request.parent, "parent")
+        name = names.check_id(request.replaces or ORDERED, "replaces")
+        job = codec.job_from_pb(name, request.spec)
+        intent = await self._store.intent(fabric)
+        await asyncio.to_thread(admit_job, intent.fabric, job, self._intake.flows_of_job)
+        check_free(job, intent.jobs)
+        committed = await self._store.committed(fabric)
+        standing = committed.plan if committed is not None else None
+        found = await self._advisor.order_ranks(intent, job, standing)
+        return pb.OrderRanksResponse(
+            hosts=found.hosts, score=_score(found.score), alphabetical=_score(found.alphabetical)
+        )
+
+
+ORDERED = "order-ranks"
+"""Name of a job that is only supposed."""
+
+
+def _score(found: Score) -> pb.RankOrderScore:
+    return pb.RankOrderScore(
+        max_utilization=found.max_utilization,
+        slowest_flow=found.slowest_flow,
+        network_seconds=found.seconds,
+    )
 
 
 def _jobs(fabric: str, records: Sequence[JobRecord]) -> list[pb.Job]:

@@ -62,7 +62,7 @@ def suppose(intent: Intent, request: pb.WhatIfRequest, flows_of_job: JobFlows) -
         job = job_codec.job_from_pb(name, message.spec, f"jobs[{i}].spec")
         admit_job(fabric, job, flows_of_job)
         jobs.pop(name, None)
-        _check_hosts(job, jobs.values())
+        check_free(job, jobs.values())
         jobs[name] = JobRecord(job, "", intent.change_time, JobFacts("", JobState.ACCEPTED))
     return replace(
         intent,
@@ -91,7 +91,9 @@ def _fabric(fabric: Fabric, request: pb.WhatIfRequest) -> Fabric:
     return fabric.with_links(links).with_nodes(nodes)
 
 
-def _check_hosts(job: Job, others: Iterable[JobRecord]) -> None:
+def check_free(job: Job, others: Iterable[JobRecord]) -> None:
+    """Nothing, where no other job has its hosts. Raises ``FailedPrecondition``."""
+    others = [other for other in others if other.job.name != job.name]
     used = {host: other.job.name for other in others for host in other.job.hosts}
     taken = [
         Problem(f"host {host!r}", f"is in use by job {used[host]!r}; suppose that deleted too")

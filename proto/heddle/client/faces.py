@@ -167,6 +167,7 @@ class Client:
     get_job = _blocking(Operations.get_job)
     delete_job = _blocking(Operations.delete_job)
     list_jobs = _blocking(Operations.list_jobs)
+    order_ranks = _blocking(Operations.order_ranks)
     list_fabrics = _blocking(Operations.list_fabrics)
     list_links = _blocking(Operations.list_links)
     list_demand_sets = _blocking(Operations.list_demand_sets)

@@ -111,6 +111,21 @@ class Operations:
         pages = _pages(self._jobs.ListJobs, request)
         return [job async for page in pages for job in page.jobs]
 
+    async def order_ranks(
+        self, spec: placement_pb2.JobSpec, *, replaces: str = ""
+    ) -> placement_pb2.OrderRanksResponse:
+        """The hosts of a job in the rank order that suits the fabric best; changes nothing.
+
+        Args:
+            spec: The job; the order of its hosts means nothing.
+            replaces: Name of a job whose hosts count as free.
+        """
+        return await self._jobs.OrderRanks(
+            placement_pb2.OrderRanksRequest(
+                parent=await self.fabric(), spec=spec, replaces=replaces
+            )
+        )
+
     async def list_fabrics(self) -> list[fabric_pb2.Fabric]:
         """All fabrics by name, without nodes and links."""
         pages = _pages(self._fabrics.ListFabrics, fabric_pb2.ListFabricsRequest(page_size=PAGE))

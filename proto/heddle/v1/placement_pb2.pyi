@@ -563,3 +563,99 @@ class JobEvent(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___JobEvent: _TypeAlias = JobEvent  # noqa: Y015
+
+@_typing.final
+class OrderRanksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    REPLACES_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """"fabrics/f1"."""
+    replaces: _builtins.str
+    """Last part of the name of a job that this one is to replace, whose hosts
+    count as free; empty: all jobs stay.
+    """
+    @_builtins.property
+    def spec(self) -> Global___JobSpec:
+        """The job; the order of its hosts means nothing."""
+
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        spec: Global___JobSpec | None = ...,
+        replaces: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent", b"parent", "replaces", b"replaces", "spec", b"spec"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrderRanksRequest: _TypeAlias = OrderRanksRequest  # noqa: Y015
+
+@_typing.final
+class RankOrderScore(_message.Message):
+    """How a job would fare."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_UTILIZATION_FIELD_NUMBER: _builtins.int
+    SLOWEST_FLOW_FIELD_NUMBER: _builtins.int
+    NETWORK_SECONDS_FIELD_NUMBER: _builtins.int
+    max_utilization: _builtins.float
+    """Load over capacity of the worst link that its flows use; 1.0 is full."""
+    slowest_flow: _builtins.float
+    """Least part of what one of its flows asks for that it gets, 0 to 1."""
+    network_seconds: _builtins.float
+    """Predicted time in the network of one round of its collectives, in seconds."""
+    def __init__(
+        self,
+        *,
+        max_utilization: _builtins.float = ...,
+        slowest_flow: _builtins.float = ...,
+        network_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_utilization", b"max_utilization", "network_seconds", b"network_seconds", "slowest_flow", b"slowest_flow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankOrderScore: _TypeAlias = RankOrderScore  # noqa: Y015
+
+@_typing.final
+class OrderRanksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOSTS_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    ALPHABETICAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """All hosts of the request, in rank order."""
+
+    @_builtins.property
+    def score(self) -> Global___RankOrderScore:
+        """In this order."""
+
+    @_builtins.property
+    def alphabetical(self) -> Global___RankOrderScore:
+        """In alphabetical order, which no score here is worse than, in any of the three."""
+
+    def __init__(
+        self,
+        *,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        score: Global___RankOrderScore | None = ...,
+        alphabetical: Global___RankOrderScore | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alphabetical", b"alphabetical", "score", b"score"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alphabetical", b"alphabetical", "hosts", b"hosts", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrderRanksResponse: _TypeAlias = OrderRanksResponse  # noqa: Y015

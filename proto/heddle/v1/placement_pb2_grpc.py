@@ -65,6 +65,11 @@ class PlacementServiceStub:
                 request_serializer=heddle_dot_v1_dot_placement__pb2.WatchJobsRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_placement__pb2.JobEvent.FromString,
                 _registered_method=True)
+        self.OrderRanks = channel.unary_unary(
+                '/heddle.v1.PlacementService/OrderRanks',
+                request_serializer=heddle_dot_v1_dot_placement__pb2.OrderRanksRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_placement__pb2.OrderRanksResponse.FromString,
+                _registered_method=True)
 
 
 class PlacementServiceServicer:
@@ -119,6 +124,16 @@ class PlacementServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OrderRanks(self, request, context):
+        """Says in which order the ranks of a job had best go over hosts that are given:
+        tp inside hosts, cp and ep below few switches, dp rings inside leaves and
+        zones, pp across. Orders are weighed by the plans that they would have beside
+        what runs. Changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlacementServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -151,6 +166,11 @@ def add_PlacementServiceServicer_to_server(servicer, server):
                     servicer.WatchJobs,
                     request_deserializer=heddle_dot_v1_dot_placement__pb2.WatchJobsRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_placement__pb2.JobEvent.SerializeToString,
+            ),
+            'OrderRanks': grpc.unary_unary_rpc_method_handler(
+                    servicer.OrderRanks,
+                    request_deserializer=heddle_dot_v1_dot_placement__pb2.OrderRanksRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_placement__pb2.OrderRanksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -316,6 +336,33 @@ class PlacementService:
             '/heddle.v1.PlacementService/WatchJobs',
             heddle_dot_v1_dot_placement__pb2.WatchJobsRequest.SerializeToString,
             heddle_dot_v1_dot_placement__pb2.JobEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OrderRanks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlacementService/OrderRanks',
+            heddle_dot_v1_dot_placement__pb2.OrderRanksRequest.SerializeToString,
+            heddle_dot_v1_dot_placement__pb2.OrderRanksResponse.FromString,
             options,
             channel_credentials,
             insecure,

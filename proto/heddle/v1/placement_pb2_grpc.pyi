@@ -55,6 +55,12 @@ class PlacementServiceStub:
     another before it was sent, only the last is. A job that was deleted and
     submitted again meanwhile comes as a job with another etag.
     """
+    OrderRanks: _grpc.UnaryUnaryMultiCallable[_placement_pb2.OrderRanksRequest, _placement_pb2.OrderRanksResponse]
+    """Says in which order the ranks of a job had best go over hosts that are given:
+    tp inside hosts, cp and ep below few switches, dp rings inside leaves and
+    zones, pp across. Orders are weighed by the plans that they would have beside
+    what runs. Changes nothing.
+    """
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -82,6 +88,12 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     how a job stands, not each state it went through: where one state follows
     another before it was sent, only the last is. A job that was deleted and
     submitted again meanwhile comes as a job with another etag.
+    """
+    OrderRanks: _aio.UnaryUnaryMultiCallable[_placement_pb2.OrderRanksRequest, _placement_pb2.OrderRanksResponse]  # type: ignore[assignment]
+    """Says in which order the ranks of a job had best go over hosts that are given:
+    tp inside hosts, cp and ep below few switches, dp rings inside leaves and
+    zones, pp across. Orders are weighed by the plans that they would have beside
+    what runs. Changes nothing.
     """
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -143,6 +155,18 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         how a job stands, not each state it went through: where one state follows
         another before it was sent, only the last is. A job that was deleted and
         submitted again meanwhile comes as a job with another etag.
+        """
+
+    @_abc_1.abstractmethod
+    def OrderRanks(
+        self,
+        request: _placement_pb2.OrderRanksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.OrderRanksResponse, _abc.Awaitable[_placement_pb2.OrderRanksResponse]]:
+        """Says in which order the ranks of a job had best go over hosts that are given:
+        tp inside hosts, cp and ep below few switches, dp rings inside leaves and
+        zones, pp across. Orders are weighed by the plans that they would have beside
+        what runs. Changes nothing.
         """
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -30,6 +30,7 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.PlacementService/UpdateJob": WORK,
     "heddle.v1.PlacementService/DeleteJob": WORK,
     "heddle.v1.PlacementService/WatchJobs": READS,
+    "heddle.v1.PlacementService/OrderRanks": READS,
     "heddle.v1.DemandService/PutDemands": WORK,
     "heddle.v1.DemandService/ListDemandSets": READS,
     "heddle.v1.DemandService/ListDemands": READS,

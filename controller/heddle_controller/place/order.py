@@ -1,0 +1,147 @@
+"""Rank orders for hosts that are given.
+
+Ranks are numbered tp innermost, then cp, dp and pp, so a group of a kind takes a run of hosts, or
+one host of each of several runs. Runs nest: those of cp in those of ep, these in those of dp. An
+order is good where a run stays below few switches: then rings and all-to-alls turn inside leaves,
+or at least inside zones, and only pipelines, which send least, go between them.
+
+Runs are cut from the hosts below one leaf as long as there are enough; what is left over is put
+together zone by zone, and what is left of that over all zones. That fills as many runs inside a
+leaf and inside a zone as there can be. Going from the longest runs to the shortest favours dp,
+the other way cp and ep; which is better is the planner's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Fabric
+from heddle_controller.model.job import Job, Parallelism
+
+Hosts = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a host is attached: hosts of one place are alike to the fabric."""
+
+    zone: tuple[int, ...]
+    """Rows of the zones of its NICs and their switches; empty where there are none."""
+    leaves: tuple[int, ...]
+    """Node rows of the switches that its NICs are attached to."""
+
+
+def places(hosts: Sequence[str], fabric: Fabric) -> dict[str, Place]:
+    """The place of each host; all are in the fabric."""
+    structure = fabric.structure
+    zone, nics_of_host = structure.nodes.zone, structure.nics_of_host
+    first, arcs = structure.out
+    found = {}
+    for host in hosts:
+        nics = np.array(nics_of_host[host], dtype=np.int64)
+        leaves = np.unique(
+            np.concatenate([structure.head[arcs[first[nic] : first[nic + 1]]] for nic in nics])
+        )
+        zones = np.unique(zone[np.concatenate([nics, leaves])])
+        found[host] = Place(tuple(zones[zones != NONE].tolist()), tuple(leaves.tolist()))
+    return found
+
+
+def run_lengths(parallelism: Parallelism, gpus_per_host: int) -> list[int]:
+    """How many hosts the runs of each kind take, longest first, those of a single host left out.
+
+    ``parallelism`` is resolved.
+    """
+    p = parallelism
+    ranks = {p.tp * p.cp, p.tp * p.ep, p.tp * p.cp * p.dp}
+    hosts = {count // gpus_per_host for count in ranks if count % gpus_per_host == 0}
+    total = p.tp * p.cp * p.dp * p.pp // gpus_per_host
+    return sorted((length for length in hosts if 1 < length < total), reverse=True)
+
+
+def candidates(job: Job, parallelism: Parallelism, fabric: Fabric) -> list[Hosts]:
+    """Orders of the hosts of a job, no two alike, the alphabetical one first.
+
+    Args:
+        job: Its hosts are in the fabric, each once; their order means nothing.
+        parallelism: The job's, resolved.
+        fabric: Where they are.
+    """
+    alphabetical = tuple(sorted(job.hosts))
+    where = places(alphabetical, fabric)
+    lengths = run_lengths(parallelism, job.gpus_per_host)
+    found = [
+        alphabetical,
+        tuple(_nested(alphabetical, lengths, where)),
+        tuple(_gathered(alphabetical, lengths, where)),
+        tuple(_by_place(alphabetical, where)),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _nested(hosts: Sequence[str], lengths: Sequence[int], where: Mapping[str, Place]) -> list[str]:
+    """Runs of the first length, each of which is divided by the lengths that follow."""
+    if not lengths:
+        return _by_place(hosts, where)
+    runs = _runs(hosts, lengths[0], where)
+    return [host for run in runs for host in _nested(run, lengths[1:], where)]
+
+
+def _gathered(
+    hosts: Sequence[str], lengths: Sequence[int], where: Mapping[str, Place]
+) -> list[str]:
+    """Runs of the shortest length first; longer ones are put together of them."""
+    runs = [[host] for host in _by_place(hosts, where)]
+    for length in reversed(lengths):
+        of_first = {run[0]: run for run in runs}
+        count = length // len(runs[0])
+        if count * len(runs[0]) != length:
+            return _nested(hosts, lengths, where)  # neither divides the other: ep beside cp
+        runs = [
+            [host for first in firsts for host in of_first[first]]
+            for firsts in _runs(list(of_first), count, where)
+        ]
+    return [host for run in runs for host in run]
+
+
+def _by_place(hosts: Sequence[str], where: Mapping[str, Place]) -> list[str]:
+    """Hosts of a leaf next to each other, and leaves of a zone."""
+    return sorted(hosts, key=lambda host: (where[host], host))
+
+
+def _runs(hosts: Sequence[str], length: int, where: Mapping[str, Place]) -> list[list[str]]:
+    """Hosts cut into runs of a length that divides their count, as many as can be in one place."""
+    found: list[list[str]] = []
+    left_of_zones: list[list[str]] = []
+    ordered = _by_place(hosts, where)
+    for _, in_zone in groupby(ordered, key=lambda host: where[host].zone):
+        left: list[list[str]] = []
+        for _, below in groupby(in_zone, key=lambda host: where[host].leaves):
+            runs, rest = _cut(list(below), length)
+            found += runs
+            left.append(rest)
+        runs, rest = _cut(_largest_first(left), length)
+        found += runs
+        left_of_zones.append(rest)
+    runs, _ = _cut(_largest_first(left_of_zones), length)
+    return sorted(found + runs, key=lambda run: (where[run[0]], run[0]))
+
+
+def _cut(hosts: Sequence[str], length: int) -> tuple[list[list[str]], list[str]]:
+    """Whole runs, and what is left."""
+    whole = len(hosts) - len(hosts) % length
+    return [list(hosts[at : at + length]) for at in range(0, whole, length)], list(hosts[whole:])
+
+
+def _largest_first(parts: Sequence[Sequence[str]]) -> list[str]:
+    """All hosts, those that have most company first, so that a run has few parts."""
+    return list(_flat(sorted(parts, key=lambda part: -len(part))))
+
+
+def _flat(parts: Sequence[Sequence[str]]) -> Iterator[str]:
+    for part in parts:
+        yield from part

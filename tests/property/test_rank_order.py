@@ -1,0 +1,121 @@
+"""Rank orders for hosts that are given: never worse than alphabetical, and the same hosts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.place.order import candidates, places, run_lengths
+from heddle_controller.place.score import score
+from heddle_controller.planner.core import PlanningCore
+from heddle_controller.planner.planning_engine import planning_engine
+from heddle_controller.solve import Options, anew
+from heddle_controller.state.records import Intent
+from heddle_controller.traffic.groups import resolve_parallelism
+from heddle_controller.traffic.jobs import flows_of_job
+from heddle_emulator.topology import clos, rail_optimised, three_tier
+from tests.support.depth import fresh_seeds
+
+
+def renamed(fabric: Fabric, draw: random.Random) -> Fabric:
+    """The fabric with hosts numbered as they were delivered: their names say nothing of places."""
+    names = [f"node{number}" for number in range(len(fabric.structure.host_names))]
+    draw.shuffle(names)
+    structure = replace(fabric.structure, host_names=tuple(names))
+    return replace(fabric, structure=structure)
+
+
+def drawn(draw: random.Random) -> tuple[Fabric, Job]:
+    """A small fabric and a job on some of its hosts."""
+    kind = draw.choice(["zones", "clos", "rails"])
+    if kind == "zones":
+        fabric = three_tier(
+            zones=draw.randint(2, 3),
+            leaves=draw.randint(2, 4),
+            spines=2,
+            nics_per_leaf=8,
+            nics_per_host=2,
+            cores=2,
+            taper=draw.choice([2.0, 4.0]),
+        )
+    elif kind == "clos":
+        fabric = clos(leaves=draw.randint(2, 5), spines=2, nics_per_leaf=8, nics_per_host=2)
+    else:
+        fabric = rail_optimised(units=2, servers=6, rails=2, spines=2)
+    fabric = renamed(fabric, draw)
+    hosts = sorted(fabric.structure.nics_of_host)
+    pp, dp = draw.choice([(1, 2), (1, 4), (2, 2), (2, 3), (1, 6), (2, 4)])
+    count = min(pp * dp, len(hosts))
+    pp = pp if count == pp * dp else 1
+    ep = draw.choice([1, count // pp if count % pp == 0 else 1])
+    job = Job("order", tuple(draw.sample(hosts, count)), 2, Parallelism(tp=2, pp=pp, ep=ep))
+    return fabric, job
+
+
+@pytest.mark.deep
+def test_an_order_is_never_worse_than_alphabetical() -> None:
+    """The same hosts; worst link, slowest flow and time, planned by itself, are no worse."""
+    for seed in fresh_seeds(8, 400):
+        check_order(seed)
+
+
+def check_order(seed: int) -> None:
+    """One drawn case."""
+    draw = random.Random(seed)
+    fabric, job = drawn(draw)
+    intent = Intent("f1", 1, 0.0, 1, fabric, (), ())
+    found = PlanningCore(planning_engine(None)).order_ranks(intent, job, None)
+    told = f"seed {seed}: {job}"
+    assert sorted(found.hosts) == sorted(job.hosts), told
+    for hosts, said in ((found.hosts, found.score), (sorted(job.hosts), found.alphabetical)):
+        flows = flows_of_job(replace(job, hosts=tuple(hosts)), fabric)
+        plan = anew(fabric, flows, None, options=Options())
+        assert score(plan, job.name) == said, told
+    assert found.score.no_worse_than(found.alphabetical), told
+
+
+@pytest.mark.deep
+def test_runs_are_kept_together_as_often_as_can_be() -> None:
+    """As many runs of the longest length lie in one zone, and below one leaf, as hosts allow."""
+    for seed in fresh_seeds(20, 2000):
+        check_runs(seed)
+
+
+def check_runs(seed: int) -> None:
+    """One drawn case."""
+    draw = random.Random(seed)
+    fabric = renamed(
+        three_tier(
+            zones=3, leaves=4, spines=2, nics_per_leaf=16, nics_per_host=4, cores=2, taper=4.0
+        ),
+        draw,
+    )
+    length = draw.choice([2, 3, 4])
+    count = length * draw.randint(2, 40 // length)
+    hosts = tuple(draw.sample(sorted(fabric.structure.nics_of_host), count))
+    job = Job("order", hosts, 4, Parallelism(tp=4, dp=length, pp=count // length))
+    parallelism = resolve_parallelism(job)
+    assert run_lengths(parallelism, 4) == [length]
+    where = places(hosts, fabric)
+    order = candidates(job, parallelism, fabric)[1]
+    runs = [order[at : at + length] for at in range(0, count, length)]
+    for level in ("zone", "leaves"):
+        of = [getattr(where[host], level) for host in hosts]
+        most = sum(of.count(place) // length for place in set(of))
+        kept = sum(len({getattr(where[host], level) for host in run}) == 1 for run in runs)
+        assert kept == most, f"seed {seed}: {level}"
+
+
+def test_alphabetical_is_tried_and_nothing_twice() -> None:
+    """The first candidate is the alphabetical order; all have the same hosts."""
+    fabric = clos(leaves=4, spines=2, nics_per_leaf=8, nics_per_host=2)
+    hosts = tuple(sorted(fabric.structure.nics_of_host)[:6])
+    job = Job("order", hosts[::-1], 2, Parallelism(tp=2))
+    found = candidates(job, resolve_parallelism(job), fabric)
+    assert found[0] == hosts
+    assert len(set(found)) == len(found)
+    assert all(set(one) == set(hosts) for one in found)

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
 from heddle_agent.fib import Link
@@ -193,11 +193,14 @@ def test_agents_do_what_the_certificate_says(seed: int, leaves: int, spines: int
     """Two tiers, some links down: packets walked through the agents' own tables after each loss.
 
     The agents hold the plan's entries and hear of the loss; nobody plans, and routing knows
-    nothing of it.
+    nothing of it. A backup longer than its path is left to routing (``plan.programs``) and is
+    counted all the same, so plans with such backups are left out.
     """
     rng = Random(seed)
     fabric = with_failures(rng, clos(leaves=leaves, spines=spines, nics_per_leaf=2), 0.05)
     plan = solve(fabric, _pairs(rng, fabric))
+    lengths, spare = np.diff(plan.paths.first), np.diff(plan.backups.first)
+    assume(((spare == 0) | (spare == lengths)).all())
     told = {one.kind: one for one in after_losses(plan)}
     ids, links = fabric.structure.nodes.ids, fabric.structure.links
     for kind, names in single_losses(fabric).items():

@@ -27,6 +27,7 @@ def wanted() -> list[str]:
     for name in DISTRIBUTIONS:
         project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
         found.update(project["dependencies"])
+        found.update(project.get("optional-dependencies", {}).get("web", []))
     found.update(tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"])
     return sorted(line for line in found if not line.startswith("heddle-"))
 

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 FOLDER = Path(__file__).resolve().parent / "packages"
 LISTS = {
     "agent": "heddle-agent",
-    "controller": "heddle-controller",
+    "controller": "heddle-controller[web]",
     "emulator": "heddle-emulator",
     "build": "hatchling",  # makes the wheels of the house
     "uv": "uv",  # installs all others

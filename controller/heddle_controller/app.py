@@ -1,10 +1,10 @@
 """``heddle-controller``: the only wiring.
 
 Start, in this order, each step waiting for the one before and none for a timer:
-settings, logs, metrics port, store, API port (health NOT_SERVING), loop, leadership
+settings, logs, metrics port, store, API port (health NOT_SERVING), page port, loop, leadership
 known, health SERVING, and then one line on standard output that says where.
 Stop, in the reverse order: health NOT_SERVING, loop (leadership handed over),
-streams ended, calls under way finished within the drain, store closed.
+page and streams ended, calls under way finished within the drain, store closed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import signal
 import sys
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import click
 import structlog
@@ -39,6 +40,7 @@ from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedu
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.api import Api, Rooms
 from heddle_controller.serve.interceptors.auth import Admission
+from heddle_controller.serve.reads import Reads
 from heddle_controller.serve.security.budget import Allowance
 from heddle_controller.serve.security.certificates import Mapper, read_rules
 from heddle_controller.serve.security.keys import Tls
@@ -56,6 +58,9 @@ from heddle_controller.telemetry.logs import configure_logs
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
 from heddle_controller.telemetry.plans import follow_plans
 from heddle_controller.traffic.jobs import flows_of_job
+
+if TYPE_CHECKING:
+    from heddle_controller.web.server import WebServer
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -100,9 +105,14 @@ async def run(settings: Settings) -> None:
             stack.push_async_callback(process.close)
         world = _dependencies(settings, store, gateway, telemetry, planners)
         reconciler = Reconciler(world)
-        api = await _api(settings, world, gateway, telemetry, store)
+        terms = _server_terms(settings)
+        api = await _api(settings, terms, world, gateway, telemetry, store)
         stack.push_async_callback(api.stop, settings.drain_seconds)
         await api.start()
+        web = _web(settings, terms, api.reads) if settings.web_port is not None else None
+        if web is not None:
+            stack.push_async_callback(web.stop)
+            await web.start()
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         leading = tasks.create_task(reconciler.run(), name="reconcile")
         following = tasks.create_task(follow_plans(store, telemetry), name="plan metrics")
@@ -111,7 +121,7 @@ async def run(settings: Settings) -> None:
         await reconciler.known.wait()
         api.set_serving(serving=True)
         stack.callback(api.set_serving, serving=False)
-        _tell(settings, api.port, metrics.port)
+        _tell(settings, api.port, metrics.port, web.port if web else None)
         await asyncio.Event().wait()
 
 
@@ -139,11 +149,35 @@ def _store_files(settings: Settings) -> Files:
     return Files(settings.store_ca, settings.store_cert, settings.store_key)
 
 
-def _tell(settings: Settings, port: int, metrics_port: int) -> None:
+def _web(settings: Settings, terms: ServerTerms, reads: Reads) -> WebServer:
+    """The page for people, bound to its port."""
+    try:
+        from heddle_controller.web.server import WebServer, WebTerms  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        cure = "install heddle-controller[web], or leave --web-port out"
+        raise refuse("settings", "web_port", f"{error.name} is not installed: {cure}") from None
+    return WebServer(
+        reads,
+        WebTerms(
+            settings.web_host,
+            settings.web_port or 0,
+            terms.tls,
+            terms.insecure,
+            replace(terms.admission, insecure=terms.insecure),
+            terms.allowance,
+            settings.web_viewers,
+        ),
+    )
+
+
+def _tell(settings: Settings, port: int, metrics_port: int, web_port: int | None) -> None:
     """Say where, once, for people and for whoever started the process."""
     host, _ = split_address(settings.listen)
     metrics = _address(settings.metrics_host, metrics_port)
     line = f"listening on {_address(host, port)}, metrics on http://{metrics}/metrics"
+    if web_port is not None:
+        scheme = "https" if settings.tls_cert else "http"
+        line += f", page on {scheme}://{_address(settings.web_host, web_port)}/"
     click.echo(clean(line))  # noqa: TID251
 
 
@@ -204,8 +238,9 @@ async def _secret(settings: Settings, store: EmbeddedStore | RedisStore) -> byte
     return await store.secret("peer-keys", secrets.token_hex(SECRET_BYTES).encode())
 
 
-async def _api(
+async def _api(  # noqa: PLR0917 - what others made, each once
     settings: Settings,
+    server: ServerTerms,
     world: Dependencies,
     gateway: Gateway,
     telemetry: Telemetry,
@@ -226,7 +261,7 @@ async def _api(
         entry_ttl=settings.entry_ttl_seconds,
         peer_keys=KeySchedule(await _secret(settings, store), settings.peer_key_seconds),
     )
-    return Api(rooms, _server_terms(settings), terms)
+    return Api(rooms, server, terms)
 
 
 def _server_terms(settings: Settings) -> ServerTerms:

@@ -55,6 +55,13 @@ class Settings(BaseSettings):
     """Address of Prometheus' metrics."""
     metrics_port: int = Field(default=7401, ge=0, le=65535)
     """Port of Prometheus' metrics; 0 takes a free one."""
+    web_host: str = "127.0.0.1"
+    """Address of the page for people."""
+    web_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the page for people; 0 takes a free one. By default there is no such page; it needs
+    ``heddle-controller[web]`` installed."""
+    web_viewers: int = Field(default=200, ge=1, le=10_000)
+    """Browsers that may watch the page at once; others have to ask again."""
     controller_id: str = Field(default_factory=_default_controller_id, min_length=1)
     """Name of this process among its replicas and in logs."""
 

@@ -20,7 +20,9 @@ from tests.support.serving import OPTIONS
 PROGRAM = Path(sys.executable).parent / "heddle-controller"
 START_SECONDS = 240.0
 """No measure of speed: a limit for machines that do much else."""
-READY = re.compile(r"listening on (\S+):(\d+), metrics on http://(\S+):(\d+)/metrics\n")
+READY = re.compile(
+    r"listening on (\S+):(\d+), metrics on http://(\S+):(\d+)/metrics(?:, page on (\S+)/)?\n"
+)
 
 
 @dataclass
@@ -31,6 +33,8 @@ class Controller:
     port: int
     metrics_port: int
     log: Path
+    page: str = ""
+    """Where the page is, without a slash at its end; empty where there is none."""
 
     @property
     def address(self) -> str:
@@ -81,7 +85,7 @@ async def controlling(
         found = READY.fullmatch(line)
         assert found, f"{line!r}; its log: {log.read_text()}"
         with unlogged():
-            yield Controller(process, int(found[2]), int(found[4]), log)
+            yield Controller(process, int(found[2]), int(found[4]), log, found[5] or "")
     finally:
         if process.returncode is None:
             process.kill()

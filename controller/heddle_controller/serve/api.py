@@ -46,6 +46,7 @@ from heddle_controller.serve.overlay import OverlayService
 from heddle_controller.serve.placement import PlacementService
 from heddle_controller.serve.plan import PlanService
 from heddle_controller.serve.rates import RateBook
+from heddle_controller.serve.reads import Reads
 from heddle_controller.serve.server import ApiServer, ServerTerms, Service
 from heddle_controller.serve.watch import Changes
 
@@ -109,6 +110,20 @@ class Api:
             overlays=self._overlays,
         )
         self._introductions = agent.introductions
+        overlay = OverlayService(store, self._overlays)
+        self.reads = Reads(
+            store=store,
+            observations=rooms.observations,
+            gateway=rooms.gateway,
+            changes=self._changes,
+            indexes=indexes,
+            fabric=fabric,
+            placement=placement,
+            plan=plan,
+            overlay=overlay,
+            unwell=links.unwell,
+        )
+        """What another face of this controller may answer from, beside gRPC."""
         services = [
             _service(fabric_pb2, "FabricService", add_FabricServiceServicer_to_server, fabric),
             _service(
@@ -121,7 +136,7 @@ class Api:
                 overlay_pb2,
                 "OverlayService",
                 add_OverlayServiceServicer_to_server,
-                OverlayService(store, self._overlays),
+                overlay,
             ),
             _service(
                 audit_pb2, "AuditService", add_AuditServiceServicer_to_server, AuditService(store)

@@ -155,8 +155,14 @@ async def _parts(
 ) -> AsyncIterator[tuple[Controller, Client, Fleet]]:
     """A controller, a client and an agent for every switch; all ended when this is left."""
     screen.title("Controller and agents")
-    async with Controller(folder) as controller, Client(controller.api, FABRIC) as client:
-        screen.line(f"controller on {controller.api}, metrics on {controller.metrics}")
+    async with (
+        Controller(folder, "--web-port=0") as controller,
+        Client(controller.api, FABRIC) as client,
+    ):
+        screen.line(
+            f"controller on {controller.api}, metrics on {controller.metrics},"
+            f" page on {controller.page}"
+        )
         await client.put_fabric(fabric)
         async with Fleet(fabric, [controller.api], name=FABRIC, seed=seed, notices=True) as fleet:
             with screen.progress("agents connected over gRPC") as report:
@@ -303,6 +309,7 @@ async def _keep(stage: DemoStage) -> None:
     ):
         screen.line(f"  .venv/bin/heddle --server {api} {words}")
     screen.line(f"  curl {stage.controller.metrics}")
+    screen.line(f"and in a browser: {stage.controller.page}")
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -19,7 +19,9 @@ from typing import Self
 
 from heddle_emulator.fleet.orders import Orders
 
-READY = re.compile(r"listening on (?P<api>\S+:\d+), metrics on (?P<metrics>\S+)")
+READY = re.compile(
+    r"listening on (?P<api>\S+:\d+), metrics on (?P<metrics>[^\s,]+)(, page on (?P<page>\S+))?\s"
+)
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 LAST_LINES = 12
@@ -38,6 +40,8 @@ class Controller:
         """Where the API is, host:port."""
         self.metrics = ""
         """Where the metrics are, a URL."""
+        self.page = ""
+        """Where the page for people is, a URL; empty where there is none."""
         self.log = folder / "controller.log"
         self._said = 0
         self._command = [
@@ -101,6 +105,7 @@ class Controller:
             self.check()
             await asyncio.sleep(0.02)
         self.api, self.metrics = found["api"], found["metrics"]
+        self.page = found["page"] or ""
 
     def _words(self) -> str:
         """What it has written since it was started; others may have used the file before."""

@@ -29,7 +29,7 @@ from heddle_controller.serve.interceptors.around import Around, Context, Method
 from heddle_controller.serve.interceptors.standing import OpenStreams
 from heddle_controller.serve.interceptors.trace import current_request
 from heddle_controller.serve.security.caller import Caller, Role, set_caller
-from heddle_controller.serve.security.certificates import Mapper, names_of
+from heddle_controller.serve.security.certificates import Mapper, Names, names_of
 from heddle_controller.serve.security.permissions import may_call
 from heddle_controller.serve.security.revoked import Revoked
 from heddle_controller.serve.security.tokens import TokenFile
@@ -82,6 +82,23 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What a caller shows, over whatever protocol."""
+
+    host: str
+    """Whence it comes."""
+    secure: bool
+    """Over TLS."""
+    own: bool
+    """In plain text that does not leave this host."""
+    names: Names
+    """Those of its certificate."""
+    certificates: tuple[bytes, ...] = ()
+    """PEM."""
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """By what callers are known."""
 
@@ -110,17 +127,28 @@ class Admission:
             if not host:
                 raise PLAIN_TEXT
             secure = True
-        own = peer.startswith("unix:") or (not secure and is_loopback(host))
-        if self.revoked and any(map(self.revoked.names, about.get("x509_pem_cert", ()))):
+        return self.judge(
+            Shown(
+                host or peer,
+                secure=secure,
+                own=peer.startswith("unix:") or (not secure and is_loopback(host)),
+                names=names_of(about),
+                certificates=tuple(about.get("x509_pem_cert", ())),
+                token=_token(context),
+            )
+        )
+
+    def judge(self, shown: Shown) -> Caller:
+        """Who shows this, over whatever protocol. Raises ``Refusal``, as ``caller``."""
+        if self.revoked and any(map(self.revoked.names, shown.certificates)):
             raise REVOKED
-        token = _token(context)
-        if token is not None:
-            return self._bearer(token, hidden=secure or own)
-        if secure:
-            shown = self.mapper.caller(names_of(about))
-            return shown if shown.identity else Caller(Role.NOBODY, host)
-        if own or self.insecure:
-            return Caller(Role.LOCAL, host or peer)
+        if shown.token is not None:
+            return self._bearer(shown.token, hidden=shown.secure or shown.own)
+        if shown.secure:
+            found = self.mapper.caller(shown.names)
+            return found if found.identity else Caller(Role.NOBODY, shown.host)
+        if shown.own or self.insecure:
+            return Caller(Role.LOCAL, shown.host)
         raise PLAIN_TEXT
 
     def peer(self, context: Context) -> str:
@@ -180,12 +208,16 @@ class Auth(Around):
 
 
 def _check(caller: Caller, method: Method) -> None:
+    check_role(caller, method.service, method.name)
+
+
+def check_role(caller: Caller, service: str, method: str) -> None:
     """Raises ``Refusal`` unless the table has the caller's role in the method's row."""
-    if may_call(caller.role, method.service, method.name):
+    if may_call(caller.role, service, method):
         return
     if caller.role is Role.NOBODY:
         raise NO_ROLE
-    message = f"{caller} may not call {method.service}/{method.name}"
+    message = f"{caller} may not call {service}/{method}"
     raise errors.Refusal(
         grpc.StatusCode.PERMISSION_DENIED, "ROLE_DENIED", message, {"role": caller.role}
     )

@@ -1,0 +1,131 @@
+"""Who looks, and may he: the API's own rules, over HTTP.
+
+A browser shows a certificate, or a token in a cookie that scripts cannot read and other sites
+cannot have sent; programs send ``Authorization: Bearer`` as they do to the API. Each answer is
+under a policy that lets the page load nothing but its own files.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from starlette.requests import HTTPConnection
+
+from heddle_controller.serve import errors
+from heddle_controller.serve.interceptors.auth import Admission, Shown, check_role, is_loopback
+from heddle_controller.serve.security.budget import Budget
+from heddle_controller.serve.security.caller import Caller, Role
+from heddle_controller.serve.security.certificates import FIELDS, Names
+
+COOKIE = "heddle_token"
+CERTIFICATE = "heddle_certificate"
+"""Key of a connection's certificate in the state of its requests."""
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+FOREIGN_HOST = errors.Refusal(
+    grpc.StatusCode.PERMISSION_DENIED,
+    "FOREIGN_HOST",
+    "plain text is served under the names localhost, 127.0.0.1 and [::1] only: a page of another "
+    "site could have sent this",
+)
+FOREIGN_SITE = errors.Refusal(
+    grpc.StatusCode.PERMISSION_DENIED, "FOREIGN_SITE", "another site's page sent this"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCertificate:
+    """What a connection's certificate says."""
+
+    names: Names
+    pem: bytes
+
+
+def certificate_of(connection: ssl.SSLObject | None) -> PeerCertificate | None:
+    """The certificate that a peer showed and that our authorities signed; None without one."""
+    der = connection.getpeercert(binary_form=True) if connection else None
+    told: Mapping[str, Any] | None = connection.getpeercert() if connection and der else None
+    if der is None or not told:
+        return None
+    names: dict[str, list[str]] = {field: [] for field in FIELDS}
+    for kind, value in told.get("subjectAltName", ()):
+        if kind.lower() in names:
+            names[kind.lower()].append(value)
+    fields = {"commonName": "cn", "organizationalUnitName": "ou"}
+    for part in told.get("subject", ()):
+        for kind, value in part:
+            if kind in fields:
+                names[fields[kind]].append(value)
+    return PeerCertificate(names, ssl.DER_cert_to_PEM_cert(der).encode())
+
+
+class Access:
+    """Tells callers apart, as the API does."""
+
+    def __init__(self, admission: Admission, budget: Budget) -> None:
+        self._admission = admission
+        self._budget = budget
+
+    def caller(self, asked: HTTPConnection) -> Caller:
+        """Who asks. Raises ``Refusal`` where that cannot be known, or is not to be believed."""
+        host = asked.client.host if asked.client else ""
+        secure = asked.url.scheme == "https"
+        own = not secure and is_loopback(host)
+        certificate: PeerCertificate | None = asked.scope["state"].get(CERTIFICATE)
+        caller = self._admission.judge(
+            Shown(
+                host,
+                secure=secure,
+                own=own,
+                names=certificate.names if certificate else {},
+                certificates=(certificate.pem,) if certificate else (),
+                token=_token(asked),
+            )
+        )
+        if own and caller.role is Role.LOCAL and not is_loopback(_named_host(asked)):
+            raise FOREIGN_HOST
+        return caller
+
+    def check(self, asked: HTTPConnection, call: str) -> Caller:
+        """Who asks, if he may have the answer of this method (``Service/Method``) now.
+
+        Raises:
+            Refusal: he may not, or has asked too often of late.
+        """
+        if asked.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+            raise FOREIGN_SITE
+        caller = self.caller(asked)
+        service, _, method = call.partition("/")
+        check_role(caller, f"heddle.v1.{service}", method)
+        if (wait := self._budget.call(str(caller))) > 0:
+            raise errors.Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMIT", "too many calls: slow down",
+                retry_seconds=wait,
+            )  # fmt: skip
+        return caller
+
+
+def _token(asked: HTTPConnection) -> str | None:
+    scheme, _, token = asked.headers.get("authorization", "").partition(" ")
+    if scheme:
+        return token.strip() if scheme.lower() == "bearer" else ""
+    return asked.cookies.get(COOKIE)
+
+
+def _named_host(asked: HTTPConnection) -> str:
+    name = asked.headers.get("host", "")
+    bare = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() else name
+    return bare.removeprefix("[").removesuffix("]")

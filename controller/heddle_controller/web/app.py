@@ -1,0 +1,581 @@
+"""The routes: pages, files, JSON and server-sent events. All but ``what-if`` only read."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from typing import Any, TypeAlias
+
+import grpc
+import numpy as np
+import orjson
+import structlog
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from heddle.v1 import fabric_pb2, placement_pb2, plan_pb2
+from heddle_controller.model.errors import refuse
+from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
+from heddle_controller.serve import errors
+from heddle_controller.serve.codec import names
+from heddle_controller.serve.interceptors.auth import CHANGED
+from heddle_controller.serve.interceptors.errors import status_of
+from heddle_controller.serve.reads import Reads
+from heddle_controller.state.errors import NotFound
+from heddle_controller.web.access import COOKIE, HEADERS, Access
+from heddle_controller.web.feed import ViewFeed
+from heddle_controller.web.overview import flow_json, link_json
+from heddle_controller.web.plan_view import PlanView, same_structure
+
+log = structlog.stdlib.get_logger(__name__)
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+BEAT_SECONDS = 2.0
+"""A stream says so often that it lives, and asks whether its viewer may still look."""
+MOST_BODY = 1 << 20
+"""Bytes of a question."""
+MOST_LOGIN = 4096
+"""Bytes of a question of who is not known yet."""
+UNARY_SECONDS = 60.0
+SLOWEST_TOLD = 50
+"""Flows of a job that are told, the slowest first."""
+MOST_ROUTES = 200
+"""Routes of one answer."""
+WORTH_PACKING = 1400
+"""Bytes below which an answer is sent as it is."""
+STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.FAILED_PRECONDITION: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+READ_FABRIC, READ_PLAN = "FabricService/GetFabric", "PlanService/GetPlan"
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Bytes that are sent again and again, packed once."""
+
+    plain: bytes
+    packed: bytes
+    kind: str
+    tag: str
+
+    @classmethod
+    def of(cls, plain: bytes, kind: str, tag: str = "") -> Packed:
+        """Takes a while for a large one: to be made in a thread."""
+        tag = tag or hashlib.sha256(plain).hexdigest()[:16]
+        return cls(plain, gzip.compress(plain, 1, mtime=0), kind, tag)
+
+    def answer(self, request: Request, status: int = 200) -> Response:
+        """With what the browser takes; nothing, if it has it already."""
+        head = {
+            "etag": f'"{self.tag}"',
+            "cache-control": "private, no-cache",
+            "vary": "accept-encoding",
+        }
+        if status == 200 and request.headers.get("if-none-match") == head["etag"]:  # noqa: PLR2004
+            return Response(status_code=304, headers=head)
+        body = self.plain
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            body, head["content-encoding"] = self.packed, "gzip"
+        return Response(body, status, head, self.kind)
+
+
+class Pages:
+    """What is answered to whom."""
+
+    def __init__(self, reads: Reads, access: Access, viewers: int) -> None:
+        """``viewers`` is how many streams there may be at once."""
+        self.feed = ViewFeed(reads)
+        self._reads = reads
+        self._access = access
+        self._most = viewers
+        self._viewing = 0
+        self._files = _files()
+        self._bulk: dict[tuple[str, str], Packed] = {}
+        """The newest structure and loads of each fabric."""
+
+    def app(self) -> Starlette:
+        """As ASGI servers take it."""
+        return Starlette(routes=list(self._routes()), exception_handlers={404: self._no_page})
+
+    def _routes(self) -> Iterable[BaseRoute]:
+        of = "/api/fabrics/{fabric}"
+        reads: list[tuple[str, str, Handler]] = [
+            ("/api/fabrics", "FabricService/ListFabrics", self._fabrics),
+            (f"{of}/overview", READ_PLAN, self._overview),
+            (f"{of}/structure", READ_FABRIC, self._structure),
+            (f"{of}/loads", READ_PLAN, self._loads),
+            (f"{of}/switch", READ_FABRIC, self._switch),
+            (f"{of}/link", READ_PLAN, self._link),
+            (f"{of}/jobs", "PlacementService/ListJobs", self._jobs),
+            (f"{of}/job", "PlacementService/GetJob", self._job),
+            (f"{of}/routes", "PlanService/ListRoutes", self._routes_of),
+            (f"{of}/flow", "PlanService/ExplainFlow", self._flow),
+            (f"{of}/stream", "PlanService/WatchPlan", self._stream),
+        ]
+        for path, call, handler in reads:
+            yield Route(path, partial(self._answer, call, handler), methods=["GET"])
+        yield Route(
+            f"{of}/what-if",
+            partial(self._answer, "PlanService/WhatIf", self._what_if),
+            methods=["POST"],
+        )
+        yield Route("/api/login", partial(self._answer, "", self._login), methods=["POST"])
+        yield Route("/api/logout", partial(self._answer, "", self._logout), methods=["POST"])
+        yield Route("/api/session", partial(self._answer, "", self._session), methods=["GET"])
+        yield Route("/static/{name}", self._file, methods=["GET"])
+        for path in ("/", "/fabrics/{rest:path}"):
+            yield Route(path, self._page, methods=["GET"])
+
+    async def _answer(self, call: str, handler: Handler, request: Request) -> Response:
+        """An answer, or why there is none, in JSON."""
+        try:
+            async with asyncio.timeout(UNARY_SECONDS):
+                if call:
+                    self._access.check(request, call)
+                response = await handler(request)
+        except ClientDisconnect:
+            response = Response(status_code=400)
+        except Exception as error:  # noqa: BLE001 - the outermost edge: nothing may pass
+            response = _refused(error)
+        stale = self._reads.store.stale_for()
+        if stale > 0:
+            response.headers["heddle-stale-seconds"] = f"{stale:.1f}"
+        return _guarded(response)
+
+    async def _page(self, request: Request) -> Response:
+        """The page for who may look; for others the one that asks for a token, and says why."""
+        try:
+            self._access.check(request, READ_FABRIC)
+        except errors.Refusal as refusal:
+            status = STATUS.get(refusal.code, 403)
+            return _guarded(self._files["login.html"].answer(request, status))
+        return _guarded(self._files["index.html"].answer(request))
+
+    async def _file(self, request: Request) -> Response:
+        """Scripts and styles: nothing in them is secret."""
+        found = self._files.get(request.path_params["name"])
+        if found is None:
+            return await self._no_page(request, None)
+        return _guarded(found.answer(request))
+
+    async def _no_page(self, request: Request, error: object) -> Response:
+        del request, error
+        message = "there is no such page here: begin at /"
+        return _guarded(_refused(errors.not_found("NO_PAGE", message)))
+
+    async def _session(self, request: Request) -> Response:
+        """Who looks; refused as any other call would be."""
+        caller = self._access.check(request, READ_FABRIC)
+        return _json({"role": caller.role, "identity": caller.identity})
+
+    async def _login(self, request: Request) -> Response:
+        """Keep a token in a cookie, if it lets its bearer look."""
+        token = (await _body(request, MOST_LOGIN)).get("token")
+        if not isinstance(token, str):
+            raise refuse("request", "token", 'it is missing: send {"token": "heddle..."}')
+        headers = [pair for pair in request.scope["headers"] if pair[0] != b"authorization"]
+        bearer = (b"authorization", f"Bearer {token.strip()}".encode("ascii", "replace"))
+        self._access.check(Request({**request.scope, "headers": [*headers, bearer]}), READ_FABRIC)
+        response = _json({})
+        secure = request.url.scheme == "https"
+        response.set_cookie(
+            COOKIE, token.strip(), httponly=True, secure=secure, samesite="strict", path="/"
+        )
+        return response
+
+    async def _logout(self, request: Request) -> Response:
+        del request
+        response = _json({})
+        response.delete_cookie(COOKIE, path="/")
+        return response
+
+    async def _fabrics(self, request: Request) -> Response:
+        asked = fabric_pb2.ListFabricsRequest(page_token=request.query_params.get("page", ""))
+        return _message(await self._reads.fabric.ListFabrics(asked, _NO_CONTEXT))
+
+    async def _overview(self, request: Request) -> Response:
+        fabric = _fabric(request)
+        view = await self.feed.show(fabric)
+        return Response(view.overview, headers=NO_STORE, media_type=JSON)
+
+    async def _structure(self, request: Request) -> Response:
+        fabric = _fabric(request)
+        record = await self._reads.store.get_fabric(fabric)
+        links = await self.feed.view(fabric).links(record)
+        make = partial(links.json, record.fabric.structure, record.revision)
+        return (await self._packed(fabric, "structure", f"r{record.revision}", make)).answer(
+            request
+        )
+
+    async def _loads(self, request: Request) -> Response:
+        """How full links are; 404 while there is no plan of the fabric as it is."""
+        fabric = _fabric(request)
+        record, plan = await self._planned(fabric)
+        if not same_structure(plan.plan.fabric, record.fabric):
+            raise errors.not_found("NO_PLAN", "the fabric was put anew, and not planned since")
+        links = await self.feed.view(fabric).links(record)
+        tag = f"p{plan.tag}.{record.revision}"
+        return (await self._packed(fabric, "loads", tag, partial(plan.json, links))).answer(request)
+
+    async def _packed(self, fabric: str, what: str, tag: str, make: Callable[[], bytes]) -> Packed:
+        """Made once for each tag; the one before it is forgotten."""
+        tag = f"{self.feed.start}.{tag}"
+        known = self._bulk.get((fabric, what))
+        if known is None or known.tag != tag:
+            known = await asyncio.to_thread(lambda: Packed.of(make(), JSON, tag))
+            self._bulk[fabric, what] = known
+        return known
+
+    async def _planned(self, fabric: str) -> tuple[Any, PlanView]:
+        """The fabric and the view of its newest plan. Raises ``Refusal`` where there is none."""
+        record = await self._reads.store.get_fabric(fabric)
+        plan = await self.feed.view(fabric).plan(await self._reads.store.committed(fabric))
+        if plan is None:
+            message = f"fabrics/{fabric} has no plan yet: submit a job"
+            raise errors.not_found("NO_PLAN", message)
+        return record, plan
+
+    async def _switch(self, request: Request) -> Response:
+        """A switch and its links."""
+        fabric, switch = _fabric(request), _asked(request, "id")
+        record = await self._reads.store.get_fabric(fabric)
+        row = record.fabric.structure.index.get(switch, NONE)
+        if row == NONE or record.fabric.structure.nodes.kind[row] == NodeKind.NIC:
+            raise NotFound(f"switch {switch[:80]!r} of fabrics/{fabric}")
+        committed = await self._reads.store.committed(fabric)
+        plan = await self.feed.view(fabric).plan(committed)
+        if plan is not None and not same_structure(plan.plan.fabric, record.fabric):
+            plan = None
+        session = self._reads.gateway.sessions(fabric).get(switch)
+        down = self._reads.observations.of(fabric).seen(record.fabric).down
+        told = await asyncio.to_thread(_switch_json, record.fabric, row, plan, down)
+        told["agent"] = (
+            {"instance": session.instance, "version": session.software_version} if session else None
+        )
+        told["aside"] = self._reads.gateway.held_aside(fabric).get(switch, "")
+        if committed is not None:
+            told["holds"] = committed.programmed.of(switch)
+            told["generation"] = committed.generation
+        return _json(told)
+
+    async def _link(self, request: Request) -> Response:
+        """A link both ways, and the flows over it, those of the fullest links first."""
+        fabric = _fabric(request)
+        record, plan = await self._planned(fabric)
+        row = _link_row(record.fabric, request)
+        if not same_structure(plan.plan.fabric, record.fabric):
+            raise errors.not_found("NO_PLAN", "the fabric was put anew, and not planned since")
+        down = self._reads.observations.of(fabric).seen(record.fabric).down
+        told = await asyncio.to_thread(_link_json, record.fabric, row, plan, down)
+        ends = (*sorted((told["source"], told["target"])), told["key"])
+        unwell = self._reads.unwell(fabric).get((ends[0], ends[1], ends[2]))
+        told["condition"] = unwell.reason if unwell else ""
+        return _json(told)
+
+    async def _jobs(self, request: Request) -> Response:
+        asked = placement_pb2.ListJobsRequest(
+            parent=names.fabric_name(_fabric(request)),
+            page_size=100,
+            page_token=request.query_params.get("page", ""),
+        )
+        answer = await self._reads.placement.ListJobs(asked, _NO_CONTEXT)
+        for job in answer.jobs:
+            del job.spec.hosts[:]
+        return _message(answer)
+
+    async def _job(self, request: Request) -> Response:
+        """A job, and its slowest flows with the link that makes them so."""
+        fabric, job = _fabric(request), _asked(request, "id")
+        asked = placement_pb2.GetJobRequest(name=names.job_name(fabric, job))
+        told = _dict(await self._reads.placement.GetJob(asked, _NO_CONTEXT))
+        plan = await self.feed.view(fabric).plan(await self._reads.store.committed(fabric))
+        flows = await asyncio.to_thread(_job_flows, plan, job) if plan else []
+        return _json({"job": told, "slowest": flows})
+
+    async def _routes_of(self, request: Request) -> Response:
+        query = request.query_params
+        asked = plan_pb2.ListRoutesRequest(
+            parent=names.plan_name(_fabric(request)),
+            page_size=MOST_ROUTES,
+            page_token=query.get("page", ""),
+            job=query.get("job", ""),
+        )
+        if "source" in query:
+            asked.link.source, asked.link.target = query["source"], _asked(request, "target")
+            asked.link.key = query.get("key", "")
+        return _message(await self._reads.plan.ListRoutes(asked, _NO_CONTEXT))
+
+    async def _flow(self, request: Request) -> Response:
+        asked = plan_pb2.ExplainFlowRequest(
+            plan=names.plan_name(_fabric(request)), flow=_asked(request, "id")
+        )
+        return _message(await self._reads.plan.ExplainFlow(asked, _NO_CONTEXT))
+
+    async def _what_if(self, request: Request) -> Response:
+        """As the API's; the fabric's name comes from the address."""
+        given = await _body(request)
+        try:
+            asked = ParseDict(given, plan_pb2.WhatIfRequest())
+        except ParseError as error:
+            raise refuse("request", "", f"is no WhatIfRequest in JSON: {error}") from None
+        asked.fabric = names.fabric_name(_fabric(request))
+        return _message(await self._reads.plan.WhatIf(asked, _NO_CONTEXT))
+
+    async def _stream(self, request: Request) -> Response:
+        """The overview as it changes, until the viewer leaves or may look no more."""
+        fabric = _fabric(request)
+        await self.feed.show(fabric)
+        if self._viewing >= self._most:
+            message = f"{self._most} viewers watch already: ask for one overview now and then"
+            raise errors.unavailable("TOO_MANY_VIEWERS", message, retry_seconds=10.0)
+        return StreamingResponse(
+            self._events(fabric, request), headers=NO_STORE, media_type="text/event-stream"
+        )
+
+    async def _events(self, fabric: str, request: Request) -> AsyncIterator[bytes]:
+        """Each as ``id: START.NUMBER``: who comes back with the newest is told nothing twice."""
+        seen, view, said = request.headers.get("last-event-id", ""), self.feed.view(fabric), True
+        caller = self._access.caller(request)
+        self._viewing += 1
+        try:
+            with view.viewing() as wake:
+                yield b"retry: 1000\n\n"
+                await self.feed.show(fabric)
+                while not self.feed.closed.is_set():
+                    name = f"{self.feed.start}.{view.number}"
+                    if name != seen:
+                        seen = name
+                        yield b"id: %b\nevent: overview\ndata: %b\n\n" % (
+                            name.encode(),
+                            view.overview,
+                        )
+                    elif not said:
+                        stale = self._reads.store.stale_for()
+                        yield b"event: beat\ndata: %.1f\n\n" % stale
+                    wake.clear()
+                    said = await _woken(wake)
+                    if self._access.caller(request) != caller:
+                        raise CHANGED
+        except errors.Refusal as refusal:
+            yield b"event: refused\ndata: %b\n\n" % orjson.dumps(refusal.message)
+        except NotFound:
+            yield b'event: refused\ndata: "the fabric is gone"\n\n'
+        finally:
+            self._viewing -= 1
+
+
+NO_STORE = {"cache-control": "no-store"}
+JSON = "application/json"
+_NO_CONTEXT: Any = None
+"""Methods that only read ask nothing of their call."""
+
+
+async def _woken(wake: asyncio.Event) -> bool:
+    """Whether there is something new; False after a beat without."""
+    try:
+        async with asyncio.timeout(BEAT_SECONDS):
+            await wake.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _files() -> dict[str, Packed]:
+    found = {}
+    for file in resources.files("heddle_controller.web").joinpath("static").iterdir():
+        kind = TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            found[file.name] = Packed.of(file.read_bytes(), f"{kind}; charset=utf-8")
+    return found
+
+
+def _guarded(response: Response) -> Response:
+    response.headers.update(HEADERS)
+    return response
+
+
+def _json(told: object, status: int = 200) -> Response:
+    body = orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(body, status, NO_STORE, JSON)
+
+
+def _dict(message: Message) -> dict[str, Any]:
+    told: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return told
+
+
+def _message(message: Message) -> Response:
+    return _json(_dict(message))
+
+
+def _refused(error: Exception) -> Response:
+    """The status of an error as the API has it, in JSON."""
+    status = status_of(error)
+    if isinstance(error, TimeoutError):
+        message = f"not done within {UNARY_SECONDS:g} s"
+        code = grpc.StatusCode.DEADLINE_EXCEEDED
+        status = errors.refused(errors.Refusal(code, "SERVER_DEADLINE", message))
+    if status is None:
+        incident = uuid.uuid4().hex[:12]
+        log.error("page failed", incident=incident, exc_info=error)
+        status = errors.refused(errors.internal(incident))
+    response = _json(
+        {"message": status.message, **_details(status)}, STATUS.get(CODES[status.code], 500)
+    )
+    if status.code == grpc.StatusCode.UNAUTHENTICATED.value[0]:
+        response.headers["www-authenticate"] = 'Bearer realm="heddle"'
+    if isinstance(error, errors.Refusal) and error.retry_seconds is not None:
+        response.headers["retry-after"] = f"{max(round(error.retry_seconds), 1)}"
+    return response
+
+
+def _details(status: status_pb2.Status) -> dict[str, Any]:
+    """The reason for programs, and what is wrong with which field."""
+    told: dict[str, Any] = {"reason": "", "fields": []}
+    for packed in status.details:
+        info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+        if packed.Unpack(info):
+            told["reason"] = info.reason
+        elif packed.Unpack(bad):
+            told["fields"] = [[one.field, one.description] for one in bad.field_violations]
+    return told
+
+
+async def _body(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
+    """The JSON object of a question.
+
+    Raises:
+        InputError: it is none, or too large.
+    """
+    if request.headers.get("content-type", "").partition(";")[0] != JSON:
+        raise refuse("request", "content-type", f"send {JSON}")
+    whole = b""
+    async for part in request.stream():
+        whole += part
+        if len(whole) > most:
+            raise refuse("request", "", f"is larger than {most:,} bytes")
+    try:
+        given = orjson.loads(whole)
+    except orjson.JSONDecodeError as error:
+        raise refuse("request", "", f"is no JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise refuse("request", "", "is no JSON object")
+    return given
+
+
+def _fabric(request: Request) -> str:
+    return names.check_id(request.path_params["fabric"], "fabric")
+
+
+def _asked(request: Request, name: str) -> str:
+    found: str = request.query_params.get(name, "")
+    if not found:
+        raise refuse("request", name, "it is missing: say it behind '?'")
+    return found
+
+
+def _link_row(fabric: Fabric, request: Request) -> int:
+    source, target = _asked(request, "source"), _asked(request, "target")
+    rows = fabric.find_links(source, target, request.query_params.get("key") or None)
+    if len(rows) != 1:
+        why = "several: say the key" if rows else "none"
+        raise errors.not_found("NO_LINK", f"between {source[:80]!r} and {target[:80]!r} is {why}")
+    return rows[0]
+
+
+def _state(fabric: Fabric, link: int, down: frozenset[int]) -> str:
+    return "DOWN" if link in down else State(int(fabric.effective[link])).name
+
+
+def _used(plan: PlanView | None, arc: int) -> float | None:
+    return float(plan.utilization[arc]) if plan is not None else None
+
+
+def _switch_json(
+    fabric: Fabric, row: int, plan: PlanView | None, down: frozenset[int]
+) -> dict[str, Any]:
+    """A switch and its links, the fullest first."""
+    structure = fabric.structure
+    first, arcs = structure.out
+    out = arcs[first[row] : first[row + 1]]
+    links = [
+        {
+            **link_json(structure, arc >> 1, arc=arc),
+            "kind": NodeKind(int(structure.nodes.kind[structure.head[arc]])).name.lower(),
+            "gbps": float(structure.capacity[arc]),
+            "out": _used(plan, arc),
+            "in": _used(plan, arc ^ 1),
+            "state": _state(fabric, arc >> 1, down),
+        }
+        for arc in out.tolist()
+    ]
+    links.sort(key=lambda link: -max(link["out"] or 0.0, link["in"] or 0.0))
+    return {
+        "id": structure.nodes.ids[row],
+        "kind": NodeKind(int(structure.nodes.kind[row])).name.lower(),
+        "zone": structure.zone_names[zone]
+        if (zone := int(structure.nodes.zone[row])) != NONE
+        else "",
+        "state": State(int(fabric.node_state[row])).name,
+        "links": links,
+    }
+
+
+def _link_json(fabric: Fabric, row: int, plan: PlanView, down: frozenset[int]) -> dict[str, Any]:
+    arcs = (2 * row, 2 * row + 1)
+    return {
+        **link_json(fabric.structure, row),
+        "gbps": float(fabric.structure.links.gbps[row]),
+        "state": _state(fabric, row, down),
+        "forth": _direction(plan, arcs[0]),
+        "back": _direction(plan, arcs[1]),
+    }
+
+
+def _direction(plan: PlanView, arc: int) -> dict[str, Any]:
+    """How full a link is one way, and whose flows these are."""
+    paths = plan.plan.paths
+    uses = np.zeros(len(plan.utilization), dtype=np.bool_)
+    uses[arc] = True
+    over = np.unique(paths.flow[paths.crosses(uses)])
+    flows = plan.plan.flows
+    jobs = np.unique(flows.job[over])
+    return {
+        "load": float(plan.plan.loads[arc]),
+        "utilization": float(plan.utilization[arc]),
+        "flow_count": len(over),
+        "jobs": [flows.job_names[job] for job in jobs.tolist()],
+        "flows": [flow_json(plan, flow) for flow in plan.slowest(over, SLOWEST_TOLD).tolist()],
+    }
+
+
+def _job_flows(plan: PlanView, job: str) -> list[dict[str, Any]]:
+    flows = plan.plan.flows
+    if job not in flows.job_names:
+        return []
+    rows: Ints = np.flatnonzero(flows.job == flows.job_names.index(job))
+    return [flow_json(plan, row) for row in plan.slowest(rows, SLOWEST_TOLD).tolist()]

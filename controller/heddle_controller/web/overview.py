@@ -1,0 +1,242 @@
+"""How a fabric stands, in a few figures and in words: the page's first view."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from heddle.v1 import plan_pb2
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, State, Structure
+from heddle_controller.reconcile.observations import SeenLinks
+from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.state.records import FabricRecord, JobRecord, JobState
+from heddle_controller.web.plan_view import PlanView, SwitchLinks
+
+Json: TypeAlias = dict[str, Any]
+NAMED = 20
+"""Switches, jobs and links that are told by name."""
+MARKED = 10_000
+"""Links that are marked as not up."""
+CLOSE = 0.1
+"""Share by which a worst link may be above its bound without a word in the verdict."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """All that an overview is made of."""
+
+    record: FabricRecord
+    seen: SeenLinks
+    unwell: dict[Ends, Condition]
+    jobs: tuple[JobRecord, ...]
+    agents: frozenset[str]
+    """Switches whose agent has a session with this controller."""
+    aside: frozenset[str]
+    """Switches that are set aside."""
+    plan: plan_pb2.Plan | None
+    view: PlanView | None
+    leader: str
+    leads: bool
+    stale_seconds: float
+
+
+def overview(now: Standing, links: SwitchLinks) -> Json:
+    """As the page takes it."""
+    fabric = now.record.fabric
+    ids = fabric.structure.nodes.ids
+    switches = [ids[row] for row in links.switches.tolist()]
+    missing = [switch for switch in switches if switch not in now.agents]
+    told = {
+        "fabric": now.record.name,
+        "title": now.record.title,
+        "revision": now.record.revision,
+        "nics": fabric.node_count - len(switches),
+        "switches": len(switches),
+        "links": _links(now, links),
+        "agents": {
+            "connected": len(switches) - len(missing),
+            "missing_count": len(missing),
+            "missing": missing[:NAMED],
+            "aside": sorted(now.aside)[:NAMED],
+        },
+        "jobs": _jobs(now.jobs),
+        "plan": _plan(now.plan),
+        "tiers": _tiers(now),
+        "slowest": _slowest(now.view),
+        "leader": {"name": now.leader, "here": now.leads},
+        "stale_seconds": round(now.stale_seconds, 1),
+        "withdrawn": now.record.overlay.withdrawn,
+    }
+    return {**told, "verdict": verdict(told)}
+
+
+def verdict(told: Json) -> Json:
+    """Whether all is well, in words, the worst first."""
+    bad, warn = list(_wrong(told)), list(_suspicious(told))
+    if told["plan"] is None:
+        good = "There is no plan yet: no job has been submitted."
+    else:
+        good = f"Every flow has a path, and every switch holds plan {told['plan']['generation']}."
+    level = "bad" if bad else "warn" if warn else "good"
+    return {"level": level, "sentences": [*bad, *warn] or [good]}
+
+
+def _wrong(told: Json) -> Iterator[str]:
+    """What somebody suffers from."""
+    plan, degraded = told["plan"], told["jobs"]["count"]["DEGRADED"]
+    if told["stale_seconds"] > 0:
+        yield "The store cannot be reached: what is shown is of the past, and no change is taken."
+    if plan and plan["unrouted"]:
+        what = _many(plan["unrouted"], "flow has", "flows have")
+        yield f"{what} no path: the underlay carries what it can."
+    if degraded:
+        yield f"{_many(degraded, 'job is', 'jobs are')} degraded."
+
+
+def _suspicious(told: Json) -> Iterator[str]:
+    """What may be of no harm, and should be known."""
+    plan, agents, links = told["plan"], told["agents"], told["links"]
+    if told["withdrawn"]:
+        yield "An operator has put the whole fabric on the underlay."
+    if not told["leader"]["name"]:
+        yield "No controller leads."
+    if agents["missing_count"]:
+        yield f"{_many(agents['missing_count'], 'agent has', 'agents have')} no session here."
+    if agents["aside"]:
+        yield f"{_many(len(agents['aside']), 'switch is', 'switches are')} set aside."
+    if links["down_count"]:
+        yield f"{_many(links['down_count'], 'link is', 'links are')} down."
+    if links["unwell_count"]:
+        yield f"{_many(links['unwell_count'], 'link is', 'links are')} not well."
+    if plan and plan["programmed"] < plan["switches"]:
+        lacking = _many(plan["switches"] - plan["programmed"], "switch does", "switches do")
+        yield f"{lacking} not hold plan {plan['generation']} yet."
+    for tier in told["tiers"]:
+        if tier["worst"] > (1 + CLOSE) * tier["bound"] > 0:
+            yield f"The worst link of tier {tier['tier']} is more than a tenth above its bound."
+
+
+def _many(count: int, one: str, many: str) -> str:
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"
+
+
+def _links(now: Standing, links: SwitchLinks) -> Json:
+    fabric = now.record.fabric
+    down = _down(fabric, now.seen)
+    drained = ~down & (fabric.effective == State.DRAINED)
+    rows = np.flatnonzero(down)
+    return {
+        "count": fabric.link_count,
+        "down_count": len(rows),
+        "drained_count": int(np.count_nonzero(drained)),
+        "unwell_count": len(now.unwell),
+        "down": [link_json(fabric.structure, row) for row in rows[:NAMED].tolist()],
+        "unwell": [
+            {"source": ends[0], "target": ends[1], "key": ends[2], "reason": condition.reason}
+            for ends, condition in list(now.unwell.items())[:NAMED]
+        ],
+        "marks": {"down": _marks(rows, links), "drained": _marks(np.flatnonzero(drained), links)},
+    }
+
+
+def _down(fabric: Fabric, seen: SeenLinks) -> Bools:
+    """Links that carry nothing, by what operators want or by what agents see."""
+    down: Bools = fabric.effective == State.DOWN
+    down[list(seen.down)] = True
+    return down
+
+
+def _marks(rows: Ints, links: SwitchLinks) -> list[int]:
+    places = links.place[rows]
+    return [place for place in places.tolist() if place != NONE][:MARKED]
+
+
+def link_json(structure: Structure, link: int, *, arc: int = NONE) -> Json:
+    """A link by the names of its ends; those of an arc in the direction of travel."""
+    a, b = int(structure.links.a[link]), int(structure.links.b[link])
+    a, b = (b, a) if arc != NONE and arc % 2 else (a, b)
+    ids = structure.nodes.ids
+    return {"source": ids[a], "target": ids[b], "key": str(structure.links.key[link])}
+
+
+def _jobs(jobs: tuple[JobRecord, ...]) -> Json:
+    count = Counter(JobState(record.facts.state).name for record in jobs)
+    degraded = [record for record in jobs if record.facts.state == JobState.DEGRADED]
+    return {
+        "count": {state.name: count[state.name] for state in JobState},
+        "degraded": [
+            {"job": record.job.name, "reason": record.facts.reason} for record in degraded[:NAMED]
+        ],
+    }
+
+
+def _plan(plan: plan_pb2.Plan | None) -> Json | None:
+    if plan is None:
+        return None
+    return {
+        "generation": plan.generation,
+        "epoch": plan.epoch,
+        "routed": plan.routed_count,
+        "unrouted": plan.unrouted_count,
+        "changed": plan.changed_count,
+        "solve_seconds": plan.solve_seconds,
+        "commit_time": plan.commit_time.ToNanoseconds() / 1e9,
+        "programmed": plan.programmed_switch_count,
+        "switches": plan.switch_count,
+        "entries": plan.entry_count,
+        "proof": plan.certificate.proof,
+    }
+
+
+def _tiers(now: Standing) -> list[Json]:
+    """The worst link of each tier against the least that it could be."""
+    if now.plan is None or now.view is None:
+        return []
+    structure = now.view.plan.fabric.structure
+    worst = dict(zip(structure.tiers, now.view.worst_arcs(), strict=True))
+    return [
+        {
+            "tier": tier.tier,
+            "worst": tier.max_utilization,
+            "bound": tier.lower_bound,
+            "link": link_json(structure, worst[tier.tier] >> 1, arc=worst[tier.tier])
+            if worst.get(tier.tier, NONE) != NONE
+            else None,
+        }
+        for tier in now.plan.certificate.tiers
+    ]
+
+
+def _slowest(view: PlanView | None) -> Json | None:
+    """The flow whose fullest link is the fullest of all."""
+    if view is None or not len(view.plan.flows):
+        return None
+    routed = np.flatnonzero(view.fullest != NONE)
+    rows = view.slowest(routed, 1).tolist()
+    return flow_json(view, rows[0]) if rows else None
+
+
+def flow_json(view: PlanView, row: int) -> Json:
+    """A flow, and its fullest link."""
+    plan, arc = view.plan, int(view.fullest[row])
+    flows, ids = plan.flows, plan.fabric.structure.nodes.ids
+    told: Json = {
+        "flow": flows.ids[row],
+        "job": flows.job_names[int(flows.job[row])],
+        "source": ids[int(flows.source[row])],
+        "destination": ids[int(flows.destination[row])],
+        "gbps": float(flows.gbps[row]),
+        "unrouted": plan.unrouted.get(row, ""),
+        "link": None,
+        "utilization": None,
+        "share": 0.0,
+    }
+    if arc != NONE:
+        used = float(view.utilization[arc])
+        told["link"] = link_json(plan.fabric.structure, arc >> 1, arc=arc)
+        told["utilization"], told["share"] = used, 1.0 / max(used, 1.0)
+    return told

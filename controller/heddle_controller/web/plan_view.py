@@ -1,0 +1,155 @@
+"""What a plan comes to, link by link and flow by flow; made once a plan, from its columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind, Structure
+from heddle_controller.model.load import utilization
+from heddle_controller.model.plan import Plan
+from heddle_controller.state.records import Committed
+
+PER_MILLE = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SwitchLinks:
+    """The links between switches, numbered as the page numbers them."""
+
+    switches: Ints
+    """Node rows, ascending."""
+    links: Ints
+    """Link rows, ascending."""
+    place: Ints
+    """Of each link row, its place in ``links``; ``NONE`` for links of NICs."""
+
+    @classmethod
+    def of(cls, structure: Structure) -> SwitchLinks:
+        """Those of a fabric."""
+        is_switch = structure.nodes.kind != NodeKind.NIC
+        links = np.flatnonzero(is_switch[structure.links.a] & is_switch[structure.links.b])
+        place = np.full(len(structure.links.key), NONE, dtype=np.int64)
+        place[links] = np.arange(len(links))
+        return cls(np.flatnonzero(is_switch), links, place)
+
+    def json(self, structure: Structure, revision: int) -> bytes:
+        """The switches and these links, by column."""
+        nodes, links = structure.nodes, structure.links
+        row = np.full(len(nodes.ids), NONE, dtype=np.int64)
+        row[self.switches] = np.arange(len(self.switches))
+        kinds = [NodeKind(kind).name.lower() for kind in nodes.kind[self.switches].tolist()]
+        return orjson.dumps(
+            {
+                "revision": revision,
+                "zones": structure.zone_names,
+                "tiers": structure.tiers,
+                "switch": {
+                    "id": [nodes.ids[node] for node in self.switches.tolist()],
+                    "kind": kinds,
+                    "zone": nodes.zone[self.switches],
+                },
+                "link": {
+                    "a": row[links.a[self.links]],
+                    "b": row[links.b[self.links]],
+                    "key": [str(links.key[link]) for link in self.links.tolist()],
+                    "gbps": links.gbps[self.links],
+                },
+            },
+            option=orjson.OPT_SERIALIZE_NUMPY,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanView:
+    """A committed plan, as far as people look at it."""
+
+    epoch: int
+    generation: int
+    plan: Plan
+    utilization: Floats
+    """Load over capacity of each arc."""
+    fullest: Ints
+    """The fullest arc on the paths of each flow, by its row; ``NONE`` for one without a path."""
+
+    @classmethod
+    def of(cls, committed: Committed) -> PlanView:
+        """Takes milliseconds for a large plan: to be made in a thread."""
+        plan = committed.plan
+        used = utilization(plan.fabric, plan.loads)
+        fullest = _fullest(plan, used)
+        return cls(committed.program.epoch, committed.generation, plan, used, fullest)
+
+    def is_of(self, committed: Committed) -> bool:
+        """Whether it was made of this plan."""
+        return (self.epoch, self.generation) == (committed.program.epoch, committed.generation)
+
+    @property
+    def tag(self) -> str:
+        """Tells this plan from others."""
+        return f"{self.epoch}.{self.generation}"
+
+    def json(self, links: SwitchLinks) -> bytes:
+        """How full each link between switches is, both ways, in thousandths."""
+        per_mille = np.rint(self.utilization * PER_MILLE).astype(np.int64)
+        return orjson.dumps(
+            {
+                "epoch": self.epoch,
+                "generation": self.generation,
+                "forth": per_mille[2 * links.links],
+                "back": per_mille[2 * links.links + 1],
+            },
+            option=orjson.OPT_SERIALIZE_NUMPY,
+        )
+
+    def worst_arcs(self) -> list[int]:
+        """The fullest arc of each tier, from the hosts up; ``NONE`` for a tier without load."""
+        tier = self.plan.fabric.structure.tier_of_arc
+        order = np.argsort(self.utilization, kind="stable")
+        worst = np.full(len(self.plan.fabric.structure.tiers), NONE, dtype=np.int64)
+        worst[tier[order]] = order  # of those of one tier the last stays
+        return [
+            arc if arc != NONE and self.utilization[arc] > 0 else NONE for arc in worst.tolist()
+        ]
+
+    def share(self) -> Floats:
+        """What each flow gets of its demand if its fullest link is shared by demand; at most 1."""
+        used = np.where(self.fullest == NONE, 0.0, self.utilization[self.fullest])
+        return np.where(self.fullest == NONE, 0.0, 1.0 / np.maximum(used, 1.0))
+
+    def slowest(self, rows: Ints, count: int) -> Ints:
+        """Of some flows, the rows of those on the fullest links, the fullest first."""
+        used = np.where(self.fullest[rows] == NONE, np.inf, self.utilization[self.fullest[rows]])
+        return rows[np.argsort(-used, kind="stable")[:count]]
+
+
+def same_structure(one: Fabric, other: Fabric) -> bool:
+    """Whether the rows of two fabrics mean the same."""
+    first, second = one.structure, other.structure
+    return first is second or (
+        first.nodes.ids == second.nodes.ids
+        and np.array_equal(first.links.a, second.links.a)
+        and np.array_equal(first.links.b, second.links.b)
+        and first.links.key == second.links.key
+    )
+
+
+def _fullest(plan: Plan, used: Floats) -> Ints:
+    """The fullest arc of each flow: the first of those that are equally full."""
+    fullest = np.full(len(plan.flows), NONE, dtype=np.int64)
+    paths = plan.paths
+    lengths = np.diff(paths.first)
+    whole = lengths > 0
+    if not whole.any():
+        return fullest
+    flow = np.repeat(paths.flow, lengths)  # of each arc of a path; ascending
+    load = used[paths.arcs]
+    starts = np.flatnonzero(np.diff(flow, prepend=NONE))
+    most = np.maximum.reduceat(load, starts)
+    counts = np.diff(np.append(starts, len(flow)))
+    hits = np.flatnonzero(load == np.repeat(most, counts))
+    first = hits[np.flatnonzero(np.diff(flow[hits], prepend=NONE))]
+    fullest[flow[first]] = paths.arcs[first]
+    return fullest

@@ -1,0 +1,433 @@
+// The page: views by address, kept up to date by one stream of server-sent events.
+import {BANDS, Heatmap, bandColour, grids} from "/static/heatmap.js";
+
+const QUIET_SECONDS = 6; // without a word for so long, what is shown may be of the past
+const AGAIN_SECONDS = 3;
+const VIEWS = [["", "Overview"], ["map", "Fabric"], ["jobs", "Jobs"], ["flows", "Flows"], ["plans", "Plans"], ["events", "Events"], ["what-if", "What if"]];
+const main = document.getElementById("main");
+const live = document.getElementById("live");
+const nav = document.getElementById("nav");
+
+// ---- small helpers; text is always set as text, so that names with markup stay names
+
+function h(tag, given = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(given)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat(3)) if (child !== null && child !== undefined) made.append(child);
+  return made;
+}
+
+const percent = (ratio) => (ratio === null || ratio === undefined ? "–" : `${(100 * ratio).toFixed(1)} %`);
+const gbps = (value) => `${Number(value.toFixed(1))} Gbit/s`;
+const clock = (seconds) => h("time", {datetime: new Date(1000 * seconds).toISOString()}, new Date(1000 * seconds).toLocaleTimeString());
+const many = (count, one, more) => `${Number(count).toLocaleString("en")} ${Number(count) === 1 ? one : more}`;
+const query = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== undefined)).toString();
+const at = (fabric, view = "", values = {}) => {
+  const asked = query(values);
+  return `/fabrics/${encodeURIComponent(fabric)}${view ? `/${view}` : ""}${asked ? `?${asked}` : ""}`;
+};
+const to = (href, ...text) => h("a", {href}, ...text);
+
+class Refused extends Error {
+  constructor(status, told) {
+    super(told.message || `the controller answered ${status}`);
+    this.status = status;
+  }
+}
+
+async function ask(path, given) {
+  const answer = await fetch(path, given);
+  const told = await answer.json();
+  if (answer.status === 401) location.reload();
+  if (!answer.ok) throw new Refused(answer.status, told);
+  return told;
+}
+
+const api = (fabric, what, values = {}) => ask(`/api/fabrics/${encodeURIComponent(fabric)}/${what}?${query(values)}`);
+
+// Puts these in place of what an element holds; null stands for nothing.
+const fill = (element, ...children) => element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined));
+
+function table(caption, heads, rows, empty = "None.") {
+  if (!rows.length) return h("p", {class: "note"}, `${caption}: ${empty}`);
+  const number = (head) => (head.startsWith("#") ? "number" : null);
+  return h("div", {class: "wide"}, h("table", {},
+    h("caption", {}, caption),
+    h("thead", {}, h("tr", {}, heads.map((head) => h("th", {scope: "col", class: number(head)}, head.replace(/^#/, ""))))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h("td", {class: number(heads[place])}, cell)))))));
+}
+
+const facts = (pairs) => h("dl", {class: "facts"}, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+const linkName = (link) => `${link.source} – ${link.target}${link.key && link.key !== "0" ? ` #${link.key}` : ""}`;
+const linkTo = (fabric, link) => (link ? to(at(fabric, "link", {source: link.source, target: link.target, key: link.key}), linkName(link)) : "–");
+const flowTo = (fabric, flow) => to(at(fabric, "flow", {id: flow}), flow);
+const jobTo = (fabric, job) => to(at(fabric, "job", {id: job}), job);
+const switchTo = (fabric, id) => to(at(fabric, "switch", {id}), id);
+
+// ---- what the controller says all the time
+
+const feed = {fabric: null, source: null, overview: null, heard: 0, refused: "", stale: 0};
+
+function follow(fabric) {
+  if (feed.fabric === fabric && feed.source && feed.source.readyState !== EventSource.CLOSED) return;
+  feed.source?.close();
+  if (feed.fabric !== fabric) feed.overview = null;
+  feed.fabric = fabric;
+  if (!fabric) { feed.source = null; return; }
+  const source = new EventSource(`/api/fabrics/${encodeURIComponent(fabric)}/stream`);
+  feed.source = source;
+  const heard = () => { feed.heard = Date.now(); feed.refused = ""; };
+  source.addEventListener("overview", (event) => {
+    heard();
+    feed.overview = JSON.parse(event.data);
+    feed.stale = feed.overview.stale_seconds;
+    tellLive();
+    shown.update?.(feed.overview);
+  });
+  source.addEventListener("beat", (event) => { heard(); feed.stale = Number(event.data); tellLive(); });
+  source.addEventListener("refused", (event) => { feed.refused = JSON.parse(event.data); source.close(); tellLive(); });
+  source.addEventListener("error", tellLive);
+}
+
+function tellLive() {
+  const silent = (Date.now() - feed.heard) / 1000;
+  const open = feed.source?.readyState === EventSource.OPEN;
+  let text = "", stale = true;
+  if (!feed.fabric) stale = false;
+  else if (feed.refused) text = feed.refused;
+  else if (!feed.heard) text = "Connecting …";
+  else if (!open || silent > QUIET_SECONDS) text = `Not live: last heard ${Math.round(silent)} s ago`;
+  else if (feed.stale > 0) text = `Store lost: shown is what was known ${Math.round(feed.stale)} s ago`;
+  else { stale = false; text = feed.overview && !feed.overview.leader.here ? "Live, from a follower" : "Live"; }
+  if (live.textContent !== text) live.textContent = text;
+  live.classList.toggle("stale", stale);
+}
+
+setInterval(() => {
+  tellLive();
+  if (feed.fabric && feed.source?.readyState === EventSource.CLOSED && Date.now() - (feed.tried || 0) > 1000 * AGAIN_SECONDS) {
+    feed.tried = Date.now();
+    feed.source = null;
+    follow(feed.fabric);
+  }
+}, 1000);
+
+// ---- views: each gives an element, and may take each new overview
+
+function overviewView(fabric) {
+  const box = h("div", {}, h("p", {}, "Waiting for the controller …"));
+  const update = (told) => {
+    const {plan, jobs, agents, links, leader} = told;
+    const words = {good: "All is well", warn: "Look at this", bad: "Something is wrong"};
+    fill(
+      box,
+      h("div", {class: `verdict ${told.verdict.level}`, id: "verdict"}, h("strong", {}, words[told.verdict.level]),
+        told.verdict.sentences.map((text) => h("p", {}, text))),
+      facts([
+        ["NICs", told.nics.toLocaleString("en")],
+        ["Switches with an agent here", `${agents.connected.toLocaleString("en")} of ${told.switches.toLocaleString("en")}`],
+        ["Plan", plan ? to(at(fabric, "plans"), `${plan.generation}`) : "none"],
+        ["Switches that hold it", plan ? `${plan.programmed} of ${plan.switches}` : "–"],
+        ["Flows routed", plan ? plan.routed.toLocaleString("en") : "–"],
+        ["Flows without a path", plan ? plan.unrouted.toLocaleString("en") : "–"],
+        ["Links down", links.down_count.toLocaleString("en")],
+        ["Leader", leader.name ? `${leader.name}${leader.here ? " (this controller)" : ""}` : "none"],
+      ]),
+      h("h2", {}, "Worst link of each tier"),
+      table("How full it is, and the least that any plan could reach", ["Tier", "#Worst", "#Proven least", "Link"],
+        told.tiers.map((tier) => [tier.tier, percent(tier.worst), percent(tier.bound), linkTo(fabric, tier.link)]), "no plan yet."),
+      h("h2", {}, "Slowest flow"),
+      told.slowest
+        ? h("p", {id: "slowest"}, flowTo(fabric, told.slowest.flow), " of ", jobTo(fabric, told.slowest.job), ` gets ${percent(told.slowest.share)} of its ${gbps(told.slowest.gbps)}: its fullest link is `, linkTo(fabric, told.slowest.link), ` (${percent(told.slowest.utilization)}).`)
+        : h("p", {class: "note"}, "No flow has a path yet."),
+      h("h2", {}, "Jobs"),
+      facts(Object.entries(jobs.count).map(([state, count]) => [state.toLowerCase(), to(at(fabric, "jobs"), `${count}`)])),
+      jobs.degraded.length ? table("Degraded jobs", ["Job", "Why"], jobs.degraded.map((one) => [jobTo(fabric, one.job), one.reason])) : null,
+      links.down.length ? h("h2", {}, "Links down") : null,
+      links.down.length ? h("ul", {id: "down"}, links.down.map((link) => h("li", {}, linkTo(fabric, link)))) : null,
+      links.unwell.length ? table("Links that are not well", ["Link", "Why"], links.unwell.map((link) => [linkTo(fabric, link), link.reason])) : null,
+      agents.missing.length ? h("h2", {}, "Agents without a session here") : null,
+      agents.missing.length ? h("p", {}, agents.missing.map((id, place) => [place ? ", " : "", switchTo(fabric, id)]), agents.missing_count > agents.missing.length ? ` and ${agents.missing_count - agents.missing.length} more` : "") : null,
+      h("h2", {}, "Last events"),
+      eventTable(fabric, told.events.slice(-8), told.events),
+    );
+  };
+  return {title: `Fabric ${fabric}`, box, update};
+}
+
+function eventTable(fabric, events, all) {
+  const known = new Map(all.map((one) => [one.number, one]));
+  const why = (one) => (one.because.length ? h("ul", {}, one.because.map((number) => h("li", {}, known.get(number)?.text || `event ${number}`))) : "–");
+  return table("The newest first; seen by this controller since it began", ["#No.", "Time", "What", "After"],
+    [...events].reverse().map((one) => [`${one.number}`, clock(one.time), one.text, why(one)]));
+}
+
+function eventsView(fabric) {
+  const box = h("div");
+  return {title: "Events", box, update: (told) => fill(box, eventTable(fabric, told.events, told.events))};
+}
+
+function plansView(fabric) {
+  const box = h("div");
+  const update = (told) => {
+    const {plan} = told;
+    fill(
+      box,
+      plan ? facts([
+        ["Newest plan", `${plan.generation}`], ["Committed", clock(plan.commit_time)], ["Solved in", `${plan.solve_seconds.toFixed(3)} s`],
+        ["Flows moved by it", plan.changed.toLocaleString("en")], ["Entries", Number(plan.entries).toLocaleString("en")], ["Epoch of its leader", `${plan.epoch}`],
+        ["Bound proven by", plan.proof],
+      ]) : h("p", {}, "There is no plan yet."),
+      h("h2", {}, "Plans, and what came before each"),
+      eventTable(fabric, told.events.filter((one) => one.kind === "plan"), told.events),
+    );
+  };
+  return {title: "Plans", box, update};
+}
+
+function mapView(fabric) {
+  const said = h("p", {id: "cell", role: "status"}, "Point at a cell, or use the arrow keys in a map.");
+  const panels = h("div", {class: "panels"}), tables = h("div"), note = h("p", {class: "note"}, "Loading …");
+  const way = h("select", {id: "way"}, [["both", "the fuller way"], ["up", "upwards"], ["down", "downwards"]].map(([value, text]) => h("option", {value}, text)));
+  const box = h("div", {},
+    h("p", {}, h("label", {for: "way"}, "Show "), way),
+    scale(), note, panels, said, h("h2", {}, "Fullest links"), tables);
+  let structure = null, loads = null, maps = [], wanted = "", busy = false, told = null;
+  const name = (link) => ({source: structure.switch.id[structure.link.a[link]], target: structure.switch.id[structure.link.b[link]], key: structure.link.key[link]});
+  const open = (cell) => go(at(fabric, "link", name(worst(cell))));
+  const worst = (cell) => cell.map(([link]) => link).sort((one, two) => full(two) - full(one))[0];
+  const full = (link) => (loads ? Math.max(loads.forth[link], loads.back[link]) : 0);
+  const words = (grid, row, column, cell) => {
+    const where = `${grid.rows[row]} × ${grid.columns[column]}: `;
+    if (!cell) { said.replaceChildren(where, "no link"); return; }
+    const link = worst(cell), off = cell.some(([one]) => told?.links.marks.down.includes(one)) ? ", down" : "";
+    const fuller = loads ? `${(full(link) / 10).toFixed(1)} % full` : "no plan yet";
+    said.replaceChildren(where, linkTo(fabric, name(link)), ` ${many(cell.length, "link", "links")}, ${fuller}${off}`);
+  };
+  const paint = () => {
+    const marks = {down: new Set(told?.links.marks.down), drained: new Set(told?.links.marks.drained)};
+    for (const map of maps) { map.loads = loads; map.marks = marks; map.way = way.value; map.draw(); }
+    note.textContent = loads ? `Plan ${loads.generation}, ${many(structure.link.a.length, "link", "links")} between switches.` : "There is no plan yet.";
+    const order = loads ? [...loads.forth.keys()].sort((one, two) => full(two) - full(one)).slice(0, 30).filter((link) => full(link) > 0) : [];
+    tables.replaceChildren(table("The thirty fullest", ["Link", "#There", "#Back", "#Speed"],
+      order.map((link) => [linkTo(fabric, name(link)), percent(loads.forth[link] / 1000), percent(loads.back[link] / 1000), gbps(structure.link.gbps[link])])));
+    box.dataset.painted = loads ? `${loads.epoch}.${loads.generation}` : "none";
+  };
+  const fetchAll = async () => {
+    if (busy) return;
+    busy = true;
+    try {
+      for (let again = null; again !== wanted;) {
+        again = wanted;
+        const [shape, filled] = await Promise.all([
+          structure?.revision === told?.revision && structure ? structure : api(fabric, "structure"),
+          api(fabric, "loads").catch((error) => { if (error.status === 404) return null; throw error; }),
+        ]);
+        if (shape !== structure) {
+          structure = shape;
+          maps = grids(structure).map((grid) => new Heatmap(grid, words, open));
+          panels.replaceChildren(...maps.map((map) => h("figure", {}, h("figcaption", {}, map.grid.title), map.canvas)));
+        }
+        loads = filled;
+        paint();
+      }
+    } catch (error) { note.textContent = error.message; } finally { busy = false; }
+  };
+  way.addEventListener("change", paint);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (box.isConnected) { box.querySelector(".scale").replaceWith(scale()); paint(); } });
+  fetchAll();
+  const update = (now) => {
+    told = now;
+    const next = `${now.revision}/${now.plan ? `${now.plan.epoch}.${now.plan.generation}` : ""}`;
+    if (next !== wanted) { wanted = next; fetchAll(); } else if (structure) paint();
+  };
+  return {title: "Fabric", box, update};
+}
+
+function scale() {
+  const swatch = (colour) => { const one = h("canvas", {width: 16, height: 16, "aria-hidden": "true"}); const pen = one.getContext("2d"); pen.fillStyle = colour; pen.fillRect(0, 0, 16, 16); return one; };
+  return h("ul", {class: "scale", "aria-label": "Colours"}, BANDS.map((text, which) => h("li", {}, swatch(bandColour(which)), text)), h("li", {}, "struck out: down or drained"));
+}
+
+// A view of one thing, asked for again when there is another plan or another state of links.
+function asked(title, fetchIt, show) {
+  const box = h("div", {}, h("p", {}, "Loading …"));
+  let key = null, busy = false, again = false;
+  const load = async () => {
+    if (busy) { again = true; return; }
+    busy = true;
+    try { fill(box, show(await fetchIt())); } catch (error) { fill(box, h("p", {role: "alert", class: "verdict warn"}, error.message)); }
+    busy = false;
+    if (again) { again = false; load(); }
+  };
+  load();
+  const update = (told) => {
+    const next = JSON.stringify([told.plan?.generation, told.plan?.epoch, told.links.down_count, told.links.drained_count, told.jobs.count, told.revision]);
+    if (key !== null && next !== key) load();
+    key = next;
+  };
+  return {title, box, update};
+}
+
+function switchView(fabric, values) {
+  return asked(`Switch ${values.get("id")}`, () => api(fabric, "switch", {id: values.get("id")}), (told) => [
+    facts([["Kind", told.kind], ["Zone", told.zone || "–"], ["State", told.state],
+      ["Agent", told.agent ? `has a session (${told.agent.version || "version not told"})` : told.aside || "no session here"],
+      ["Holds plan", told.holds === undefined ? "–" : `${told.holds} of ${told.generation}`]]),
+    table("Links, the fullest first", ["Link", "To", "State", "#Out", "#In", "#Speed"],
+      told.links.map((link) => [linkTo(fabric, link), link.kind === "nic" ? link.target : switchTo(fabric, link.target), link.state, percent(link.out), percent(link.in), gbps(link.gbps)])),
+  ]);
+}
+
+function flowRows(fabric, flows) {
+  return flows.map((one) => [flowTo(fabric, one.flow), jobTo(fabric, one.job), gbps(one.gbps), one.unrouted ? "no path" : percent(one.share), one.unrouted || linkTo(fabric, one.link), percent(one.utilization)]);
+}
+const FLOW_HEADS = ["Flow", "Job", "#Wants", "#Gets at least", "Fullest link of its path", "#Full"];
+
+function linkView(fabric, values) {
+  const given = {source: values.get("source") || "", target: values.get("target") || "", key: values.get("key") || ""};
+  return asked(`Link ${linkName(given)}`, () => api(fabric, "link", given), (told) => [
+    facts([["State", told.state], ["Speed", gbps(told.gbps)], ["Agents say", told.condition || "nothing wrong"],
+      [`${told.source} → ${told.target}`, percent(told.forth.utilization)], [`${told.target} → ${told.source}`, percent(told.back.utilization)]]),
+    h("p", {}, "Ends: ", switchOrNic(fabric, told.source), ", ", switchOrNic(fabric, told.target)),
+    ...[["forth", told.source, told.target], ["back", told.target, told.source]].map(([way, from, end]) => [
+      h("h2", {}, `${from} → ${end}`),
+      h("p", {}, `${many(told[way].flow_count, "flow", "flows")}, ${gbps(told[way].load)} of ${gbps(told.gbps)}; jobs: `, told[way].jobs.length ? told[way].jobs.map((job, place) => [place ? ", " : "", jobTo(fabric, job)]) : "none"),
+      table("Flows over it, those with the fullest links first", FLOW_HEADS, flowRows(fabric, told[way].flows)),
+    ]),
+  ]);
+}
+const switchOrNic = (fabric, id) => switchTo(fabric, id);
+
+function jobsView(fabric, values) {
+  return asked("Jobs", () => api(fabric, "jobs", {page: values.get("page") || ""}), (told) => [
+    table("Jobs by name", ["Job", "State", "#Flows", "#Without path", "Why"],
+      told.jobs.map((job) => { const id = job.name.split("/").pop(); return [jobTo(fabric, id), job.state.replace("JOB_STATE_", "").toLowerCase(), `${job.flow_count}`, `${job.unrouted_count}`, job.reason || "–"]; })),
+    told.next_page_token ? h("p", {}, to(at(fabric, "jobs", {page: told.next_page_token}), "Next page")) : null,
+  ]);
+}
+
+function jobView(fabric, values) {
+  const id = values.get("id") || "";
+  return asked(`Job ${id}`, () => api(fabric, "job", {id}), (told) => {
+    const {job, slowest} = told, worst = slowest.find((one) => one.link);
+    return [
+      facts([["State", job.state.replace("JOB_STATE_", "").toLowerCase()], ["Why", job.reason || "–"], ["Flows", `${job.flow_count}`],
+        ["Without a path", `${job.unrouted_count}`], ["Hosts", `${job.spec.hosts.length}`], ["First plan", `${job.generation}`]]),
+      worst ? h("p", {id: "guilty"}, worst.utilization > 1 ? "Slow for the link " : "Its fullest link is ", linkTo(fabric, worst.link), `: ${percent(worst.utilization)} full, so `, flowTo(fabric, worst.flow), ` gets ${percent(worst.share)} of what it wants.`) : null,
+      table("Its flows, the slowest first", FLOW_HEADS, flowRows(fabric, slowest)),
+      h("p", {}, to(at(fabric, "flows", {job: id}), "All its flows and their paths")),
+    ];
+  });
+}
+
+function flowsView(fabric, values) {
+  const given = {job: values.get("job") || "", source: values.get("source") || "", target: values.get("target") || "", key: values.get("key") || "", page: values.get("page") || ""};
+  return asked(given.job ? `Flows of ${given.job}` : "Flows", () => api(fabric, "routes", given), (told) => [
+    table(`Of plan ${told.generation}, in its order`, ["Flow", "Job", "#Wants", "Path"],
+      told.routes.map((route) => [flowTo(fabric, route.flow), jobTo(fabric, route.job), gbps(route.gbps), route.unrouted_reason || route.paths.map((path) => h("div", {}, path.nodes.join(" → ")))])),
+    told.next_page_token ? h("p", {}, to(at(fabric, "flows", {...given, page: told.next_page_token}), "Next page")) : null,
+  ]);
+}
+
+function flowView(fabric, values) {
+  const id = values.get("id") || "";
+  return asked(`Flow ${id}`, () => api(fabric, "flow", {id}), (told) => {
+    const {route, hops, reasons} = told;
+    return [
+      facts([["From", route.source], ["To", route.destination], ["Wants", gbps(route.gbps)], ["Job", jobTo(fabric, route.job)],
+        ["Source port", route.source_port ? `${route.source_port}` : "any"], ["Paths to choose from", `${told.candidate_count}`]]),
+      h("h2", {}, "Why it goes there"), h("ul", {id: "reasons"}, reasons.map((text) => h("li", {}, text))),
+      route.unrouted_reason ? h("p", {class: "verdict bad"}, route.unrouted_reason) : null,
+      table("Its links", ["#Path", "Link", "#Load", "#Speed", "#Full", "#Other flows"],
+        hops.map((hop) => [`${hop.path + 1}`, linkTo(fabric, hop.link), gbps(hop.load_gbps), gbps(hop.capacity_gbps), percent(hop.load_gbps / hop.capacity_gbps), `${hop.other_flow_count}`])),
+      table("Backups, where a path breaks", ["#Path", "Backup"], route.backups.map((path, place) => [`${place + 1}`, path.nodes.length ? path.nodes.join(" → ") : "none: the underlay"])),
+    ];
+  });
+}
+
+function whatIfView(fabric) {
+  const kind = h("select", {id: "kind"}, [["link", "A link fails"], ["switch", "A switch is drained"], ["job", "A job ends"]].map(([value, text]) => h("option", {value}, text)));
+  const one = h("input", {id: "one", required: true, autocomplete: "off"}), two = h("input", {id: "two", autocomplete: "off"});
+  const oneLabel = h("label", {for: "one"}, "One end"), twoLabel = h("label", {for: "two"}, "Other end");
+  const answer = h("div", {id: "answer", role: "status"});
+  const label = () => {
+    const link = kind.value === "link";
+    oneLabel.textContent = link ? "One end" : kind.value === "switch" ? "Switch" : "Job";
+    for (const part of [two, twoLabel]) part.hidden = !link;
+    two.required = link;
+  };
+  kind.addEventListener("change", label);
+  label();
+  const supposed = () => ({
+    link: {links: [{link: {source: one.value, target: two.value}, admin_state: "STATE_DOWN"}]},
+    switch: {switches: [{node: one.value, admin_state: "STATE_DRAINED"}]},
+    job: {deleted_jobs: [one.value]},
+  })[kind.value];
+  const submit = async (event) => {
+    event.preventDefault();
+    answer.replaceChildren(h("p", {}, "Planning …"));
+    try {
+      const told = await ask(`/api/fabrics/${encodeURIComponent(fabric)}/what-if`, {method: "POST", headers: {"content-type": "application/json"}, body: JSON.stringify(supposed())});
+      const worst = (plan) => (plan?.certificate ? percent(plan.certificate.max_utilization) : "–");
+      answer.replaceChildren(
+        table("Nothing was changed", ["", "#Now", "#Then"], [
+          ["Worst link", worst(told.before), worst(told.after)],
+          ["Flows routed", `${told.before?.routed_count ?? "–"}`, `${told.after?.routed_count ?? "–"}`],
+          ["Flows without a path", `${told.before?.unrouted_count ?? "–"}`, `${told.after?.unrouted_count ?? "–"}`],
+        ]),
+        h("p", {}, `${many(told.moved_flows.length, "flow would", "flows would")} move.`),
+        table("Flows that would lose their path", ["Flow", "Why"], told.unrouted.map((route) => [flowTo(fabric, route.flow), route.unrouted_reason])),
+      );
+    } catch (error) { answer.replaceChildren(h("p", {role: "alert", class: "verdict warn"}, error.message)); }
+  };
+  const form = h("form", {onsubmit: submit}, h("label", {for: "kind"}, "Suppose"), kind, oneLabel, one, twoLabel, two, h("button", {type: "submit"}, "Ask"));
+  return {title: "What if", box: h("div", {}, h("p", {}, "A plan is made as if, and thrown away."), form, answer)};
+}
+
+function fabricsView() {
+  const view = asked("Fabrics", () => ask("/api/fabrics"), (told) => {
+    const names = told.fabrics.map((fabric) => fabric.name.split("/").pop());
+    if (names.length === 1) go(at(names[0]), true);
+    return [table("By name", ["Fabric", "Title"], told.fabrics.map((fabric, place) => [to(at(names[place]), names[place]), fabric.title || "–"]), "put one with heddle fabric put.")];
+  });
+  return {...view, update: null};
+}
+
+// ---- addresses
+
+const BY_NAME = {"": overviewView, map: mapView, jobs: jobsView, job: jobView, flows: flowsView, flow: flowView, switch: switchView, link: linkView, plans: plansView, events: eventsView, "what-if": whatIfView};
+let shown = {};
+
+function route(first = false) {
+  const [, word, fabric, name = "", ...rest] = location.pathname.split("/").map(decodeURIComponent);
+  const make = word === "fabrics" && fabric && !rest.length ? BY_NAME[name] : word === "" ? fabricsView : null;
+  const here = word === "fabrics" && fabric ? fabric : null;
+  follow(here);
+  nav.replaceChildren(...(here ? VIEWS.map(([view, text]) => h("a", {href: at(here, view), "aria-current": view === name ? "page" : null}, text)) : []));
+  shown = make ? make(fabric, new URLSearchParams(location.search)) : {title: "No such page", box: h("p", {}, to("/", "Begin here"))};
+  document.title = `${shown.title} – Heddle`;
+  main.replaceChildren(h("h1", {}, shown.title), shown.box);
+  if (feed.overview && here) shown.update?.(feed.overview);
+  if (!first) { main.focus(); scrollTo(0, 0); }
+  tellLive();
+}
+
+function go(href, replace = false) {
+  history[replace ? "replaceState" : "pushState"](null, "", href);
+  route();
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a");
+  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  if (link.origin !== location.origin || link.hash || !/^\/($|fabrics\/)/.test(link.pathname)) return;
+  event.preventDefault();
+  go(link.href);
+});
+addEventListener("popstate", () => route());
+route(true);

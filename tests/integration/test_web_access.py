@@ -1,0 +1,302 @@
+"""Who may look at the page, what it costs others, and what odd questions get."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from heddle.v1 import fabric_pb2
+from heddle_controller.serve.interceptors.auth import Admission
+from heddle_controller.serve.security.caller import Caller, Role
+from heddle_controller.serve.security.keys import Tls
+from heddle_controller.serve.security.tokens import TokenFile, new_token
+from heddle_controller.web.app import BEAT_SECONDS
+from heddle_controller.web.server import CONNECTIONS_EACH, SPARE_CONNECTIONS, WebServer, WebTerms
+from tests.integration.certifying import Authority, Pair
+from tests.support.serving import Serving, serving, told_down
+from tests.support.web import Answer, connect, event, fetch
+
+OPEN = WebTerms("127.0.0.1", 0)
+OVERVIEW = "/api/fabrics/f1/overview"
+STREAM = "/api/fabrics/f1/stream"
+
+
+@dataclass
+class Web:
+    """A page over a real API and a store with fabric f1."""
+
+    s: Serving
+    url: str
+    tls: ssl.SSLContext | None = None
+
+    async def get(
+        self,
+        path: str,
+        data: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> Answer:
+        """One request; a POST where there is something to send."""
+        url, told = self.url + path, tls or self.tls
+        return await asyncio.to_thread(fetch, url, headers=headers, data=data, tls=told)
+
+
+@asynccontextmanager
+async def web(path: Path, terms: WebTerms = OPEN, trust: Path | None = None) -> AsyncIterator[Web]:
+    """The page on a free port."""
+    async with serving(path) as s:
+        await s.put_fabric()
+        server = WebServer(s.api.reads, terms)
+        await server.start()
+        try:
+            if terms.tls is None:
+                yield Web(s, f"http://127.0.0.1:{server.port}")
+            else:
+                yield Web(s, f"https://localhost:{server.port}", trusting(trust))
+        finally:
+            await server.stop()
+
+
+def trusting(ca: Path | None, pair: Pair | None = None) -> ssl.SSLContext:
+    """A client's TLS, with a certificate of its own or without one."""
+    context = ssl.create_default_context(cafile=ca)
+    if pair is not None:
+        context.load_cert_chain(pair.cert, pair.key)
+    return context
+
+
+def granted(path: Path, **roles: Role) -> dict[str, str]:
+    """Tokens by name, with a file that knows them."""
+    found, lines = {}, []
+    for name, role in roles.items():
+        where = ("f1", "l0") if role is Role.AGENT else ()
+        found[name], grant = new_token(Caller(role, "", *where), name, 4e9)
+        lines.append(f"{name} {role} 2090-01-01T00:00:00Z {grant.hash} {' '.join(where)}\n")
+    path.write_text("".join(lines))
+    path.chmod(0o600)
+    return found
+
+
+async def test_tokens_and_certificates_let_in_whom_the_api_lets_in(tmp_path: Path) -> None:
+    """Readers, schedulers and operators look; agents, strangers and wrong tokens do not."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    tokens = granted(tmp_path / "tokens", reader=Role.READER, agent=Role.AGENT)
+    terms = replace(
+        OPEN,
+        tls=Tls(server.cert, server.key, server.ca),
+        admission=Admission(tokens=TokenFile(tmp_path / "tokens")),
+    )
+    async with web(tmp_path, terms, authority.ca) as page:
+        for headers, status, reason in (
+            ({}, 401, "NO_ROLE"),
+            ({"authorization": "Bearer nonsense"}, 401, "BAD_TOKEN"),
+            ({"authorization": f"Bearer {tokens['agent']}"}, 403, "ROLE_DENIED"),
+            ({"authorization": f"Bearer {tokens['reader']}"}, 200, None),
+            ({"cookie": f"heddle_token={tokens['reader']}"}, 200, None),
+        ):
+            answer = await page.get(OVERVIEW, headers=headers)
+            assert (answer.status, answer.json.get("reason")) == (status, reason), headers
+            shell = await page.get("/fabrics/f1", headers=headers)
+            assert shell.status == status
+            assert (b"Who looks?" in shell.body) is (status != 200)
+            assert b"Who looks?" in shell.body or b"page.js" in shell.body
+        for role, status in (("reader/r", 200), ("operator/o", 200), ("agent/f1/l0", 403)):
+            shown = trusting(authority.ca, authority.role(role))
+            assert (await page.get(OVERVIEW, tls=shown)).status == status, role
+
+
+async def test_a_login_is_kept_where_no_script_and_no_other_site_has_it(tmp_path: Path) -> None:
+    """The cookie is HttpOnly, Secure and of this site alone; a wrong token gets none."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    tokens = granted(tmp_path / "tokens", reader=Role.READER)
+    terms = replace(
+        OPEN,
+        tls=Tls(server.cert, server.key),
+        admission=Admission(tokens=TokenFile(tmp_path / "tokens")),
+    )
+    async with web(tmp_path, terms, authority.ca) as page:
+        sent = {"content-type": "application/json"}
+        wrong = await page.get("/api/login", b'{"token": "heddle.reader.no"}', sent)
+        assert wrong.status == 401
+        assert "set-cookie" not in wrong.headers
+        right = await page.get("/api/login", json.dumps({"token": tokens["reader"]}).encode(), sent)
+        assert right.status == 200
+        cookie = right.headers["set-cookie"].lower()
+        assert all(word in cookie for word in ("httponly", "secure", "samesite=strict"))
+        foreign = {"content-type": "application/x-www-form-urlencoded"}
+        form = await page.get("/api/login", b"token=x", foreign)
+        assert form.status == 400
+
+
+async def test_a_token_taken_back_ends_the_stream(tmp_path: Path) -> None:
+    """Whoever is shut out sees no more, without asking anew."""
+    tokens = granted(tmp_path / "tokens", reader=Role.READER)
+    admission = Admission(tokens=TokenFile(tmp_path / "tokens"))
+    async with web(tmp_path, replace(OPEN, admission=admission)) as page:
+        given = {"authorization": f"Bearer {tokens['reader']}"}
+        stream = await asyncio.to_thread(connect, page.url + STREAM, headers=given)
+        assert [(await asyncio.to_thread(event, stream)).get("event") for _ in range(2)] == [
+            None,
+            "overview",
+        ]
+        granted(tmp_path / "tokens", other=Role.READER)
+        told = await asyncio.to_thread(event, stream)
+        while told.get("event") == "beat":
+            told = await asyncio.to_thread(event, stream)
+        assert told["event"] == "refused"
+        assert await asyncio.to_thread(stream.read) == b""
+
+
+async def test_a_page_of_another_site_gets_nothing(tmp_path: Path) -> None:
+    """A foreign name for this host, or a request that a foreign page made, is refused."""
+    async with web(tmp_path) as page:
+        assert (await page.get(OVERVIEW)).status == 200
+        rebound = await page.get(OVERVIEW, headers={"host": "evil.example:80"})
+        assert (rebound.status, rebound.json["reason"]) == (403, "FOREIGN_HOST")
+        crossed = await page.get(OVERVIEW, headers={"sec-fetch-site": "cross-site"})
+        assert (crossed.status, crossed.json["reason"]) == (403, "FOREIGN_SITE")
+        for path in ("/", "/static/page.js", OVERVIEW, "/nothing"):
+            answer = await page.get(path)
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_nothing_outside_the_pages_own_files_is_served_or_named(tmp_path: Path) -> None:
+    """Paths lead nowhere else, and no file of the page asks another host for anything."""
+    async with web(tmp_path) as page:
+        for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/", "/static/none.js"):
+            assert (await page.get(path)).status == 404, path
+        for name in ("page.js", "heatmap.js", "login.js", "heddle.css"):
+            text = (await page.get(f"/static/{name}")).body.decode()
+            assert "http:" not in text
+            assert "https:" not in text
+            assert "innerHTML" not in text
+        first = await page.get("/static/page.js")
+        again = await page.get("/static/page.js", headers={"if-none-match": first.headers["etag"]})
+        assert (again.status, again.body) == (304, b"")
+
+
+async def test_odd_questions_are_refused_in_words(tmp_path: Path) -> None:
+    """Each with a status and a reason, and the page goes on."""
+    async with web(tmp_path) as page:
+        of, sent = "/api/fabrics/f1", {"content-type": "application/json"}
+        asked: list[tuple[str, bytes | None, int]] = [
+            ("/api/fabrics/none/overview", None, 404),
+            ("/api/fabrics/%22%3E/overview", None, 400),
+            (f"{of}/switch?id=none", None, 404),
+            (f"{of}/switch?id=n0.0", None, 404),
+            (f"{of}/switch", None, 400),
+            (f"{of}/link?source=l0&target=none", None, 404),
+            (f"{of}/loads", None, 404),
+            (f"{of}/flow?id=x", None, 404),
+            (f"{of}/job?id=none", None, 404),
+            (f"{of}/routes?page=zzz", None, 400),
+            (f"{of}/what-if", b"[]", 400),
+            (f"{of}/what-if", b"{", 400),
+            (f"{of}/what-if", b'{"nonsense": 1}', 400),
+            (f"{of}/what-if", b'{"x": "' + b"y" * (2 << 20) + b'"}', 400),
+            (f"{of}/what-if", b'{"switches": [{"node": "none", "admin_state": 2}]}', 400),
+            ("/api/login", b'{"token": 1}', 400),
+        ]
+        for path, data, status in asked:
+            answer = await page.get(path, data, sent if data is not None else {})
+            assert answer.status == status, (path, answer.body)
+            assert answer.json["message"], path
+        assert (await page.get(OVERVIEW)).status == 200
+
+
+async def test_who_comes_back_is_told_nothing_twice(tmp_path: Path) -> None:
+    """With the id of the newest overview there is none until something changes; then there is."""
+    async with web(tmp_path) as page:
+        await page.s.commit_plan()
+        stream = await asyncio.to_thread(connect, page.url + STREAM)
+        await asyncio.to_thread(event, stream)
+        newest = await asyncio.to_thread(event, stream)
+        stream.close()
+        back = await asyncio.to_thread(
+            connect, page.url + STREAM, headers={"last-event-id": newest["id"]}
+        )
+        await asyncio.to_thread(event, back)
+        first = await asyncio.to_thread(event, back)
+        assert first.get("id") != newest["id"]
+        told_down(page.s, "l0", "s0")
+        link: list[dict[str, str]] = []
+        while not link:
+            told = await asyncio.to_thread(event, back)
+            link = json.loads(told["data"])["links"]["down"] if "id" in told else []
+        assert {link[0]["source"], link[0]["target"]} == {"l0", "s0"}
+        back.close()
+
+
+async def test_viewers_beyond_the_bound_are_told_to_come_again(tmp_path: Path) -> None:
+    """A place that is left is given to the next; the API answers all the while."""
+    async with web(tmp_path, replace(OPEN, viewers=2)) as page:
+        streams = [await asyncio.to_thread(connect, page.url + STREAM) for _ in range(2)]
+        for stream in streams:
+            assert stream.status == 200
+            await asyncio.to_thread(event, stream)
+        third = await page.get(STREAM)
+        assert (third.status, third.json["reason"]) == (503, "TOO_MANY_VIEWERS")
+        assert int(third.headers["retry-after"]) >= 1
+        assert (await page.get(OVERVIEW)).status == 200
+        await page.s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest())
+        streams[0].close()
+        async with asyncio.timeout(240):
+            while (again := await asyncio.to_thread(connect, page.url + STREAM)).status != 200:
+                again.close()
+                await asyncio.sleep(BEAT_SECONDS / 10)
+        again.close()
+        streams[1].close()
+
+
+async def test_a_thousand_connections_leave_the_api_alone(tmp_path: Path) -> None:
+    """Those beyond the bound are closed at once; calls are answered, and so is the page later."""
+    async with web(tmp_path, replace(OPEN, viewers=2)) as page:
+        host, _, port = page.url.removeprefix("http://").partition(":")
+        most = 2 * CONNECTIONS_EACH + SPARE_CONNECTIONS
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(1000)]
+        await page.s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest())
+        closed = 0
+        for reader, _ in opened:
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
+                async with asyncio.timeout(0.001):
+                    closed += await reader.read(1) == b""
+                    continue
+            closed += reader.exception() is not None
+        assert closed >= 1000 - most
+        for _, writer in opened:
+            writer.close()
+        async with asyncio.timeout(240):
+            while True:
+                with contextlib.suppress(OSError):
+                    if (await page.get(OVERVIEW)).status == 200:
+                        return
+
+
+def test_plain_text_stays_on_this_host(tmp_path: Path) -> None:
+    """An address that others reach is refused without TLS, and one that is taken with the cure."""
+
+    async def starts(terms: WebTerms) -> None:
+        async with web(tmp_path, terms):
+            pass
+
+    with pytest.raises(Exception, match="give --tls-cert and --tls-key"):
+        asyncio.run(starts(replace(OPEN, host="0.0.0.0")))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(Exception, match="choose another with --web-port"),
+    ):
+        asyncio.run(starts(replace(OPEN, port=taken.getsockname()[1])))

@@ -1,0 +1,263 @@
+"""The page as people use it: a real controller, agents of every switch, and a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import parse_fabric
+from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
+from heddle_emulator.client import Client
+from heddle_emulator.drill.live import LiveFabric, cable_name
+from heddle_emulator.drill.scenario import Step, StepKind
+from heddle_emulator.drill.steps import StepRunner
+from heddle_emulator.fleet import Controller, Fleet
+from heddle_emulator.topology import clos
+from tests.integration.browsing import browser
+from tests.support.chromium import Page, browsing
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE
+
+POD = clos(leaves=4, spines=2, nics_per_leaf=4, nics_per_host=4, name="pod")
+JOB = Job(
+    "slow", ("l0-h0", "l1-h0", "l2-h0", "l3-h0"), 4, Parallelism(dp=16),
+    (Collective(Operation.ALL_TO_ALL, Group.WORLD, 1 << 30),),
+)  # fmt: skip
+MARKUP = '<img src=x onerror="document.title=1">'
+
+
+@dataclass
+class World:
+    """What a test has."""
+
+    controller: Controller
+    fleet: Fleet
+    page: Page
+
+    async def open(self, path: str) -> None:
+        """Go to a view of the fabric."""
+        await self.page.open(f"{self.controller.page}fabrics/f1{path}")
+
+
+@asynccontextmanager
+async def world(path: Path, fabric: Fabric, *jobs: Job) -> AsyncIterator[World]:
+    """All of it, with the jobs programmed."""
+    browser()
+    async with (
+        Controller(path, "--web-port=0") as controller,
+        Client(controller.api, "fabrics/f1") as client,
+    ):
+        await client.put_fabric(fabric)
+        async with Fleet(fabric, [controller.api], name="fabrics/f1", notices=True) as fleet:
+            await fleet.connected(PATIENCE)
+            for job in jobs:
+                await client.submit(job)
+            await client.programmed_jobs([job.name for job in jobs], PATIENCE)
+            async with browsing(path) as page:
+                yield World(controller, fleet, page)
+
+
+async def test_from_a_slow_job_to_the_guilty_link(tmp_path: Path) -> None:
+    """Clicks lead from the jobs to the link that makes one slow, its flows, and why they go there.
+
+    Four NICs of a leaf share two links to the spines: no flow can have all that it wants.
+    """
+    async with world(tmp_path, POD, JOB) as given:
+        page = given.page
+        await given.open("")
+        await page.until("document.querySelector('#verdict')")
+        await page.until("document.querySelector('#live').textContent === 'Live'")
+        await page.click("nav a[href='/fabrics/f1/jobs']")
+        await page.click("main a[href='/fabrics/f1/job?id=slow']")
+        await page.until("document.querySelector('#guilty')")
+        told = await page.does("document.querySelector('#guilty').textContent")
+        assert told.startswith("Slow for the link l"), told
+        await page.click("#guilty a")
+        await page.until("location.pathname === '/fabrics/f1/link'")
+        await page.until("document.querySelectorAll('tbody tr').length")
+        ends = await page.does(
+            "[...new URLSearchParams(location.search)].slice(0, 2).map((one) => one[1])"
+        )
+        assert {end[0] for end in ends} == {"l", "s"}
+        await page.click("tbody a[href^='/fabrics/f1/flow?']")
+        await page.until("document.querySelector('#reasons li')")
+        hops = await page.does(
+            "[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)"
+        )
+        assert any(all(end in hop for end in ends) for hop in hops), (ends, hops)
+        assert page.console == []
+
+
+async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
+    """The overview names a link as soon as it is lost, with the plan that came of it."""
+    async with world(tmp_path, POD, JOB) as given:
+        page, steps = given.page, StepRunner(LiveFabric(given.fleet))
+        await given.open("")
+        await page.until("document.querySelector('#verdict')")
+        link = int(np.flatnonzero(POD.structure.nodes.kind[POD.structure.links.a] != 0)[0])
+        await steps.do(Step(0.0, StepKind.CUT, (cable_name(POD, link),)))
+        given.fleet.converge()
+        ends = POD.link_label(link).split("-")
+        await page.until("document.querySelector('#down li')")
+        told = await page.does("document.querySelector('#down').textContent")
+        assert all(end in told for end in ends)
+        await page.until("document.querySelector('#verdict').innerText.includes('1 link is down')")
+        await page.click("nav a[href='/fabrics/f1/plans']")
+        await page.until(
+            f"document.querySelector('tbody').innerText.includes('{POD.link_label(link)} is down')"
+        )
+        await given.open("/map")
+        await page.until("document.querySelector('[data-painted]')")
+        await steps.do(Step(0.0, StepKind.MEND, (cable_name(POD, link),)))
+        given.fleet.converge()
+        await given.open("")
+        await page.until("document.querySelector('#verdict') && !document.querySelector('#down')")
+        assert page.console == []
+
+
+async def test_the_heat_map_is_worked_by_keys_and_said_in_words(tmp_path: Path) -> None:
+    """Arrow keys move over cells, each is said, Enter opens its link; a table has them too."""
+    async with world(tmp_path, POD, JOB) as given:
+        page = given.page
+        await page.window(390, 800, dark=True)
+        await given.open("/map")
+        await page.until("document.querySelector('[data-painted]')")
+        assert await page.does("document.body.scrollWidth <= innerWidth")
+        assert await page.does("document.querySelectorAll('tbody tr').length === 8")
+        await page.does("document.querySelector('figure canvas').focus()")
+        await page.key("ArrowDown")
+        await page.key("ArrowRight")
+        told = await page.does("document.querySelector('#cell').textContent")
+        assert told.startswith("l1 × s1: "), told
+        assert "200.0 % full" in told
+        painted = await page.does(
+            "[...document.querySelector('figure canvas')"
+            ".getContext('2d').getImageData(2, 2, 1, 1).data]"
+        )
+        assert painted == [0xFF, 0x6B, 0x63, 255]  # above 100 %, in the dark
+        await page.key("Enter")
+        await page.until("location.search === '?source=l1&target=s1&key=0'")
+        assert page.console == []
+
+
+async def test_what_if_is_asked_by_a_form_and_changes_nothing(tmp_path: Path) -> None:
+    """The worst link as it would be is told; the plan stays."""
+    async with world(tmp_path, POD, JOB) as given:
+        page = given.page
+        await given.open("/what-if")
+        await page.until("document.querySelector('#one')")
+        await page.does("document.querySelector('#one').value = 'l0'")
+        await page.does("document.querySelector('#two').value = 's0'")
+        await page.click("button")
+        await page.until("document.querySelector('#answer tbody')")
+        rows = await page.does(
+            "[...document.querySelectorAll('#answer tr')].map((row) => row.innerText)"
+        )
+        assert any("200.0 %\t400.0 %" in row for row in rows), rows
+        await page.does("document.querySelector('#two').value = 'nobody'")
+        await page.click("button")
+        await page.until("document.querySelector('#answer [role=alert]')")
+        assert await page.does("document.querySelector('#answer').innerText.includes('nobody')")
+        assert [text for text in page.console if "400" not in text and "404" not in text] == []
+
+
+async def test_names_with_markup_are_names(tmp_path: Path) -> None:
+    """Ids that look like elements are shown as they are, on every view that has them."""
+    nodes: list[dict[str, object]] = [{"id": "s0", "kind": "spine"}]
+    nodes += [{"id": f"{MARKUP}{leaf}", "kind": "leaf"} for leaf in range(2)]
+    nodes += [{"id": f"<b>h{n}</b>", "kind": "nic", "host": f"h{n}"} for n in range(2)]
+    edges: list[dict[str, object]] = [
+        {"source": f"{MARKUP}{n}", "target": end, "gbps": 400.0}
+        for n in range(2)
+        for end in ("s0", f"<b>h{n}</b>")
+    ]
+    fabric = parse_fabric({"nodes": nodes, "edges": edges}, "a test")
+    job = Job("j", ("h0", "h1"), 1, Parallelism(dp=2),
+              (Collective(Operation.ALL_REDUCE, Group.DP, 1 << 30),))  # fmt: skip
+    async with world(tmp_path, fabric, job) as given:
+        page = given.page
+        for path, there in (("", "#slowest"), ("/map", "tbody"), ("/job?id=j", "#guilty"),
+                            ("/flows", "tbody"), ("/events", "tbody")):  # fmt: skip
+            await given.open(path)
+            await page.until(f"document.querySelector('{there}')")
+            assert await page.does("document.querySelectorAll('main img, main b').length") == 0
+        await given.open("/flows")
+        await page.until("document.querySelector('tbody')")
+        assert MARKUP in await page.does("document.querySelector('tbody').textContent")
+        await page.click("tbody a")
+        await page.until("document.querySelector('#reasons')")
+        assert await page.does("document.querySelectorAll('main img, main b').length") == 0
+        assert page.console == []
+
+
+async def test_the_page_comes_back_with_the_controller(tmp_path: Path) -> None:
+    """While the controller is away the page says so; with the next one it is live again."""
+    browser()
+    port, api = free_port(), free_port()
+    options = (f"--web-port={port}", f"--listen=127.0.0.1:{api}")
+    async with browsing(tmp_path) as page:
+        async with (
+            Controller(tmp_path, *options) as controller,
+            Client(controller.api, "fabrics/f1") as client,
+        ):
+            await client.put_fabric(POD)
+            await page.open(f"{controller.page}fabrics/f1")
+            await page.until("document.querySelector('#live').textContent === 'Live'")
+            await controller.kill()
+        await page.until("document.querySelector('#live').textContent.startsWith('Not live')")
+        assert await page.does("document.querySelector('#verdict') !== null")
+        await page.does("window.same = true")
+        async with Controller(tmp_path, *options):
+            await page.until("document.querySelector('#live').textContent === 'Live'")
+            assert await page.does("window.same")
+        refused = [text for text in page.console if "ERR_" not in text]
+        assert refused == []  # the browser itself logs connections that are refused
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_words_stand_out_from_their_ground(dark: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """Text has a contrast of 4.5 at least, and all that is worked has a name."""
+    async with world(tmp_path, POD, JOB) as given:
+        page = given.page
+        await page.window(1280, 900, dark=dark)
+        for path in ("", "/map", "/what-if"):
+            await given.open(path)
+            await page.until("document.querySelector('#verdict, [data-painted], form')")
+            found = await page.does(CONTRAST)
+            assert found == [], json.dumps(found)
+
+
+CONTRAST = """
+(() => {
+  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((one) => one / 255)
+    .map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = (one) => {
+    for (; one; one = one.parentElement) {
+      const colour = parts(getComputedStyle(one).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return matchMedia("(prefers-color-scheme: dark)").matches ? [0, 0, 0] : [255, 255, 255];
+  };
+  const bad = [];
+  for (const one of document.querySelectorAll("body *")) {
+    const own = [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
+    if (!own || !one.getClientRects().length || one.closest("noscript, .skip")) continue;
+    const pair = [light(parts(getComputedStyle(one).color)), light(ground(one))].sort();
+    const ratio = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    if (ratio < 4.5) bad.push([one.tagName, one.textContent.slice(0, 40), ratio]);
+  }
+  for (const one of document.querySelectorAll("input, select, textarea, canvas[tabindex]")) {
+    if (!one.labels?.length && !one.getAttribute("aria-label")) bad.push([one.tagName, "no name"]);
+  }
+  return bad;
+})()
+"""

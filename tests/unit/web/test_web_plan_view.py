@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+
+from heddle_controller.model.fabric import NONE, NodeKind
+from heddle_controller.model.load import utilization
+from heddle_controller.model.plan import Paths, starts
+from heddle_controller.state.records import Committed, PlanFacts, Programmed
+from heddle_controller.web.plan_view import PlanView, SwitchLinks
+from tests.support.depth import fresh_seeds
+from tests.support.store_samples import clos, plan_of, program_of
+
+
+def committed(leaves: int, spines: int) -> Committed:
+    """The sample plan of a fabric."""
+    plan = plan_of(clos(leaves, spines))
+    return Committed(plan, program_of(plan, 3, 7), PlanFacts(), Programmed())
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", list(fresh_seeds(5, 2000)))
+def test_the_fullest_link_of_each_flow(seed: int) -> None:
+    """As a walk over its paths finds it, for drawn paths and loads; none without a path."""
+    random = np.random.default_rng(seed)
+    given = committed(int(random.integers(2, 5)), int(random.integers(2, 4)))
+    flows = given.plan.flows.take(random.integers(0, len(given.plan.flows), 6))
+    per_flow = random.integers(0, 4, len(flows))
+    lengths = random.integers(1, 5, per_flow.sum())
+    owner = np.repeat(np.arange(len(flows)), per_flow)
+    arcs = random.integers(0, 2 * given.plan.fabric.link_count, lengths.sum())
+    paths = Paths(owner, owner * 0, owner * 0, starts(lengths), arcs)
+    given = replace(given, plan=replace(given.plan, flows=flows, paths=paths))
+    plan = given.plan
+    vars(plan)["loads"] = random.integers(0, 5, 2 * plan.fabric.link_count) * 100.0
+    view, used = PlanView.of(given), utilization(plan.fabric, plan.loads)
+    for flow in range(len(plan.flows)):
+        arcs = [arc for path in np.flatnonzero(plan.paths.flow == flow).tolist()
+                for arc in plan.paths.of(path).tolist()]  # fmt: skip
+        if not arcs:
+            assert view.fullest[flow] == NONE, seed
+            continue
+        assert view.fullest[flow] in arcs, seed
+        assert used[view.fullest[flow]] == max(used[arc] for arc in arcs), seed
+    routed = np.flatnonzero(view.fullest != NONE)
+    slowest = view.slowest(routed, 3)
+    told = used[view.fullest[slowest]].tolist()
+    assert told == sorted(used[view.fullest[routed]].tolist(), reverse=True)[:3], seed
+    for tier, arc in enumerate(view.worst_arcs()):
+        of_tier = used[plan.fabric.structure.tier_of_arc == tier]
+        assert (used[arc] if arc != NONE else 0.0) == of_tier.max(), seed
+
+
+def test_columns_name_each_link_between_switches_once() -> None:
+    """Ends by their places among the switches, loads in thousandths, both ways."""
+    given = committed(3, 2)
+    structure = given.plan.fabric.structure
+    links = SwitchLinks.of(structure)
+    shape = orjson.loads(links.json(structure, 4))
+    loads = orjson.loads(PlanView.of(given).json(links))
+    ids, found = shape["switch"]["id"], shape["link"]
+    pairs = {frozenset((ids[a], ids[b])) for a, b in zip(found["a"], found["b"], strict=True)}
+    assert pairs == {
+        frozenset((f"l{leaf}", f"s{spine}")) for leaf in range(3) for spine in range(2)
+    }
+    assert (shape["revision"], loads["generation"]) == (4, 7)
+    used = utilization(given.plan.fabric, given.plan.loads)
+    nic = structure.nodes.kind == NodeKind.NIC
+    rows = np.flatnonzero(~nic[structure.links.a] & ~nic[structure.links.b]).tolist()
+    assert loads["forth"] == [round(1000 * used[2 * row]) for row in rows]
+    assert loads["back"] == [round(1000 * used[2 * row + 1]) for row in rows]

@@ -153,6 +153,19 @@ async def test_closing_ends_the_process(planner: PlanningProcess) -> None:
     assert planner.pid == 0
 
 
+async def test_closing_waits_for_no_answer() -> None:
+    """A process that is closed with a question in hand ends at once, not when it counts as hung."""
+    planner = PlanningProcess("closed", ProcessLimits(silence=100 * PATIENCE))
+    await planner.plan(intent(FABRIC), None)
+    stop(planner.pid)
+    asked = asyncio.create_task(planner.plan(intent(lossy()), None))
+    await asyncio.sleep(0)  # the question is on its way
+    async with asyncio.timeout(PATIENCE):
+        await planner.close()
+    with pytest.raises(PlannerLost):
+        await asked
+
+
 JOBS = """\
 - job: j1
   hosts: [h0.0.0, h1.0.0]

@@ -146,9 +146,11 @@ class PlanningProcess:
     async def close(self) -> None:
         """End the process; whoever waits for an answer is told that it was lost."""
         self._closed = True
+        exchange, running = self._exchange, self._running
+        if exchange is not None and running is not None:
+            running.process.kill()  # this closes the other end of the pipe, which is heard
+            await asyncio.wait([exchange])
         await self._end("was ended")
-        if self._exchange is not None:
-            await asyncio.wait([self._exchange])
 
     async def _ask(
         self,

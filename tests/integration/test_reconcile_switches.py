@@ -13,11 +13,8 @@ from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.reconcile.southbound import FailureReason, PushMode
 from heddle_controller.state.records import JobState, LinkName
-from heddle_emulator.topology import clos
-from tests.support.reconcile_gateway import MemoryGateway
 from tests.support.reconcile_switches import match_of
 from tests.support.reconcile_world import IMPATIENT, House, ring, three_tiers
-from tests.support.waiting import until
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 INSIDE = ring("inside", "h0.0.1", "h0.1.1")
@@ -49,25 +46,6 @@ async def test_a_silent_switch_holds_up_only_its_own(house: House) -> None:
         done = await house.committed()
         assert not house.trouble(done.plan.fabric, done.plan.flows)
         house.gateway.switches["l1.0"].answers.set()
-        await house.programmed("j1")
-        await house.settled()
-
-
-async def test_pushes_are_handed_over_no_faster_than_sessions_take_them_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Eight switches are sent something, and the rest once these were taken up."""
-    house = House(tmp_path, clos(leaves=12, spines=2, nics_per_leaf=1, nics_per_host=1))
-    taken_up = asyncio.Event()
-    monkeypatch.setattr(MemoryGateway, "taken_up", lambda _: taken_up.wait())
-    hosts, switches = house.fabric.structure.host_names, house.gateway.switches.values()
-    async with house.running():
-        await furnish(house, ring("j1", *hosts))
-        await until(lambda: sum(len(switch.pushes) for switch in switches) >= 8, "eight pushes")
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert sum(len(switch.pushes) for switch in switches) == 8
-        taken_up.set()
         await house.programmed("j1")
         await house.settled()
 

@@ -58,10 +58,6 @@ class Sessions:
         """See the port."""
         return dict(self._sessions) if fabric == self._fabric else {}
 
-    async def taken_up(self) -> None:
-        """See the port; what is pushed is taken up at once."""
-        await asyncio.sleep(0)
-
     def set_aside(self, fabric: str, switch: str, why: str) -> object:
         """See the port; for as long as the test lasts."""
         if switch not in self._aside:

@@ -363,13 +363,6 @@ class AgentGateway(Protocol):
         """
         ...
 
-    async def taken_up(self) -> None:
-        """Wait until no session has a push before it that it could begin to write.
-
-        One that still writes an earlier push, to an agent that does not read, is not waited for.
-        """
-        ...
-
     def set_aside(self, fabric: str, switch: str, why: str) -> object:
         """Have no more of a switch for a while: its agent ``why``, and that holds up others."""
         ...

@@ -159,39 +159,6 @@ async def test_pushes_leave_in_the_order_of_the_calls(gateway: Gateway) -> None:
     )
 
 
-async def test_who_hands_pushes_over_waits_until_they_are_taken_up(gateway: Gateway) -> None:
-    """Until the writer that rested begins to write; one that is stuck is not waited for."""
-    streams = [gateway.open(session(gateway, switch)) for switch in ("l0", "l1")]
-    writers = [stream.outgoing() for stream in streams]
-    turns = [asyncio.ensure_future(anext(writer)) for writer in writers]
-    await asyncio.sleep(0)  # both rest
-    answers = [gateway.push(stream.about, push()) for stream in streams]
-    waiting = asyncio.ensure_future(gateway.taken_up())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    await asyncio.gather(*turns)
-    await waiting
-    answers.append(gateway.push(streams[0].about, push(2)))  # while it writes the first
-    await gateway.taken_up()
-    turns = [asyncio.ensure_future(anext(writers[1]))]
-    await asyncio.sleep(0)
-    streams[1].introduce(pb.PeerConfiguration())
-    answers.append(gateway.push(streams[1].about, push(2)))
-    assert (await turns[0]).HasField("peer_configuration")
-    await gateway.taken_up()  # the push waits behind what is being written
-    turns = [asyncio.ensure_future(anext(writer)) for writer in writers]
-    await asyncio.gather(*turns)
-    turns = [asyncio.ensure_future(anext(writer)) for writer in writers]
-    await asyncio.sleep(0)
-    answers.append(gateway.push(streams[0].about, push(3)))
-    streams[0].end()
-    await gateway.taken_up()  # nobody waits for a session that is over
-    streams[1].end()
-    for turn in turns:
-        turn.cancel()
-    await asyncio.gather(*answers, *turns, return_exceptions=True)
-
-
 async def test_cancelling_stops_the_waiting_not_the_push(gateway: Gateway) -> None:
     """The push is still sent, and its answer is taken without anybody waiting."""
     about = session(gateway)

@@ -57,9 +57,13 @@ STORE_RETRY = 1.0
 TELL_AFTER = 0.05
 """Seconds for which the store is not told of a look while answers are due that make another."""
 
-AT_ONCE = 8
-"""Pushes that are handed over before their sessions have taken them up: an answer to a client takes
+AT_ONCE, PAUSE = 16, 0.001
+"""Pushes that are handed over at once, and seconds before the next: an answer to a client takes
 a dozen turns of the event loop, and should not find each of them full of pushes."""
+
+LATE, MOST_PAUSES = 0.002, 8
+"""By how many seconds a pause takes longer where the event loop has a lot to do, pushes that were
+handed over or acknowledgements; and how often it is waited for that to pass."""
 
 
 class Rollout:
@@ -264,9 +268,17 @@ class Rollout:
         for number, (step, push) in enumerate(pushes, 1):
             self._push(sessions[push.fabric.structure.nodes.ids[step.switch]], step, push, now)
             if number % AT_ONCE == 0:
-                await self._gateway.taken_up()
+                await self._taken()
                 if self._next is not None:
                     return
+
+    async def _taken(self) -> None:
+        """Wait until the event loop is through with what it was handed, but not for ever."""
+        for _ in range(MOST_PAUSES):
+            end = self._clock.monotonic() + PAUSE + LATE
+            await self._clock.sleep(PAUSE)
+            if self._clock.monotonic() < end:
+                return
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
         self._followers.add(session.switch)

@@ -26,7 +26,7 @@ from heddle_controller.reconcile.southbound import (
 from heddle_controller.serve.agents.encoder import Encoder
 from heddle_controller.serve.agents.epoch_guard import EpochGuard
 from heddle_controller.serve.agents.set_aside import SetAside
-from heddle_controller.serve.agents.stream import AgentStream, Backlog, lost
+from heddle_controller.serve.agents.stream import AgentStream, lost
 from heddle_controller.serve.errors import Refusal, aborted
 from heddle_controller.serve.watch import shutting_down
 
@@ -59,7 +59,6 @@ class Gateway:
         self._meter = meter
         self._limit = queue_limit
         self._encoder = Encoder()
-        self._backlog = Backlog()
         self._ids = itertools.count(1)
         self._sessions: dict[str, dict[str, AgentStream]] = {}
         self._listeners: set[Listener] = set()
@@ -127,11 +126,6 @@ class Gateway:
             return lost(session.switch)
         return live.submit(push)
 
-    async def taken_up(self) -> None:
-        """See the port."""
-        await asyncio.sleep(0)  # those that write an earlier push may have their turn, too
-        await self._backlog.none()
-
     def _is_aside(self, stream: AgentStream) -> bool:
         return self.aside.left(stream.about.fabric, stream.about.switch) > 0
 
@@ -158,7 +152,7 @@ class Gateway:
 
     def open(self, about: AgentSession) -> AgentStream:
         """Begin a session; an older one of the same switch ends with ABORTED."""
-        stream = AgentStream(about, self._limit, self.guard, self._encoder, self._backlog)
+        stream = AgentStream(about, self._limit, self.guard, self._encoder)
         self._begin(stream)
         return stream
 

@@ -107,30 +107,6 @@ class Pending:
         return True
 
 
-class Backlog:
-    """How many streams of a gateway are about to write a push; others wait until none is."""
-
-    def __init__(self) -> None:
-        self._streams = 0
-        self._none = asyncio.Event()
-        self._none.set()
-
-    def add(self) -> None:
-        """One more is."""
-        self._streams += 1
-        self._none.clear()
-
-    def remove(self) -> None:
-        """One of them writes now, or has ended."""
-        self._streams -= 1
-        if not self._streams:
-            self._none.set()
-
-    async def none(self) -> None:
-        """Wait until none is."""
-        await self._none.wait()
-
-
 class AgentStream:
     """State of one stream; all methods run in the event loop."""
 
@@ -140,17 +116,11 @@ class AgentStream:
         limit: int,
         guard: EpochGuard | None = None,
         encoder: Encoder | None = None,
-        backlog: Backlog | None = None,
     ) -> None:
         self.about = about
         self._limit = limit
         self._guard = guard or EpochGuard()
         self._encoder = encoder or Encoder()
-        self._backlog = backlog or Backlog()
-        self._rests = False
-        """Whether the writer waits for something to write."""
-        self._due = False
-        """Whether it is in the backlog."""
         self._told = SentNames()
         self._nonce = 0
         self._unsent: deque[int] = deque()
@@ -188,9 +158,6 @@ class AgentStream:
         self._nonce += 1
         self._pending[self._nonce] = pending
         self._unsent.append(self._nonce)
-        if self._rests and not self._due:
-            self._due = True
-            self._backlog.add()
         self._wake.set()
 
     def introduce(self, peers: pb.PeerConfiguration) -> None:
@@ -216,14 +183,7 @@ class AgentStream:
         self._lose_pending()
         self._wake.set()
 
-    def _settle(self) -> None:
-        """Leave the backlog: the writer has had its turn."""
-        if self._due:
-            self._due = False
-            self._backlog.remove()
-
     def _lose_pending(self) -> None:
-        self._settle()
         pending, self._pending = self._pending, {}
         self._unsent.clear()
         for lost in pending.values():
@@ -238,34 +198,22 @@ class AgentStream:
         while not self._ended:
             if self._order is not None:
                 order, self._order = self._order, None
-                self._settle()
                 yield pb.ControllerMessage(overlay=order)
                 continue
             if self._introduction is not None:
                 introduction, self._introduction = self._introduction, None
-                self._settle()
                 yield pb.ControllerMessage(peer_configuration=introduction)
                 continue
             if not self._unsent:
-                self._settle()
-                await self._rest()
+                self._wake.clear()
+                await self._wake.wait()
                 continue
             message = await self._next(self._unsent.popleft())
-            self._settle()
             if message is not None:
                 yield message
                 del message  # while nothing goes out, nothing of what went is held on to
         if self._reason is not None:
             raise self._reason
-
-    async def _rest(self) -> None:
-        """Wait for something to write."""
-        self._wake.clear()
-        self._rests = True
-        try:
-            await self._wake.wait()
-        finally:
-            self._rests = False
 
     async def _next(self, nonce: int) -> pb.ControllerMessage | None:
         """The message of a push; None where its epoch is over."""

@@ -132,7 +132,7 @@ class Admission:
                 host or peer,
                 secure=secure,
                 own=peer.startswith("unix:") or (not secure and is_loopback(host)),
-                names=names_of(about),
+                names=names_of(about) if secure else {},
                 certificates=tuple(about.get("x509_pem_cert", ())),
                 token=_token(context),
             )

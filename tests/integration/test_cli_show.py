@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from heddle_controller.model.fabric import State
 from heddle_controller.state.records import LinkName
 from tests.integration.test_cli_job import jobs_file
-from tests.support.operating import Operator, operating, printed
+from tests.support.operating import Operator, operating
 from tests.support.store_samples import job
-from tests.support.waiting import until
+
+HEDDLE = Path(sys.executable).parent / "heddle"
 
 
 async def planned(o: Operator) -> None:
@@ -85,15 +89,22 @@ async def test_what_if_takes_jobs_and_flows_from_files(tmp_path: Path) -> None:
 
 
 async def test_a_watch_shows_the_plan_again_when_it_changes(tmp_path: Path) -> None:
-    """Until the server ends, which is told with its address."""
+    """Until somebody ends it: a controller that goes away is told of, and waited for."""
     async with operating(tmp_path) as o:
         await planned(o)
-        watching = asyncio.create_task(o.does("show", "plan", "--watch", "--json"))
-        await until(printed, "the plan")
+        words = ("--server", f"127.0.0.1:{o.s.api.port}", "show", "plan", "--watch", "--json")
+        process = await asyncio.create_subprocess_exec(
+            HEDDLE, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(await process.stdout.readline())["generation"] == "1"
         await o.s.store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
         await o.s.commit_plan()
-        await until(lambda: len(printed().splitlines()) == 2, "the next plan")
+        assert json.loads(await process.stdout.readline())["generation"] == "2"
         await o.s.api.stop(1.0)
-        done = await watching
-        assert [json.loads(line)["generation"] for line in done.out.splitlines()] == ["1", "2"]
-        assert (done.code, "shutting down" in done.err) == (2, True)
+        assert b"asked again and again" in await process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, stderr = await process.communicate()
+    assert process.returncode == 1
+    assert "Traceback" not in stderr.decode()

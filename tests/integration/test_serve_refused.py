@@ -38,6 +38,7 @@ NAMED: list[Made] = [
         ("jobs.UpdateJob", placement_pb2.UpdateJobRequest, "name", ""),
         ("jobs.DeleteJob", placement_pb2.DeleteJobRequest, "name", ""),
         ("jobs.WatchJobs", placement_pb2.WatchJobsRequest, "parent", ""),
+        ("jobs.OrderRanks", placement_pb2.OrderRanksRequest, "parent", f"spec {{{{ {SPEC} }}}}"),
         ("demands.PutDemands", demand_pb2.PutDemandsRequest, "name", ""),
         ("demands.ListDemandSets", demand_pb2.ListDemandSetsRequest, "parent", ""),
         ("demands.ListDemands", demand_pb2.ListDemandsRequest, "name", ""),
@@ -48,6 +49,8 @@ NAMED: list[Made] = [
         ("plans.ListRoutes", plan_pb2.ListRoutesRequest, "parent", ""),
         ("plans.WatchPlan", plan_pb2.WatchPlanRequest, "name", ""),
         ("plans.ExplainFlow", plan_pb2.ExplainFlowRequest, "plan", ""),
+        ("plans.GetJobPorts", plan_pb2.GetJobPortsRequest, "plan", "job: 'j1'"),
+        ("plans.WatchJobPorts", plan_pb2.WatchJobPortsRequest, "plan", ""),
         ("plans.WhatIf", plan_pb2.WhatIfRequest, "fabric", ""),
     ]
 ]
@@ -235,6 +238,34 @@ OTHER += [
     ("demands.WatchRates", demand_pb2.WatchRatesRequest, "fabric: 'fabrics/no'", "NOT_FOUND", ""),
     ("plans.WatchPlan", plan_pb2.WatchPlanRequest, "name: 'fabrics/no/plan'", "NOT_FOUND", ""),
     ("plans.WhatIf", plan_pb2.WhatIfRequest, "fabric: 'fabrics/no'", "NOT_FOUND", ""),
+    (
+        "plans.WatchJobPorts",
+        plan_pb2.WatchJobPortsRequest,
+        "plan: 'fabrics/no/plan'",
+        "NOT_FOUND",
+        "",
+    ),
+    (
+        "plans.GetJobPorts",
+        plan_pb2.GetJobPortsRequest,
+        "plan: 'fabrics/f1/plan' job: 'no'",
+        "NOT_FOUND",
+        "",
+    ),
+    (
+        "plans.GetJobPorts",
+        plan_pb2.GetJobPortsRequest,
+        "plan: 'fabrics/f1/plan' job: 'j1' page_size: -1",
+        "INVALID_ARGUMENT",
+        "page_size",
+    ),
+    (
+        "jobs.OrderRanks",
+        placement_pb2.OrderRanksRequest,
+        "parent: 'fabrics/f1' spec { hosts: 'nowhere' gpus_per_host: 1 }",
+        "INVALID_ARGUMENT",
+        "",
+    ),
     (
         "plans.ListRoutes",
         plan_pb2.ListRoutesRequest,

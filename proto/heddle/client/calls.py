@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from heddle.client.credentials import Credentials
+from heddle.client.credentials import SOCKET, Credentials
 from heddle.client.errors import HeddleError, TimedOut, Unavailable, Unreachable, error_of
 from heddle.client.wire import Wire
 from heddle.freshness import AGE, STALE
@@ -32,7 +32,7 @@ NOT_AGAIN = {"PLANNER_LOST"}
 
 
 def split_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
-    """Addresses of "a:7400,b:7400", or of several such texts.
+    """Addresses of "a:7400,b:7400", or of several such texts; "unix:PATH" is a socket's.
 
     Raises:
         ValueError: in words, when there is none, or one has another form.
@@ -40,7 +40,8 @@ def split_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
     texts = [addresses] if isinstance(addresses, str) else addresses
     found = tuple(part.strip() for text in texts for part in text.split(","))
     for address in found or ("",):
-        split_address(address)
+        if not address.startswith(SOCKET):
+            split_address(address)
     return found
 
 

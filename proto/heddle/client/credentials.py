@@ -20,6 +20,10 @@ class CredentialsError(ValueError):
         self.part, self.file, self.why = part, file, message
 
 
+SOCKET = "unix:"
+"""How the address of a socket of this machine begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """Files, all of them PEM but the token's. Without any, plain text is spoken."""
@@ -57,7 +61,8 @@ class Credentials:
         """
         if self.token is None:
             return ()
-        for host, _ in map(split_address, addresses):
+        remote = [one for one in addresses if not one.startswith(SOCKET)]
+        for host, _ in map(split_address, remote):
             if not self.secure and not _is_local(host):
                 raise CredentialsError("token", f"is not sent to {host} in plain text")
         text = (_content("token", self.token) or b"").decode(errors="replace").strip()

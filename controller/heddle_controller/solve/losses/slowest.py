@@ -198,6 +198,8 @@ def slowest_of(survey: Survey, worst: Floats) -> Slowest:
     floors, who = shares.floors()
     order = np.lexsort((-worst, floors)).tolist()
     lowest = float(floors[order[0]])
+    if lowest >= 1:  # nobody is slowed, or there is nobody
+        return Slowest(lowest, order[0])
     if shares.is_exact(order[0], int(who[order[0]]), lowest):
         return Slowest(lowest, order[0])
     best, spent, at, batch = Slowest(np.inf, order[0]), 0, 0, FIRST_BATCH

@@ -112,13 +112,17 @@ class Session:
     async def run(self) -> None:
         """Keep it up until cancelled, or retired."""
         failures, options = 0, self._context.options
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         while not self.retired:
             if self._instead is not None:
                 await self._instead.over.wait()
                 self._instead = None
             began = loop.time()
             end, met = await self._attempt()
+            if (
+                task is not None and task.cancelling()
+            ):  # gRPC forgets it where a call ends just then
+                raise asyncio.CancelledError
             steady = met and loop.time() - began > options.steady
             failures = 0 if steady else failures + 1
             delay = options.backoff.delay(failures, self._random.random())

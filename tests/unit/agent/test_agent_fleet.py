@@ -14,9 +14,10 @@ from heddle_agent.session import Backoff, Channels, SessionOptions
 from heddle_agent.watch import ManualLinks
 from tests.support.agent_controllers import Controller, listening, wire_push
 from tests.support.agent_worlds import HOPS, SWITCH
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 QUICK = SessionOptions(backoff=Backoff(first=0.02, longest=0.05))
+ROUNDS = 8
 ENTRY = ("nic0", "far0", 0, 0, 1)
 
 
@@ -87,6 +88,22 @@ async def test_the_controller_may_die_under_a_hundred_agents(
         await asyncio.gather(*tasks)
         await channels.close()
     assert not caplog.records
+
+
+async def test_agents_that_are_refused_at_that_moment_stop_too(controller: Controller) -> None:
+    """However the end of an attempt and the stop of its agent fall together."""
+    controller.refusal = (grpc.StatusCode.UNAVAILABLE, "not today")
+    for _ in range(ROUNDS):
+        channels = Channels()
+        fleet = agents(100, channels, controller.address)
+        tasks = [asyncio.create_task(agent.run()) for agent in fleet]
+        wanted = controller.attempts + 2 * len(fleet)
+        await until(lambda wanted=wanted: controller.attempts >= wanted, "attempts of all")  # type: ignore[misc] # mypy knows no such default
+        for agent in fleet:
+            agent.request_stop()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*tasks)
+        await channels.close()
 
 
 async def test_a_cancelled_agent_is_as_clean_as_a_stopped_one(controller: Controller) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import pytest
+from grpc import aio
 
 from heddle.v1 import (
     agent_pb2,
@@ -196,9 +198,9 @@ def test_a_certificate_says_one_role(second: str) -> None:
     """With two nobody knows which counts: it is refused, whichever comes first."""
     one, other = "spiffe://heddle/operator/ann", f"spiffe://heddle/{second}"
     for uris in ([one, other], [other, one]):
-        call = Call("ipv4:10.0.0.9:1", certificate(*uris))
+        shown = Admission().shown(cast("Any", Call("ipv4:10.0.0.9:1", certificate(*uris))))
         with pytest.raises(Refusal, match="names two roles") as caught:
-            Admission().caller(cast("Any", call))
+            Admission().judge(shown)
         assert caught.value.reason == "TWO_ROLES"
     for harmless in ([one, one], [one, "spiffe://elsewhere/reader/x"], [one, "https://x.org"]):
         assert Mapper().caller({"uri": harmless}).role is Role.OPERATOR
@@ -319,10 +321,10 @@ def test_tokens_over_plain_text(tmp_path: Path, peer: str, *, secure: bool, take
     about = {"transport_security_type": [b"ssl" if secure else b"insecure"]}
     call = cast("Any", Call(peer, about, token))
     if taken:
-        assert admission.caller(call).role is Role.SCHEDULER
+        assert admission.judge(admission.shown(call)).role is Role.SCHEDULER
         return
     with pytest.raises(Refusal, match="others can read it"):
-        admission.caller(call)
+        admission.judge(admission.shown(call))
 
 
 def test_a_bad_token_is_not_forgiven_for_being_local(tmp_path: Path) -> None:
@@ -330,8 +332,53 @@ def test_a_bad_token_is_not_forgiven_for_being_local(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("")
     for admission in (Admission(), Admission(tokens=TokenFile(path))):
+        shown = admission.shown(cast("Any", Call("ipv4:127.0.0.1:5", token="x")))
         with pytest.raises(Refusal, match="unknown or has expired"):
-            admission.caller(cast("Any", Call("ipv4:127.0.0.1:5", token="x")))
+            admission.judge(shown)
+
+
+class EndedCall(Call):
+    """A call that gRPC has let go of: where it is asked anything more, gRPC crashes."""
+
+    ended = False
+
+    def __getattribute__(self, name: str) -> Any:
+        """Only aborting is safe then."""
+        if name in {"peer", "auth_context", "invocation_metadata"} and self.ended:
+            pytest.fail(f"{name} of a call that has ended crashes gRPC")
+        return super().__getattribute__(name)
+
+    async def abort_with_status(self, status: Any) -> None:
+        """As gRPC does, it raises."""
+        raise aio.AbortError(status)
+
+
+async def test_a_stream_that_has_ended_is_not_asked_for_its_peer(tmp_path: Path) -> None:
+    """A look at the open streams reads nothing of a call, as it may have ended just then."""
+    path = tmp_path / "tokens"
+    token, grant = new_token(Caller(Role.READER, ""), "noc", time.time() + 100)
+    path.write_text(grant.line())
+    auth = Auth(Admission(tokens=TokenFile(path)))
+    watch = Method("heddle.v1.FabricService", "WatchFabric", streams=True)
+    call = EndedCall("ipv4:127.0.0.1:5", token=token)
+
+    begun = asyncio.Event()
+
+    async def held() -> None:
+        async with auth.around(watch, cast("Any", call)):
+            call.ended = True
+            begun.set()
+            await asyncio.Event().wait()
+
+    holder = asyncio.create_task(held())
+    await begun.wait()
+    await auth.standing.look()
+    assert not holder.done()
+    path.write_text("")
+    os.utime(path, (1, 1))
+    await auth.standing.look()
+    with pytest.raises(asyncio.CancelledError):
+        await holder
 
 
 def test_budget() -> None:

@@ -117,8 +117,12 @@ class Admission:
             self.revoked.stamp() if self.revoked else None,
         )
 
-    def caller(self, context: Context) -> Caller:
-        """Who calls. Raises ``Refusal`` where that cannot even be asked."""
+    def shown(self, context: Context) -> Shown:
+        """What the caller of a call shows. Raises ``Refusal`` where that cannot even be asked.
+
+        It is read once, as the call begins: gRPC crashes where a call that has ended is asked
+        for its peer.
+        """
         peer, about = context.peer(), context.auth_context()
         secure = list(about.get("transport_security_type", ())) == [b"ssl"]
         host = peer_host(peer)
@@ -127,19 +131,17 @@ class Admission:
             if not host:
                 raise PLAIN_TEXT
             secure = True
-        return self.judge(
-            Shown(
-                host or peer,
-                secure=secure,
-                own=peer.startswith("unix:") or (not secure and is_loopback(host)),
-                names=names_of(about) if secure else {},
-                certificates=tuple(about.get("x509_pem_cert", ())),
-                token=_token(context),
-            )
+        return Shown(
+            host or peer,
+            secure=secure,
+            own=peer.startswith("unix:") or (not secure and is_loopback(host)),
+            names=names_of(about) if secure else {},
+            certificates=tuple(about.get("x509_pem_cert", ())),
+            token=_token(context),
         )
 
     def judge(self, shown: Shown) -> Caller:
-        """Who shows this, over whatever protocol. Raises ``Refusal``, as ``caller``."""
+        """Who shows this, over whatever protocol. Raises ``Refusal`` where nobody may call so."""
         if self.revoked and any(map(self.revoked.names, shown.certificates)):
             raise REVOKED
         if shown.token is not None:
@@ -183,25 +185,25 @@ class Auth(Around):
     @asynccontextmanager
     async def _admit(self, method: Method, context: Context) -> AsyncIterator[None]:
         try:
-            caller = self._admission.caller(context)
+            shown = self._admission.shown(context)
+            caller = self._admission.judge(shown)
             _check(caller, method)
         except errors.Refusal as refusal:
             status = errors.with_request(errors.refused(refusal), current_request())
             await context.abort_with_status(status)
             raise  # not reached: aborting raises
         set_caller(caller)
-        with structlog.contextvars.bound_contextvars(
-            peer=self._admission.peer(context), client=str(caller)
-        ):
+        peer = self._admission.peer(context)
+        with structlog.contextvars.bound_contextvars(peer=peer, client=str(caller)):
             if not method.streams:
                 yield
                 return
-            with self.standing.having(context, lambda: self._again(caller, method, context)):
+            with self.standing.having(context, peer, lambda: self._again(caller, method, shown)):
                 yield
 
-    def _again(self, before: Caller, method: Method, context: Context) -> None:
+    def _again(self, before: Caller, method: Method, shown: Shown) -> None:
         """Raises ``Refusal`` where who was let in would not be, or only as somebody else."""
-        caller = self._admission.caller(context)
+        caller = self._admission.judge(shown)
         _check(caller, method)
         if caller != before:
             raise CHANGED

@@ -33,9 +33,11 @@ class Stream:
     """One of them."""
 
     context: Context
+    peer: str
+    """Where it comes from, for people."""
     task: asyncio.Task[object]
     check: Callable[[], None]
-    """Raises ``Refusal`` where it may not go on."""
+    """Raises ``Refusal`` where it may not go on; asks nothing of the call, which may have ended."""
 
 
 class OpenStreams:
@@ -47,11 +49,11 @@ class OpenStreams:
         self._streams: set[Stream] = set()
 
     @contextmanager
-    def having(self, context: Context, check: Callable[[], None]) -> Iterator[None]:
+    def having(self, context: Context, peer: str, check: Callable[[], None]) -> Iterator[None]:
         """Count the call of this task as a stream meanwhile."""
         task = asyncio.current_task()
         assert task is not None
-        stream = Stream(context, task, check)
+        stream = Stream(context, peer, task, check)
         self._streams.add(stream)
         try:
             yield
@@ -79,9 +81,9 @@ class OpenStreams:
                 await self._end(stream, refusal)
 
     async def _end(self, stream: Stream, refusal: errors.Refusal) -> None:
-        if stream not in self._streams:
+        if stream not in self._streams or stream.task.done():
             return  # it ended by itself meanwhile
-        log.warning("stream ended", peer=stream.context.peer(), why=refusal.message)
+        log.warning("stream ended", peer=stream.peer, why=refusal.message)
         with suppress(aio.AbortError, aio.BaseError, aio.UsageError):
             status = errors.with_request(errors.refused(refusal), "")
             await stream.context.abort_with_status(status)

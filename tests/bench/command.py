@@ -40,6 +40,7 @@ from tests.bench.healthy import measure as healthy
 from tests.bench.hostile import measure as hostile
 from tests.bench.loading import measure as loading
 from tests.bench.many_jobs import measure as many_jobs
+from tests.bench.nic_ports import measure as nic_ports
 from tests.bench.opensm import OpensmError
 from tests.bench.published import measure as published
 from tests.bench.push import measure as push
@@ -63,6 +64,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "hashing": hashing,
     "hash-seeds": hash_seeds,
     "hash-shapes": hash_shapes,
+    "nic-ports": nic_ports,
     "plan": full_plan,
     "repair": repair,
     "after-loss": after_loss,

@@ -39,6 +39,12 @@ REASONS_SHOWN = 10
 )
 @click.option("--previous", type=FILE, help="Repair this plan.json instead of planning anew.")
 @click.option(
+    "--port-paths",
+    type=FILE,
+    help="port-paths.json: plan for switches that hash, by the UDP source ports of QPs; it says"
+    " which path each port takes.",
+)
+@click.option(
     "--time-limit", type=float, metavar="S", help="Stop improving the plan after so many seconds."
 )
 @click.option(
@@ -56,6 +62,8 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
     request = PlanRequest(**asked)
     if request.flows is None and request.jobs is None:
         raise Failure("nothing to plan: give --flows, --jobs or both")
+    if request.port_paths and request.previous:
+        raise Failure("--port-paths plans anew: leave out --previous")
     limit = request.time_limit
     if limit is not None and not (math.isfinite(limit) and limit >= 0):
         raise Failure(f"--time-limit is {limit:g}; give seconds, 0 or more")

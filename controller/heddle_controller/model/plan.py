@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
-from heddle_controller.model.flows import Flows
+from heddle_controller.model.flows import Flows, qp_ports
 from heddle_controller.model.load import arc_loads
 
 
@@ -170,6 +170,18 @@ def _gain(worst: float, other: float) -> float:
     return worst / other - 1 if worst > 0 < other else 0.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NicPorts:
+    """UDP source ports that take QPs over their paths, where switches hash and hold no entries.
+
+    One element for each QP that has a path, in the order of paths and then of QPs.
+    """
+
+    port: Ints
+    backup: Ints
+    """The port that takes the QP over the backup of its path; ``NONE`` where there is none."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Every flow's paths and backups on one fabric, with a certificate.
@@ -186,6 +198,17 @@ class Plan:
     unrouted: dict[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What the plan gave up and why, for people."""
+    nic_ports: NicPorts | None = None
+    """Where ports carry the plan out; None where entries in switches do, see ``qp_ports``."""
+
+    def qp_ports(self) -> Ints:
+        """UDP source port of each QP that has a path, in the order of paths and then of QPs."""
+        if self.nic_ports is not None:
+            return self.nic_ports.port
+        count = self.paths.qp_count
+        bounds = starts(count)
+        qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - self.paths.first_qp, count)
+        return qp_ports(np.repeat(self.flows.source_ports()[self.paths.flow], count), qp)
 
     @cached_property
     def loads(self) -> Floats:

@@ -159,7 +159,7 @@ def _figures(plan: Plan, known: Plan | None) -> Iterator[str]:
 
 def _tables(plan: Plan) -> Iterator[str]:
     nodes = plan.fabric.structure.nodes
-    if (nodes.table_size == NONE).all():
+    if (nodes.table_size == NONE).all() or plan.nic_ports is not None:
         return
     entries = np.bincount(entries_of(plan).switch, minlength=len(nodes.ids))
     for row in np.flatnonzero((nodes.table_size != NONE) & (entries > nodes.table_size)).tolist():

@@ -5,6 +5,7 @@ knows OR-Tools.
 """
 
 from heddle_controller.solve.losses import after_losses, protected, prove, without_backups
+from heddle_controller.solve.nic_ports import solve_ports
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve
 from heddle_controller.solve.repair.repairer import Repairer, anew
@@ -17,5 +18,6 @@ __all__ = [
     "protected",
     "prove",
     "solve",
+    "solve_ports",
     "without_backups",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from heddle_controller.solve.bounds.widening import widen
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.commodities import LINEAR, Commodities, commodities_of
+from heddle_controller.solve.export import merged_chunks
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
-from heddle_controller.solve.search.chains import TOLERANCE
+from heddle_controller.solve.phases import phased_jobs
+from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
 from heddle_controller.solve.search.greedy import place_greedily
 from heddle_controller.solve.search.residue import place_residue
 from heddle_controller.solve.search.rounding import whole_shares
@@ -37,6 +39,10 @@ COARSEST, LESS_COARSE = 8.0, 0.7
 
 Coarse prices are those of short paths; finer ones find their way round what is full.
 """
+KEMPE = SearchLimits(
+    depth=100, width=1, budget=600, effort=100_000, spare=100_000, beneath=0, patience=200
+)
+"""Long chains without alternatives: of two spines, one step follows from the one before."""
 NEAR = 0.003
 """A relaxation this close to its bound, relative to it, is not worth more candidates."""
 MOST_WIDENINGS = 16
@@ -113,6 +119,57 @@ def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
     rest = np.flatnonzero(problem.routed)
     rest = rest[np.isin(rest, np.array(assignment.flow, dtype=np.int64), invert=True)]
     return _finish(problem, assignment, rest, np.zeros_like(rest), flows.qps[rest] - 1)
+
+
+def by_wish(problem: PlanningProblem, wished: Paths) -> Assignment:
+    """The paths wished for, as far as they are candidates of their flows; the rest is searched.
+
+    Where few paths are denied, each arc that lacks one is made up for along an alternating chain,
+    as edge colouring does it (Kempe); chains are long, as candidates differ from flow to flow.
+    Paths move whole at first: QPs that part fill what chains need. What is still too full is
+    divided then.
+
+    Args:
+        problem: Its candidates may be any.
+        wished: Paths between terminals of flows that have candidates.
+    """
+    assignment = _loaded(problem, _wholes(problem, wished))
+    Search(assignment, problem.candidates, problem.target(), problem.deadline).run()
+    if not is_met(problem, assignment) and not len(phased_jobs(problem.flows)):
+        assignment = _mended(problem, assignment)
+    return assignment
+
+
+def _wholes(problem: PlanningProblem, wished: Paths) -> Paths:
+    """As many paths, each moved whole to a candidate of its flow."""
+    rows = np.arange(len(wished), dtype=np.int64)
+    none = np.zeros_like(rows)
+    flows = replace(
+        problem.flows.take(wished.flow), gbps=wished.gbps(problem.flows), qps=np.ones_like(rows)
+    )
+    alone = Paths(rows, none, none, wished.first, wished.arcs)
+    kept = [row for row in rows.tolist() if _is_candidate(problem, flows, alone, row)]
+    assignment = Assignment(problem.network, flows)
+    assignment.load_chunks(alone.take(np.array(kept, dtype=np.int64)))
+    search = Search(assignment, problem.candidates, problem.target(), problem.deadline, KEMPE)
+    denied = np.setdiff1d(rows, kept)
+    place_greedily(search, denied, none[: len(denied)], none[: len(denied)])
+    search.run()
+    path = merged_chunks(assignment, list(range(len(rows))), renumber=False)
+    return Paths(wished.flow, wished.first_qp, wished.last_qp, path.first, path.arcs)
+
+
+def _is_candidate(problem: PlanningProblem, flows: Flows, paths: Paths, row: int) -> bool:
+    """Whether a path is one that its flow may take."""
+    flow = int(paths.flow[row])
+    ends = problem.candidates.ends_of(flows, flow)
+    known = problem.candidates.of_class(*ends, int(flows.traffic_class[flow]))
+    arcs = paths.of(row)
+    if len(arcs) > known.shape[1]:
+        return False
+    wide = np.full(known.shape[1], problem.network.pad, dtype=np.int64)
+    wide[: len(arcs)] = arcs
+    return bool((known == wide).all(axis=1).any())
 
 
 def _ladder(flows: Flows) -> Iterator[Ints]:

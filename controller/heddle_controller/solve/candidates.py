@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from heddle_controller.model.fabric import Bools, Ints, NodeKind
-from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.solve.cheapest_paths import CheapestPaths
 from heddle_controller.solve.network import Network
 
@@ -51,6 +51,11 @@ class Candidates:
     def cheapest(self) -> CheapestPaths:
         """All usable arcs, for paths that are no candidates."""
         return CheapestPaths(self.network)
+
+    def ends_of(self, flows: Flows, flow: int) -> tuple[int, int]:
+        """Nodes between which the candidates of a flow are: its terminals."""
+        terminal = self.network.terminal
+        return int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
 
     def between(self, source: int, destination: int) -> Ints:
         """Paths from one terminal to another, shape (paths, hops); no rows if none."""

@@ -79,12 +79,17 @@ def solve(fabric: Fabric, flows: Flows, options: Options | None = None) -> Plan:
     network = Network(fabric)
     routed = attached(network, flows) & Reasons(network).joined(flows)
     bound = cut_bound(network, flows, routed)
-    size = power_of_two(bound.overall)
-    unit = min(size, 1.0) * max(size / MOST_LOAD, 1.0)
+    unit = unit_of(bound)
     if unit == 1:
         return _solved(network, flows, routed, (options, deadline), bound)
     plan = _solved(network, replace(flows, gbps=flows.gbps / unit), routed, (options, deadline))
     return replace(plan, flows=flows, certificate=scaled(plan.certificate, unit))
+
+
+def unit_of(bound: Bound) -> float:
+    """What demands of this bound are counted in."""
+    size = power_of_two(bound.overall)
+    return min(size, 1.0) * max(size / MOST_LOAD, 1.0)
 
 
 def _solved(

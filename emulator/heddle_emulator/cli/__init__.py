@@ -28,6 +28,7 @@ COMMANDS = (
     "iterate",
     "lab",
     "nccl",
+    "ports",
     "report",
     "topology",
     "traffic",

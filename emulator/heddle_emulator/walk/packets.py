@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints, NodeKind
-from heddle_controller.model.flows import FIRST_SOURCE_PORT, SOURCE_PORT_COUNT, Flows
+from heddle_controller.model.flows import Flows, qp_ports
 from heddle_controller.model.plan import Paths
 
 
@@ -89,11 +89,15 @@ class Walk:
         return f"flow {flow} QP {self.qp[row]}: {fate} at {ids[int(self.last[row])]} ({way})"
 
 
-def walk(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Walk:
-    """Send a packet of each QP of each flow through a fabric in the state it is given in."""
+def walk(fabric: Fabric, flows: Flows, forwarding: Forwarding, ports: Ints | None = None) -> Walk:
+    """Send a packet of each QP of each flow through a fabric in the state it is given in.
+
+    ``ports`` are the UDP source ports of the QPs, by flow and then QP; by default those that
+    ``Flows.source_ports`` gives.
+    """
     flow = np.repeat(np.arange(len(flows), dtype=np.int64), flows.qps)
     qp = np.arange(len(flow)) - np.repeat(np.cumsum(flows.qps) - flows.qps, flows.qps)
-    packets = _Packets(fabric, flows, flow, qp)
+    packets = _Packets(fabric, flows, flow, qp, ports)
     packets.leave_nics(forwarding)
     while len(packets.open):
         packets.step(forwarding)
@@ -104,11 +108,12 @@ def walk(fabric: Fabric, flows: Flows, forwarding: Forwarding) -> Walk:
 class _Packets:
     """All packets, and the rows of those still on their way."""
 
-    def __init__(self, fabric: Fabric, flows: Flows, flow: Ints, qp: Ints) -> None:
+    def __init__(
+        self, fabric: Fabric, flows: Flows, flow: Ints, qp: Ints, ports: Ints | None
+    ) -> None:
         self.fabric = fabric
         self.source, self.destination = flows.source[flow], flows.destination[flow]
-        offset = flows.source_ports()[flow] - FIRST_SOURCE_PORT + qp
-        self.port = FIRST_SOURCE_PORT + offset % SOURCE_PORT_COUNT
+        self.port = qp_ports(flows.source_ports()[flow], qp) if ports is None else ports
         self.at = self.source.copy()
         self.fate = np.zeros(len(flow), dtype=np.int64)
         self.open = np.arange(len(flow), dtype=np.int64)

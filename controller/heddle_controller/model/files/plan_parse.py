@@ -163,7 +163,7 @@ def _arcs(
     inner = np.ones(len(nodes), dtype=np.bool_)
     inner[np.cumsum(counts)[counts > 0] - 1] = False
     tails = np.flatnonzero(inner)
-    arcs = _find(structure, nodes[tails], nodes[tails + 1], [str(key) for key in keys])
+    arcs = arcs_between(structure, nodes[tails], nodes[tails + 1], [str(key) for key in keys])
     if (arcs == NONE).any():
         at = int(np.argmax(arcs == NONE))
         name = routes.names[int(np.searchsorted(np.cumsum(hops), at, side="right"))]
@@ -173,7 +173,7 @@ def _arcs(
     return arcs
 
 
-def _find(structure: Structure, tail: Ints, head: Ints, keys: list[str]) -> Ints:
+def arcs_between(structure: Structure, tail: Ints, head: Ints, keys: Sequence[str]) -> Ints:
     """The arc of each pair of nodes and key, ``NONE`` where there is none."""
     numbers = {name: at for at, name in enumerate(dict.fromkeys(map(str, structure.links.key)))}
     known = np.array([numbers[str(key)] for key in structure.links.key], dtype=np.int64)

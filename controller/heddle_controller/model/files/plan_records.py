@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, Ints, State
-from heddle_controller.model.flows import qp_ports
 from heddle_controller.model.plan import Certificate, Paths, Plan, starts
 
 Record = dict[str, Any]
@@ -76,18 +75,24 @@ def route_records(plan: Plan) -> list[Record]:
 
     A path without a backup has one of no nodes; if no path of a flow has one, the
     flow has no backups. ``ports`` are those that the QPs of a path have to use: a host
-    is to set them also where one entry takes the packets of any port.
+    is to set them also where one entry takes the packets of any port. Where ports carry the plan
+    out, a backup has the ports that lead over it.
     """
     paths, flows = plan.paths, plan.flows
     forward = _hop_records(plan, paths)
     backup = _hop_records(plan, plan.backups) if len(plan.backups) else [{}] * len(paths)
     shares = (paths.qp_count / flows.qps[paths.flow]).tolist()
     first_qp, last_qp = paths.first_qp.tolist(), paths.last_qp.tolist()
-    ports, bounds = _ports(plan)
-    rows, starts = np.unique(paths.flow, return_index=True)
-    ends = np.append(starts, len(paths))[1:].tolist()
+    ports, bounds = plan.qp_ports().tolist(), starts(paths.qp_count).tolist()
+    if plan.nic_ports is not None:
+        spare = plan.nic_ports.backup.tolist()
+        for p, record in enumerate(backup):
+            if record["nodes"]:
+                record["ports"] = spare[bounds[p] : bounds[p + 1]]
+    rows, begins = np.unique(paths.flow, return_index=True)
+    ends = np.append(begins, len(paths))[1:].tolist()
     routes: list[Record] = []
-    for flow, start, end in zip(rows.tolist(), starts.tolist(), ends, strict=True):
+    for flow, start, end in zip(rows.tolist(), begins.tolist(), ends, strict=True):
         own = range(start, end)
         ways = [
             {
@@ -101,15 +106,6 @@ def route_records(plan: Plan) -> list[Record]:
         backups = backup[start:end] if any(backup[p].get("nodes") for p in own) else []
         routes.append({"flow": flows.ids[flow], "paths": ways, "backups": backups})
     return routes
-
-
-def _ports(plan: Plan) -> tuple[list[int], list[int]]:
-    """Source ports of the QPs of all paths, and where those of each path begin and end."""
-    paths, count = plan.paths, plan.paths.qp_count
-    bounds = starts(count)
-    qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - paths.first_qp, count)
-    first = np.repeat(plan.flows.source_ports()[paths.flow], count)
-    return qp_ports(first, qp).tolist(), bounds.tolist()
 
 
 def _hop_records(plan: Plan, paths: Paths) -> list[Record]:

@@ -176,8 +176,8 @@ class QpSwaps:
 
     def _ways_of(self, flow: int) -> list[_Way]:
         """Candidate paths of a flow, those of the highest level first."""
-        flows, terminal = self._assignment.flows, self._assignment.network.terminal
-        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        flows = self._assignment.flows
+        ends = self._search.chains.candidates.ends_of(flows, flow)
         key = (*ends, int(flows.traffic_class[flow]))
         found = self._ways.get(key)
         if found is None:

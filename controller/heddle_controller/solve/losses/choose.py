@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from heddle_controller.model.fabric import Ints, NodeKind
+from heddle_controller.model.fabric import NONE, Ints, NodeKind
 from heddle_controller.model.plan import AfterLoss, Paths, Plan, starts
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.losses.floor import least_worst
@@ -39,7 +39,10 @@ def without_backups(plan: Plan) -> Plan:
     empty = np.zeros(len(paths) + 1, dtype=np.int64)
     backups = Paths(paths.flow, paths.first_qp, paths.last_qp, empty, none)
     certificate = replace(plan.certificate, after_loss=())
-    return replace(plan, backups=backups, certificate=certificate)
+    ports = plan.nic_ports
+    if ports is not None:
+        ports = replace(ports, backup=np.full_like(ports.backup, NONE))
+    return replace(plan, backups=backups, certificate=certificate, nic_ports=ports)
 
 
 def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:

@@ -179,24 +179,24 @@ class Chains:
 
     def paths(self, flow: int) -> Ints:
         """Candidate paths of a flow."""
-        terminal, flows = self.assignment.network.terminal, self.assignment.flows
-        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        flows = self.assignment.flows
+        ends = self.candidates.ends_of(flows, flow)
         return self.candidates.of_class(*ends, int(flows.traffic_class[flow]))
 
     def with_longer(self, flow: int) -> Ints:
         """Candidate paths of a flow, and longer ones unless it has to take the shortest."""
-        terminal, flows = self.assignment.network.terminal, self.assignment.flows
+        flows = self.assignment.flows
         if flows.traffic_class[flow] == TrafficClass.LATENCY:
             return self.paths(flow)
-        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        ends = self.candidates.ends_of(flows, flow)
         return self.candidates.with_longer(*ends)
 
     def with_detours(self, flow: int) -> Ints:
         """The same with ways that come down and go up again in a fabric of tiers."""
-        terminal, flows = self.assignment.network.terminal, self.assignment.flows
+        flows = self.assignment.flows
         if flows.traffic_class[flow] == TrafficClass.LATENCY:
             return self.paths(flow)
-        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        ends = self.candidates.ends_of(flows, flow)
         return self.candidates.with_detours(*ends)
 
     def trimmed(self, path: Ints) -> Ints:

@@ -83,12 +83,11 @@ def _chunks_on(assignment: Assignment, arcs: Ints) -> list[int]:
 
 def _groups(search: Search, chunks: list[int]) -> list[QpGroup]:
     """The chunks by what makes their QPs alike."""
-    assignment, terminal = search.assignment, search.assignment.network.terminal
-    flows = assignment.flows
+    assignment, flows = search.assignment, search.assignment.flows
     found: dict[Key, QpGroup] = {}
     for chunk in chunks:
         flow = assignment.flow[chunk]
-        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        ends = search.chains.candidates.ends_of(flows, flow)
         unit = assignment.unit_of(chunk)
         key = (*ends, int(flows.traffic_class[flow]), unit)
         group = found.setdefault(key, QpGroup([], search.chains.paths(flow), unit))

@@ -101,12 +101,12 @@ def _worst(problem: PlanningProblem, assignment: Assignment) -> float:
 
 def _groups(search: Search, ways: Callable[[int], Ints]) -> dict[Key, QpGroup]:
     """Chunks by what makes their QPs alike; none where there are too many paths in all."""
-    assignment, terminal = search.assignment, search.assignment.network.terminal
+    assignment = search.assignment
     flows, count = assignment.flows, 0
     several = set(phased_jobs(flows).tolist())
     found: dict[Key, QpGroup] = {}
     for chunk, flow in enumerate(assignment.flow):
-        ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
+        ends = search.chains.candidates.ends_of(flows, flow)
         if ends[0] == ends[1]:
             continue
         unit, turn = assignment.unit_of(chunk), (LINEAR, ANY_PHASE)

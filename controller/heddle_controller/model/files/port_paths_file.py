@@ -1,0 +1,220 @@
+"""port-paths.json: which path each UDP source port takes, where switches hash.
+
+One object for each two NICs, and in it one for each path that ports are known to take::
+
+    {"pairs": [{"source": "n0", "destination": "n1",
+                "paths": [{"nodes": ["n0", "l0", "s1", "l1", "n1"], "keys": [0, 0, 0, 0],
+                           "ports": [49152, 49160], "learned": "probed"}]}]}
+
+``keys`` may be left out where no links run parallel, ``learned`` ("probed" or "modelled") where
+packets were followed. More names may come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from heddle_controller.model.demand import MAX_PROBLEMS
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, Structure
+from heddle_controller.model.files.content import MEBIBYTE, read_json, write_content
+from heddle_controller.model.files.plan_parse import arcs_between
+from heddle_controller.model.files.records import short
+from heddle_controller.model.plan import starts
+from heddle_controller.model.port_paths import Learned, PortPaths, gathered
+
+CEILING = 4096 * MEBIBYTE
+HIGHEST = 65535
+_LEARNED = {one.name.lower(): int(one) for one in Learned}
+_FORM = "give a list of objects with nodes, keys and ports"
+
+
+def load_port_paths(path: Path, fabric: Fabric) -> PortPaths:
+    """Read a port-paths.json, plain or gzip.
+
+    Raises:
+        InputError: the file cannot be read, is not JSON, or names what the fabric does not have.
+    """
+    return parse_port_paths(read_json(path, CEILING), fabric, str(path))
+
+
+def save_port_paths(known: PortPaths, fabric: Fabric, path: Path) -> None:
+    """Write a port-paths.json, gzip where the name ends in ``.gz``.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    write_content(path, orjson.dumps(port_paths_document(known, fabric)), b"\n")
+
+
+def parse_port_paths(document: object, fabric: Fabric, origin: str) -> PortPaths:
+    """What a document knows of the ports of a fabric.
+
+    Raises:
+        InputError: with ``origin`` as its source, and a problem for each faulty pair of NICs (at
+            most ``MAX_PROBLEMS``).
+    """
+    pairs = document.get("pairs") if isinstance(document, Mapping) else None
+    if not isinstance(pairs, list):
+        raise refuse(origin, "pairs", "missing; give a list of pairs of NICs with their paths")
+    rows = _Rows(fabric.structure)
+    problems: list[Problem] = []
+    for at, pair in enumerate(pairs):
+        try:
+            rows.take(pair)
+        except _Fault as fault:
+            problems.append(Problem(f"pairs[{at}]", str(fault)))
+            if len(problems) == MAX_PROBLEMS:
+                break
+    if not problems:
+        problems = rows.unknown_links()[:MAX_PROBLEMS]
+    if problems:
+        raise InputError(origin, *problems)
+    return rows.known()
+
+
+class _Fault(Exception):  # noqa: N818 - says what is wrong with a record
+    """Why a record is no path."""
+
+
+class _Rows:
+    """Paths as columns, one element a path."""
+
+    def __init__(self, structure: Structure) -> None:
+        self._structure = structure
+        self._label: list[str] = []
+        self._ends: list[tuple[int, int]] = []
+        self._learned: list[int] = []
+        self._nodes: list[list[int]] = []
+        self._keys: list[list[str]] = []
+        self._ports: list[list[int]] = []
+
+    def take(self, pair: object) -> None:
+        """Note the paths of two NICs; _Fault if anything is wrong with them."""
+        if not isinstance(pair, dict) or not isinstance(pair.get("paths"), list):
+            raise _Fault(f"is {short(pair)}; give source, destination and paths")
+        ends = [self._nic(name, pair.get(name)) for name in ("source", "destination")]
+        seen: set[int] = set()
+        for path in pair["paths"]:
+            if not isinstance(path, dict):
+                raise _Fault(f"a path is {short(path)}; {_FORM}")
+            self._path(path, ends)
+            if not seen.isdisjoint(self._ports[-1]) or len({*self._ports[-1]}) < len(
+                self._ports[-1]
+            ):
+                raise _Fault("a port is there twice; a port takes one path between two NICs")
+            seen.update(self._ports[-1])
+
+    def _nic(self, end: str, name: object) -> int:
+        row = self._structure.index.get(name, NONE) if isinstance(name, str) else NONE
+        if row == NONE or self._structure.nodes.kind[row] != NodeKind.NIC:
+            raise _Fault(f"{end} {short(name)} is not a NIC of the fabric")
+        return row
+
+    def _path(self, path: dict[str, Any], ends: list[int]) -> None:
+        nodes = [self._structure.index.get(node, NONE) for node in _list_of(path.get("nodes"), str)]
+        if NONE in nodes:
+            raise _Fault(f"node {short(path['nodes'][nodes.index(NONE)])} is not in the fabric")
+        if [nodes[0], nodes[-1]] != ends or len(set(nodes)) < len(nodes):
+            raise _Fault("a path must lead from source to destination, and meet no node twice")
+        keys = path.get("keys", self._only_keys(nodes))
+        if not isinstance(keys, list) or len(keys) != len(nodes) - 1:
+            raise _Fault("a path needs keys, one fewer than nodes, where links run parallel")
+        ports = _list_of(path.get("ports"), int)
+        if not all(0 < port <= HIGHEST for port in ports):
+            raise _Fault(f"ports are {short(ports)}; give some from 1 to {HIGHEST}")
+        learned = path.get("learned", "probed")
+        if not isinstance(learned, str) or learned not in _LEARNED:
+            raise _Fault(f"learned is {short(learned)}; give one of {', '.join(_LEARNED)}")
+        self._label.append(f"{path['nodes'][0]} to {path['nodes'][-1]}")
+        self._ends.append((ends[0], ends[1]))
+        self._learned.append(_LEARNED[learned])
+        self._nodes.append(nodes)
+        self._keys.append([str(key) for key in keys])
+        self._ports.append(ports)
+
+    def _only_keys(self, rows: list[int]) -> list[Any] | None:
+        """Keys of the only links between nodes; None where several, or none, are there."""
+        keys = []
+        for one, two in pairwise(rows):
+            found = self._structure.links_between.get((min(one, two), max(one, two)), ())
+            if len(found) > 1:
+                return None
+            keys += [self._structure.links.key[row] for row in found] or [""]
+        return keys
+
+    def unknown_links(self) -> list[Problem]:
+        """Paths over links that are not in the fabric."""
+        arcs = self._arcs()
+        bounds = starts(np.array([len(keys) for keys in self._keys], dtype=np.int64))
+        bad = np.unique(np.searchsorted(bounds, np.flatnonzero(arcs == NONE), side="right") - 1)
+        ids = self._structure.nodes.ids
+        return [
+            Problem(
+                self._label[row],
+                f"the fabric has not all links of the path {' '.join(map(short, names))}",
+            )
+            for row in bad.tolist()
+            for names in [[ids[node] for node in self._nodes[row]]]
+        ]
+
+    def _arcs(self) -> Ints:
+        tails = [*chain.from_iterable(rows[:-1] for rows in self._nodes)]
+        heads = [*chain.from_iterable(rows[1:] for rows in self._nodes)]
+        keys = [*chain.from_iterable(self._keys)]
+        ends = [np.array(column, dtype=np.int64) for column in (tails, heads)]
+        return arcs_between(self._structure, ends[0], ends[1], keys)
+
+    def known(self) -> PortPaths:
+        """The ways, once every link is known."""
+        count = np.array([len(ports) for ports in self._ports], dtype=np.int64)
+        hops = np.array([len(keys) for keys in self._keys], dtype=np.int64)
+        path = np.repeat(np.arange(len(count)), count)
+        ends = np.array(self._ends, dtype=np.int64).reshape(-1, 2)[path]
+        bounds, arcs = starts(hops), self._arcs()
+        first = starts(hops[path])
+        at = np.repeat(bounds[path] - first[:-1], hops[path]) + np.arange(first[-1])
+        return gathered(
+            ends.T,
+            np.array([*chain.from_iterable(self._ports)], dtype=np.int64),
+            np.array(self._learned, dtype=np.int64)[path],
+            (first, arcs[at]),
+        )
+
+
+def _list_of(value: object, kind: type) -> list[Any]:
+    if isinstance(value, list) and set(map(type, value)) == {kind}:
+        return value
+    raise _Fault(f"a path has {short(value)} for its nodes or ports; {_FORM}")
+
+
+def port_paths_document(known: PortPaths, fabric: Fabric) -> dict[str, Any]:
+    """The document of what is known; ``parse_port_paths`` gives the same back."""
+    structure = fabric.structure
+    ids, keys = structure.nodes.ids, structure.links.key
+    pairs: list[dict[str, Any]] = []
+    for way in range(len(known)):
+        ends = ids[known.source[way]], ids[known.destination[way]]
+        if not pairs or (pairs[-1]["source"], pairs[-1]["destination"]) != ends:
+            pairs.append({"source": ends[0], "destination": ends[1], "paths": []})
+        arcs = known.arcs[known.first[way] : known.first[way + 1]]
+        pairs[-1]["paths"].append(
+            {
+                "nodes": [ends[0], *(ids[node] for node in structure.head[arcs].tolist())],
+                "keys": [keys[link] for link in (arcs >> 1).tolist()],
+                "ports": _ports(known, way),
+                "learned": Learned(int(known.learned[way])).name.lower(),
+            }
+        )
+    return {"pairs": pairs}
+
+
+def _ports(known: PortPaths, way: int) -> Sequence[int]:
+    ports: list[int] = known.ports[known.first_port[way] : known.first_port[way + 1]].tolist()
+    return ports

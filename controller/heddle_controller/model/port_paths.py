@@ -1,0 +1,162 @@
+"""Which path each UDP source port takes between two NICs, where switches hash.
+
+Where forwarding is plain ECMP, the source port of a QP decides its path. A *way* is a path between
+two NICs that some ports are known to take: they were probed, or follow from a model of the hash.
+Compressed rows: one row a way, by source, then by destination.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Ints
+from heddle_controller.model.plan import starts
+
+
+class Learned(IntEnum):
+    """How it is known which way ports take."""
+
+    PROBED = 0
+    """Packets of these ports were followed."""
+    MODELLED = 1
+    """It follows from the hash as it was fitted; no packet of these ports was seen."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PortPaths:
+    """All ways that are known."""
+
+    source: Ints
+    """Node row of the NIC that each way begins at, shape (ways,)."""
+    destination: Ints
+    learned: Ints
+    """``Learned`` of each way."""
+    first: Ints
+    """Where each way's arcs begin, shape (ways + 1,)."""
+    arcs: Ints
+    """Arcs of all ways in order of travel."""
+    first_port: Ints
+    """Where each way's ports begin, shape (ways + 1,)."""
+    ports: Ints
+    """Ports of all ways; each has at least one, and none is there twice for two NICs."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def port_count(self) -> Ints:
+        """Ports of each way."""
+        return np.diff(self.first_port)
+
+    def of(self, source: int, destination: int) -> range:
+        """Rows of the ways between two NICs."""
+        low, high = (
+            int(np.searchsorted(self.source, source, side=side)) for side in ("left", "right")
+        )
+        ends = self.destination[low:high]
+        return range(
+            low + int(np.searchsorted(ends, destination, side="left")),
+            low + int(np.searchsorted(ends, destination, side="right")),
+        )
+
+    def take(self, rows: Ints) -> PortPaths:
+        """Some ways, rows ascending."""
+        first, at = _cut(self.first, rows)
+        first_port, port_at = _cut(self.first_port, rows)
+        return PortPaths(
+            self.source[rows],
+            self.destination[rows],
+            self.learned[rows],
+            first,
+            self.arcs[at],
+            first_port,
+            self.ports[port_at],
+        )
+
+    def over(self, usable: Bools) -> PortPaths:
+        """The ways of which every arc is marked."""
+        owner = np.repeat(np.arange(len(self)), np.diff(self.first))
+        broken = np.bincount(owner[~usable[self.arcs]], minlength=len(self)) > 0
+        return self.take(np.flatnonzero(~broken))
+
+
+def _cut(first: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """New beginnings and old places of the elements of some compressed rows."""
+    lengths = first[rows + 1] - first[rows]
+    begins = starts(lengths)
+    return begins, np.repeat(first[rows] - begins[:-1], lengths) + np.arange(begins[-1])
+
+
+def padded(first: Ints, values: Ints, width: int) -> Ints:
+    """Compressed rows as a matrix, ``NONE`` behind each; shape (rows, width)."""
+    lengths = np.diff(first)
+    matrix = np.full((len(lengths), width), NONE, dtype=np.int64)
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    matrix[owner, np.arange(len(values)) - np.repeat(first[:-1], lengths)] = values
+    return matrix
+
+
+def gathered(ends: Ints, port: Ints, learned: Ints, taken: tuple[Ints, Ints]) -> PortPaths:
+    """Ways of ports that were followed one by one, in any order; a port of no arcs is left out.
+
+    Where a port is there twice for two NICs, the last row counts. A way counts as probed where any
+    of its ports was.
+
+    Args:
+        ends: Node rows of both NICs, shape (2, ports).
+        port: The UDP source port, shape (ports,).
+        learned: How its path is known.
+        taken: The path of each, compressed rows: where they begin, and arcs.
+    """
+    first, arcs = taken
+    lengths = np.diff(first)
+    keys = np.concatenate([ends, port[None]])
+    # The first of reversed rows is the last one.
+    _, last = np.unique(keys[:, ::-1], axis=1, return_index=True)
+    rows = len(port) - 1 - last
+    rows = rows[lengths[rows] > 0]
+    matrix = padded(first, arcs, int(lengths.max(initial=0)))[rows]
+    whole = np.concatenate([ends[:, rows].T, matrix], axis=1)
+    ways, way = np.unique(whole, axis=0, return_inverse=True)
+    way = way.ravel()
+    order = np.lexsort((port[rows], way))
+    known = np.full(len(ways), int(Learned.MODELLED), dtype=np.int64)
+    np.minimum.at(known, way, learned[rows])
+    used = ways[:, 2:] != NONE
+    return PortPaths(
+        ways[:, 0],
+        ways[:, 1],
+        known,
+        starts(used.sum(axis=1)),
+        ways[:, 2:][used],
+        starts(np.bincount(way, minlength=len(ways))),
+        port[rows][order],
+    )
+
+
+def joined(known: PortPaths, more: PortPaths) -> PortPaths:
+    """What two sets know together; of a port that both know, the second is believed."""
+    parts = (known, more)
+
+    def by_port(name: str) -> Ints:
+        return np.concatenate([np.repeat(getattr(p, name), p.port_count) for p in parts])
+
+    rows = [np.repeat(np.arange(len(p)), p.port_count) for p in parts]
+    cuts = [_cut(p.first, row) for p, row in zip(parts, rows, strict=True)]
+    lengths = starts(np.concatenate([np.diff(first) for first, _ in cuts]))
+    arcs = np.concatenate([p.arcs[at] for p, (_, at) in zip(parts, cuts, strict=True)])
+    return gathered(
+        np.stack([by_port("source"), by_port("destination")]),
+        np.concatenate([p.ports for p in parts]),
+        by_port("learned"),
+        (lengths, arcs),
+    )
+
+
+def nothing_known() -> PortPaths:
+    """No ways."""
+    none, begin = np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    return PortPaths(none, none, none, begin, none, begin, none)

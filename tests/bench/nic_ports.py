@@ -1,0 +1,150 @@
+"""Ports instead of entries: NICs of a zone 1:1 choose source ports for switches that hash.
+
+Each case is a permutation, 4 to 16 QPs a flow, and a hash of each switch drawn anew. Ports of each
+two NICs are probed, some at a time, until the plan by ports is within one QP of the plan for
+programmed switches, at most ``MOST_PROBES``. Then a packet of each QP is walked from its port, and
+the worst link is that of the packets.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.flows import FIRST_SOURCE_PORT
+from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.port_paths import joined, nothing_known
+from heddle_controller.solve import solve, solve_ports
+from heddle_emulator.switches import Switches
+from heddle_emulator.topology import clos
+from heddle_emulator.walk import walk
+from heddle_emulator.walk.probing import probed
+from tests.bench.pool import each
+from tests.bench.rows import Row, Scale, quantile, spread
+from tests.bench.screen import Screen
+from tests.bench.workloads import permutations
+
+TITLE = "ports chosen by NICs, switches hash: worst link beside programmed switches"
+QPS = (4, 8, 16)
+AT_ONCE, MOST_PROBES = 16, 64
+CASES = {"quick": 2, "default": 20, "full": 200}
+WANTED = 0.99
+EQUAL = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A zone, traffic and hashes."""
+
+    leaves: int
+    spines: int
+    nics_per_leaf: int
+    qps: int
+    seed: int
+
+    def __str__(self) -> str:
+        shape = f"{self.leaves} x {self.spines} x {self.nics_per_leaf}"
+        return f"{shape}, {self.qps} QPs, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Worst links as utilisation."""
+
+    case: Case
+    programmed: float
+    by_ports: float
+    hashed: float
+    """Of the same QPs from ports as they come."""
+    as_told: bool
+    """Whether each QP's packet took the path of the plan."""
+    probes: int
+    """Of each two NICs."""
+    seconds: float
+    """Processor time of the plan by ports."""
+
+    @property
+    def near(self) -> bool:
+        """Whether the worst link is within one QP of the programmed switches' plan."""
+        return self.as_told and self.by_ports <= self.programmed + 1 / self.case.qps + EQUAL
+
+
+def run(case: Case) -> Found:
+    """Probe, plan and walk one case."""
+    fabric = clos(leaves=case.leaves, spines=case.spines, nics_per_leaf=case.nics_per_leaf)
+    flows = permutations(fabric, case.seed, 1, case.qps)
+    hashes = Switches(fabric, case.seed)
+    programmed = solve(fabric, flows).certificate.max_utilization
+    known, probes, seconds, near = nothing_known(), 0, 0.0, False
+    plan = solve_ports(fabric, flows, known)
+    while not near and probes < MOST_PROBES:
+        ports = FIRST_SOURCE_PORT + np.arange(probes, probes + AT_ONCE)
+        probes += AT_ONCE
+        known = joined(known, probed(fabric, flows, hashes, np.tile(ports, (len(flows), 1))))
+        start = time.process_time()
+        plan = solve_ports(fabric, flows, known)
+        seconds += time.process_time() - start
+        worst = plan.certificate.max_utilization
+        near = worst <= programmed + 1 / case.qps + EQUAL and not plan.unrouted
+    arcs = 2 * fabric.link_count
+    told = plan.qp_ports() if not plan.unrouted else None
+    taken = walk(fabric, flows, hashes, told).paths()
+    loads = arc_loads(arcs, flows, taken)
+    usual = arc_loads(arcs, flows, walk(fabric, flows, hashes).paths())
+    return Found(
+        case,
+        programmed,
+        float(utilization(fabric, loads).max()),
+        float(utilization(fabric, usual).max()),
+        bool(np.allclose(loads, plan.loads)),
+        probes,
+        seconds,
+    )
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """A row for the ports, and one for the same QPs hashed."""
+    cases = [Case(*scale.zone, QPS[seed % len(QPS)], seed) for seed in range(CASES[scale.name])]
+    found: list[Found] = []
+    with screen.progress(TITLE, len(cases)) as advance:
+        for one in each(run, cases, scale.workers):
+            found.append(one)
+            advance(len(found))
+    return [_ports(found), _hashed(found)]
+
+
+def _ports(found: list[Found]) -> Row:
+    near = sum(one.near for one in found)
+    probes = [one.probes for one in found]
+    seconds = [one.seconds for one in found]
+    worst = max(found, key=lambda one: one.by_ports - one.programmed)
+    leaves, _, nics = worst.case.leaves, worst.case.spines, worst.case.nics_per_leaf
+    return Row(
+        TITLE,
+        f"{leaves * nics:,} NICs, {QPS[0]} to {QPS[-1]} QPs",
+        f"{near} of {len(found)} within one QP",
+        f"{WANTED:.0%} within one QP, {MOST_PROBES} probes",
+        near >= WANTED * len(found),
+        f"{quantile(probes, 0.5):.0f} probes of each two NICs (most {max(probes)}), planned in"
+        f" {quantile(seconds, 0.5):.1f} s of processor (most {max(seconds):.1f}); furthest:"
+        f" {worst.by_ports:.4g} beside {worst.programmed:.4g}, {worst.case}",
+        {
+            "near": near,
+            "cases": len(found),
+            "probes": spread(probes),
+            "seconds": spread(seconds),
+            "missed": [str(one.case) for one in found if not one.near],
+        },
+    )
+
+
+def _hashed(found: list[Found]) -> Row:
+    worst = [one.hashed for one in found]
+    return Row(
+        TITLE,
+        "the same QPs hashed",
+        f"worst link {quantile(worst, 0.5):.2f}, most {max(worst):.2f}",
+        data={"worst": spread(worst)},
+    )

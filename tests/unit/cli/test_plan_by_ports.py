@@ -1,0 +1,109 @@
+"""`heddle plan --port-paths`: plans by source ports from files, and what files are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heddle_controller.cli.main import main
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.model.load import arc_loads, utilization
+from heddle_emulator.cli import run
+from heddle_emulator.switches import Switches
+from heddle_emulator.topology import clos
+from heddle_emulator.traffic import flows_between, save_flows
+from heddle_emulator.walk import walk
+
+FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4)
+FLOWS = flows_between(FABRIC, "permutation", seed=3, qps=4)
+SEED = 5
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Fabric, flows and probed ports as files."""
+    save_fabric_file(FABRIC, tmp_path / "fabric.json")
+    save_flows(FABRIC, FLOWS, tmp_path / "flows.csv")
+    words = [f"--{name}={tmp_path / file}" for name, file in FILES.items()]
+    assert run(["ports", *words, f"--seed={SEED}", f"--out={tmp_path / 'ports.json'}"]) == 0
+    return tmp_path
+
+
+FILES = {"fabric": "fabric.json", "flows": "flows.csv"}
+
+
+def planned(folder: Path, *words: str) -> int:
+    """Exit status of a plan by ports."""
+    files = [f"--{name}={folder / file}" for name, file in FILES.items()]
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", *files, f"--port-paths={folder / 'ports.json'}", *words])
+    return int(ended.value.code or 0)
+
+
+def test_packets_from_the_ports_of_the_plan_fill_each_link_once(folder: Path) -> None:
+    """Hashing, from these ports: worst link 1.0, where ports as they come give more."""
+    assert planned(folder, f"--out={folder / 'plan.json'}") == 0
+    document = json.loads((folder / "plan.json").read_text())
+    assert document["certificate"]["max_utilization"] == 1.0
+    ports = np.zeros((len(FLOWS), 4), dtype=np.int64)
+    for route in document["routes"]:
+        row = FLOWS.ids.index(route["flow"])
+        for path in route["paths"]:
+            ports[row, path["qps"][0] : path["qps"][1] + 1] = path["ports"]
+        spare = [one["ports"] for one in route["backups"] if one["nodes"]]
+        assert all(port > 0 for one in spare for port in one)
+    hashes, arcs = Switches(FABRIC, SEED), 2 * FABRIC.link_count
+    worst = [
+        utilization(FABRIC, arc_loads(arcs, FLOWS, walk(FABRIC, FLOWS, hashes, one).paths())).max()
+        for one in (ports.ravel(), None)
+    ]
+    assert worst[0] == 1.0 < worst[1]
+
+
+def test_a_flow_of_unknown_ports_has_no_path(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 3, and the reason names the NICs and the cure."""
+    document = json.loads((folder / "ports.json").read_text())
+    gone = document["pairs"].pop(0)
+    (folder / "ports.json").write_text(json.dumps(document))
+    assert planned(folder) == 3
+    ends = f"no port from {gone['source']} to {gone['destination']} is known by its path"
+    assert ends in capsys.readouterr().out
+
+
+def _path(document: Any) -> Any:
+    return document["pairs"][0]["paths"][0]
+
+
+FAULTS: dict[str, Callable[[Any], Any]] = {
+    "missing; give a list of pairs": lambda d: d.pop("pairs"),
+    "is not a NIC of the fabric": lambda d: d["pairs"][0].update(source="l0"),
+    "is not in the fabric": lambda d: _path(d)["nodes"].__setitem__(1, "x"),
+    "has not all links of the path": lambda d: _path(d).update(keys=["7"] * 4),
+    "meet no node twice": lambda d: _path(d)["nodes"].pop(),
+    "give some from 1 to 65535": lambda d: _path(d).update(ports=[0]),
+    "a port is there twice": lambda d: _path(d).update(ports=[50000, 50000]),
+    "give one of probed, modelled": lambda d: _path(d).update(learned="guessed"),
+    "give a list of objects": lambda d: _path(d).update(nodes="l0"),
+    "one fewer than nodes": lambda d: _path(d).update(keys=[0]),
+}
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_a_faulty_file_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], reason: str
+) -> None:
+    """One line that names the file and says what to give; exit status 2."""
+    document = json.loads((folder / "ports.json").read_text())
+    FAULTS[reason](document)
+    (folder / "ports.json").write_text(json.dumps(document))
+    assert planned(folder) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
+    assert "ports.json" in line

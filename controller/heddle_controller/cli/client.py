@@ -14,7 +14,6 @@ from heddle_controller.cli.connection_errors import cure_of
 from heddle_controller.cli.failure import Failure, failure_of
 from heddle_controller.cli.output import echo
 from heddle_controller.model.errors import refuse
-from heddle_controller.serve.codec import names
 
 OPTIONS = {"ca": "tls-ca", "cert": "tls-cert", "key": "tls-key", "token": "token-file"}
 """Which option names a part of the credentials."""
@@ -37,11 +36,10 @@ class Terms:
     @cached_property
     def api(self) -> Client:
         """The client; it connects with the first call."""
-        fabric = names.fabric_name(self.named_fabric) if self.named_fabric else ""
         try:
             return Client(
                 self.server,
-                fabric=fabric,
+                fabric=self.named_fabric or "",
                 credentials=self.files,
                 timeout=self.timeout,
                 patience=0.0,

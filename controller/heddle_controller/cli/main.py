@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -10,31 +9,19 @@ import click
 from heddle.client import Credentials
 from heddle.text import plain_numbers
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.failure import EXIT_CODES, CommandGroup, Failure
+from heddle_controller.cli.failure import EXIT_CODES, Failure
+from heddle_controller.cli.lazy import LazyGroup
 
 PEM = click.Path(path_type=Path, dir_okay=False)
-COMMANDS = ("audit", "demand", "fabric", "job", "overlay", "plan", "show", "token")
-"""Each of the module of its name, which is imported once the command is asked for."""
-
-
-class Commands(CommandGroup):
-    """The commands; none of them waits for what another one imports."""
-
-    def list_commands(self, _: click.Context, /) -> list[str]:
-        """Their names."""
-        return list(COMMANDS)
-
-    def get_command(self, _: click.Context, name: str, /) -> click.Command | None:
-        """One of them; None where there is none of that name."""
-        if name not in COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(f"heddle_controller.cli.{name}"), name)
-        plain_numbers(command, Failure)
-        return command
+COMMANDS = ("audit", "demand", "fabric", "job", "overlay", "plan", "show", "slurm", "token")
 
 
 @click.group(
-    cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup,
+    package="heddle_controller.cli",
+    names=COMMANDS,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--server",

@@ -9,11 +9,10 @@ from typing import Any, TypeGuard, TypeVar
 
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.files.records import short
+from heddle_controller.model.sizes import size_of
 
 T = TypeVar("T")
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE]\+?[0-9]+)?)\s*([kKMGT]i?)?B?")
-_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 LARGEST = 1 << 62
 
 
@@ -65,12 +64,9 @@ class Fields:
     def size(self, name: str) -> int:
         """Bytes: an integer, or a number with a unit such as 64MiB or 1.5GB."""
         value = self.record.get(name)
-        match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-        if match:
-            base = 1024 if (match[2] or "").endswith("i") else 1000
-            value = float(match[1]) * base ** _POWERS.get((match[2] or "")[:1].lower(), 0)
-        if _is_number(value) and 1 <= value < LARGEST and value == int(value):
-            return int(value)
+        number = size_of(value) if isinstance(value, str) else value
+        if _is_number(number) and 1 <= number < LARGEST and number == int(number):
+            return int(number)
         what = "give the bytes one rank puts in, such as 1048576 or 64MiB"
         self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
         return 1

@@ -23,6 +23,7 @@ from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import TrafficClass
+from heddle_controller.model.host_lists import expand
 from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation, Parallelism
 from heddle_controller.traffic.checks import job_problems, shared_hosts
 from heddle_controller.traffic.fields import Fields
@@ -30,11 +31,6 @@ from heddle_controller.traffic.groups import group_size, resolve_parallelism
 from heddle_controller.traffic.summary import Trace
 from heddle_controller.traffic.trace import load_trace
 from heddle_controller.traffic.yaml_text import Record, load_yaml
-
-MAX_HOSTS = 1 << 20
-
-_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_PART = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _NAME_CURE = "give 1 to 63 letters, digits, '-', '_' or '.'"
@@ -199,42 +195,3 @@ def _hosts(fields: Fields) -> Iterator[str]:
             yield from expand(pattern)
         except ValueError as error:
             fields.fault(f"hosts[{row}]: {error}")
-
-
-def expand(pattern: str) -> list[str]:
-    """The names a pattern stands for, in order; itself if it has no brackets.
-
-    Several pairs of brackets multiply, the last runs fastest. The first number of a
-    range gives the digits: ``[08-10]`` is 08, 09, 10.
-
-    Raises:
-        ValueError: in words, where the pattern cannot be read or names too many.
-    """
-    names = [""]
-    end = 0
-    for match in _BRACKETS.finditer(pattern):
-        head = pattern[end : match.start()]
-        numbers = list(_numbers(match[1]))
-        if len(names) * len(numbers) > MAX_HOSTS:
-            raise ValueError(f"{pattern!r} names more than {MAX_HOSTS:,} hosts")
-        names = [f"{name}{head}{number}" for name in names for number in numbers]
-        end = match.end()
-    tail = pattern[end:]
-    if "[" in tail or "]" in tail:
-        raise ValueError(f"{pattern!r} has a bracket without its other half")
-    return [name + tail for name in names]
-
-
-def _numbers(inside: str) -> Iterator[str]:
-    count = 0
-    for part in inside.split(","):
-        match = _PART.fullmatch(part.strip())
-        if not match:
-            raise ValueError(f"[{inside}] is not a list of numbers; write [0-15] or [0,2,8-11]")
-        first, last = match[1], match[2] or match[1]
-        if int(first) > int(last):
-            raise ValueError(f"[{inside}] runs backwards at {part.strip()}; put the lesser first")
-        count += int(last) - int(first) + 1
-        if count > MAX_HOSTS:
-            raise ValueError(f"[{inside}] names more than {MAX_HOSTS:,} hosts")
-        yield from (str(n).zfill(len(first)) for n in range(int(first), int(last) + 1))

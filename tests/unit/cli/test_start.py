@@ -19,7 +19,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("command", ["audit", "demand", "job", "overlay", "show"])
+@pytest.mark.parametrize("command", ["audit", "demand", "job", "overlay", "show", "slurm"])
 def test_a_command_loads_nothing_that_only_others_need(command: str) -> None:
     """What speaks to a controller starts without the planner, a database or tables in colour."""
     run = [sys.executable, "-c", LOADED, "--server", "127.0.0.1:1", command, "--help"]
@@ -37,5 +37,5 @@ def test_help_names_every_command_without_the_planner() -> None:
     told = [
         line.split()[0] for line in said.splitlines() if line.startswith("  ") and line[2] != " "
     ]
-    assert told == ["audit", "demand", "fabric", "job", "overlay", "plan", "show", "token"]
+    assert told == ["audit", "demand", "fabric", "job", "overlay", "plan", "show", "slurm", "token"]
     assert set(done.stderr.split()) & {"networkx", "ortools", "pandas", "scipy"} == set()

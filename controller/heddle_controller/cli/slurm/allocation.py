@@ -1,0 +1,82 @@
+"""What Slurm says of a job in the environment of the job's programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from heddle_controller.cli.failure import Failure
+from heddle_controller.model.host_lists import MAX_HOSTS, expand_list
+
+_COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+_NUMBER = re.compile(r"[0-9]{1,10}")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One job, or one component of a heterogeneous job, as it runs now."""
+
+    name: str
+    """Of the job at the controller: CLUSTER-ID. Every component and every task of an array has an
+    id of its own."""
+    restart: int
+    """How often it was started before."""
+    hosts: tuple[str, ...]
+    """In Slurm's order."""
+    tasks: tuple[int, ...]
+    """Of each host; empty where Slurm does not say."""
+
+    @property
+    def attempt(self) -> str:
+        """The job and its restart: what nothing of an earlier start is called."""
+        return f"{self.name}.{self.restart}"
+
+
+def allocation(environment: Mapping[str, str], component: int | None = None) -> Allocation:
+    """The allocation that a program runs in, or is run for.
+
+    Args:
+        environment: Variables that Slurm sets.
+        component: Of a heterogeneous job, counted from 0; None: the first, or a whole job.
+
+    Raises:
+        Failure: there is no allocation, or what is said of it cannot be read.
+    """
+    end = "" if component is None else f"_HET_GROUP_{component}"
+    number = environment.get(f"SLURM_JOB_ID{end}", "")
+    listed = environment.get(f"SLURM_JOB_NODELIST{end}", "")
+    if not _NUMBER.fullmatch(number) or not listed:
+        if component is not None:
+            raise Failure(f"this allocation has no component {component}: see --het-group of srun")
+        raise Failure(
+            "this is no allocation of Slurm (SLURM_JOB_ID or SLURM_JOB_NODELIST is missing): "
+            "run it in a script of sbatch, or below salloc"
+        )
+    try:
+        hosts = tuple(expand_list(listed))
+    except ValueError as error:
+        raise Failure(f"SLURM_JOB_NODELIST{end}: {error}") from None
+    count = environment.get("SLURM_JOB_RESTART_COUNT") or environment.get("SLURM_RESTART_COUNT")
+    return Allocation(
+        job_name(environment, number),
+        int(count) if count and _NUMBER.fullmatch(count) else 0,
+        hosts,
+        _tasks(environment.get(f"SLURM_TASKS_PER_NODE{end}", ""), len(hosts)),
+    )
+
+
+def job_name(environment: Mapping[str, str], number: str) -> str:
+    """What the controller calls a job of Slurm."""
+    return f"{environment.get('SLURM_CLUSTER_NAME') or 'slurm'}-{number}"
+
+
+def _tasks(text: str, hosts: int) -> tuple[int, ...]:
+    """The counts that ``2(x3),1`` stands for; none where there is not one for each host."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part.strip())
+        if not match or int(match[2] or 1) > MAX_HOSTS:
+            return ()
+        found += [int(match[1])] * int(match[2] or 1)
+    return tuple(found) if len(found) == hosts and all(found) else ()

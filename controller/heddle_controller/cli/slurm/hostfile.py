@@ -1,0 +1,135 @@
+"""``heddle slurm hostfile``: the order in which srun is to put ranks on hosts.
+
+srun fails where SLURM_HOSTFILE names no file with hosts. So inside an allocation there always is a
+file: where no order is known, it has Slurm's own, and a note on standard error says why.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from heddle.client import NotFound
+from heddle.v1 import placement_pb2 as pb
+from heddle_controller.cli.client import Terms
+from heddle_controller.cli.failure import Failure
+from heddle_controller.cli.options import with_client
+from heddle_controller.cli.output import echo, echo_json
+from heddle_controller.cli.slurm.allocation import Allocation, allocation
+from heddle_controller.cli.slurm.shape import parse_shape
+from heddle_controller.model.errors import InputError
+
+
+@click.command("hostfile")
+@click.option(
+    "--shape",
+    metavar="WORDS",
+    help="What the ranks do, as in the job's comment: 'gpus=8 tp=8 pp=4'. It counts where the "
+    "controller does not know the job.  [default: one all-reduce]",
+)
+@click.option(
+    "--tasks-per-node",
+    type=click.IntRange(min=1),
+    help="Ranks of each host.  [default: as Slurm says]",
+)
+@click.option("--het-group", type=click.IntRange(min=0), help="Component of a heterogeneous job.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Where each job gets a folder of its own.  [default: heddle-slurm-UID in TMPDIR]",
+)
+@with_client
+def hostfile(
+    client: Terms,
+    shape: str | None,
+    tasks_per_node: int | None,
+    het_group: int | None,
+    folder: Path | None,
+) -> None:
+    r"""Write the hosts of this allocation in rank order, and print the file's name.
+
+    \b
+    export SLURM_HOSTFILE=$(heddle slurm hostfile)
+    srun python train.py
+
+    Each host stands there once for each of its ranks. The order is that of the job at the
+    controller, which the prolog has submitted; where it knows no such job, the order that it holds
+    best for --shape. Where it cannot say, the order is Slurm's own, and a note says why: srun would
+    fail without a file.
+    """
+    mine = allocation(os.environ, het_group)
+    hosts = _ordered(client, mine, shape)
+    tasks = dict(zip(mine.hosts, mine.tasks or [1] * len(mine.hosts), strict=True))
+    lines = [host for host in hosts for _ in range(tasks_per_node or tasks[host])]
+    name = f"hostfile-{tasks_per_node}" if tasks_per_node else "hostfile"
+    path = _write(_folder(folder, mine), name, lines)
+    if client.json:
+        echo_json({"file": str(path), "hosts": list(hosts)})
+    else:
+        echo(str(path))
+
+
+def _ordered(client: Terms, mine: Allocation, shape: str | None) -> Sequence[str]:
+    """The hosts in rank order; in Slurm's, where nobody can say."""
+    try:
+        with client.failing():
+            spec = parse_shape(shape).spec if shape else _any_shape()
+            spec.hosts.extend(mine.hosts)
+            return _asked(client, mine, spec)
+    except (Failure, InputError) as error:
+        text = error.message if isinstance(error, Failure) else str(error)
+        echo(f"note: no rank order, Slurm's own is kept: {text}", err=True)
+        return mine.hosts
+
+
+def _asked(client: Terms, mine: Allocation, spec: pb.JobSpec) -> Sequence[str]:
+    """What the controller says of the job, or of the shape."""
+    replaces = mine.name
+    try:
+        known = client.api.get_job(mine.name).spec.hosts
+        if sorted(known) == sorted(mine.hosts):
+            return known
+    except NotFound:
+        replaces = ""
+    found = client.api.order_ranks(spec, replaces=replaces).hosts
+    if sorted(found) != sorted(mine.hosts):
+        raise Failure("the controller answered with other hosts")
+    return found
+
+
+def _any_shape() -> pb.JobSpec:
+    """One ring of all GPUs."""
+    gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
+    return pb.JobSpec(gpus_per_host=int(gpus) if gpus.isascii() and gpus.isdecimal() else 1)
+
+
+def _folder(root: Path | None, mine: Allocation) -> Path:
+    """A folder of this start of the job, which nobody else can write to."""
+    user = os.getuid()
+    root = (root or Path(tempfile.gettempdir()) / f"heddle-slurm-{user}").absolute()
+    path = root / mine.attempt
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for one in (root, path):
+            found = one.lstat()
+            if found.st_uid != user or found.st_mode & 0o022:
+                raise Failure(f"folder {one} may be written by others: give another with --folder")
+    except OSError as error:
+        cure = f"folder {path}: {error.strerror}; give another with --folder"
+        raise Failure(cure) from None
+    return path
+
+
+def _write(folder: Path, name: str, lines: Sequence[str]) -> Path:
+    path = folder / name
+    fresh = folder / f".{name}.{os.getpid()}"
+    try:
+        fresh.write_text("".join(f"{line}\n" for line in lines))
+        fresh.replace(path)
+    except OSError as error:
+        raise Failure(f"file {path}: {error.strerror}; give another folder with --folder") from None
+    return path

@@ -1,0 +1,210 @@
+"""``heddle slurm topology``: the fabric as Slurm's topology plug-ins read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from heddle.v1 import fabric_pb2 as pb
+from heddle_controller.cli.client import Terms
+from heddle_controller.cli.failure import Failure
+from heddle_controller.cli.options import with_client
+from heddle_controller.cli.output import echo, echo_json
+from heddle_controller.model.host_lists import expand_list, fold
+from heddle_controller.model.names import natural
+
+NODE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ODD = re.compile(r"[^A-Za-z0-9_.+-]")
+LONGEST_NAME = 60
+"""Characters of a name of a switch; newer versions of Slurm take 64."""
+
+
+@dataclass
+class Unit:
+    """Hosts whose NICs have links to the same switches: those of a leaf, or of a unit of rails."""
+
+    name: str
+    zone: str
+    hosts: list[str] = field(default_factory=list)
+
+
+@click.command("topology")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["conf", "yaml", "block"]),
+    default="conf",
+    show_default=True,
+    help="conf: topology.conf of a tree. yaml, block: topology.yaml of Slurm 25.05 and newer, with "
+    "a tree, or with a block for each leaf.",
+)
+@click.option("--top", default="top", show_default=True, help="Name of the switch above all.")
+@click.option(
+    "--zones", is_flag=True, help="Put a switch for each zone between the leaves and the top."
+)
+@click.option(
+    "--nodes",
+    metavar="LIST",
+    help="Only these hosts, such as n[0-127]: those that are Slurm's nodes.  [default: all]",
+)
+@with_client
+def topology(client: Terms, form: str, top: str, nodes: str | None, *, zones: bool) -> None:
+    """Print the fabric as a topology file of Slurm: leaves, and one switch above them.
+
+    Slurm takes a tree, and is faster with few switches. Hosts that have links to the same leaves
+    are below one switch, as in a unit of rails. Spines do not show. Hosts have to be called as
+    Slurm's nodes are.
+    """
+    fabric = client.api.fabrics.GetFabric(pb.GetFabricRequest(name=client.fabric))
+    units = units_of(fabric, _chosen(nodes), top)
+    if client.json:
+        echo_json({unit.name: unit.hosts for unit in units})
+    elif form == "conf":
+        _print_conf(units, top, zones=zones)
+    elif form == "yaml":
+        _print_yaml(units, top, zones=zones)
+    else:
+        _print_blocks(units)
+
+
+def _chosen(nodes: str | None) -> set[str] | None:
+    try:
+        return None if nodes is None else set(expand_list(nodes))
+    except ValueError as error:
+        raise Failure(f"--nodes: {error}") from None
+
+
+def units_of(fabric: pb.Fabric, chosen: set[str] | None, top: str) -> list[Unit]:
+    """Hosts by the switches that they have links to.
+
+    Args:
+        fabric: With nodes and links.
+        chosen: Only these hosts; None: all.
+        top: A name that no unit may have.
+
+    Raises:
+        Failure: there are no such hosts, or Slurm could not read a name.
+    """
+    if not NODE_NAME.fullmatch(top):
+        raise Failure(f"--top: Slurm cannot read {top[:80]!r}: use letters, digits, '-', '_', '.'")
+    switches = _switches_of_hosts(fabric)
+    if not switches:
+        raise Failure("the fabric names no hosts: give its NICs a 'host', and import it again")
+    if missing := sorted((chosen or set()) - switches.keys(), key=natural):
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise Failure(f"--nodes: the fabric has no host {missing[0][:80]!r}{more}")
+    zone_of = {node.id: node.zone for node in fabric.nodes if node.kind != pb.NODE_KIND_NIC}
+    names = _Names({top, *map(_plain, zone_of.values())})
+    units: dict[tuple[str, ...], Unit] = {}
+    for host in sorted(switches, key=natural):
+        key = tuple(sorted(switches[host], key=natural))
+        if chosen is not None and host not in chosen:
+            continue
+        if not NODE_NAME.fullmatch(host):
+            raise Failure(
+                f"Slurm cannot read the name of host {host[:80]!r}: it takes letters, digits, '-', "
+                "'_' and '.'; name Slurm's nodes by --nodes"
+            )
+        if not key:
+            echo(f"note: host {host!r} has no link, and is left out", err=True)
+            continue
+        if key not in units:
+            units[key] = Unit(names.new(key), zone_of[key[0]])
+        units[key].hosts.append(host)
+    if not units:
+        raise Failure("no host has a link to a switch: see heddle fabric show --links")
+    order = sorted(units, key=lambda key: [natural(switch) for switch in key])
+    return [units[key] for key in order]
+
+
+def _switches_of_hosts(fabric: pb.Fabric) -> dict[str, set[str]]:
+    host_of = {n.id: n.host for n in fabric.nodes if n.kind == pb.NODE_KIND_NIC and n.host}
+    found: dict[str, set[str]] = {host: set() for host in host_of.values()}
+    switches = {node.id for node in fabric.nodes if node.kind != pb.NODE_KIND_NIC}
+    for link in fabric.links:
+        for nic, other in ((link.source, link.target), (link.target, link.source)):
+            if nic in host_of and other in switches:
+                found[host_of[nic]].add(other)
+    return found
+
+
+def _plain(name: str) -> str:
+    return _ODD.sub("-", name)[:LONGEST_NAME]
+
+
+class _Names:
+    """Names that Slurm can read, each of them once."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = set(taken)
+
+    def new(self, switches: Sequence[str]) -> str:
+        """``l0`` for one leaf, ``l0+7`` for it and seven more."""
+        more = f"+{len(switches) - 1}" if switches[1:] else ""
+        wanted = name = _plain(switches[0]) + more
+        for number in range(2, 2 + len(self._taken)):
+            if name not in self._taken:
+                break
+            name = f"{wanted}.{number}"
+        self._taken.add(name)
+        return name
+
+
+def _by_zone(units: Sequence[Unit], top: str) -> Mapping[str, list[str]]:
+    """Names of units by the switch of their zone; those without a zone are the top's."""
+    found: dict[str, list[str]] = {}
+    for unit in units:
+        found.setdefault(_plain(unit.zone) or top, []).append(unit.name)
+    return found
+
+
+def _above(units: Sequence[Unit], top: str, *, zones: bool) -> Iterator[tuple[str, list[str]]]:
+    """Switches of switches, and what is below each."""
+    names = [unit.name for unit in units]
+    if not zones:
+        yield top, names
+        return
+    by_zone = dict(_by_zone(units, top))
+    direct = by_zone.pop(top, [])
+    yield from by_zone.items()
+    yield top, [*by_zone, *direct]
+
+
+def _print_conf(units: Sequence[Unit], top: str, *, zones: bool) -> None:
+    echo("# Written by heddle slurm topology; for TopologyPlugin=topology/tree.")
+    for unit in units:
+        echo(f"SwitchName={unit.name} Nodes={fold(unit.hosts)}")
+    for name, below in _above(units, top, zones=zones):
+        echo(f"SwitchName={name} Switches={fold(below)}")
+
+
+def _print_yaml(units: Sequence[Unit], top: str, *, zones: bool) -> None:
+    _print_head("tree")
+    echo("    switches:")
+    for name, below in reversed(list(_above(units, top, zones=zones))):
+        echo(f'      - switch: "{name}"')
+        echo(f'        children: "{fold(below)}"')
+    for unit in units:
+        echo(f'      - switch: "{unit.name}"')
+        echo(f'        nodes: "{fold(unit.hosts)}"')
+
+
+def _print_blocks(units: Sequence[Unit]) -> None:
+    _print_head("block")
+    echo("    block_sizes:")
+    echo(f"      - {min(len(unit.hosts) for unit in units)}")
+    echo("    blocks:")
+    for unit in units:
+        echo(f'      - block: "{unit.name}"')
+        echo(f'        nodes: "{fold(unit.hosts)}"')
+
+
+def _print_head(kind: str) -> None:
+    echo("# Written by heddle slurm topology; topology.yaml of Slurm 25.05 and newer.")
+    echo("---")
+    echo("- topology: heddle")
+    echo("  cluster_default: true")
+    echo(f"  {kind}:")

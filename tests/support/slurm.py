@@ -1,0 +1,213 @@
+"""A real Slurm of eight nodes on this machine: munged, slurmctld, and a slurmd for each node."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.needs import missing
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE, wait_until
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
+CLUSTER = "alps"
+CONFIGURATION = """\
+ClusterName={cluster}
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/%n.pid
+SlurmdLogFile={folder}/%n.log
+SlurmdSpoolDir={folder}/spool.%n
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+TopologyPlugin=topology/tree
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=1
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+ReturnToService=2
+KillWait=1
+CompleteWait=0
+MessageTimeout=100
+{nodes}
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE
+"""
+
+
+class Slurm:
+    """One cluster; its files are below ``folder``."""
+
+    def __init__(self, folder: Path, nodes: tuple[str, ...]) -> None:
+        """Write its files; nothing runs yet."""
+        self.folder = folder
+        self.nodes = nodes
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        (folder / "state").mkdir()
+        self.file = folder / "slurm.conf"
+        lines = [f"NodeName={node} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4" for node in nodes]
+        self.file.write_text(
+            CONFIGURATION.format(
+                cluster=CLUSTER, port=free_port(), folder=folder, nodes="\n".join(lines)
+            )
+        )
+        self.topology = folder / "topology.conf"
+        self.topology.write_text(f"SwitchName=all Nodes={','.join(nodes)}\n")
+
+    def configure(self, lines: str) -> None:
+        """Add lines to its configuration, before it starts."""
+        with self.file.open("a") as file:
+            file.write(lines)
+
+    def start(self) -> None:
+        """Start all, and wait until every node is idle."""
+        self._start_munged()
+        self.start_controller()
+        for node in self.nodes:
+            self._run(node, "slurmd", "-D", "-N", node, "-f", str(self.file))
+        wait_until(lambda: self.states() == {"idle"}, "all nodes of Slurm to be idle")
+
+    def start_controller(self) -> None:
+        """Start slurmctld, which takes up what it knew."""
+        self._run("slurmctld", "slurmctld", "-D", "-f", str(self.file))
+        wait_until(lambda: self.type("scontrol", "ping").returncode == 0, "slurmctld to answer")
+
+    def stop(self, name: str) -> None:
+        """Kill one of its daemons."""
+        daemon = self.running.pop(name)
+        daemon.kill()
+        daemon.wait()
+
+    def close(self) -> None:
+        """End all that runs."""
+        if self.running.get("slurmctld"):
+            self.type("scancel", "--signal=KILL", "--full", "--state=RUNNING")
+        ending = [self.running.pop(name) for name in reversed([*self.running])]
+        for daemon in ending:
+            daemon.terminate()
+        for daemon in ending:
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+    def type(self, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as a user of the cluster."""
+        return subprocess.run(
+            [str(word) for word in words],
+            env={**os.environ, "SLURM_CONF": str(self.file), **environment},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+
+    def must(self, *words: str | Path, **environment: str) -> str:
+        """As ``type``; it has to succeed."""
+        done = self.type(*words, **environment)
+        assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}{self.said()}"
+        return done.stdout
+
+    def lines(self, *words: str) -> list[str]:
+        """What a command prints, by lines."""
+        return self.must(*words).splitlines()
+
+    def states(self) -> set[str]:
+        """Of all nodes."""
+        done = self.type("sinfo", "-h", "-N", "-o", "%t")
+        return set(done.stdout.split())
+
+    def script(self, text: str) -> Path:
+        """A batch script; it begins in the cluster's folder."""
+        path = self.folder / f"script.{secrets.token_hex(4)}"
+        path.write_text(f"#!/bin/bash\n{text}")
+        path.chmod(0o755)
+        return path
+
+    def sbatch(self, text: str, *options: str) -> int:
+        """Submit a batch script; the id of its job. What it prints is ``output``'s."""
+        words = ("sbatch", "--parsable", "-o", f"{self.folder}/out.%j", *options)
+        return int(self.must(*words, self.script(text)).split(";")[0])
+
+    def output(self, job: int) -> str:
+        """What a batch script has printed so far."""
+        path = self.folder / f"out.{job}"
+        return path.read_text() if path.exists() else ""
+
+    def state(self, job: int) -> str:
+        """COMPLETED, RUNNING and so on."""
+        shown = self.must("scontrol", "-o", "show", "job", str(job))
+        return shown.partition("JobState=")[2].split()[0]
+
+    def ended(self, job: int) -> str:
+        """Its output, once it has ended well."""
+        over = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "BOOT_FAIL"}
+        wait_until(lambda: self.state(job) in over, f"job {job} to end")
+        assert self.state(job) == "COMPLETED", f"{self.output(job)}{self.said()}"
+        return self.output(job)
+
+    def said(self) -> str:
+        """The last words of its daemons."""
+        logs = sorted(self.folder.glob("*.log"))
+        return "".join(f"\n{log.name}: {log.read_text()[-1500:]}" for log in logs)
+
+    def _start_munged(self) -> None:
+        folder = self.folder / "munge"
+        folder.mkdir(mode=0o711)
+        key = folder / "key"
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o400)
+        for path in (folder, key):
+            shutil.chown(path, "munge", "munge")
+        names = {"key-file": key, "socket": folder / "socket"}
+        names |= {name: folder / name for name in ("pid-file", "log-file", "seed-file")}
+        options = [f"--{name}={path}" for name, path in names.items()]
+        as_munge = ("setpriv", "--reuid=munge", "--regid=munge", "--clear-groups")
+        self._run("munged", *as_munge, "munged", "--foreground", *options)
+        wait_until((folder / "socket").exists, "munged to listen")
+
+    def _run(self, name: str, *words: str) -> None:
+        with (self.folder / f"{name}.out").open("ab") as out:
+            self.running[name] = subprocess.Popen(
+                words,
+                cwd=self.folder,
+                env={"PATH": os.environ["PATH"]},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+
+
+@contextmanager
+def slurm_files(nodes: tuple[str, ...]) -> Iterator[Slurm]:
+    """A cluster that is yet to start; it is ended whatever happens."""
+    lacking = [program for program in PROGRAMS if shutil.which(program) is None]
+    if lacking:
+        missing(f"{lacking[0]}: apt-get install slurmctld slurmd slurm-client munge")
+    if os.getuid():
+        missing("a Slurm: slurmd runs as root")
+    with tempfile.TemporaryDirectory(prefix="heddle-slurm-") as folder:
+        Path(folder).chmod(0o755)  # munged goes through it
+        slurm = Slurm(Path(folder), nodes)
+        try:
+            yield slurm
+        finally:
+            slurm.close()

@@ -1,0 +1,132 @@
+"""A Slurm whose nodes are the hosts of a fabric, with a real controller and the fabric's agents."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from heddle.client import Client
+from heddle.v1 import placement_pb2 as pb
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_file
+from heddle_emulator.fleet.agents import Fleet
+from heddle_emulator.fleet.controller import Controller
+from tests.support.ports import free_port
+from tests.support.slurm import Slurm, slurm_files
+from tests.support.waiting import PATIENCE
+
+T = TypeVar("T")
+HEDDLE = Path(sys.executable).with_name("heddle")
+NODES = tuple(f"n{number}" for number in range(8))
+EVEN, ODD = ("n0", "n2", "n4", "n6"), ("n1", "n3", "n5", "n7")
+
+
+def even_and_odd() -> Fabric:
+    """Even hosts below one leaf, odd ones below the other, and half as many links between them.
+
+    So a ring in alphabetical order crosses the spines with every hop.
+    """
+    nodes: list[dict[str, Any]] = [{"id": f"l{leaf}", "kind": "leaf"} for leaf in range(2)]
+    nodes += [{"id": f"s{spine}", "kind": "spine"} for spine in range(2)]
+    edges: list[dict[str, Any]] = [
+        {"source": f"l{leaf}", "target": f"s{spine}", "key": 0, "gbps": 400}
+        for leaf in range(2)
+        for spine in range(2)
+    ]
+    for number, host in enumerate(NODES):
+        nic = f"{host}-nic"
+        nodes.append({"id": nic, "kind": "nic", "host": host, "address": f"10.0.0.{number}"})
+        edges.append({"source": nic, "target": f"l{number % 2}", "key": 0, "gbps": 400})
+    return parse_fabric({"graph": {"name": "f1"}, "nodes": nodes, "edges": edges}, "even and odd")
+
+
+class Background:
+    """An event loop in a thread, for what goes on while a test waits for Slurm."""
+
+    def __init__(self) -> None:
+        """Start it."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What it comes to."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def close(self) -> None:
+        """End it."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@dataclass
+class World:
+    """All of it."""
+
+    slurm: Slurm
+    address: str
+    background: Background
+    folder: Path
+    controller: Controller
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Where programs of Heddle find their controller."""
+        return {"HEDDLE_SERVER": self.address, "TMPDIR": str(self.slurm.folder)}
+
+    def client(self) -> Client:
+        """Of the controller; used as ``with``."""
+        return Client(self.address, timeout=PATIENCE)
+
+    def heddle(self, *words: str | Path) -> str:
+        """What a command of an operator prints."""
+        return self.slurm.must(HEDDLE, *words, **self.environment)
+
+    def jobs(self) -> dict[str, pb.Job]:
+        """What the controller knows, by name."""
+        with self.client() as client:
+            return {job.name.rpartition("/")[2]: job for job in client.list_jobs()}
+
+    def kill_controller(self) -> None:
+        """With SIGKILL."""
+        self.background.run(self.controller.kill())
+
+    def start_controller(self) -> None:
+        """Again, with the store that it had, where it was."""
+        self.controller = _controller(self.folder, self.address)
+        self.background.run(self.controller.__aenter__())
+
+
+def _controller(folder: Path, address: str) -> Controller:
+    return Controller(folder, f"--listen={address}")
+
+
+@contextmanager
+def slurm_world(folder: Path) -> Iterator[World]:
+    """Ready but for Slurm, which is started once it is configured."""
+    with slurm_files(NODES) as slurm:
+        background = Background()
+        address = f"127.0.0.1:{free_port()}"
+        fabric = even_and_odd()
+        stack = AsyncExitStack()
+        world = World(slurm, address, background, folder, _controller(folder, address))
+        try:
+            world.start_controller()
+            save_fabric_file(fabric, folder / "fabric.json")
+            world.heddle("fabric", "import", folder / "fabric.json", "--fabric", "f1")
+            fleet = Fleet(fabric, [address])
+            background.run(stack.enter_async_context(fleet))
+            background.run(fleet.connected(PATIENCE))
+            yield world
+        finally:
+            slurm.close()
+            background.run(stack.aclose())
+            background.run(world.controller.__aexit__())
+            background.close()

@@ -1,0 +1,212 @@
+"""What the commands for Slurm make of names, environments and shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.cli.failure import Failure
+from heddle_controller.cli.slurm.allocation import allocation
+from heddle_controller.cli.slurm.shape import parse_shape, read_shape, shape_text
+from heddle_controller.cli.slurm.topology import units_of
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import parse_fabric
+from heddle_controller.model.host_lists import expand_list, fold
+from heddle_controller.serve.codec.fabric import fabric_to_pb
+from heddle_emulator.topology import clos, three_tier
+from tests.support.depth import examples
+
+NAMES = st.builds(
+    "{}{}{}".format,
+    st.sampled_from(["n", "n0", "z1-", "", "a.b"]),
+    st.sampled_from(["0", "00", "1", "x"]),
+    st.integers(0, 120),
+)
+
+
+@given(names=st.sets(NAMES, min_size=1, max_size=40))
+@settings(max_examples=examples(60, 2000), deadline=None)
+def test_a_folded_list_names_what_was_folded(names: set[str]) -> None:
+    """Each name once, and none more."""
+    assert sorted(expand_list(fold(names))) == sorted(names)
+
+
+def test_lists_are_short_and_in_the_order_people_count_in() -> None:
+    """One bracket for each word before the numbers; digits keep their number."""
+    assert fold(f"n{number}" for number in range(3072)) == "n[0-3071]"
+    assert fold(["a10", "a08", "a09", "b", "a12"]) == "a[08-10,12],b"
+    assert expand_list("n[0-2],m7,k[08-09,3]") == ["n0", "n1", "n2", "m7", "k08", "k09", "k3"]
+    with pytest.raises(ValueError, match="comma without a name"):
+        expand_list("n0,,n1")
+
+
+SLURM = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_CLUSTER_NAME": "alps"}
+
+
+def test_an_allocation_is_known_by_its_cluster_its_job_and_its_restarts() -> None:
+    """Components of a heterogeneous job have ids of their own."""
+    found = allocation({**SLURM, "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_RESTART_COUNT": "3"})
+    assert (found.name, found.attempt) == ("alps-42", "alps-42.3")
+    assert (found.hosts, found.tasks) == (("n0", "n1", "n2"), (2, 2, 1))
+    parts = {
+        f"{name}_HET_GROUP_1": value
+        for name, value in {"SLURM_JOB_ID": "43", "SLURM_JOB_NODELIST": "m7"}.items()
+    }
+    assert allocation({**SLURM, **parts}, 1).attempt == "alps-43.0"
+    assert allocation({**SLURM, "SLURM_TASKS_PER_NODE": "2(x9999999)"}).tasks == ()
+    for lacking in ({}, {"SLURM_JOB_ID": "42"}, {"SLURM_JOB_ID": "x", "SLURM_JOB_NODELIST": "n"}):
+        with pytest.raises(Failure, match="no allocation of Slurm"):
+            allocation(lacking)
+    with pytest.raises(Failure, match="no component 2"):
+        allocation({**SLURM, **parts}, 2)
+
+
+def units(fabric: Fabric, *chosen: str) -> dict[str, list[str]]:
+    """Hosts by unit."""
+    found = units_of(fabric_to_pb("f1", fabric), set(chosen) or None, "top")
+    return {unit.name: unit.hosts for unit in found}
+
+
+def test_hosts_on_the_same_rails_are_below_one_switch() -> None:
+    """A unit of rails is one leaf to Slurm; each leaf of its own is one, too."""
+    assert units(clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2)) == {
+        "l0": ["l0-h0", "l0-h1"],
+        "l1": ["l1-h0", "l1-h1"],
+    }
+    nodes: list[dict[str, Any]] = [{"id": f"rail {r}", "kind": "leaf"} for r in range(4)]
+    nodes.append({"id": "s", "kind": "spine"})
+    edges = [{"source": f"rail {r}", "target": "s", "key": 0, "gbps": 400} for r in range(4)]
+    for host in range(4):
+        for rail in range(2):
+            leaf = rail + 2 * (host // 2)
+            nodes.append({"id": f"{host}/{rail}", "kind": "nic", "host": f"h{host}"})
+            edges.append(
+                {"source": f"{host}/{rail}", "target": f"rail {leaf}", "key": 0, "gbps": 400}
+            )
+    rails = parse_fabric({"graph": {"name": "r"}, "nodes": nodes, "edges": edges}, "rails")
+    assert units(rails) == {"rail-0+1": ["h0", "h1"], "rail-2+1": ["h2", "h3"]}
+    assert units(rails, "h3") == {"rail-2+1": ["h3"]}
+    with pytest.raises(Failure, match="no host 'h9'"):
+        units(rails, "h3", "h9")
+
+
+def test_units_know_their_zones() -> None:
+    """Which is what a switch for each zone is made of."""
+    fabric = three_tier(
+        zones=2, leaves=2, spines=2, nics_per_leaf=2, nics_per_host=1, cores=2, taper=1.0
+    )
+    found = units_of(fabric_to_pb("f1", fabric), None, "top")
+    assert [(unit.name, unit.zone) for unit in found] == [
+        ("z0-l0", "z0"),
+        ("z0-l1", "z0"),
+        ("z1-l0", "z1"),
+        ("z1-l1", "z1"),
+    ]
+
+
+def test_names_that_slurm_cannot_read_are_refused() -> None:
+    """Before it would read others."""
+    fabric = parse_fabric(
+        {
+            "graph": {"name": "odd"},
+            "nodes": [
+                {"id": "l0", "kind": "leaf"},
+                {"id": "a", "kind": "nic", "host": "n0,n1"},
+                {"id": "b", "kind": "nic", "host": "n2"},
+            ],
+            "edges": [{"source": nic, "target": "l0", "key": 0, "gbps": 1} for nic in "ab"],
+        },
+        "odd",
+    )
+    with pytest.raises(Failure, match="cannot read the name of host 'n0,n1'"):
+        units(fabric)
+    assert units(fabric, "n2") == {"l0": ["n2"]}
+
+
+def test_a_shape_stands_in_a_comment_among_other_words() -> None:
+    """Behind ``heddle:``, up to a semicolon."""
+    assert shape_text("project x; heddle: gpus=8 tp=8; see wiki") == "gpus=8 tp=8"
+    assert shape_text("heddle:gpus=8") == "gpus=8"
+    assert shape_text("my-heddle:gpus=8") is None
+    assert shape_text("") is None
+
+
+def test_words_become_a_specification() -> None:
+    """All that jobs.yaml can say of a job but its hosts."""
+    shape = parse_shape(
+        "gpus=8, tp=8,pp=4 all_reduce=dp:2GiB:tree:overlap send-recv=pp qps=4 "
+        "priority=2.5 class=latency order=slurm"
+    )
+    assert shape.keeps_order
+    assert MessageToDict(shape.spec, preserving_proto_field_name=True) == {
+        "gpus_per_host": 8,
+        "parallelism": {"tp": 8, "pp": 4},
+        "collectives": [
+            {
+                "operation": "COLLECTIVE_OPERATION_ALL_REDUCE",
+                "group": "GROUP_KIND_DP",
+                "bytes": str(2 << 30),
+                "algorithm": "COLLECTIVE_ALGORITHM_TREE",
+                "overlap": True,
+            },
+            {
+                "operation": "COLLECTIVE_OPERATION_SEND_RECV",
+                "group": "GROUP_KIND_PP",
+                "bytes": str(1 << 30),
+            },
+        ],
+        "qps": 4,
+        "priority": 2.5,
+        "traffic_class": "TRAFFIC_CLASS_LATENCY",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no gpus"),
+        ("gpus=8 training", "'training' is no word of a shape"),
+        ("gpus=8 qp=2", "did you mean qps"),
+        ("gpus=8 all_redcue=dp", "did you mean all_reduce"),
+        ("gpus=8 gpus=4", "gpus is there twice"),
+        ("gpus=eight", "is not an integer"),
+        ("gpus=0", "1 or more"),
+        ("gpus=99999999999999999999", "1 or more"),
+        ("gpus=8 priority=-1", "above 0"),
+        ("gpus=8 priority=nan", "not a number"),
+        ("gpus=8 class=fast", "give one of"),
+        ("gpus=8 all_reduce=xp", "give one of tp, pp"),
+        ("gpus=8 all_reduce=dp:many", "'many' is none of bytes"),
+        ("gpus=8 all_reduce=dp:1e400", "'1e400' is none of bytes"),
+    ],
+)
+def test_what_is_no_shape_is_named(text: str, said: str) -> None:
+    """The word, and the cure."""
+    with pytest.raises(Failure, match=said):
+        parse_shape(text)
+
+
+def test_a_file_is_read_only_if_it_is_the_users_own(tmp_path: Path) -> None:
+    """Not through the eyes of a program that may read more: nothing of it is told."""
+    file = tmp_path / "shape"
+    file.write_text("gpus=8  # of each\ntp=8\n")
+    owner = file.stat().st_uid
+    assert read_shape("@shape", str(tmp_path), owner).spec.parallelism.tp == 8
+    assert read_shape(f"@{file}", "/", owner).spec.gpus_per_host == 8
+    with pytest.raises(Failure, match="no plain file of the user"):
+        read_shape("@shape", str(tmp_path), owner + 1)
+    with pytest.raises(Failure, match="no plain file of the user"):
+        read_shape("@/dev/zero", "/", owner)
+    with pytest.raises(Failure, match="No such file"):
+        read_shape("@nothing", str(tmp_path), owner)
+    file.write_bytes(b"x" * 100_000)
+    with pytest.raises(Failure, match="larger than 64 KiB"):
+        read_shape("@shape", str(tmp_path), owner)
+    file.write_bytes(b"\xff")
+    with pytest.raises(Failure, match="not UTF-8"):
+        read_shape("@shape", str(tmp_path), owner)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -12,10 +13,11 @@ from heddle_agent.fib import Link
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.program import Program
+from heddle_controller.model.program import COLUMNS, Entries, Program, no_entries
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.reconcile.rollout.answers import acknowledged, unanswered
 from heddle_controller.reconcile.rollout.carry_over import first_ledger, next_ledger
+from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.sessions import HeldState, introduced
 from heddle_controller.reconcile.rollout.steps import (
     Step,
@@ -32,6 +34,7 @@ from heddle_controller.reconcile.southbound import (
 )
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from tests.support.depth import examples
+from tests.support.edits import as_edit
 from tests.support.reconcile_network import QPS, Network, plan_on, random_fabric, random_path
 from tests.support.reconcile_switches import SwitchTable
 
@@ -85,14 +88,21 @@ class Rollout:
         self.generation = 1
         self.careless = False
         """Packets may be lost: links are dead."""
+        self.entries = no_entries()
+        """Of the newest plan."""
         self.ledger = first_ledger(self.committed())
         self.reconnect(*self.switches)
 
     def committed(self) -> Committed:
-        """A random plan, as committed."""
-        plan = random_plan(self.random, self.fabric, self.pairs)
-        program = Program(1, self.generation, self.generation, entries_of(plan))
+        """A random plan, as committed; it is known how its entries became of those before."""
+        plan = self.drawn_plan()
+        self.entries = as_edit(self.entries, entries_of(plan))
+        program = Program(1, self.generation, self.generation, self.entries)
         return Committed(plan, program, PlanFacts(), Programmed())
+
+    def drawn_plan(self) -> Plan:
+        """Another plan of the same flows."""
+        return random_plan(self.random, self.fabric, self.pairs)
 
     def link(self, row: int) -> Link:
         """The name of a link."""
@@ -110,14 +120,20 @@ class Rollout:
                 trouble = self.network.trouble(source, destination, at)
                 assert not trouble, f"{source}->{destination} port {at}: {trouble}"
 
-    def send(self) -> bool:
-        """Send what is to be sent; whether anything is under way."""
+    def expected(self) -> Switches:
+        """What can be expected of the switches now."""
         ready = np.zeros(self.fabric.node_count, dtype=np.bool_)
         ready[list(self.switches)] = True
         ready[[*self.under_way, *self.away]] = False
         stuck = np.zeros_like(ready)
         stuck[list(self.away)] = True
-        steps = steps_of(self.ledger, agenda(self.ledger, stuck), Switches(ready, stuck))
+        return Switches(ready, stuck)
+
+    def send(self) -> bool:
+        """Send what is to be sent; whether anything is under way."""
+        switches = self.expected()
+        ready = switches.ready
+        steps = steps_of(self.ledger, agenda(self.ledger, switches.stuck), switches)
         operations = operations_of(self.ledger, steps)
         for step, (sets, deletes) in zip(steps, operations, strict=True):
             assert ready[step.switch]
@@ -213,7 +229,7 @@ class Rollout:
                 break
             self.answer()
         assert not self.under_way, "the rollout does not end"
-        assert self.network.holds(self.ledger.desired)
+        assert self.network.holds(self.ledger.target)
         held = self.ledger.knowledge.generation[list(self.switches)]
         assert (held == self.generation).all()
         # A switch is told of no plan that changes none of its entries.
@@ -338,8 +354,98 @@ def test_tables_that_just_hold_either_plan(seed: int) -> None:
     rollout.finish()
     for _ in range(3):
         rollout.supersede()
-        wanted = np.bincount(rollout.ledger.desired.switch, minlength=rollout.fabric.node_count)
+        wanted = np.bincount(rollout.ledger.target.switch, minlength=rollout.fabric.node_count)
         for switch in rollout.switches:
             table = rollout.network.tables[rollout.ids[switch]]
             table.size = max(int(wanted[switch]), len(table.entries), 1)
         rollout.finish()
+
+
+class Gradual(Rollout):
+    """Plans in which some pairs stay as they were; each ledger is held against one of all pairs."""
+
+    ways: list[list[list[int]]]
+
+    def drawn_plan(self) -> Plan:
+        """Another plan, in which each pair has other ways, or those that it has."""
+        before = getattr(self, "ways", [None for _ in self.pairs])
+        self.ways = [
+            random_ways(self.random, self.fabric, *pair)
+            if old is None or self.random.random() < 0.3
+            else old
+            for pair, old in zip(self.pairs, before, strict=True)
+        ]
+        return plan_on(self.fabric, self.pairs, self.ways)
+
+    def supersede(self) -> None:
+        """Another plan; the ledger says what one of all pairs, made anew, does."""
+        before = self.ledger.widened()
+        under_way = [sent.step for sent in self.under_way.values() if not sent.obsolete]
+        super().supersede()
+        plan, entries = self.ledger.plan, replace(self.ledger.target, made=None)
+        program = Program(1, self.generation, self.generation, entries)
+        committed = Committed(plan, program, PlanFacts(), Programmed())
+        whole = next_ledger(before, committed, under_way)
+        assert len(whole.desired) == len(whole.target)
+        assert self.pushes(self.ledger) == self.pushes(whole)
+
+    def send(self) -> bool:
+        """What is sent is what a ledger of all pairs would send."""
+        assert self.pushes(self.ledger) == self.pushes(self.ledger.widened())
+        return super().send()
+
+    def pushes(self, ledger: Ledger) -> list[tuple[object, ...]]:
+        """All that is to be sent now, and what is known of switches."""
+        switches = self.expected()
+        due = agenda(ledger, switches.stuck)
+        steps = steps_of(ledger, due, switches)
+        operations = operations_of(ledger, steps)
+        knowledge = ledger.knowledge
+        known = tuple(
+            tuple(getattr(knowledge, one.name).tolist()) for one in fields(type(knowledge))
+        )
+        return [known, (*due.blocked.tolist(),), (*due.pending.tolist(),)] + [
+            (step.switch, step.mode, step.sweep, step.completes, *map(content, both))
+            for step, both in zip(steps, operations, strict=True)
+        ]
+
+
+def content(entries: Entries) -> tuple[tuple[int, ...], ...]:
+    """What a switch is told of entries, in any order."""
+    return tuple(
+        sorted(
+            (
+                *(int(getattr(entries, name)[row]) for name in COLUMNS if name != "stage"),
+                *entries.risk_links[entries.risk_first[row] : entries.risk_first[row + 1]].tolist(),
+            )
+            for row in range(len(entries))
+        )
+    )
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(60))
+@given(seeds)
+def test_a_ledger_of_few_pairs_says_what_one_of_all_says(seed: int) -> None:
+    """Over plans that differ little, lost pushes, failures, switches that come and go.
+
+    What is sent, and what is known of switches, is what a ledger made anew of all pairs has.
+    """
+    rollout = Gradual(seed)
+    rollout.finish()
+    events: list[Callable[[], None]] = [
+        rollout.answer,
+        rollout.answer,
+        rollout.answer,
+        lambda: rollout.answer(fail=0.2),
+        rollout.supersede,
+        rollout.disconnect,
+        rollout.return_one,
+        rollout.retry,
+    ]
+    for _ in range(30):
+        rollout.send()
+        event = rollout.random.choice(events)
+        if rollout.under_way or event not in (events[0], events[3]):
+            event()
+    rollout.finish()

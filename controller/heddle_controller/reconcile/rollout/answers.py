@@ -172,7 +172,7 @@ def unanswered(ledger: Ledger, steps: Sequence[Step]) -> Ledger:
     """After steps that may have been done or not: their switches are unknown."""
     if not steps:
         return ledger
-    ledger = ledger.settled()
+    ledger = ledger.widened().settled()
     maybe, height = ledger.maybe.copy(), ledger.height.copy()
     for step in steps:
         maybe[step.sets] = True

@@ -8,12 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.fabric import Structure
-from heddle_controller.model.program import no_entries
+from heddle_controller.model.program import Edit, no_entries
+from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.reconcile.rollout.answers import found_unknown, found_whole, unanswered
+from heddle_controller.reconcile.rollout.columns import Groups, appended, distinct, joined
 from heddle_controller.reconcile.rollout.ledger import Ledger, begin, nothing_known
+from heddle_controller.reconcile.rollout.order import pair_codes, rows_between
 from heddle_controller.reconcile.rollout.steps import Step
 from heddle_controller.reconcile.rollout.translate import translated
 from heddle_controller.state.records import Committed
+
+FEW = 1024
+"""Entries that are compared at once."""
 
 
 def first_ledger(committed: Committed, before: Sequence[Committed] = ()) -> Ledger:
@@ -85,16 +91,49 @@ def next_ledger(
     unknown = ledger.knowledge.unknown[ledger.desired.switch]
     ledger = replace(ledger, maybe=ledger.maybe | (unknown & ~ledger.ok))
     structure = committed.plan.fabric.structure
+    wanted, edit = committed.program.entries, None
+    if structure is ledger.fabric.structure and not left:
+        edit = known_edit(ledger.target, wanted)
+    if edit is not None:
+        return _as_before(ledger, _of_some(ledger, committed, edit))
+    ledger = ledger.widened()
     held, known_detours, knowledge = ledger.held(left=left), ledger.detours(), ledger.knowledge
     if structure is not ledger.fabric.structure:
         before = ledger.fabric.structure
         known_detours, _ = translated(known_detours, knowledge, before, structure)
         held, knowledge = translated(held, knowledge, before, structure)
-    wanted = committed.program.entries
     after = begin(
         committed.plan, committed.generation, wanted, held, knowledge, known_detours=known_detours
     )
     return _as_before(ledger, after)
+
+
+def is_small_step(ledger: Ledger, committed: Committed, under_way: Sequence[Step]) -> bool:
+    """Whether the ledger of a newer plan is made sooner than a thread would begin with it."""
+    edit = known_edit(ledger.target, committed.program.entries)
+    if edit is None or under_way:
+        return False
+    return len(ledger.desired) + len(edit.gone) + len(edit.came) <= FEW
+
+
+def _of_some(ledger: Ledger, committed: Committed, edit: Edit) -> Ledger:
+    """The ledger of a newer plan that speaks of the pairs that differ, or were not done."""
+    plan, wanted = committed.plan, committed.program.entries
+    nodes = plan.fabric.node_count
+    changed = appended([ledger.target.take(edit.gone), wanted.take(edit.came)])
+    codes = pair_codes(changed.source, changed.destination, nodes)
+    pairs = Groups(distinct(np.append(codes, ledger.undone())))
+    held = ledger.held()
+    held = held.take(rows_between(held, pairs, nodes))
+    return begin(
+        plan,
+        committed.generation,
+        wanted.take(rows_between(wanted, pairs, nodes)),
+        joined([held, ledger.unspoken(pairs.keys)]),
+        ledger.knowledge,
+        known_detours=ledger.detours(),
+        target=wanted,
+    )
 
 
 def _as_before(before: Ledger, after: Ledger) -> Ledger:

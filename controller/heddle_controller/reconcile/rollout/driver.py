@@ -21,7 +21,12 @@ from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.metrics import Metric
 from heddle_controller.reconcile.ports import AgentGateway, Clock, Metrics, Store
 from heddle_controller.reconcile.rollout.answers import Answer
-from heddle_controller.reconcile.rollout.carry_over import first_ledger, may_hold, next_ledger
+from heddle_controller.reconcile.rollout.carry_over import (
+    first_ledger,
+    is_small_step,
+    may_hold,
+    next_ledger,
+)
 from heddle_controller.reconcile.rollout.evaluate import (
     Evaluation,
     Inbox,
@@ -153,7 +158,9 @@ class Rollout:
             heard = self._collect()
             sent = [sent for sent in self._presence.sent.values() if not sent.obsolete]
             steps = [one.step for one in sent if one.step is not None]
-            turned = await asyncio.to_thread(_turned, ledger, heard, committed, steps)
+            turn = partial(_turned, ledger, heard, committed, steps)
+            quick = is_quick(ledger, heard) and is_small_step(ledger, committed, steps)
+            turned = turn() if quick else await asyncio.to_thread(turn)
             ledger, doubtful = turned
             self._ask(ledger, doubtful)
             for one in sent:

@@ -111,7 +111,7 @@ def evaluate(
     steps = steps_of(ledger, due, switches)
     why = why_stuck() if len(due.blocked) else {}
     wanted = np.zeros(ledger.fabric.node_count, dtype=np.bool_)
-    wanted[ledger.desired.switch] = True
+    wanted[ledger.target.switch] = True
     behind = np.count_nonzero(ledger.knowledge.generation[wanted] != ledger.generation)
     return Evaluation(
         ledger=ledger,

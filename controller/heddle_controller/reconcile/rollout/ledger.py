@@ -2,6 +2,10 @@
 
 Immutable: each change gives a new ledger that shares most arrays with the old one.
 Knowledge comes from FIB acks and from digests, never from what was merely sent.
+
+A ledger speaks of pairs of NICs. After a plan that differs little it speaks of those pairs alone
+that differ or were not done: all others are held as they are wanted, and nothing else is held of
+them. So a lost link costs what it changes.
 """
 
 from __future__ import annotations
@@ -13,17 +17,18 @@ import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Ints
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.program import Entries
+from heddle_controller.model.program import Entries, no_entries
 from heddle_controller.plan.diff import difference
 from heddle_controller.reconcile.rollout.columns import (
     Groups,
+    appended,
     distinct,
     joined,
     partners,
     with_stage,
 )
 from heddle_controller.reconcile.rollout.detours import NewPaths, detours, new_paths
-from heddle_controller.reconcile.rollout.order import crossings_of, pair_codes
+from heddle_controller.reconcile.rollout.order import crossings_of, pair_codes, rows_between
 from heddle_controller.reconcile.southbound import OperationFailure, PushMode
 
 NEVER = 1 << 40
@@ -73,8 +78,12 @@ class Ledger:
 
     plan: Plan
     generation: int
+    target: Entries
+    """All that is wanted."""
     desired: Entries
-    """What is wanted; the columns up to ``failed`` are parallel."""
+    """What is wanted of the pairs that this speaks of; the columns up to ``failed`` are parallel.
+
+    Not always in the order of ``target``: rows keep their numbers, see ``widened``."""
     pair: Ints
     depth: Ints
     """Twice the hops left on the new paths of its pair: less is made first."""
@@ -122,6 +131,8 @@ class Ledger:
     def held(self, *, left: bool = False) -> Entries:
         """All that is held, or may be where a switch is unknown; the height as the stage.
 
+        Of the pairs that this speaks of.
+
         What leaders before may have ``left`` lies above all that its packets may go on to. A
         leader that lost sight of its own knows in which order it set them, and keeps to that.
         """
@@ -134,7 +145,7 @@ class Ledger:
         height = _rising(self, height) if left else height
         wanted = with_stage(self.desired, height).take(np.flatnonzero(here))
         if not other.any():
-            return wanted
+            return joined([wanted])
         old = with_stage(self.old, self.old_height)
         plain, guarded = np.flatnonzero(other & ~self.guarded), np.flatnonzero(other & self.guarded)
         return joined(
@@ -164,10 +175,49 @@ class Ledger:
 
     def rows_of(self, pairs: Groups) -> Ints:
         """Rows of ``desired`` of some pairs, in little more time than there are such."""
-        near = np.flatnonzero(
-            _from_any(pairs.keys // self.fabric.node_count, self.desired, self.plan)
+        return rows_between(self.desired, pairs, self.fabric.node_count)
+
+    def undone(self) -> Ints:
+        """Pairs of which not all is known to be as it should be, ascending."""
+        doubtful = self.maybe | self.knowledge.unknown[self.desired.switch]
+        make = self.pair[~self.ok | doubtful]
+        return distinct(np.append(make, self.old_pair[self.present]))
+
+    def unspoken(self, pairs: Ints | None = None) -> Entries:
+        """Entries of the target that this does not speak of, or those of some pairs (ascending).
+
+        They are held as they are wanted. The height as the stage: it falls along the way, too.
+        """
+        if len(self.desired) == len(self.target):
+            return no_entries()
+        nodes, spoken = self.fabric.node_count, Groups(distinct(self.pair))
+        if pairs is None:
+            rest = np.ones(len(self.target), dtype=np.bool_)
+            rest[rows_between(self.target, spoken, nodes)] = False
+            rows = np.flatnonzero(rest)
+        else:
+            others = Groups(pairs[~spoken.index(pairs)[1]])
+            rows = rows_between(self.target, others, nodes)
+        some = self.target.take(rows)
+        return with_stage(some, 2 * some.stage)
+
+    def widened(self) -> Ledger:
+        """The same, of all pairs. Rows keep their numbers: pushes may be under way."""
+        rest = self.unspoken()
+        if not len(rest):
+            return self
+        none, height = np.zeros(len(rest), dtype=np.bool_), rest.stage
+        pair = pair_codes(rest.source, rest.destination, self.fabric.node_count)
+        return replace(
+            self,
+            desired=appended([self.desired, with_stage(rest, height // 2)]),
+            pair=np.append(self.pair, pair),
+            depth=np.append(self.depth, height),
+            height=np.append(self.height, height),
+            ok=np.append(self.ok, ~none),
+            maybe=np.append(self.maybe, none),
+            failed=np.append(self.failed, none),
         )
-        return near[pairs.index(self.pair[near])[1]]
 
     def pending(self) -> tuple[Groups, Ints]:
         """Pairs that do not have their new way yet, and the least depth that each lacks."""
@@ -219,15 +269,17 @@ def begin(
     knowledge: Knowledge,
     *,
     known_detours: Entries | None = None,
+    target: Entries | None = None,
 ) -> Ledger:
     """A ledger for a new target, or on new knowledge of what is held.
 
     Args:
         plan: Its fabric's rows are those of all entries.
         generation: Of the target.
-        desired: The target.
-        held: What switches are known to hold, with heights as stages.
+        desired: What is wanted of the pairs to speak of.
+        held: What switches are known to hold of them, with heights as stages.
         knowledge: Of switches as a whole.
+        target: All that is wanted; what is not of these pairs is held just so. None: ``desired``.
         known_detours: Matches of entries known to be detours, whatever is held with them by now.
     """
     found, nodes = _compared(held, desired, knowledge), plan.fabric.node_count
@@ -240,6 +292,7 @@ def begin(
     return Ledger(
         plan=plan,
         generation=generation,
+        target=desired if target is None else target,
         desired=desired,
         pair=pair,
         depth=order.depth,
@@ -278,7 +331,7 @@ def _ordered(plan: Plan, desired: Entries, found: _Compared, pair: Ints, old_pai
     ok, old, partner = found.ok, found.old, found.partner
     crossings = crossings_of(plan, np.concatenate([pair[~ok], old_pair]))
     touched = Groups(crossings.pairs)
-    near = np.flatnonzero(_from_any(crossings.pairs // plan.fabric.node_count, desired, plan))
+    near = rows_between(desired, touched, plan.fabric.node_count)
     found_depth = crossings.lookup(desired.switch[near], pair[near])
     depth = 2 * desired.stage
     depth[near] = np.where(found_depth == NONE, depth[near], 2 * found_depth)
@@ -296,14 +349,6 @@ def _ordered(plan: Plan, desired: Entries, found: _Compared, pair: Ints, old_pai
         old_height=old.stage + touched.of(lift, old_pair, 0),
         routed=Groups(crossings.crossed()).index(old_pair)[1],
     )
-
-
-def _from_any(sources: Ints, entries: Entries, plan: Plan) -> Bools:
-    """Which entries are of any of these sources: few, where a plan differs little."""
-    wanted = np.zeros(plan.fabric.node_count, dtype=np.bool_)
-    wanted[sources] = True
-    found: Bools = wanted[entries.source]
-    return found
 
 
 def _detours(found: _Compared, plan: Plan, known_detours: Entries | None) -> Bools:

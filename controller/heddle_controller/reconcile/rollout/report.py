@@ -54,7 +54,7 @@ class FactWriter:
         if not new.any():
             return
         first = not (reached == ledger.generation).any()
-        if first or new[ledger.desired.switch].any():
+        if first or new[ledger.target.switch].any():
             self._time = self._clock.now()
         told = np.where(new, ledger.generation, reached)
         programmed = _told(told, ledger.fabric.structure, self._time)

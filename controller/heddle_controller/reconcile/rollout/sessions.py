@@ -39,6 +39,7 @@ def introduced(ledger: Ledger, told: Iterable[HeldState]) -> Ledger:
     A digest says more than a generation: an agent that holds the right entries needs
     none, whichever plan it has them from. Where it says nothing, the entries do.
     """
+    ledger = ledger.widened()
     structure, held = ledger.fabric.structure, ledger.held()
     whole: dict[int, int] = {}
     as_held, empty, listed, unknown = [], [], [], []
@@ -52,7 +53,7 @@ def introduced(ledger: Ledger, told: Iterable[HeldState]) -> Ledger:
         def is_digest_of(entries: Entries, session: AgentSession = session) -> bool:
             return session.table_digest == table_digest(ledger.fabric, entries)
 
-        if is_digest_of(ledger.desired.of_switch(switch)):
+        if is_digest_of(ledger.target.of_switch(switch)):
             whole[switch] = session.generation
         elif not session.table_digest:
             empty.append(switch)

@@ -87,6 +87,12 @@ class PlanningCore:
                 one.repair = None
         one.prepared = standing
 
+    def make_ready(self, fabric: str) -> None:
+        """Have the repair of the last plan that was made ready; for after it was told."""
+        one = self._fabrics.get(fabric)
+        if one is not None and one.made is not None:
+            self.prepare(fabric, one.made[0])
+
     def reoptimise(self, standing: Plan, worth_moving: float) -> Planned | Certificate | None:
         """See ``Planner``."""
         return reoptimise(standing, self._engine, worth_moving)

@@ -23,7 +23,9 @@ class DirectPlanner:
     async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
         """See ``Planner``."""
         async with self._planning:
-            return await asyncio.to_thread(self._core.plan, intent, standing)
+            answer = await asyncio.to_thread(self._core.plan, intent, standing)
+            await asyncio.to_thread(self._core.make_ready, intent.name)
+            return answer
 
     async def prepare(self, fabric: str, standing: Plan) -> None:
         """See ``Planner``."""

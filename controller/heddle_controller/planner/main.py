@@ -57,6 +57,8 @@ def _serve(end: socket.socket, core: PlanningCore) -> None:
             question = Question(*found[0])
             mirror = mirrors.setdefault(question.fabric, FabricMirror())
             _send(end, _answer(core, mirror, question))
+            if question.kind == "plan":
+                core.make_ready(question.fabric)  # nobody waits for that
 
 
 def _answer(core: PlanningCore, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed

@@ -62,11 +62,14 @@ class Planner(Protocol):
     """Plans. Each call may raise ``PlanningFailed`` and ``PlannerLost``."""
 
     async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
-        """A plan of an intent that follows the plan that stands, if there is one."""
+        """A plan of an intent that follows the plan that stands, if there is one.
+
+        The repair of what is answered is made ready afterwards.
+        """
         ...
 
     async def prepare(self, fabric: str, standing: Plan) -> None:
-        """Have the repair of a plan ready before it is needed."""
+        """Have the repair of a plan that was not made here ready before it is needed."""
         ...
 
     async def reoptimise(

@@ -251,7 +251,6 @@ class Worker:
         self._account = _account(committed.generation, intent, refused)
         self._rollout.aim(Target(committed, self._account, since=intent.change_time))
         self._measure(committed)
-        await self._prepare(committed)
 
     def _compare_later(self, intent: Intent, refused: Refused) -> None:
         """Evaluation for a better plan once things are quiet; what comes in between ends it."""
@@ -296,6 +295,7 @@ class Worker:
         now = (self._committed.generation, self._version)
         if now == (better.generation, better.intent.version):
             await self._commit(better.intent, better.refused, better.planned, better.seconds)
+            await self._prepare(self._committed)  # another process made it
             self._compare_later(better.intent, better.refused)  # for its bound
 
     async def _prepare(self, committed: Committed) -> None:

@@ -215,6 +215,79 @@ def host(**given: object) -> None:
 
 
 @cli.command()
+@click.option("--source", required=True, metavar="IP", help="Address of the NIC that sends.")
+@click.option(
+    "--destination",
+    "destinations",
+    required=True,
+    multiple=True,
+    metavar="IP",
+    help="Address of a NIC that it is to send to; repeat it for each.",
+)
+@click.option(
+    "--ports",
+    default="49152-49215",
+    show_default=True,
+    metavar="FIRST-LAST",
+    help="UDP source ports to try.",
+)
+@click.option(
+    "--hops",
+    type=click.IntRange(1, 16),
+    default=5,
+    show_default=True,
+    help="Switches on the longest path.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(1, 100_000),
+    default=1000.0,
+    show_default=True,
+    help="Probes a second.",
+)
+@click.option("--out", type=_PATH, help="File to write.  [default: standard output]")
+def probe(  # noqa: PLR0917 - click passes options by name
+    source: str, destinations: tuple[str, ...], ports: str, hops: int, rate: float, out: Path | None
+) -> None:
+    """Find out which path each UDP source port takes, where switches hash.
+
+    Sends RoCEv2 datagrams (UDP port 4791) from each port with rising TTL, and notes which switches
+    answer that it ended there. No datagram is one that a NIC takes for its own. `heddle plan
+    --port-paths` reads what is written; files of several hosts may be joined by their "pairs". It
+    needs root or the capability CAP_NET_RAW, and switches that answer (ICMP time exceeded).
+    """
+    from heddle_agent.host.trace import Pace, Tracer, traced_document  # noqa: PLC0415 - as above
+
+    try:
+        with Tracer(source, Pace(hops, rate)) as tracer:
+            traces = tracer.trace(destinations, _ports(ports))
+    except ValueError as error:
+        _fail(str(error))
+    content = json.dumps({"pairs": [*traced_document(source, traces)]}) + "\n"
+    silent = sum(not hops for hops in traces.values())
+    if silent:
+        told = f"no switch answered {silent} of {len(traces)} ports"
+        click.echo(text.clean(f"heddle-agent: {told}"), err=True)  # noqa: TID251
+    if out is None:
+        click.echo(content, nl=False)  # noqa: TID251 - JSON spells out what is odd
+        return
+    try:
+        out.write_text(content)
+    except OSError as error:
+        _fail(f"--out: {out} cannot be written: {error.strerror}")
+
+
+def _ports(told: str) -> list[int]:
+    first, dash, last = told.partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()):
+        raise ValueError(f"--ports is {told!r}: write it as 49152-49215")
+    low, high = int(first), int(last or first)
+    if not 0 < low <= high < 1 << 16:
+        raise ValueError(f"--ports is {told!r}: give ports from 1 to 65535, the lower one first")
+    return [*range(low, high + 1)]
+
+
+@cli.command()
 @click.option(
     "--backend",
     required=True,

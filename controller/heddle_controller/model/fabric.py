@@ -85,6 +85,8 @@ class Links:
     b: Ints
     key: tuple[LinkKey, ...]
     gbps: Floats
+    address: tuple[tuple[str, str], ...] = ()
+    """IP address of either end on each link, "" where not given; no row at all where none is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

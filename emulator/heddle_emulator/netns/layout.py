@@ -151,7 +151,7 @@ def lay_out(fabric: Fabric) -> Layout:
 
 
 def with_addresses(fabric: Fabric) -> Fabric:
-    """The same fabric, every node of which has an address; those it gave stay.
+    """The same fabric, every node and link of which has addresses; those that nodes gave stay.
 
     Raises:
         InputError: an address that is none, is there twice, or that the lab needs.
@@ -169,7 +169,15 @@ def with_addresses(fabric: Fabric) -> Fabric:
             new = "" if candidate in given else candidate
         addresses.append(new)
     filled = replace(nodes, address=tuple(addresses))
-    return replace(fabric, structure=replace(fabric.structure, nodes=filled))
+    fabric = replace(fabric, structure=replace(fabric.structure, nodes=filled))
+    ends = tuple(
+        ("", "") if NodeKind.NIC in nodes.kind[[a, b]] else _end_addresses(fabric, row)
+        for row, (a, b) in enumerate(
+            zip(fabric.structure.links.a, fabric.structure.links.b, strict=True)
+        )
+    )
+    links = replace(fabric.structure.links, address=ends)
+    return replace(fabric, structure=replace(fabric.structure, links=links))
 
 
 def _checked(fabric: Fabric) -> set[str]:

@@ -167,8 +167,13 @@ def _links(
         lambda _: "joins a node to itself; drop it",
     )
     keys = _keys(table, np.minimum(a, b) * len(index) + np.maximum(a, b))
+    ends = [
+        table.strings(name) if kept else table.addresses(name)
+        for name in ("source_address", "target_address")
+    ]
     table.finish()
-    return Links(a, b, keys, gbps), states
+    address = tuple(zip(*ends, strict=True)) if any(map(any, ends)) else ()
+    return Links(a, b, keys, gbps, address), states
 
 
 def _ends(table: Records, field: str, index: dict[str, int]) -> Ints:
@@ -259,11 +264,15 @@ def _edge_records(fabric: Fabric) -> list[dict[str, Any]]:
         _state_names(fabric.link_state),
         strict=True,
     )
-    return [
+    records: list[dict[str, Any]] = [
         {"source": ids[a], "target": ids[b], "key": key, "gbps": gbps}
         | ({"state": state} if state else {})
         for a, b, key, gbps, state in columns
     ]
+    for record, ends in zip(records, links.address, strict=False):
+        told = zip(("source_address", "target_address"), ends, strict=True)
+        record.update((name, address) for name, address in told if address)
+    return records
 
 
 def _state_names(states: Ints) -> list[str]:

@@ -8,6 +8,11 @@ One object for each two NICs, and in it one for each path that ports are known t
 
 ``keys`` may be left out where no links run parallel, ``learned`` ("probed" or "modelled") where
 packets were followed. More names may come.
+
+NICs may be named by their addresses, and what was probed by the addresses that answered:
+``"hops": ["10.0.1.1", null, "10.0.3.1"]`` in place of nodes and keys. An address is that of a node
+or of the end of a link. What is silent is filled in where only one switch can be there; ports
+teach nothing where it stays open which way they took.
 """
 
 from __future__ import annotations
@@ -88,6 +93,7 @@ class _Rows:
 
     def __init__(self, structure: Structure) -> None:
         self._structure = structure
+        self._at = _addresses(structure)
         self._label: list[str] = []
         self._ends: list[tuple[int, int]] = []
         self._learned: list[int] = []
@@ -112,38 +118,104 @@ class _Rows:
             seen.update(self._ports[-1])
 
     def _nic(self, end: str, name: object) -> int:
-        row = self._structure.index.get(name, NONE) if isinstance(name, str) else NONE
+        row = NONE
+        if isinstance(name, str):
+            row = self._structure.index.get(name, self._at.get(name, (NONE, NONE))[0])
         if row == NONE or self._structure.nodes.kind[row] != NodeKind.NIC:
             raise _Fault(f"{end} {short(name)} is not a NIC of the fabric")
         return row
 
     def _path(self, path: dict[str, Any], ends: list[int]) -> None:
-        nodes = [self._structure.index.get(node, NONE) for node in _list_of(path.get("nodes"), str)]
-        if NONE in nodes:
-            raise _Fault(f"node {short(path['nodes'][nodes.index(NONE)])} is not in the fabric")
-        if [nodes[0], nodes[-1]] != ends or len(set(nodes)) < len(nodes):
-            raise _Fault("a path must lead from source to destination, and meet no node twice")
-        keys = path.get("keys", self._only_keys(nodes))
-        if not isinstance(keys, list) or len(keys) != len(nodes) - 1:
-            raise _Fault("a path needs keys, one fewer than nodes, where links run parallel")
         ports = _list_of(path.get("ports"), int)
         if not all(0 < port <= HIGHEST for port in ports):
             raise _Fault(f"ports are {short(ports)}; give some from 1 to {HIGHEST}")
         learned = path.get("learned", "probed")
         if not isinstance(learned, str) or learned not in _LEARNED:
             raise _Fault(f"learned is {short(learned)}; give one of {', '.join(_LEARNED)}")
-        self._label.append(f"{path['nodes'][0]} to {path['nodes'][-1]}")
+        told = self._answered(path, ends) if "hops" in path else self._named(path, ends)
+        nodes, keys = told or ([], [])
+        ids = self._structure.nodes.ids
+        self._label.append(f"{ids[ends[0]]} to {ids[ends[1]]}")
         self._ends.append((ends[0], ends[1]))
         self._learned.append(_LEARNED[learned])
         self._nodes.append(nodes)
-        self._keys.append([str(key) for key in keys])
+        self._keys.append(keys)
         self._ports.append(ports)
+
+    def _named(self, path: dict[str, Any], ends: list[int]) -> tuple[list[int], list[str]]:
+        """Nodes and keys of a path that tells them."""
+        names = _list_of(path.get("nodes"), str)
+        nodes = [self._structure.index.get(name, NONE) for name in names]
+        if NONE in nodes:
+            raise _Fault(f"node {short(names[nodes.index(NONE)])} is not in the fabric")
+        if [nodes[0], nodes[-1]] != ends or len(set(nodes)) < len(nodes):
+            raise _Fault("a path must lead from source to destination, and meet no node twice")
+        keys = path.get("keys", self._only_keys(nodes))
+        if not isinstance(keys, list) or len(keys) != len(nodes) - 1:
+            raise _Fault("a path needs keys, one fewer than nodes, where links run parallel")
+        return nodes, [str(key) for key in keys]
+
+    def _answered(
+        self, path: dict[str, Any], ends: list[int]
+    ) -> tuple[list[int], list[str]] | None:
+        """Nodes and keys of a path of which addresses answered; None where it stays open."""
+        hops = path["hops"]
+        if not isinstance(hops, list) or not {str, type(None)} >= set(map(type, hops)):
+            raise _Fault(
+                f"hops are {short(hops)}; give a list of addresses, null for what is silent"
+            )
+        nodes, links, silent = [ends[0]], list[int](), False
+        for hop in [*hops, self._structure.nodes.address[ends[1]] or None]:
+            if hop is None:
+                silent = True
+                continue
+            if hop not in self._at:
+                cure = "name the addresses of links: source_address, target_address"
+                raise _Fault(
+                    f"{short(hop)} is the address of no node or link of the fabric; {cure}"
+                )
+            node, link = self._at[hop]
+            between = (
+                self._silent(nodes[-1], node)
+                if silent or not self._links(nodes[-1], node)
+                else [node]
+            )
+            if between is None:
+                return None
+            for one in between:
+                found = self._links(nodes[-1], one)
+                own = [row for row in found if row == link] if one == node else []
+                if len(own or found) != 1:
+                    return None
+                nodes.append(one)
+                links += own or found
+            silent = False
+        if nodes[-1] != ends[1] or len(set(nodes)) < len(nodes):
+            return None
+        keys = self._structure.links.key
+        return nodes, [str(keys[row]) for row in links]
+
+    def _silent(self, before: int, after: int) -> list[int] | None:
+        """The one switch that can be between two nodes, and the second; None if there are more."""
+        if self._links(before, after):
+            return [after]
+        structure = self._structure
+        first, arcs = structure.out
+        near, far = (
+            set(structure.head[arcs[first[node] : first[node + 1]]].tolist())
+            for node in (before, after)
+        )
+        switches = [n for n in near & far if structure.nodes.kind[n] != NodeKind.NIC]
+        return [switches[0], after] if len(switches) == 1 else None
+
+    def _links(self, one: int, two: int) -> list[int]:
+        return [*self._structure.links_between.get((min(one, two), max(one, two)), ())]
 
     def _only_keys(self, rows: list[int]) -> list[Any] | None:
         """Keys of the only links between nodes; None where several, or none, are there."""
         keys = []
         for one, two in pairwise(rows):
-            found = self._structure.links_between.get((min(one, two), max(one, two)), ())
+            found = self._links(one, two)
             if len(found) > 1:
                 return None
             keys += [self._structure.links.key[row] for row in found] or [""]
@@ -186,6 +258,18 @@ class _Rows:
             np.array(self._learned, dtype=np.int64)[path],
             (first, arcs[at]),
         )
+
+
+def _addresses(structure: Structure) -> dict[str, tuple[int, int]]:
+    """Node row by address, and the row of the link that has it, ``NONE`` for the node's own."""
+    links = structure.links
+    at: dict[str, tuple[int, int]] = {}
+    for row, ends in enumerate(links.address):
+        for node, address in zip((links.a[row], links.b[row]), ends, strict=True):
+            at[address] = int(node), row
+    at |= {address: (node, NONE) for node, address in enumerate(structure.nodes.address)}
+    at.pop("", None)
+    return at
 
 
 def _list_of(value: object, kind: type) -> list[Any]:

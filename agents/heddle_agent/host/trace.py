@@ -1,0 +1,185 @@
+"""Which path each UDP source port takes, asked of the switches: traceroute with a fixed 5-tuple.
+
+After Paris traceroute (Augustin et al., IMC 2006): all probes of a port have the addresses and
+ports of the QP that is to use it, so switches that hash these send probes and QP the same way.
+What tells probes apart is their length, which comes back in the ICMP error and is no part of any
+hash. The switch at which the TTL ends answers, from an address of its own choice.
+
+Probes go out at a steady pace, in rounds: whatever was not answered is asked again, for switches
+limit how many errors they send.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+ROCE_PORT = 4791
+MOST_HOPS = 16
+_UDP = struct.Struct("!HHHH")
+_ICMP = struct.Struct("!BBHI")
+_TIME_EXCEEDED = 11
+_SOL_RAW, _ICMP_FILTER = 255, 1
+_BUFFER_BYTES = 4 << 20
+_IPV4_HEADER = 20
+
+Probe = tuple[str, int, int]
+"""Address probed, UDP source port, TTL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How probes are sent."""
+
+    hops: int = 5
+    """Switches on the longest path: 3 in two tiers, 5 in three."""
+    per_second: float = 1000.0
+    wait_seconds: float = 0.5
+    """How long answers of a round may take."""
+    rounds: int = 3
+
+
+class Tracer:
+    """Probes from one NIC; use as ``with``."""
+
+    def __init__(self, source: str, pace: Pace) -> None:
+        """ValueError if this process may not send such packets, or has no such address."""
+        self.source, self._pace = source, pace
+        try:
+            self._send = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+            self._hear = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        except PermissionError:
+            raise ValueError(
+                "probing paths needs CAP_NET_RAW: run it with that, or as root"
+            ) from None
+        try:
+            self._send.bind((source, 0))
+        except OSError as error:
+            self.close()
+            raise ValueError(
+                f"{source} is no IPv4 address of this host: {error.strerror}"
+            ) from None
+        self._send.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # what comes is not for us
+        self._hear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        only = ~(1 << _TIME_EXCEEDED) & 0xFFFFFFFF
+        self._hear.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", only))
+        self._hear.setblocking(False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        self._send.close()
+        self._hear.close()
+
+    def trace(
+        self, destinations: Sequence[str], ports: Sequence[int]
+    ) -> dict[tuple[str, int], tuple[str, ...]]:
+        """Addresses that answered, hop by hop, by destination and port; "" where none did.
+
+        Hops after the last that answered are left out.
+        """
+        hops = range(1, self._pace.hops + 1)
+        open_ = [(to, port, hop) for port in ports for to in destinations for hop in hops]
+        found: dict[Probe, str] = {}
+        for _ in range(self._pace.rounds):
+            self._round(open_, found)
+            last: dict[tuple[str, int], int] = defaultdict(int)
+            for to, port, hop in found:
+                last[to, port] = max(last[to, port], hop)
+            # What is silent behind the last answer is the destination itself, mostly.
+            open_ = [
+                probe for probe in open_ if probe not in found and probe[2] <= last[probe[:2]] + 1
+            ]
+            if not open_:
+                break
+        return {
+            (to, port): tuple(_trimmed([found.get((to, port, hop), "") for hop in hops]))
+            for to in destinations
+            for port in ports
+        }
+
+    def _round(self, probes: Sequence[Probe], found: dict[Probe, str]) -> None:
+        start, enough = time.monotonic(), len(found) + len(probes)
+        for count, probe in enumerate(probes):
+            self._listen(start + count / self._pace.per_second, found)
+            with suppress(OSError):  # no route or no buffer: it is asked again
+                self._send.sendmsg(*message(probe))
+        self._listen(time.monotonic() + self._pace.wait_seconds, found, enough)
+
+    def _listen(self, until: float, found: dict[Probe, str], enough: int = -1) -> None:
+        """Take answers until some instant, or until so many are there."""
+        while True:
+            wait = until - time.monotonic()
+            if not select.select([self._hear], [], [], max(wait, 0.0))[0]:
+                return
+            packet, (address, _) = self._hear.recvfrom(2048)
+            probe = probed(packet, self.source)
+            if probe is not None:
+                found[probe] = address
+            if len(found) == enough:
+                return
+
+
+def message(probe: Probe) -> tuple[list[bytes], list[tuple[int, int, bytes]], int, tuple[str, int]]:
+    """A probe as ``sendmsg`` takes it: its length is that of a header, and a byte for each hop.
+
+    The checksum is 0, as RoCEv2 has it.
+    """
+    to, port, hop = probe
+    head = _UDP.pack(port, ROCE_PORT, _UDP.size + hop, 0)
+    ttl = [(socket.IPPROTO_IP, socket.IP_TTL, struct.pack("=i", hop))]
+    return [head + bytes(hop)], ttl, 0, (to, 0)
+
+
+def probed(packet: bytes, source: str) -> Probe | None:
+    """The probe that an ICMP error is about; None if it is about no probe of ours."""
+    if len(packet) < _IPV4_HEADER:
+        return None
+    start = (packet[0] & 0xF) * 4
+    if len(packet) < start + _ICMP.size + _IPV4_HEADER or packet[start] != _TIME_EXCEEDED:
+        return None
+    inner = start + _ICMP.size
+    head = inner + (packet[inner] & 0xF) * 4
+    if len(packet) < head + _UDP.size or packet[inner + 9] != socket.IPPROTO_UDP:
+        return None
+    port, to_port, length, _ = _UDP.unpack_from(packet, head)
+    hop = length - _UDP.size
+    if socket.inet_ntoa(packet[inner + 12 : inner + 16]) != source or to_port != ROCE_PORT:
+        return None
+    if not 1 <= hop <= MOST_HOPS:
+        return None
+    return socket.inet_ntoa(packet[inner + 16 : inner + 20]), port, hop
+
+
+def _trimmed(hops: list[str]) -> list[str]:
+    while hops and not hops[-1]:
+        hops.pop()
+    return hops
+
+
+def traced_document(
+    source: str, traces: dict[tuple[str, int], tuple[str, ...]]
+) -> Iterator[dict[str, Any]]:
+    """What was found as pairs of a port-paths.json, hops being the addresses that answered."""
+    pairs: dict[str, dict[tuple[str, ...], list[int]]] = {}
+    for (to, port), hops in traces.items():
+        pairs.setdefault(to, {}).setdefault(hops, []).append(port)
+    for to, ways in pairs.items():
+        paths = [
+            {"hops": [hop or None for hop in hops], "ports": ports, "learned": "probed"}
+            for hops, ports in ways.items()
+            if hops
+        ]
+        yield {"source": source, "destination": to, "paths": paths}

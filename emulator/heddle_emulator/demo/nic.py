@@ -1,0 +1,141 @@
+"""The story of `make demo DEMO_ARGS=--nic`: nobody may program the switches; NICs choose ports.
+
+A lab of real kernels: every switch is a network namespace with FRR and nothing of Heddle, and
+hashes by a seed of its own. Hosts probe which path each of their source ports takes, `heddle plan`
+chooses ports, hosts send from these, and the kernels' counters say where the packets went.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Ints
+from heddle_controller.model.files.plan_file import load_plan
+from heddle_controller.model.flows import FIRST_SOURCE_PORT, Flows, qp_ports
+from heddle_controller.model.plan import Paths
+from heddle_emulator.demo.screen import Screen
+from heddle_emulator.netns import LabError, mark, needs, witness
+from heddle_emulator.netns.lab import Lab, LabOptions
+from heddle_emulator.netns.layout import lay_out
+from heddle_emulator.netns.ports import count, learn
+from heddle_emulator.netns.up import bring_up
+from heddle_emulator.topology import clos
+from heddle_emulator.traffic import flows_between, save_flows
+
+NAME = "demo-nic"
+EXACT = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a lab."""
+
+    leaves: int = 8
+    spines: int = 8
+    nics_per_leaf: int = 8
+    qps: int = 4
+    probes: int = 64
+
+
+def play_nic(screen: Screen, *, seed: int, size: Size | None = None, name: str = NAME) -> bool:
+    """Run the demo; True if everything it claims held.
+
+    Raises:
+        LabError: this machine can have no lab, or it fails.
+    """
+    needs.check()
+    size = size or Size()
+    fabric = clos(
+        leaves=size.leaves,
+        spines=size.spines,
+        nics_per_leaf=size.nics_per_leaf,
+        nics_per_host=size.nics_per_leaf,
+    )
+    screen.title("Switches that nobody may program")
+    with Lab(mark.claim(name), lay_out(fabric), LabOptions(rate_mbit=0.0, seed=seed)) as lab:
+        bring_up(lab, None, screen.line)
+        witness.place(lab)
+        running = Counter(
+            Path(f"/proc/{process}/comm").read_text().strip()
+            for process in mark.processes([lab.spaces[s] for s in lab.layout.switches])
+        )
+        screen.check(set(running) == {"zebra", "bgpd"}, f"switches run FRR alone: {dict(running)}")
+        flows = _across(fabric, flows_between(fabric, "permutation", seed=seed, qps=size.qps))
+        _show(screen, lab, flows, size)
+    return not screen.failed
+
+
+def _across(fabric: Fabric, flows: Flows) -> Flows:
+    """The flows that leave their host."""
+    host = fabric.structure.nodes.host
+    return flows.take(np.flatnonzero(host[flows.source] != host[flows.destination]))
+
+
+def _show(screen: Screen, lab: Lab, flows: Flows, size: Size) -> None:
+    usual = qp_ports(
+        np.repeat(flows.source_ports(), flows.qps), np.tile(np.arange(size.qps), len(flows))
+    )
+    screen.title("Hashing alone")
+    hashed = float(count(lab, flows, usual).utilization.max())
+    screen.line(
+        f"{len(flows)} flows of {size.qps} QPs, ports as they come: worst link {hashed:.2f}"
+    )
+    screen.title("Hosts probe, Heddle chooses ports")
+    learned = learn(lab, flows, [FIRST_SOURCE_PORT + port for port in range(size.probes)])
+    paths = sum(len(pair["paths"]) for pair in learned["pairs"])
+    screen.line(f"{size.probes} ports of each two NICs probed: {paths} paths known")
+    ports, planned = _planned(lab, flows, learned)
+    screen.title("Hosts send from these ports")
+    found = count(lab, flows, ports)
+    worst = float(found.utilization.max())
+    on = sum(arcs == frozenset(way) for arcs, way in zip(found.arcs, planned, strict=True))
+    screen.check(on == len(planned), f"QPs on the path that was predicted: {on} of {len(planned)}")
+    screen.check(
+        abs(worst - 1.0) < EXACT,
+        f"worst link by the kernels' counters {worst:.2f}, hashed {hashed:.2f}",
+    )
+
+
+def _planned(lab: Lab, flows: Flows, learned: dict[str, Any]) -> tuple[Ints, list[list[int]]]:
+    """Port of each QP as `heddle plan` chose it, and the arcs that it is to take after its NIC's.
+
+    Raises:
+        LabError: there is no plan for all of them.
+    """
+    folder, fabric = lab.folder, lab.layout.fabric
+    (folder / "port-paths.json").write_text(json.dumps(learned))
+    save_flows(fabric, flows, folder / "flows.csv")
+    files = {"fabric": "fabric.json", "flows": "flows.csv", "port-paths": "port-paths.json"}
+    command = [
+        str(Path(sys.executable).with_name("heddle")),
+        "plan",
+        f"--out={folder / 'plan.json'}",
+    ]
+    command += [f"--{option}={folder / file}" for option, file in files.items()]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise LabError(f"heddle plan failed: {(done.stderr or done.stdout).strip()}")
+    routes = {
+        route["flow"]: route["paths"]
+        for route in json.loads((folder / "plan.json").read_text())["routes"]
+    }
+    ports = [port for flow in flows.ids for path in routes[flow] for port in path["ports"]]
+    return np.array(ports, dtype=np.int64), _ways(
+        load_plan(folder / "plan.json", fabric, flows).paths
+    )
+
+
+def _ways(paths: Paths) -> list[list[int]]:
+    return [
+        paths.of(row)[1:].tolist()
+        for row in range(len(paths))
+        for _ in range(int(paths.qp_count[row]))
+    ]

@@ -1,0 +1,172 @@
+"""Source ports on real kernels: hosts probe where ports lead, send from ports, kernels count.
+
+Nothing of Heddle runs on a switch here: FRR gives equal ways, and the kernel hashes.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heddle_agent.host.trace import ROCE_PORT, Pace, Tracer, traced_document
+from heddle_controller.model.fabric import Floats, Ints, NodeKind
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.load import phased_loads, utilization
+from heddle_emulator.netns import LabError, witness
+from heddle_emulator.netns.kernel import inside
+from heddle_emulator.netns.lab import Lab
+
+PROBES_PER_SECOND = 5000.0
+PATIENCE = 30.0
+POLL_SECONDS = 0.1
+
+
+def learn(lab: Lab, flows: Flows, ports: Sequence[int]) -> dict[str, Any]:
+    """What hosts find out by probing, as a port-paths.json.
+
+    Raises:
+        LabError: a host cannot probe.
+    """
+    cores = lab.layout.fabric.rows_of_kind(NodeKind.CORE)
+    pace = Pace(hops=5 if len(cores) else 3, per_second=PROBES_PER_SECOND)
+    targets: dict[int, list[int]] = {}
+    for source, destination in zip(flows.source.tolist(), flows.destination.tolist(), strict=True):
+        targets.setdefault(source, []).append(destination)
+    pairs: list[dict[str, Any]] = []
+    for source, destinations in targets.items():
+        address = _address(lab, source)
+        try:
+            tracer = inside(_space(lab, source), lambda at=address: Tracer(at, pace))  # type: ignore[misc]
+        except ValueError as error:
+            raise LabError(str(error)) from error
+        with tracer:
+            to = [_address(lab, nic) for nic in dict.fromkeys(destinations)]
+            pairs += traced_document(address, tracer.trace(to, ports))
+    return {"pairs": pairs}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted:
+    """What the kernels of switches counted of some QPs."""
+
+    utilization: Floats
+    """Of each arc that leaves a switch, as if each QP had sent at its rate; shape (arcs,)."""
+    arcs: list[frozenset[int]]
+    """Arcs that packets of each QP took, that from the NIC left out."""
+
+
+def count(lab: Lab, flows: Flows, ports: Ints, packets: int = 16) -> Counted:
+    """Send so many packets of each QP, and hear from the kernels where they went.
+
+    Args:
+        lab: It needs its witnesses.
+        flows: No two of one pair of NICs.
+        ports: UDP source port of each QP, by flow and then QP.
+        packets: Of each QP.
+
+    Raises:
+        LabError: not all packets arrive.
+    """
+    flow = np.repeat(np.arange(len(flows)), flows.qps)
+    keys = [
+        (_address(lab, source), _address(lab, destination), port, ROCE_PORT)
+        for source, destination, port in zip(
+            flows.source[flow].tolist(),
+            flows.destination[flow].tolist(),
+            ports.tolist(),
+            strict=True,
+        )
+    ]
+    before = witness.hear(lab)
+    _send(lab, flows.source[flow].tolist(), keys, packets)
+    arcs = _arc_of_port(lab)
+    sent = {key: packets * keys.count(key) for key in set(keys)}
+    found = _heard(lab, before, sent, {arcs[way] for way in arcs if _is_last(lab, arcs[way])})
+    used: list[int] = []
+    gbps: list[float] = []
+    taken: list[frozenset[int]] = []
+    row: list[int] = []
+    for qp, key in enumerate(keys):
+        ways = {arcs[way]: n for way, n in found.packets[key].items() if n}
+        taken.append(frozenset(ways))
+        used += ways
+        gbps += [
+            float(flows.gbps[flow[qp]] / flows.qps[flow[qp]]) * n / sent[key] for n in ways.values()
+        ]
+        row += [int(flow[qp])] * len(ways)
+    fabric = lab.layout.fabric
+    loads = phased_loads(
+        2 * fabric.link_count, np.array(used), np.array(gbps), flows.job[row], flows.phase[row]
+    )
+    return Counted(utilization(fabric, loads), taken)
+
+
+def _send(
+    lab: Lab, sources: Sequence[int], keys: Sequence[tuple[str, str, int, int]], packets: int
+) -> None:
+    """Packets of all QPs in turns."""
+    with ExitStack() as stack:
+        opened: dict[tuple[str, int], socket.socket] = {}
+        for source, (address, _, port, _) in zip(sources, keys, strict=True):
+            if (address, port) not in opened:
+                one = inside(
+                    _space(lab, source), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                )
+                opened[address, port] = stack.enter_context(one)
+                one.bind((address, port))
+        for _ in range(packets):
+            for address, to, port, to_port in keys:
+                opened[address, port].sendto(b"heddle", (to, to_port))
+
+
+def _heard(
+    lab: Lab,
+    before: witness.Testimony,
+    sent: dict[witness.Key, int],
+    last: set[int],
+) -> witness.Testimony:
+    """What was counted, once every packet has left the last switch."""
+    arcs, deadline = _arc_of_port(lab), time.monotonic() + PATIENCE
+    while True:
+        found = witness.hear(lab).since(before)
+        missing = [
+            key
+            for key, wanted in sent.items()
+            if sum(n for way, n in found.packets.get(key, {}).items() if arcs[way] in last) < wanted
+        ]
+        if not missing:
+            return found
+        if time.monotonic() > deadline:
+            raise LabError(
+                f"packets of {len(missing)} of {len(sent)} ports did not arrive: {missing[0]}"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _arc_of_port(lab: Lab) -> dict[tuple[str, str], int]:
+    """The arc that leaves a switch by an interface."""
+    return {
+        (port.node, port.name): 2 * cable.link + side
+        for cable in lab.layout.cables
+        for side, port in enumerate(cable.ends)
+        if port.namespace == port.node
+    }
+
+
+def _is_last(lab: Lab, arc: int) -> bool:
+    fabric = lab.layout.fabric
+    return fabric.structure.nodes.ids[fabric.structure.head[arc]] in lab.layout.nic_port
+
+
+def _address(lab: Lab, nic: int) -> str:
+    return lab.layout.fabric.structure.nodes.address[nic]
+
+
+def _space(lab: Lab, nic: int) -> str:
+    return lab.spaces[lab.layout.nic_port[lab.layout.fabric.structure.nodes.ids[nic]].namespace]

@@ -1,0 +1,136 @@
+"""Ports chosen for switches that hash, on real kernels: no agent runs on any switch."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from heddle_controller.model.files.port_paths_file import parse_port_paths
+from heddle_controller.model.port_paths import PortPaths
+from heddle_emulator.demo.nic import Size, play_nic
+from heddle_emulator.demo.screen import Screen
+from heddle_emulator.drill.lab.probes import Pathfinder
+from heddle_emulator.netns import tools
+from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns.probe.handle import probe_flow
+from tests.integration.labbing import fresh_name, require_lab, small_lab
+
+SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
+PORTS = range(49152, 49168)
+AGENT = str(Path(sys.executable).with_name("heddle-agent"))
+DENY_ERRORS = """
+table ip silent {
+    chain out {
+        type filter hook output priority 0; policy accept;
+        icmp type time-exceeded drop
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """One for all tests here, without agents."""
+    with small_lab(programs=False) as (lab, _):
+        yield lab
+
+
+def probed(lab: Lab) -> PortPaths:
+    """What `heddle-agent probe` finds out on the host of a NIC."""
+    command = [AGENT, "probe", "--hops=3", f"--ports={PORTS[0]}-{PORTS[-1]}"]
+    command += [f"--source={lab.layout.address(SOURCE)}"]
+    command += [f"--destination={lab.layout.address(DESTINATION)}"]
+    space = lab.spaces[lab.layout.nic_port[SOURCE].namespace]
+    told = json.loads(tools.run_inside(space, command))
+    return parse_port_paths(told, lab.layout.fabric, "probed")
+
+
+def links_by_port(known: PortPaths) -> dict[int, tuple[int, ...]]:
+    """Link rows that each port takes, from NIC to NIC."""
+    return {
+        port: tuple((known.arcs[known.first[way] : known.first[way + 1]] >> 1).tolist())
+        for way in range(len(known))
+        for port in known.ports[known.first_port[way] : known.first_port[way + 1]].tolist()
+    }
+
+
+def taken(lab: Lab) -> dict[int, tuple[int, ...]]:
+    """Link rows that packets of each port take, by the kernels' counters."""
+    flows = [probe_flow(lab, (SOURCE, DESTINATION), (port, 4791), 1.0) for port in PORTS]
+    ways = Pathfinder(lab).ways(flows)
+    return {port: tuple(way) for port, way in zip(PORTS, ways, strict=True)}
+
+
+def test_probes_find_the_path_of_every_port(lab: Lab) -> None:
+    """What switches answer to probes is what their counters say of packets."""
+    found = links_by_port(probed(lab))
+    assert found == taken(lab)
+    assert len(set(found.values())) == 2
+
+
+def test_a_spine_that_answers_nothing_leaves_no_wrong_path(lab: Lab) -> None:
+    """Two spines can be what is silent, so its ports teach nothing; the other's are known."""
+    before = links_by_port(probed(lab))
+    tools.run_inside(lab.spaces["s0"], ["nft", "-f", "-"], DENY_ERRORS)
+    try:
+        found = links_by_port(probed(lab))
+    finally:
+        tools.run_inside(lab.spaces["s0"], ["nft", "delete", "table", "ip", "silent"])
+    (silent,) = lab.layout.fabric.find_links("l0", "s0")
+    assert found == {port: links for port, links in before.items() if silent not in links}
+    assert 0 < len(found) < len(before)
+
+
+def test_a_leaf_that_answers_nothing_is_filled_in(lab: Lab) -> None:
+    """A NIC hangs on one leaf, whether it answers or not: all paths are known."""
+    before = links_by_port(probed(lab))
+    tools.run_inside(lab.spaces["l0"], ["nft", "-f", "-"], DENY_ERRORS)
+    try:
+        found = links_by_port(probed(lab))
+    finally:
+        tools.run_inside(lab.spaces["l0"], ["nft", "delete", "table", "ip", "silent"])
+    assert found == before
+
+
+def test_another_hash_is_seen_by_probing_again(lab: Lab) -> None:
+    """After new seeds, as after a reboot, probes tell other paths, and again the true ones."""
+    before = links_by_port(probed(lab))
+    lab.reseed(7)
+    try:
+        found = links_by_port(probed(lab))
+        assert found != before
+        assert found == taken(lab)
+    finally:
+        lab.reseed(lab.options.seed)
+
+
+def test_probing_takes_rights_and_an_address_of_the_host(lab: Lab) -> None:
+    """One line and exit status 2, for another's address and for ports that are none."""
+    space = lab.spaces[lab.layout.nic_port[SOURCE].namespace]
+    known = f"--destination={lab.layout.address(DESTINATION)}"
+    for words, reason in (
+        (["--source=192.0.2.1", known], "192.0.2.1 is no IPv4 address of this host"),
+        ([f"--source={lab.layout.address(SOURCE)}", known, "--ports=9-2"], "the lower one first"),
+    ):
+        command = ["ip", "netns", "exec", space, AGENT, "probe", *words]
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert reason in line
+
+
+def test_the_demo_of_ports_holds() -> None:
+    """By kernel counters: QPs on predicted paths, all of them, and the worst link is just full."""
+    require_lab()
+    text = io.StringIO()
+    size = Size(leaves=4, spines=4, nics_per_leaf=4, probes=24)
+    screen = Screen(Console(file=text, width=200))
+    assert play_nic(screen, seed=1, size=size, name=fresh_name()), text.getvalue()
+    assert "worst link by the kernels' counters 1.00" in text.getvalue()

@@ -18,7 +18,7 @@ from heddle_controller.model.flows import Flows, qp_ports
 from heddle_controller.model.load import arc_loads
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Paths:
     """Paths of flows, compressed rows."""
 
@@ -33,6 +33,10 @@ class Paths:
 
     def __len__(self) -> int:
         return len(self.flow)
+
+    def __reduce__(self) -> tuple[type[Paths], tuple[Ints, ...]]:
+        """Pickled without what was found when these were compared with others."""
+        return Paths, (self.flow, self.first_qp, self.last_qp, self.first, self.arcs)
 
     @property
     def qp_count(self) -> Ints:

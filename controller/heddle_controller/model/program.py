@@ -109,28 +109,26 @@ class Edit(NamedTuple):
     came: Ints
     """Rows of the new ones that were not among the old ones, ascending."""
 
-    def then(self, other: Edit, old: int, between: int) -> Edit:
-        """This one and then another, as one; so many rows there are before, and in between."""
-        stood, kept = _others(self.gone, old), _others(self.came, between)
-        back = np.full(between, NONE, dtype=np.int64)
-        back[kept] = stood
-        gone = back[other.gone]
-        rows = _others(other.gone, between)
-        count = len(rows) + len(other.came)
-        onward = np.full(between, NONE, dtype=np.int64)
-        onward[rows] = _others(other.came, count)
-        came = onward[self.came]
+    def then(self, other: Edit) -> Edit:
+        """This one and then another, as one; in time for what they name."""
+        gone = _moved(other.gone, self.came, self.gone)
+        came = _moved(self.came, other.gone, other.came)
         return Edit(
-            np.sort(np.concatenate([self.gone, gone[gone != NONE]])),
-            np.sort(np.concatenate([other.came, came[came != NONE]])),
+            np.sort(np.concatenate([self.gone, gone])), np.sort(np.concatenate([other.came, came]))
         )
 
 
-def _others(rows: Ints, count: int) -> Ints:
-    """All rows of so many but these."""
-    rest = np.ones(count, dtype=np.bool_)
-    rest[rows] = False
-    return np.flatnonzero(rest)
+def _moved(rows: Ints, without: Ints, among: Ints) -> Ints:
+    """Where rows stand once some are taken out and others stand among them (all ascending).
+
+    Those of them that are taken out are left out.
+    """
+    at = np.searchsorted(without, rows)
+    taken = np.append(without, NONE)[at] == rows
+    kept = (rows - at)[~taken]
+    before = among - np.arange(len(among))  # rows that stay and stand before each of these
+    found: Ints = kept + np.searchsorted(before, kept, side="right")
+    return found
 
 
 class EntryMark(NamedTuple):

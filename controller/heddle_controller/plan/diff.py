@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -309,15 +310,57 @@ def differing(old: Paths, new: Paths, flows: int) -> Bools:
 
 
 def changed_places(old: Paths, new: Paths) -> Ints | None:
-    """Where in ``arcs`` two sets of paths differ; None where anything else of them does."""
+    """Where in ``arcs`` two sets of paths differ; None where anything else of them does.
+
+    Compared once: many ask, and the new ones keep what was found. Where each of both was compared
+    with a third, nothing but what differed there is looked at.
+    """
+    if old is new:
+        return np.empty(0, dtype=np.int64)
+    for of, known in _kept(new):
+        if of() is old:
+            return known
+    between = _through_another(old, new)
+    found = _compared(old, new) if between is None else between
+    keep_places(old, new, found)
+    return found
+
+
+def keep_places(old: Paths, new: Paths, places: Ints | None) -> None:
+    """Note what ``changed_places`` says, for whoever made the new ones of the old ones by that."""
+    vars(new)[_PLACES] = [*_kept(new), (ref(old), places)][-_COMPARED_WITH:]
+
+
+_PLACES, _COMPARED_WITH = "changed_places", 2
+_Kept = list[tuple["ref[Paths]", Ints | None]]
+
+
+def _kept(paths: Paths) -> _Kept:
+    """With which some were compared, and what came of that: as a cached property keeps its own."""
+    known: _Kept = vars(paths).get(_PLACES, [])
+    return known
+
+
+def _through_another(old: Paths, new: Paths) -> Ints | None:
+    for of, later in _kept(new):
+        other = of()
+        if other is None or later is None:
+            continue
+        for earlier_of, earlier in _kept(other):
+            if earlier_of() is old and earlier is not None:
+                perhaps = distinct(np.append(earlier, later))
+                found: Ints = perhaps[old.arcs[perhaps] != new.arcs[perhaps]]
+                return found
+    return None
+
+
+def _compared(old: Paths, new: Paths) -> Ints | None:
     pairs = (
         (getattr(old, name), getattr(new, name))
         for name in ("flow", "first_qp", "last_qp", "first")
     )
     if not all(one is other or np.array_equal(one, other) for one, other in pairs):
         return None
-    if old.arcs is new.arcs:
-        return np.empty(0, dtype=np.int64)
     return np.flatnonzero(old.arcs != new.arcs) if old.arcs.shape == new.arcs.shape else None
 
 

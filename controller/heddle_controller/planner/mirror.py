@@ -10,7 +10,7 @@ object there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Paths, Plan
 from heddle_controller.model.program import Edit, Entries
+from heddle_controller.plan.diff import changed_places, keep_places
 from heddle_controller.plan.entry_edits import known_edit, splice_entries
 from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Overlay
 
@@ -27,7 +28,7 @@ Array = npt.NDArray[Any]
 MOST = 1 / 4
 """Of the elements of an array, beyond which all of them are sent."""
 STRUCTURE = ("name", "nodes", "links", "zone_names", "host_names")
-PATHS = tuple(one.name for one in fields(Paths))
+WHOSE = ("flow", "first_qp", "last_qp")
 
 
 class _Elements(NamedTuple):
@@ -60,9 +61,11 @@ class _PackedPlan(NamedTuple):
     fabric: _PackedFabric
     flows: Flows | None
     """None: those of before."""
-    paths: list[Array | _Elements]
-    backups: list[Array | _Elements | None]
-    """None: the very column of the paths."""
+    paths: Paths | _Elements
+    """Or else the arcs that are others."""
+    backups: Paths | _Elements
+    shared: bool
+    """Whether the columns that say whose a path is are the very ones in both."""
     certificate: Certificate
     unrouted: dict[int, str]
     notes: tuple[str, ...]
@@ -164,23 +167,12 @@ class FabricMirror:
             known.fabric.structure is plan.fabric.structure and known.flows.same_as(plan.flows)
         )
         before = known if same else None
-        paths = [
-            _elements(getattr(plan.paths, name), getattr(before.paths, name) if before else None)
-            for name in PATHS
-        ]
-        backups = [
-            None
-            if getattr(plan.backups, name) is getattr(plan.paths, name)
-            else _elements(
-                getattr(plan.backups, name), getattr(before.backups, name) if before else None
-            )
-            for name in PATHS
-        ]
         return _PackedPlan(
             fabric,
             None if same else plan.flows,
-            paths,
-            backups,
+            _packed_paths(plan.paths, before.paths if before else None),
+            _packed_paths(plan.backups, before.backups if before else None),
+            all(getattr(plan.paths, one) is getattr(plan.backups, one) for one in WHOSE),
             plan.certificate,
             plan.unrouted,
             plan.notes,
@@ -198,21 +190,15 @@ class FabricMirror:
             flows, before = known.flows, known
         else:
             flows, before = packed.flows, None
-        paths = [
-            _applied(one, getattr(before.paths, name) if before else None)
-            for name, one in zip(PATHS, packed.paths, strict=True)
-        ]
-        backups = [
-            whole
-            if one is None
-            else _applied(one, getattr(before.backups, name) if before else None)
-            for name, one, whole in zip(PATHS, packed.backups, paths, strict=True)
-        ]
+        paths = _unpacked_paths(packed.paths, before.paths if before else None)
+        backups = _unpacked_paths(packed.backups, before.backups if before else None)
+        if packed.shared:
+            backups = _sharing(backups, paths)
         self._plan = Plan(
             fabric,
             flows,
-            Paths(*paths),
-            Paths(*backups),
+            paths,
+            backups,
             packed.certificate,
             packed.unrouted,
             packed.notes,
@@ -250,28 +236,36 @@ def _places(edit: Edit) -> Array:
     return places
 
 
-def _elements(now: Array, was: Array | None) -> Array | _Elements:
-    """What makes the one array into the other."""
-    if was is None or now.shape != was.shape:
+def _packed_paths(now: Paths, was: Paths | None) -> Paths | _Elements:
+    places = None if was is None else changed_places(was, now)
+    if places is None or len(places) > MOST * len(now.arcs):
         return now
-    changed = _changed(now, was)
-    return changed if len(changed.places) <= MOST * len(now) else now
+    return _Elements(places, now.arcs[places])
+
+
+def _unpacked_paths(packed: Paths | _Elements, was: Paths | None) -> Paths:
+    if isinstance(packed, Paths):
+        return packed
+    assert was is not None  # it was there for the other end
+    if not len(packed.places):
+        return was
+    arcs = was.arcs.copy()
+    arcs[packed.places] = packed.values
+    now = replace(was, arcs=arcs)
+    keep_places(was, now, packed.places)
+    return now
+
+
+def _sharing(backups: Paths, paths: Paths) -> Paths:
+    """Backups with the very columns of the paths; both may have come by different ways."""
+    if all(getattr(backups, one) is getattr(paths, one) for one in WHOSE):
+        return backups
+    return replace(backups, **{one: getattr(paths, one) for one in WHOSE})
 
 
 def _changed(now: Array, was: Array) -> _Elements:
     places = np.empty(0, np.int64) if now is was else np.flatnonzero(now != was)
     return _Elements(places, now[places])
-
-
-def _applied(packed: Array | _Elements, was: Array | None) -> Array:
-    if not isinstance(packed, _Elements):
-        return packed
-    assert was is not None  # it was there for the other end
-    if not len(packed.places):
-        return was
-    now = was.copy()
-    now[packed.places] = packed.values
-    return now
 
 
 def _states(elements: _Elements) -> dict[int, Any]:

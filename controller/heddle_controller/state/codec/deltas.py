@@ -91,7 +91,7 @@ class Base:
         for last, edit in reversed([*self._edits]):
             step = known_edit(last, new, stages=True)
             if step is not None:
-                return edit.then(step, len(old), len(last))
+                return edit.then(step)
         return None
 
 

@@ -1,6 +1,8 @@
 """Write requirements.lock: one universal, hashed lock for the four distributions and the tools.
 
-What the optional extra of the emulator needs, in the same versions, is in requirements-ray.lock.
+What only tests need, in the same versions, is in requirements-tests.lock: the optional extra of the
+emulator, and axe, which finds what keeps people from using a page. axe comes with a browser driver
+that is not needed here: it is left out of the lock, which is installed without dependencies.
 
 Why a script and not one command line: the distributions need each other, and those names must
 not reach an index; and what this machine configures (mirrors, local wheel folders) must not
@@ -18,7 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DISTRIBUTIONS = ("proto", "controller", "agents", "emulator")
 LOCK = ROOT / "requirements.lock"
-RAY_LOCK = ROOT / "requirements-ray.lock"
+TESTS_LOCK = ROOT / "requirements-tests.lock"
+AXE, DRIVER = "axe-playwright-python", ("playwright", "pyee", "greenlet")
 
 
 def wanted() -> list[str]:
@@ -32,16 +35,19 @@ def wanted() -> list[str]:
     return sorted(line for line in found if not line.startswith("heddle-"))
 
 
-def extra() -> list[str]:
-    """What the extra ``heddle-emulator[ray]`` requires."""
+def only_tests() -> list[str]:
+    """What the extra ``heddle-emulator[ray]`` requires, and axe."""
     project = tomllib.loads((ROOT / "emulator/pyproject.toml").read_text())["project"]
     found: list[str] = project["optional-dependencies"]["ray"]
-    return found
+    return [*found, AXE]
 
 
 def main() -> int:
     """Resolve and write both locks; versions already in them stay unless --upgrade is given."""
-    return resolve(LOCK, wanted()) or resolve(RAY_LOCK, extra(), f"--constraints={LOCK}")
+    left_out = (f"--no-emit-package={name}" for name in DRIVER)
+    return resolve(LOCK, wanted()) or resolve(
+        TESTS_LOCK, only_tests(), f"--constraints={LOCK}", *left_out
+    )
 
 
 def resolve(lock: Path, requirements: list[str], *options: str) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +24,22 @@ from heddle_emulator.fleet import Controller, Fleet
 from heddle_emulator.topology import clos
 from tests.integration.browsing import browser
 from tests.support.chromium import Page, browsing
+from tests.support.depth import examples
 from tests.support.ports import free_port
-from tests.support.waiting import PATIENCE
+from tests.support.redis_server import ALWAYS, RedisServer
+from tests.support.waiting import PATIENCE, wait_until
 
 POD = clos(leaves=4, spines=2, nics_per_leaf=4, nics_per_host=4, name="pod")
 JOB = Job(
     "slow", ("l0-h0", "l1-h0", "l2-h0", "l3-h0"), 4, Parallelism(dp=16),
     (Collective(Operation.ALL_TO_ALL, Group.WORLD, 1 << 30),),
 )  # fmt: skip
+VIEWS = {
+    "": "#verdict", "/map": "[data-painted]", "/jobs": "table", "/job?id=slow": "table",
+    "/flows": "table", "/plans": "table", "/what-if": "form", "/switch?id=l0": "table",
+    "/link?source=l0&target=s0&key=0": "table",
+}  # fmt: skip
+"""Views of the page, and what is there once they are drawn."""
 MARKUP = '<img src=x onerror="document.title=1">'
 
 
@@ -221,43 +231,57 @@ async def test_the_page_comes_back_with_the_controller(tmp_path: Path) -> None:
         assert refused == []  # the browser itself logs connections that are refused
 
 
-@pytest.mark.parametrize("dark", [False, True])
-async def test_words_stand_out_from_their_ground(dark: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    """Text has a contrast of 4.5 at least, and all that is worked has a name."""
+async def test_a_follower_says_so_and_so_does_who_has_lost_its_store(tmp_path: Path) -> None:
+    """A follower names the leader; without its store it shows the past, says so, and comes back."""
+    browser()
+    live = "document.querySelector('#live').textContent"
+    with RedisServer(tmp_path / "redis", *ALWAYS) as redis:
+        async with browsing(tmp_path) as page, two_replicas(tmp_path, redis.url) as controllers:
+            leader, follower = controllers
+            async with Client(leader.api, "fabrics/f1") as client:
+                await client.put_fabric(POD)
+            await page.open(f"{follower.page}fabrics/f1")
+            await page.until(f"{live} === 'Live, from a follower'")
+            named = await page.does("document.querySelector('#main').textContent")
+            assert "(this controller)" not in named
+            redis.kill()
+            await page.until(f"{live}.startsWith('Store lost')")
+            await page.until("document.querySelector('#verdict').textContent.includes('past')")
+            redis.start()
+            await page.until(f"{live}.startsWith('Live')")
+            await page.until("!document.querySelector('#verdict').textContent.includes('past')")
+            assert page.console == []
+
+
+@asynccontextmanager
+async def two_replicas(path: Path, store: str) -> AsyncIterator[tuple[Controller, Controller]]:
+    """The one that leads, and one that follows."""
+    folders = [path / "leader", path / "follower"]
+    for folder in folders:
+        folder.mkdir()
+    options = (f"--store={store}", "--web-port=0")
+    async with Controller(folders[0], *options) as leader:
+        await asyncio.to_thread(
+            wait_until, lambda: '"leading"' in leader.log.read_text(), "the first to lead"
+        )
+        async with Controller(folders[1], *options) as follower:
+            yield leader, follower
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("dark", [False, True][: examples(1, 2)])
+async def test_axe_finds_nothing_that_keeps_people_out(dark: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """Every view has names, roles, an order and a contrast that all can use, by axe's rules."""
+    axe = (resources.files("axe_playwright_python") / "axe.min.js").read_text()
+    violations = """axe.run(document, {resultTypes: ["violations"]}).then((found) =>
+      found.violations.map((one) => [one.id, one.nodes.map((node) => node.html)]))"""
     async with world(tmp_path, POD, JOB) as given:
         page = given.page
         await page.window(1280, 900, dark=dark)
-        for path in ("", "/map", "/what-if"):
+        for path, there in VIEWS.items():
             await given.open(path)
-            await page.until("document.querySelector('#verdict, [data-painted], form')")
-            found = await page.does(CONTRAST)
-            assert found == [], json.dumps(found)
-
-
-CONTRAST = """
-(() => {
-  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((one) => one / 255)
-    .map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
-  const ground = (one) => {
-    for (; one; one = one.parentElement) {
-      const colour = parts(getComputedStyle(one).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return colour;
-    }
-    return matchMedia("(prefers-color-scheme: dark)").matches ? [0, 0, 0] : [255, 255, 255];
-  };
-  const bad = [];
-  for (const one of document.querySelectorAll("body *")) {
-    const own = [...one.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
-    if (!own || !one.getClientRects().length || one.closest("noscript, .skip")) continue;
-    const pair = [light(parts(getComputedStyle(one).color)), light(ground(one))].sort();
-    const ratio = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
-    if (ratio < 4.5) bad.push([one.tagName, one.textContent.slice(0, 40), ratio]);
-  }
-  for (const one of document.querySelectorAll("input, select, textarea, canvas[tabindex]")) {
-    if (!one.labels?.length && !one.getAttribute("aria-label")) bad.push([one.tagName, "no name"]);
-  }
-  return bad;
-})()
-"""
+            await page.until(f"document.querySelector('{there}')")
+            await page.does(f"{axe}; 0")
+            found = await page.does(violations)
+            assert found == [], (path, json.dumps(found))
+        assert await page.does("axe.version") >= "4"

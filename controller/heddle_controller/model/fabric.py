@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -344,12 +344,30 @@ class Fabric:
 
     def _handing_on(self, other: Fabric, links: Ints) -> Fabric:
         """Gives a fabric that differs in these links alone what is known of all the others."""
-        if "effective" in self.__dict__:
-            effective = self.effective.copy()
-            effective[links] = other._effective_of(links)
-            # As if it had been asked for: the place where a cached property keeps its answer.
-            other.__dict__["effective"] = effective
+        # As if it had been asked for: the place where a cached property keeps its answer.
+        known, told = vars(self), vars(other)
+        if "effective" in known:
+            states = other._effective_of(links)
+            told["effective"] = _with(self.effective, links, states)
+            arcs, both = np.append(2 * links, 2 * links + 1), np.append(states, states)
+            if "carries" in known:
+                told["carries"] = _with(self.carries, arcs, both != State.DOWN)
+            if "plannable" in known:
+                told["plannable"] = _with(self.plannable, arcs, both == State.UP)
+            if "connected" in known and len(links):
+                nodes = np.unique([self.structure.links.a[links], self.structure.links.b[links]])
+                told["connected"] = _with(self.connected, nodes, other._connects(nodes))
+                told["connected"].flags.writeable = False
         return other
+
+    def _connects(self, nodes: Ints) -> Bools:
+        """Whether each of some nodes that have links has one that carries."""
+        first, arcs = self.structure.out
+        lengths = first[nodes + 1] - first[nodes]
+        begin = np.cumsum(lengths) - lengths
+        own = arcs[np.repeat(first[nodes] - begin, lengths) + np.arange(int(lengths.sum()))]
+        found: Bools = np.logical_or.reduceat(self.carries[own], begin)
+        return found
 
     def find_links(self, a: str, b: str, key: LinkKey | None = None) -> tuple[int, ...]:
         """Rows of the links between two node ids; of one key if given (1 equals "1").
@@ -374,6 +392,16 @@ class Fabric:
     def rows_of_kind(self, *kinds: NodeKind) -> Ints:
         """Node rows of the given kinds, ascending."""
         return np.flatnonzero(np.isin(self.structure.nodes.kind, kinds))
+
+
+Column = TypeVar("Column", Ints, Bools)
+
+
+def _with(column: Column, places: Ints, values: Column) -> Column:
+    """A copy with other values at some places."""
+    copy = column.copy()
+    copy[places] = values
+    return copy
 
 
 def _changed(states: Ints, changes: Mapping[int, State]) -> Ints:

@@ -138,6 +138,8 @@ def _search_singly(structure: Structure, carries: Bools, row: Ints, distance: Ho
         step = 0
         while len(edge):
             reached[edge] = True
+            if reached.all():  # the last are the most, and lead nowhere new
+                break
             step += 1
             count = _arcs_into(structure, carries, edge)
             count[reached] = 0

@@ -31,6 +31,8 @@ def flows_between(plan: Plan, pairs: Ints) -> tuple[Ints, Ints]:
 
     In little more time than there are such.
     """
+    if not len(pairs):
+        return pairs, pairs
     flows, nodes = plan.flows, plan.fabric.node_count
     near = np.zeros(nodes, dtype=np.bool_)
     near[pairs // nodes] = True

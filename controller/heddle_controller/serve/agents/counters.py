@@ -123,13 +123,16 @@ class CounterBook:
             made = await asyncio.to_thread(_compared, index, reports, before)
         else:
             made = _compared(index, reports, before)
+        packets = size = 0
         for (about, _), (reading, growth) in zip(reports, made, strict=True):
             if (fabric, about.switch) in self._gone:
                 continue
             self._last[fabric, about.switch] = reading
             if growth is not None:
-                self._meter.traffic_counted(fabric, growth.packets, growth.bytes)
+                packets, size = packets + growth.packets, size + growth.bytes
                 self._rates.publish(fabric, f"switch/{about.switch}", growth.rates)
+        if packets:
+            self._meter.traffic_counted(fabric, packets, size)
 
     def forget(self, about: AgentSession) -> None:
         """The agent is gone: its last counters and rates with it."""

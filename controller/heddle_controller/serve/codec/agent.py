@@ -206,23 +206,22 @@ def counters_from_pb(report: pb.CounterReport) -> Counters:
     Raises:
         InputError: columns of different lengths, an index beyond the endpoints, no time.
     """
-    columns = {
-        name: np.array(getattr(report, name), dtype=np.uint64)
-        for name in ("sources", "destinations", "source_ports", "packets", "bytes")
-    }
-    if len({len(column) for column in columns.values()}) > 1:
+    names = ("sources", "destinations", "source_ports", "packets", "bytes")
+    told = [getattr(report, name) for name in names]
+    if len({len(column) for column in told}) > 1:
         raise _counters("the arrays differ in length: give each one element for each entry")
-    ends = np.concatenate([columns["sources"], columns["destinations"]])
-    if len(ends) and ends.max() >= len(report.endpoints):
+    columns = np.array([[*column] for column in told], dtype=np.uint64)
+    most = columns.max(axis=1, initial=0).tolist()
+    if len(told[0]) and max(most[:2]) >= len(report.endpoints):
         raise _counters(f"an index is beyond the {len(report.endpoints)} endpoints")
     if not report.HasField("time"):
         raise _counters("time is not set: say when they were read")
-    for name in ("packets", "bytes"):
-        check_number(int(columns[name].max(initial=0)), f"counters.{name}")
+    for name, greatest in zip(names[3:], most[3:], strict=True):
+        check_number(greatest, f"counters.{name}")
     return Counters(
         common.time_from_pb(report.time),
         tuple(endpoint.nic for endpoint in report.endpoints),
-        *(column.astype(np.int64) for column in columns.values()),
+        *columns.astype(np.int64),
     )
 
 

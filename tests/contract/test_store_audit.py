@@ -71,6 +71,11 @@ WRITES: dict[str, tuple[Any, str, str]] = {
         "ba",
     ),
     "delete_job": (lambda s, r: s.delete_job("f1", "j1", request=r), "fabrics/f1/jobs/j1", "b"),
+    "reserve": (
+        lambda s, r: s.reserve("f1", "r1", NEW_HOSTS, 1000, checked_revision=1, request=r),
+        "fabrics/f1/reservations/r1",
+        "a",
+    ),
     "put_demands": (
         lambda s, r: s.put_demands(
             "f1", "d1", demands(("n0.0", "n1.0")), checked_revision=1, request=r

@@ -45,6 +45,14 @@ WRITES: dict[str, tuple[Write, Write]] = {
         lambda s, r: s.delete_job("f1", "j1", request=r),
         lambda s, r: s.delete_job("f1", "j2", request=r),
     ),
+    "reserve": (
+        lambda s, r: s.reserve("f1", "r1", ("h0.1",), 1000, checked_revision=1, request=r),
+        lambda s, r: s.reserve("f1", "r1", ("h0.1",), 2000, checked_revision=1, request=r),
+    ),
+    "release": (
+        lambda s, r: s.release("f1", "r0", request=r),
+        lambda s, r: s.release("f1", "r2", request=r),
+    ),
     "put_demands": (
         lambda s, r: s.put_demands(
             "f1", "d1", demands(("n0.0", "n1.0")), checked_revision=1, request=r
@@ -66,6 +74,7 @@ async def furnished(world: StoreWorld) -> Store:
     await store.put_fabric("f1", clos())
     await store.submit_job("f1", job(), checked_revision=1)
     await store.put_demands("f1", "d0", demands(("n0.0", "n1.0"), ids="d0-"), checked_revision=1)
+    await store.reserve("f1", "r0", ("h1.1",), 1000, checked_revision=1)
     return store
 
 

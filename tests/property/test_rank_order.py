@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ import pytest
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.place.order import candidates, places, run_lengths
-from heddle_controller.place.score import score
-from heddle_controller.planner.core import PlanningCore
+from heddle_controller.place.score import scores
+from heddle_controller.planner.advice import order_ranks
+from heddle_controller.planner.direct import DirectPlanner
 from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.solve import Options, anew
 from heddle_controller.state.records import Intent
@@ -68,13 +70,14 @@ def check_order(seed: int) -> None:
     draw = random.Random(seed)
     fabric, job = drawn(draw)
     intent = Intent("f1", 1, 0.0, 1, fabric, (), ())
-    found = PlanningCore(planning_engine(None)).order_ranks(intent, job, None)
+    planner = DirectPlanner(planning_engine(None))
+    found = asyncio.run(order_ranks(planner, intent, job, None))
     told = f"seed {seed}: {job}"
     assert sorted(found.hosts) == sorted(job.hosts), told
     for hosts, said in ((found.hosts, found.score), (sorted(job.hosts), found.alphabetical)):
         flows = flows_of_job(replace(job, hosts=tuple(hosts)), fabric)
         plan = anew(fabric, flows, None, options=Options())
-        assert score(plan, job.name) == said, told
+        assert scores(plan)[job.name] == said, told
     assert found.score.no_worse_than(found.alphabetical), told
 
 
@@ -101,7 +104,7 @@ def check_runs(seed: int) -> None:
     parallelism = resolve_parallelism(job)
     assert run_lengths(parallelism, 4) == [length]
     where = places(hosts, fabric)
-    order = candidates(job, parallelism, fabric)[1]
+    order = candidates(job, parallelism, where)[1]
     runs = [order[at : at + length] for at in range(0, count, length)]
     for level in ("zone", "leaves"):
         of = [getattr(where[host], level) for host in hosts]
@@ -115,7 +118,7 @@ def test_alphabetical_is_tried_and_nothing_twice() -> None:
     fabric = clos(leaves=4, spines=2, nics_per_leaf=8, nics_per_host=2)
     hosts = tuple(sorted(fabric.structure.nics_of_host)[:6])
     job = Job("order", hosts[::-1], 2, Parallelism(tp=2))
-    found = candidates(job, resolve_parallelism(job), fabric)
+    found = candidates(job, resolve_parallelism(job), places(job.hosts, fabric))
     assert found[0] == hosts
     assert len(set(found)) == len(found)
     assert all(set(one) == set(hosts) for one in found)

@@ -15,6 +15,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.place import one_job, place, release, reservations, reserve
 from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
@@ -28,24 +29,34 @@ def job() -> None:
     """Submit jobs, and see their states."""
 
 
+for _command in (place, reserve, reservations, release):
+    job.add_command(_command)
+
+
 @job.command("submit")
 @click.argument("file", type=INPUT_FILE)
 @click.option("--replace", is_flag=True, help="Update jobs that are there already.")
 @click.option("--only", multiple=True, metavar="JOB", help="Submit this job of the file alone.")
+@click.option("--reservation", default="", metavar="NAME", help="Redeem it: its hosts are ours.")
 @with_client
-def submit(client: Terms, file: Path, only: tuple[str, ...], *, replace: bool) -> None:
+def submit(
+    client: Terms, file: Path, only: tuple[str, ...], reservation: str, *, replace: bool
+) -> None:
     """Submit the jobs of a jobs.yaml; stop at the first that is refused."""
     jobs = load_jobs(file)
     if missing := set(only) - {one.name for one in jobs}:
         raise Failure(f"{file}: there is no job {min(missing)!r}")
+    wanted = [one for one in jobs if not only or one.name in only]
+    if reservation and len(wanted) > 1:
+        raise Failure(f"{file}: has several jobs: say which redeems the reservation by --only")
     stored = []
-    for one in jobs:
-        if only and one.name not in only:
-            continue
+    for one in wanted:
         try:
             with client.failing():
                 spec = codec.job_to_pb(one)
-                stored.append(client.api.submit_job(one.name, spec, replace=replace))
+                stored.append(
+                    client.api.submit_job(one.name, spec, replace=replace, reservation=reservation)
+                )
         except Failure as failure:
             before = f" ({len(stored)} submitted before it stay)" if stored else ""
             text = f"job {one.name!r}: {failure.message}{before}"
@@ -63,11 +74,8 @@ def order(client: Terms, file: Path, only: str | None) -> None:
     Scored by the plans that the orders would have beside what runs; nothing is changed. A job that
     is submitted already counts as replaced.
     """
-    found = [one for one in load_jobs(file) if only in (None, one.name)]
-    if len(found) != 1:
-        there = "has no such job" if not found else "has several jobs: say which by --only"
-        raise Failure(f"{file}: {there}")
-    spec, name = codec.job_to_pb(found[0]), found[0].name
+    one, spec = one_job(file, only)
+    name = one.name
     submitted = {last_part(one.name) for one in client.api.list_jobs()}
     answer = client.api.order_ranks(spec, replaces=name if name in submitted else "")
     if client.json:

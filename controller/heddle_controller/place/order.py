@@ -1,4 +1,4 @@
-"""Rank orders for hosts that are given.
+"""Rank orders for hosts that are given, or were chosen.
 
 Ranks are numbered tp innermost, then cp, dp and pp, so a group of a kind takes a run of hosts, or
 one host of each of several runs. Runs nest: those of cp in those of ep, these in those of dp. An
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Fabric
+from heddle_controller.model.fabric import NONE, Fabric, Ints
 from heddle_controller.model.job import Job, Parallelism
 
 Hosts = tuple[str, ...]
@@ -40,15 +40,26 @@ def places(hosts: Sequence[str], fabric: Fabric) -> dict[str, Place]:
     structure = fabric.structure
     zone, nics_of_host = structure.nodes.zone, structure.nics_of_host
     first, arcs = structure.out
-    found = {}
-    for host in hosts:
-        nics = np.array(nics_of_host[host], dtype=np.int64)
-        leaves = np.unique(
-            np.concatenate([structure.head[arcs[first[nic] : first[nic + 1]]] for nic in nics])
-        )
-        zones = np.unique(zone[np.concatenate([nics, leaves])])
-        found[host] = Place(tuple(zones[zones != NONE].tolist()), tuple(leaves.tolist()))
-    return found
+    nics = np.array([nic for host in hosts for nic in nics_of_host[host]], dtype=np.int64)
+    of_host = np.repeat(np.arange(len(hosts)), [len(nics_of_host[host]) for host in hosts])
+    links = first[nics + 1] - first[nics]
+    start = np.cumsum(links) - links
+    leaving = np.repeat(first[nics] - start, links) + np.arange(links.sum())
+    leaf, owner = structure.head[arcs[leaving]], np.repeat(of_host, links)
+    zones = np.concatenate([zone[nics], zone[leaf]])
+    told = zones != NONE
+    of_leaves = _distinct(owner, leaf, len(hosts))
+    of_zones = _distinct(np.concatenate([of_host, owner])[told], zones[told], len(hosts))
+    return {host: Place(of_zones[row], of_leaves[row]) for row, host in enumerate(hosts)}
+
+
+def _distinct(owner: Ints, value: Ints, count: int) -> list[tuple[int, ...]]:
+    """The values of each owner, each once, ascending."""
+    width = int(value.max(initial=0)) + 1
+    codes = np.unique(owner * width + value)
+    ends = np.searchsorted(codes, np.arange(count + 1) * width).tolist()
+    values = (codes % width).tolist()
+    return [tuple(values[low:high]) for low, high in pairwise(ends)]
 
 
 def run_lengths(parallelism: Parallelism, gpus_per_host: int) -> list[int]:
@@ -63,16 +74,15 @@ def run_lengths(parallelism: Parallelism, gpus_per_host: int) -> list[int]:
     return sorted((length for length in hosts if 1 < length < total), reverse=True)
 
 
-def candidates(job: Job, parallelism: Parallelism, fabric: Fabric) -> list[Hosts]:
+def candidates(job: Job, parallelism: Parallelism, where: Mapping[str, Place]) -> list[Hosts]:
     """Orders of the hosts of a job, no two alike, the alphabetical one first.
 
     Args:
-        job: Its hosts are in the fabric, each once; their order means nothing.
+        job: Its hosts, each once; their order means nothing.
         parallelism: The job's, resolved.
-        fabric: Where they are.
+        where: The place of each of them, and perhaps of others.
     """
     alphabetical = tuple(sorted(job.hosts))
-    where = places(alphabetical, fabric)
     lengths = run_lengths(parallelism, job.gpus_per_host)
     found = [
         alphabetical,

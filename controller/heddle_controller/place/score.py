@@ -1,4 +1,4 @@
-"""What a plan means for one job: its worst link, its slowest flow, its time in the network."""
+"""What a plan means for jobs: worst link, slowest flow, time in the network."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats
-from heddle_controller.model.load import arc_loads, utilization
+from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan
 
 EQUAL = 1e-9
@@ -38,25 +38,35 @@ class Score:
         )
 
 
-def score(plan: Plan, job: str) -> Score:
-    """How the flows of a job fare in a plan.
+def scores(plan: Plan) -> dict[str, Score]:
+    """How the flows of each job fare in a plan.
 
     A flow gets what it asks for, divided by the utilisation of the worst link on its way where that
-    is over-full; one without a path gets nothing. A phase lasts as long as its longest flow.
+    is over-full; one without a path gets nothing. A phase lasts as long as its longest flow, and
+    one whose flows nobody has told the bytes of sends for a second.
     """
     flows, paths = plan.flows, plan.paths
-    mine = flows.job == flows.job_names.index(job) if job in flows.job_names else None
-    if mine is None or not mine.any():
-        return Score()
-    used = utilization(plan.fabric, arc_loads(2 * plan.fabric.link_count, flows, paths))
-    worst: Floats = np.maximum.reduceat(used[paths.arcs], paths.first[:-1])
+    if not len(flows):
+        return {}
     of_flow = np.zeros(len(flows))
-    np.maximum.at(of_flow, paths.flow, worst)
+    if len(paths):
+        used = utilization(plan.fabric, plan.loads)
+        np.maximum.at(of_flow, paths.flow, np.maximum.reduceat(used[paths.arcs], paths.first[:-1]))
     part = np.zeros(len(flows))
     part[paths.flow] = 1 / np.maximum(1.0, of_flow[paths.flow])
+    alone = np.where(np.isfinite(flows.bytes), flows.bytes * 8e-9 / flows.gbps, 1.0)
     with np.errstate(divide="ignore"):
-        lasts = flows.bytes * 8e-9 / (flows.gbps * part)
-    phases = flows.phase[mine]
-    longest = np.zeros(int(phases.max()) + 1)
-    np.maximum.at(longest, phases, lasts[mine])
-    return Score(float(of_flow[mine].max()), float(part[mine].min()), float(longest.sum()))
+        lasts = alone / part
+    jobs, phases = len(flows.job_names), len(flows.phase_names) + 1  # any time is -1
+    longest = _greatest(flows.job * phases + flows.phase + 1, lasts, jobs * phases)
+    seconds = longest.reshape(jobs, phases).sum(axis=1)
+    fullest = _greatest(flows.job, of_flow, jobs)
+    slowest = -_greatest(flows.job, -part, jobs, least=-1.0)
+    told = zip(fullest.tolist(), slowest.tolist(), seconds.tolist(), strict=True)
+    return {name: Score(*one) for name, one in zip(flows.job_names, told, strict=True)}
+
+
+def _greatest(owner: Ints, values: Floats, count: int, least: float = 0.0) -> Floats:
+    found = np.full(count, least)
+    np.maximum.at(found, owner, values)
+    return found

@@ -1,31 +1,40 @@
 """What the planning process does: plans of several fabrics, each kept ready for its next repair.
 
-Not for several threads at once, but ``reoptimise`` and ``what_if``, which keep nothing.
+Not for several threads at once, but ``reoptimise``, ``what_if``, ``choose`` and ``try_job``,
+which keep nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from heddle_controller.model.fabric import Floats
 from heddle_controller.model.job import Job
+from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
-from heddle_controller.place.order import Hosts, candidates
-from heddle_controller.place.score import Score, score
+from heddle_controller.place.choose import Choices, PlacementAsk, choose
+from heddle_controller.place.estimate import cross_zone_gbps, zone_of_nodes
+from heddle_controller.place.score import EQUAL, Score, scores
 from heddle_controller.plan.what_if import compare
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.planner.planning import (
     Planned,
     Wanted,
+    best_plan,
     make_plan,
     reoptimise,
     same_input,
     wanted_again,
     wanted_of,
 )
-from heddle_controller.planner.port import PlanAnswer, RankOrder, WhatIf
+from heddle_controller.planner.port import Cost, PlanAnswer, Trial, WhatIf
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
-from heddle_controller.traffic.groups import resolve_parallelism
+
+MAX_TOLD = 20
+"""Jobs named in a trial."""
 
 
 @dataclass(slots=True)
@@ -103,31 +112,65 @@ class PlanningCore:
         after = self._rehearsed(supposed, standing)
         return WhatIf(before, after, compare(before, after))
 
-    def order_ranks(self, intent: Intent, job: Job, standing: Plan | None) -> RankOrder:
-        """See ``Planner``. Plans once for each order that is tried, four at most."""
+    def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
+        """See ``Planner``."""
+        loads = _loads_without(self._standing(intent, standing), ask.job.name)
+        return choose(ask, intent.fabric, loads, self._engine.flows_of_job)
 
-        def scored(hosts: Hosts) -> Score:
-            return score(self._rehearsed(_with_job(intent, job, hosts), standing), job.name)
+    def try_job(self, intent: Intent, job: Job, standing: Plan | None) -> Trial:
+        """See ``Planner``."""
+        before = self._standing(intent, standing)
+        after = self._rehearsed(_with_job(intent, job), before)
+        return _trial(job.name, before, after)
 
-        first, *others = candidates(job, resolve_parallelism(job), intent.fabric)
-        alphabetical = scored(first)
-        best = RankOrder(first, alphabetical, alphabetical)
-        for hosts in others:
-            found = scored(hosts)
-            if found.no_worse_than(alphabetical) and found.rank < best.score.rank:
-                best = RankOrder(hosts, found, alphabetical)
-        return best
+    def _standing(self, intent: Intent, standing: Plan | None) -> Plan:
+        return standing if standing is not None else self._rehearsed(intent, None)
 
     def _rehearsed(self, intent: Intent, previous: Plan | None) -> Plan:
         """The plan the loop would make of an intent after ``previous``."""
         repair = self._engine.repairer(previous) if previous is not None else None
-        wanted = wanted_of(intent, self._engine)
-        return make_plan(wanted, previous, repair, self._engine).plan
+        return best_plan(wanted_of(intent, self._engine), previous, repair, self._engine)
 
 
-def _with_job(intent: Intent, job: Job, hosts: Hosts) -> Intent:
-    """The intent with a job on these hosts, in place of one of its name."""
-    facts = JobFacts("", JobState.ACCEPTED)
-    ordered = JobRecord(replace(job, hosts=hosts), "", intent.change_time, facts)
-    jobs = {record.job.name: record for record in intent.jobs} | {job.name: ordered}
+def _with_job(intent: Intent, job: Job) -> Intent:
+    """The intent with a job, in place of one of its name."""
+    record = JobRecord(job, "", intent.change_time, JobFacts("", JobState.ACCEPTED))
+    jobs = {record.job.name: record for record in intent.jobs} | {job.name: record}
     return replace(intent, jobs=tuple(jobs[name] for name in sorted(jobs)))
+
+
+def _loads_without(plan: Plan, job: str) -> Floats:
+    """Gbit/s on each arc of all that a plan carries but the flows of a job."""
+    flows = plan.flows
+    if job not in flows.job_names:
+        return plan.loads
+    kept = flows.job != flows.job_names.index(job)
+    paths = plan.paths.take(np.flatnonzero(kept[plan.paths.flow]))
+    return arc_loads(len(plan.loads), flows, paths)
+
+
+def _trial(name: str, before: Plan, after: Plan) -> Trial:
+    was, now = scores(before), scores(after)
+    costs = [
+        Cost(job, was[job], score)
+        for job, score in now.items()
+        if job != name and job in was and score.seconds > was[job].seconds * (1 + EQUAL)
+    ]
+    costs.sort(key=lambda cost: (-cost.after.seconds / max(cost.before.seconds, 1e-12), cost.job))
+    flows, paths, fabric = after.flows, after.paths, after.fabric
+    if name not in flows.job_names:
+        return Trial(Score(), tuple(costs[:MAX_TOLD]), len(costs), 0.0, False, "")
+    mine = flows.job == flows.job_names.index(name)
+    uses = mine[paths.flow][paths.owner()]
+    own = np.unique(paths.arcs[uses])
+    shared = np.isin(paths.arcs[~uses] >> 1, own >> 1).any()
+    used = utilization(fabric, after.loads)[own]
+    fullest = fabric.link_label(int(own[int(used.argmax())]) >> 1) if len(own) else ""
+    return Trial(
+        score=now[name],
+        costs=tuple(costs[:MAX_TOLD]),
+        slowed_jobs=len(costs),
+        cross_zone_gbps=cross_zone_gbps(flows.take(np.flatnonzero(mine)), zone_of_nodes(fabric)),
+        shares_links=bool(shared),
+        fullest_link=fullest,
+    )

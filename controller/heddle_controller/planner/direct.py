@@ -6,10 +6,11 @@ import asyncio
 
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.place.choose import Choices, PlacementAsk
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.engine import Engine
 from heddle_controller.planner.planning import Planned
-from heddle_controller.planner.port import PlanAnswer, RankOrder, WhatIf
+from heddle_controller.planner.port import PlanAnswer, Trial, WhatIf
 from heddle_controller.state.records import Intent
 
 
@@ -47,7 +48,12 @@ class DirectPlanner:
         async with self._asking:
             return await asyncio.to_thread(self._core.what_if, intent, supposed, standing)
 
-    async def order_ranks(self, intent: Intent, job: Job, standing: Plan | None) -> RankOrder:
+    async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
         """See ``Planner``."""
         async with self._asking:
-            return await asyncio.to_thread(self._core.order_ranks, intent, job, standing)
+            return await asyncio.to_thread(self._core.choose, intent, ask, standing)
+
+    async def try_job(self, intent: Intent, job: Job, standing: Plan | None) -> Trial:
+        """See ``Planner``."""
+        async with self._asking:
+            return await asyncio.to_thread(self._core.try_job, intent, job, standing)

@@ -166,19 +166,23 @@ def make_plan(
     Raises:
         Exception: whatever the last attempt failed with.
     """
-    plan = _best(wanted, previous, repair, engine, before[0] if before else None)
+    plan = best_plan(wanted, previous, repair, engine, before[0] if before else None)
     changed = len(engine.changed_flows(previous, plan)) if previous is not None else 0
     return Planned(plan, engine.entries_of(plan, before), changed)
 
 
-def _best(
+def best_plan(
     wanted: Wanted,
     previous: Plan | None,
     repair: Repair | None,
     engine: Engine,
-    known: Plan | None,
+    known: Plan | None = None,
 ) -> Plan:
-    """The plan to have; ``known`` is one that was verified here."""
+    """The plan to have; ``known`` is one that was verified here.
+
+    Raises:
+        Exception: whatever the last attempt failed with.
+    """
     fabric, flows = wanted.fabric, wanted.flows
 
     def anew() -> Plan:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
-from heddle_controller.place.order import Hosts
+from heddle_controller.place.choose import Choices, PlacementAsk
 from heddle_controller.place.score import Score
 from heddle_controller.plan.what_if import Comparison
 from heddle_controller.planner.planning import Planned
@@ -49,13 +49,29 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class RankOrder:
-    """An order of hosts, and what it is worth."""
+class Cost:
+    """What a job that comes does to one that runs."""
 
-    hosts: Hosts
+    job: str
+    before: Score
+    after: Score
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a job would fare on its hosts in their order, and what that would do to others."""
+
     score: Score
-    alphabetical: Score
-    """Of the alphabetical order; no better in anything."""
+    costs: tuple[Cost, ...]
+    """Of jobs whose time in the network would grow, those that suffer most first."""
+    slowed_jobs: int
+    """How many such jobs there are; ``costs`` may name fewer."""
+    cross_zone_gbps: float
+    """What it sends between zones, in the phase that sends most there."""
+    shares_links: bool
+    """Whether some link would carry flows of it and of others."""
+    fullest_link: str
+    """The worst link that its flows use; empty where they use none."""
 
 
 class Planner(Protocol):
@@ -85,6 +101,10 @@ class Planner(Protocol):
         """
         ...
 
-    async def order_ranks(self, intent: Intent, job: Job, standing: Plan | None) -> RankOrder:
-        """The best order found of the hosts of a job, beside the other jobs of an intent."""
+    async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
+        """Host sets that a job could have beside the jobs of an intent, weighed by cuts."""
+        ...
+
+    async def try_job(self, intent: Intent, job: Job, standing: Plan | None) -> Trial:
+        """How a job on its hosts would fare, by the plan of it and the other jobs of an intent."""
         ...

@@ -27,6 +27,7 @@ import structlog
 
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.place.choose import Choices, PlacementAsk
 from heddle_controller.planner import protocol
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.pipe import Unpacker, packed, received
@@ -35,7 +36,7 @@ from heddle_controller.planner.port import (
     PlanAnswer,
     PlannerLost,
     PlanningFailed,
-    RankOrder,
+    Trial,
     WhatIf,
 )
 from heddle_controller.planner.protocol import Failed, Question
@@ -134,14 +135,23 @@ class PlanningProcess:
 
         return await self._ask("what-if", intent.name, flows, ask, protocol.take_what_if)
 
-    async def order_ranks(self, intent: Intent, job: Job, standing: Plan | None) -> RankOrder:
+    async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
+        """See ``Planner``."""
+        flows = 0 if standing is None else len(standing.flows)
+
+        def asked(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
+            return protocol.ask_of_job(mirror, intent, ask, standing)
+
+        return await self._ask("choose", intent.name, flows, asked, protocol.take_choices)
+
+    async def try_job(self, intent: Intent, job: Job, standing: Plan | None) -> Trial:
         """See ``Planner``."""
         flows = 0 if standing is None else len(standing.flows)
 
         def ask(mirror: FabricMirror) -> Any:  # noqa: ANN401 - packed
-            return protocol.ask_order(mirror, intent, job, standing)
+            return protocol.ask_of_job(mirror, intent, job, standing)
 
-        return await self._ask("order", intent.name, flows, ask, protocol.take_order)
+        return await self._ask("try", intent.name, flows, ask, protocol.take_trial)
 
     async def close(self) -> None:
         """End the process; whoever waits for an answer is told that it was lost."""

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.place.choose import Choices, PlacementAsk
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.planning import Planned
-from heddle_controller.planner.port import PlanAnswer, PlanningFailed, RankOrder, WhatIf
+from heddle_controller.planner.port import PlanAnswer, PlanningFailed, Trial, WhatIf
 from heddle_controller.state.records import Intent
 
 Given = ParamSpec("Given")
@@ -59,14 +60,22 @@ def ask_what_if(
     return before, mirror.pack_intent(intent), mirror.pack_intent(supposed)
 
 
-def ask_order(mirror: FabricMirror, intent: Intent, job: Job, standing: Plan | None) -> Any:  # noqa: ANN401
-    """The question for an order of hosts."""
-    return _pack_standing(mirror, standing), mirror.pack_intent(intent), job
+def ask_of_job(
+    mirror: FabricMirror, intent: Intent, what: PlacementAsk | Job, standing: Plan | None
+) -> Any:  # noqa: ANN401
+    """The question where a job could run, or how it would fare there."""
+    return _pack_standing(mirror, standing), mirror.pack_intent(intent), what
 
 
-def take_order(_: FabricMirror, packed: Any) -> RankOrder:  # noqa: ANN401 - packed
-    """The answer to ``ask_order``."""
-    found: RankOrder = packed
+def take_choices(_: FabricMirror, packed: Any) -> Choices:  # noqa: ANN401 - packed
+    """The answer to "choose"."""
+    found: Choices = packed
+    return found
+
+
+def take_trial(_: FabricMirror, packed: Any) -> Trial:  # noqa: ANN401 - packed
+    """The answer to "try"."""
+    found: Trial = packed
     return found
 
 
@@ -108,9 +117,12 @@ def answered(core: PlanningCore, mirror: FabricMirror, question: Question) -> An
         found = _or_failed(core.reoptimise, mirror.unpack_plan(packed[0]), packed[1])
         return _pack_planned(mirror, found) if isinstance(found, Planned) else found
     standing = _unpack_standing(mirror, packed[0])
-    if kind == "order":
-        return _or_failed(core.order_ranks, mirror.unpack_intent(packed[1]), packed[2], standing)
-    intent, supposed = mirror.unpack_intent(packed[1]), mirror.unpack_intent(packed[2])
+    intent = mirror.unpack_intent(packed[1])
+    if kind == "choose":
+        return _or_failed(core.choose, intent, packed[2], standing)
+    if kind == "try":
+        return _or_failed(core.try_job, intent, packed[2], standing)
+    supposed = mirror.unpack_intent(packed[2])
     what_if = _or_failed(core.what_if, intent, supposed, standing)
     before, after = mirror.pack_plan(what_if.before), mirror.pack_plan(what_if.after)
     return before, after, what_if.comparison

@@ -25,6 +25,8 @@ JobFlows = Callable[[Job, Fabric], Flows]
 NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 MAX_REQUEST_ID_BYTES = 64
 MAX_PROBLEMS = 20
+LONGEST_RESERVATION = 86_400
+"""Seconds: hosts that nobody comes for are free again the next day."""
 
 
 def check_name(kind: str, name: str) -> str:
@@ -50,7 +52,7 @@ def admit_job(fabric: Fabric, job: Job, flows_of_job: JobFlows) -> Flows:
     """
     source = f"job {job.name!r}"
     check_name("job", job.name)
-    problems = [*_number_problems(job), *_host_problems(job, fabric)]
+    problems = [*_number_problems(job), *_host_problems(job.hosts, fabric)]
     if problems:
         raise InputError(source, *problems[:MAX_PROBLEMS])
     return flows_of_job(job, fabric)
@@ -77,13 +79,26 @@ def _number_problems(job: Job) -> list[Problem]:
     return problems
 
 
-def _host_problems(job: Job, fabric: Fabric) -> list[Problem]:
-    if not job.hosts:
+def admit_reservation(fabric: Fabric, name: str, hosts: Sequence[str], seconds: float) -> None:
+    """Nothing, where a reservation names hosts of a fabric, each once, and a time it may last.
+
+    Raises:
+        InputError: names each fault.
+    """
+    problems = _host_problems(hosts, fabric)
+    if not 1 <= seconds <= LONGEST_RESERVATION:
+        problems.append(Problem("seconds", f"is {seconds:g}; give 1 to {LONGEST_RESERVATION}"))
+    if problems:
+        raise InputError(f"reservation {name!r}", *problems[:MAX_PROBLEMS])
+
+
+def _host_problems(hosts: Sequence[str], fabric: Fabric) -> list[Problem]:
+    if not hosts:
         return [Problem("hosts", "none are given; name them in rank order")]
     known = fabric.structure.nics_of_host
     seen: set[str] = set()
     problems = []
-    for row, host in enumerate(job.hosts):
+    for row, host in enumerate(hosts):
         if host not in known:
             problems.append(Problem(f"hosts[{row}]", f"{host!r} has no NIC in the fabric"))
         elif host in seen:

@@ -12,7 +12,7 @@ present one, so that it can be replayed but never written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from heddle_controller.model.demand import Demands, resolve
@@ -24,12 +24,19 @@ from heddle_controller.reconcile.admission import (
     JobFlows,
     admit_fabric,
     admit_job,
+    admit_reservation,
     check_name,
     check_request,
 )
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import FailedPrecondition, NotFound, StaleIntent
-from heddle_controller.state.records import DemandRecord, FabricRecord, JobRecord, Request
+from heddle_controller.state.records import (
+    DemandRecord,
+    FabricRecord,
+    JobRecord,
+    Request,
+    Reservation,
+)
 
 TRIES = 5
 """A fabric that is put again between check and write five times in a row is a client's loop."""
@@ -87,24 +94,41 @@ class Intake:
 
         return await _checked(check, write, request)
 
-    async def submit_job(self, fabric: str, job: Job, *, request: Request = NOBODY) -> JobRecord:
-        """Add a job that fits."""
+    async def submit_job(
+        self, fabric: str, job: Job, *, reservation: str = "", request: Request = NOBODY
+    ) -> JobRecord:
+        """Add a job that fits, and redeem a reservation if one is named."""
 
         async def write(revision: int) -> JobRecord:
             return await self._store.submit_job(
-                fabric, job, checked_revision=revision, request=request
+                fabric,
+                job,
+                checked_revision=revision,
+                reservation=reservation,
+                request=request,
             )
 
         return await _checked(lambda: self._check_job(fabric, job), write, request)
 
     async def update_job(
-        self, fabric: str, job: Job, *, etag: str = "", request: Request = NOBODY
+        self,
+        fabric: str,
+        job: Job,
+        *,
+        etag: str = "",
+        reservation: str = "",
+        request: Request = NOBODY,
     ) -> JobRecord:
         """Replace the specification of a job by one that fits."""
 
         async def write(revision: int) -> JobRecord:
             return await self._store.update_job(
-                fabric, job, checked_revision=revision, etag=etag, request=request
+                fabric,
+                job,
+                checked_revision=revision,
+                etag=etag,
+                reservation=reservation,
+                request=request,
             )
 
         return await _checked(lambda: self._check_job(fabric, job), write, request)
@@ -117,6 +141,30 @@ class Intake:
         else:
             await asyncio.to_thread(admit_job, record.fabric, job, self.flows_of_job)
         return record.revision
+
+    async def reserve(
+        self,
+        fabric: str,
+        name: str,
+        hosts: Sequence[str],
+        seconds: float,
+        *,
+        request: Request = NOBODY,
+    ) -> Reservation:
+        """Keep hosts that the fabric has and nobody else wants."""
+        check_name("reservation", name)
+
+        async def check() -> int:
+            record = await self._store.get_fabric(fabric)
+            admit_reservation(record.fabric, name, hosts, seconds)
+            return record.revision
+
+        async def write(revision: int) -> Reservation:
+            return await self._store.reserve(
+                fabric, name, hosts, seconds, checked_revision=revision, request=request
+            )
+
+        return await _checked(check, write, request)
 
     async def put_demands(
         self, fabric: str, name: str, demands: Demands, *, request: Request = NOBODY

@@ -49,6 +49,7 @@ from heddle_controller.state.records import (
     PlanFacts,
     Programmed,
     Request,
+    Reservation,
     SwitchRecord,
     Versions,
 )
@@ -119,7 +120,13 @@ class WorkStore(Protocol):
     """Jobs and demand sets: the traffic that is wanted."""
 
     async def submit_job(
-        self, fabric: str, job: Job, *, checked_revision: int, request: Request = ...
+        self,
+        fabric: str,
+        job: Job,
+        *,
+        checked_revision: int,
+        reservation: str = "",
+        request: Request = ...,
     ) -> JobRecord:
         """Add a job, ACCEPTED and durable on return.
 
@@ -127,13 +134,14 @@ class WorkStore(Protocol):
             fabric: Which fabric.
             job: Checked against the fabric of ``checked_revision``.
             checked_revision: ``FabricRecord.revision``.
+            reservation: Name of one that the job redeems, and that ends with this; empty: none.
             request: Who asks.
 
         Raises:
             NotFound: there is no such fabric.
             AlreadyExists: a job has the name.
-            FailedPrecondition: hosts are in use; names each, and the job that uses it. Or a
-                demand set has ids of its flows.
+            FailedPrecondition: hosts are in use or reserved; names each, and by whom. Or the
+                reservation is over, or a demand set has ids of its flows.
             StaleIntent: the fabric was put again since.
         """
         ...
@@ -159,16 +167,19 @@ class WorkStore(Protocol):
         *,
         checked_revision: int,
         etag: str = "",
+        reservation: str = "",
         request: Request = ...,
     ) -> JobRecord:
         """Replace a job's specification; it is ACCEPTED again, under a new etag.
 
-        With the specification that it has the job is answered as it stands, and nothing is written.
+        With the specification that it has, and no reservation to redeem, the job is answered as it
+        stands, and nothing is written.
 
         Raises:
             NotFound: there is no such fabric or job.
             Conflict: the etag is another.
-            FailedPrecondition: hosts are in use by other jobs.
+            FailedPrecondition: hosts are in use by other jobs or reserved, or the reservation is
+                over.
             StaleIntent: the fabric was put again since.
         """
         ...
@@ -177,6 +188,34 @@ class WorkStore(Protocol):
         self, fabric: str, job: str, *, etag: str = "", request: Request = ...
     ) -> None:
         """Take a job away, and free its hosts. Raises ``NotFound``, ``Conflict``."""
+        ...
+
+    async def reserve(
+        self,
+        fabric: str,
+        name: str,
+        hosts: Sequence[str],
+        seconds: float,
+        *,
+        checked_revision: int,
+        request: Request = ...,
+    ) -> Reservation:
+        """Keep free hosts for a job to come, for so long by this store's clock.
+
+        Raises:
+            NotFound: there is no such fabric.
+            AlreadyExists: a reservation that is not over has the name.
+            FailedPrecondition: hosts are in use or reserved; names each, and by whom.
+            StaleIntent: the fabric was put again since.
+        """
+        ...
+
+    async def list_reservations(self, fabric: str) -> Sequence[Reservation]:
+        """Those that are not over, by name. Raises ``NotFound``."""
+        ...
+
+    async def release(self, fabric: str, name: str, *, request: Request = ...) -> None:
+        """End a reservation. Raises ``NotFound``, also for one that is over."""
         ...
 
     async def put_demands(

@@ -12,17 +12,20 @@ from typing_extensions import override
 
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1.placement_pb2_grpc import PlacementServiceServicer
-from heddle_controller.place.score import Score
+from heddle_controller.model.errors import Problem
+from heddle_controller.planner.advice import order_ranks, recommend
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.admission import admit_job
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
+from heddle_controller.serve.codec import placement as placements
 from heddle_controller.serve.paging import page
 from heddle_controller.serve.request import request_of, version_without
 from heddle_controller.serve.watch import Changes
 from heddle_controller.serve.what_if import check_free
+from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import JobRecord
 
 Context = aio.ServicerContext[Any, Any]
@@ -44,7 +47,12 @@ class PlacementService(PlacementServiceServicer):
         fabric = names.parse_fabric(request.parent, "parent")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(names.check_id(request.job_id, "job_id"), request.spec)
-        return codec.record_to_pb(fabric, await self._intake.submit_job(fabric, job, request=asked))
+        return codec.record_to_pb(
+            fabric,
+            await self._intake.submit_job(
+                fabric, job, reservation=request.reservation, request=asked
+            ),
+        )
 
     @override
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.Job:
@@ -71,7 +79,9 @@ class PlacementService(PlacementServiceServicer):
         fabric, name = names.parse_job(request.name, "name")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(name, request.spec)
-        record = await self._intake.update_job(fabric, job, etag=request.etag, request=asked)
+        record = await self._intake.update_job(
+            fabric, job, etag=request.etag, reservation=request.reservation, request=asked
+        )
         return codec.record_to_pb(fabric, record)
 
     @override
@@ -115,22 +125,66 @@ class PlacementService(PlacementServiceServicer):
         check_free(job, intent.jobs)
         committed = await self._store.committed(fabric)
         standing = committed.plan if committed is not None else None
-        found = await self._advisor.order_ranks(intent, job, standing)
+        found = await order_ranks(self._advisor, intent, job, standing)
         return pb.OrderRanksResponse(
-            hosts=found.hosts, score=_score(found.score), alphabetical=_score(found.alphabetical)
+            hosts=found.hosts,
+            score=placements.score_to_pb(found.score),
+            alphabetical=placements.score_to_pb(found.alphabetical),
         )
+
+    @override
+    async def RecommendPlacement(
+        self, request: pb.RecommendPlacementRequest, context: Context
+    ) -> pb.RecommendPlacementResponse:
+        """By the plans that the job would have; a client that goes away ends the work."""
+        fabric = names.parse_fabric(request.parent, "parent")
+        intent = await self._store.intent(fabric)
+        reserved = await self._store.list_reservations(fabric)
+        ask = await asyncio.to_thread(placements.ask_from_pb, request, intent, reserved)
+        await asyncio.to_thread(admit_job, intent.fabric, ask.job, self._intake.flows_of_job)
+        committed = await self._store.committed(fabric)
+        standing = committed.plan if committed is not None else None
+        found = await recommend(self._advisor, intent, ask, standing)
+        if found.refused:
+            raise FailedPrecondition("request", Problem("host_count", found.refused))
+        return await asyncio.to_thread(placements.recommendation_to_pb, found, intent.fabric)
+
+    @override
+    async def ReservePlacement(
+        self, request: pb.ReservePlacementRequest, context: Context
+    ) -> pb.Reservation:
+        """Durable when answered."""
+        fabric = names.parse_fabric(request.parent, "parent")
+        asked = request_of(request.request_id)
+        name = names.check_id(request.reservation_id, "reservation_id")
+        found = await self._intake.reserve(
+            fabric, name, tuple(request.hosts), request.seconds, request=asked
+        )
+        return placements.reservation_to_pb(fabric, found)
+
+    @override
+    async def ListReservations(
+        self, request: pb.ListReservationsRequest, context: Context
+    ) -> pb.ListReservationsResponse:
+        """By name."""
+        fabric = names.parse_fabric(request.parent, "parent")
+        found = await self._store.list_reservations(fabric)
+        return pb.ListReservationsResponse(
+            reservations=[placements.reservation_to_pb(fabric, one) for one in found]
+        )
+
+    @override
+    async def ReleasePlacement(
+        self, request: pb.ReleasePlacementRequest, context: Context
+    ) -> pb.ReleasePlacementResponse:
+        """Its hosts are free when this is answered."""
+        fabric, name = names.parse_reservation(request.name, "name")
+        await self._store.release(fabric, name, request=request_of(request.request_id))
+        return pb.ReleasePlacementResponse()
 
 
 ORDERED = "order-ranks"
 """Name of a job that is only supposed."""
-
-
-def _score(found: Score) -> pb.RankOrderScore:
-    return pb.RankOrderScore(
-        max_utilization=found.max_utilization,
-        slowest_flow=found.slowest_flow,
-        network_seconds=found.seconds,
-    )
 
 
 def _jobs(fabric: str, records: Sequence[JobRecord]) -> list[pb.Job]:

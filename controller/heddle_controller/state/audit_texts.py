@@ -18,6 +18,7 @@ import orjson
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
 from heddle_controller.state.codec.jobs import job_json
+from heddle_controller.state.records import Reservation
 
 MOST = 4096
 """Bytes of one side."""
@@ -32,6 +33,18 @@ def job_text(job: Job) -> str:
         return content.decode()
     some = {"host_count": len(job.hosts), "gpus_per_host": job.gpus_per_host}
     return _text({"name": job.name[:256], **some, **digest_of(content)})
+
+
+def reservation_text(one: Reservation) -> str:
+    """A reservation by its number of hosts, where they begin, and its end."""
+    return _text(
+        {
+            "name": one.name,
+            "host_count": len(one.hosts),
+            "hosts": [host[:64] for host in one.hosts[:_NAMED]],
+            "end_time": one.end_time,
+        }
+    )
 
 
 def fabric_text(title: str, structure: str, fabric: Fabric) -> str:

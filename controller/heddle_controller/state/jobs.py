@@ -22,32 +22,42 @@ from heddle_controller.state.errors import (
 )
 from heddle_controller.state.ids import MAX_PROBLEMS, check_job_ids
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
-from heddle_controller.state.view import JOB, REVISION, View, check_known, check_revision
+from heddle_controller.state.reservations import taken
+from heddle_controller.state.view import (
+    HOST,
+    JOB,
+    REVISION,
+    View,
+    check_known,
+    check_revision,
+)
 
-FACT, HOST = "fact", "host"
+FACT = "fact"
 
 
-def submit_job(view: View, job: Job, checked: int, stamp: Stamp) -> tuple[Change, JobRecord]:
+def submit_job(
+    view: View, job: Job, checked: int, stamp: Stamp, *, redeems: str = ""
+) -> tuple[Change, JobRecord]:
     """Add a job. Raises as ``WorkStore.submit_job`` tells."""
     check_revision(view, checked)
     if view.raw(_field(job.name)) is not None:
         raise AlreadyExists(_name(view.name, job.name))
     check_job_ids(job.name, jobs_meant_by_sets(view))
-    change, record = _save(view, job, None, stamp)
+    change, record = _save(view, job, None, redeems, stamp)
     guards = (view.guard(REVISION), view.guard(SETS), *change.guards)
     return replace(change, guards=guards), record
 
 
 def update_job(
-    view: View, job: Job, checked: int, etag: str, stamp: Stamp
+    view: View, job: Job, checked: int, etag: str, stamp: Stamp, *, redeems: str = ""
 ) -> tuple[Change, JobRecord]:
     """Replace a specification. Raises as ``WorkStore.update_job`` tells."""
     check_revision(view, checked)
     old = job_record(view, job.name, etag)
-    if old.job == job:
+    if old.job == job and not redeems:
         guards = (view.guard(REVISION), view.guard(_field(job.name)))
         return Change(view.name, NEITHER, stamp.now, guards, answer=record_json(old)), old
-    change, record = _save(view, job, old, stamp)
+    change, record = _save(view, job, old, redeems, stamp)
     return replace(change, guards=(view.guard(REVISION), *change.guards)), record
 
 
@@ -97,13 +107,16 @@ def _record(view: View, name: str) -> JobRecord | None:
     return replace(record, facts=facts)
 
 
-def _save(view: View, job: Job, old: JobRecord | None, stamp: Stamp) -> tuple[Change, JobRecord]:
-    """Write a specification, ACCEPTED; its hosts, if no other job has them."""
+def _save(
+    view: View, job: Job, old: JobRecord | None, redeems: str, stamp: Stamp
+) -> tuple[Change, JobRecord]:
+    """Write a specification, ACCEPTED; its hosts, if no other job and no reservation has them."""
     _check_hosts(view, job)
     facts = JobFacts(stamp.token, JobState.ACCEPTED, state_time=stamp.now)
     record = JobRecord(job, stamp.token, old.create_time if old else stamp.now, facts)
     raw, had = record_json(record), set(old.job.hosts if old else ())
-    taken = [f"{HOST}/{host}" for host in job.hosts if host not in had]
+    come = [host for host in job.hosts if host not in had]
+    reserved = taken(view, job.name, come, redeems, stamp)
     freed = [f"{HOST}/{host}" for host in had.difference(job.hosts)]
     action, before = ("update_job", job_text(old.job)) if old else ("submit_job", "")
     texts = before, job_text(job)
@@ -111,12 +124,17 @@ def _save(view: View, job: Job, old: JobRecord | None, stamp: Stamp) -> tuple[Ch
         fabric=view.name,
         moves=INTENT,
         time=stamp.now,
-        guards=(view.guard(_field(job.name)), *((host, ABSENT) for host in taken)),
+        guards=(
+            view.guard(_field(job.name)),
+            *((f"{HOST}/{host}", ABSENT) for host in come),
+            *reserved.guards,
+        ),
         sets={
             _field(job.name): raw,
             **({f"{FACT}/{job.name}": None} if old else {}),
             **dict.fromkeys(freed),
-            **dict.fromkeys(taken, job.name.encode()),
+            **{f"{HOST}/{host}": job.name.encode() for host in come},
+            **reserved.sets,
         },
         audit=entry_of(stamp, action, _name(view.name, job.name), texts),
         answer=raw,

@@ -131,6 +131,20 @@ class FabricRecord:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Hosts that are kept for a job to come."""
+
+    name: str
+    hosts: tuple[str, ...]
+    create_time: float
+    end_time: float
+
+    def over(self, now: float) -> bool:
+        """Whether its time is up."""
+        return now >= self.end_time
+
+
 class JobState(IntEnum):
     """How far a job has come; numbers are those of the API."""
 

@@ -20,8 +20,8 @@ Value = TypeVar("Value")
 VERSION, FACTS_VERSION, CHANGE_TIME = "version", "facts", "change_time"
 """Fields that a store moves with each change: see ``Versions``."""
 REVISION, GENERATION = "revision", "generation"
-JOB = "job"
-"""Kind of the fields that are jobs."""
+JOB, HOST = "job", "host"
+"""Kinds of the fields that are jobs, and of those that say which job has a host."""
 
 
 class View:

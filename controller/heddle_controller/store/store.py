@@ -21,7 +21,7 @@ from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
 from heddle_controller.state import demands as demand_rules
-from heddle_controller.state import fabrics, jobs, plans
+from heddle_controller.state import fabrics, jobs, plans, reservations
 from heddle_controller.state.audit import AuditPage
 from heddle_controller.state.change import (
     FINGERPRINT,
@@ -52,6 +52,7 @@ from heddle_controller.state.records import (
     PlanFacts,
     Programmed,
     Request,
+    Reservation,
     SwitchRecord,
     Versions,
 )
@@ -175,13 +176,21 @@ class StateStore:
     # Jobs and demand sets
 
     async def submit_job(
-        self, fabric: str, job: Job, *, checked_revision: int, request: Request = NOBODY
+        self,
+        fabric: str,
+        job: Job,
+        *,
+        checked_revision: int,
+        reservation: str = "",
+        request: Request = NOBODY,
     ) -> JobRecord:
         """See ``WorkStore``."""
         return await self._write(
             fabric,
-            Ask(request, fingerprint("submit_job", fabric, job_json(job))),
-            lambda view, stamp: jobs.submit_job(view, job, checked_revision, stamp),
+            Ask(request, fingerprint("submit_job", fabric, job_json(job), reservation)),
+            lambda view, stamp: jobs.submit_job(
+                view, job, checked_revision, stamp, redeems=reservation
+            ),
             parse_record,
         )
 
@@ -206,14 +215,51 @@ class StateStore:
         *,
         checked_revision: int,
         etag: str = "",
+        reservation: str = "",
         request: Request = NOBODY,
     ) -> JobRecord:
         """See ``WorkStore``."""
         return await self._write(
             fabric,
-            Ask(request, fingerprint("update_job", fabric, job_json(job), etag)),
-            lambda view, stamp: jobs.update_job(view, job, checked_revision, etag, stamp),
+            Ask(request, fingerprint("update_job", fabric, job_json(job), etag, reservation)),
+            lambda view, stamp: jobs.update_job(
+                view, job, checked_revision, etag, stamp, redeems=reservation
+            ),
             parse_record,
+        )
+
+    async def reserve(
+        self,
+        fabric: str,
+        name: str,
+        hosts: Sequence[str],
+        seconds: float,
+        *,
+        checked_revision: int,
+        request: Request = NOBODY,
+    ) -> Reservation:
+        """See ``WorkStore``."""
+
+        def decide(view: View, stamp: Stamp) -> tuple[Change, Reservation]:
+            wanted = Reservation(name, tuple(hosts), stamp.now, stamp.now + seconds)
+            return reservations.reserve(view, wanted, checked_revision, stamp)
+
+        ask = Ask(request, fingerprint("reserve", fabric, name, repr(seconds), *hosts))
+        return await self._write(fabric, ask, decide, reservations.parse_reservation)
+
+    async def list_reservations(self, fabric: str) -> Sequence[Reservation]:
+        """See ``WorkStore``."""
+        view = await self._view(fabric)
+        with self._large.sound():
+            return reservations.reservations_of(view, self._now())
+
+    async def release(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
+        """See ``WorkStore``."""
+        await self._write(
+            fabric,
+            Ask(request, fingerprint("release", fabric, name)),
+            lambda view, stamp: (reservations.release(view, name, stamp), None),
+            lambda _: None,
         )
 
     async def delete_job(

@@ -65,7 +65,13 @@ class Operations:
         return self._fabric
 
     async def submit_job(
-        self, job: str, spec: placement_pb2.JobSpec, *, replace: bool = False, request_id: str = ""
+        self,
+        job: str,
+        spec: placement_pb2.JobSpec,
+        *,
+        replace: bool = False,
+        reservation: str = "",
+        request_id: str = "",
     ) -> placement_pb2.Job:
         """Submit a job; the answer says that it is durably stored, no more.
 
@@ -73,6 +79,7 @@ class Operations:
             job: Its name, the last part.
             spec: What is asked for.
             replace: Give a job of that name this specification, instead of refusing.
+            reservation: Name of the one that the job redeems; it ends.
             request_id: Makes a repeated call answer as the first did, also after this program was
                 started anew. Without one, the attempts of this call share one.
         """
@@ -80,7 +87,11 @@ class Operations:
         try:
             return await self._jobs.SubmitJob(
                 placement_pb2.SubmitJobRequest(
-                    parent=parent, job_id=job, spec=spec, request_id=request_id
+                    parent=parent,
+                    job_id=job,
+                    spec=spec,
+                    request_id=request_id,
+                    reservation=reservation,
                 )
             )
         except HeddleError as error:
@@ -91,6 +102,7 @@ class Operations:
                 name=f"{parent}/jobs/{job}",
                 spec=spec,
                 request_id=request_id and f"{request_id}-replace",
+                reservation=reservation,
             )
         )
 
@@ -124,6 +136,81 @@ class Operations:
             placement_pb2.OrderRanksRequest(
                 parent=await self.fabric(), spec=spec, replaces=replaces
             )
+        )
+
+    async def recommend_placement(
+        self,
+        spec: placement_pb2.JobSpec,
+        host_count: int,
+        *,
+        same_zone: bool = False,
+        max_hosts_per_leaf: int = 0,
+        isolated: bool = False,
+        exclude: Sequence[str] = (),
+        count: int = 0,
+        replaces: str = "",
+        reservation: str = "",
+    ) -> placement_pb2.RecommendPlacementResponse:
+        """Free hosts for a job in rank order, best first, and what each choice is worth.
+
+        Changes nothing: reserve what you take, or another may be quicker.
+
+        Args:
+            spec: The job; its hosts are those that it may have, none: all of the fabric.
+            host_count: How many it takes.
+            same_zone: Whether all have to be in one zone.
+            max_hosts_per_leaf: At most so many below one leaf; 0: no limit.
+            isolated: Whether no link may be shared with another job.
+            exclude: Hosts that are not to be taken.
+            count: How many choices to answer at most; 0: five.
+            replaces: Name of a job whose hosts count as free.
+            reservation: Name of a reservation whose hosts count as free.
+        """
+        return await self._jobs.RecommendPlacement(
+            placement_pb2.RecommendPlacementRequest(
+                parent=await self.fabric(),
+                spec=spec,
+                host_count=host_count,
+                constraints=placement_pb2.PlacementConstraints(
+                    same_zone=same_zone,
+                    max_hosts_per_leaf=max_hosts_per_leaf,
+                    isolated=isolated,
+                    exclude=exclude,
+                ),
+                count=count,
+                replaces=replaces,
+                reservation=reservation,
+            )
+        )
+
+    async def reserve_placement(
+        self, reservation: str, hosts: Sequence[str], seconds: int, *, request_id: str = ""
+    ) -> placement_pb2.Reservation:
+        """Keep free hosts for a job to come, for so long; ``submit_job`` redeems it.
+
+        Raises:
+            PreconditionFailed: a host is in use or reserved; says by whom.
+        """
+        return await self._jobs.ReservePlacement(
+            placement_pb2.ReservePlacementRequest(
+                parent=await self.fabric(),
+                reservation_id=reservation,
+                hosts=hosts,
+                seconds=seconds,
+                request_id=request_id,
+            )
+        )
+
+    async def list_reservations(self) -> list[placement_pb2.Reservation]:
+        """Reservations that are not over, by name."""
+        request = placement_pb2.ListReservationsRequest(parent=await self.fabric())
+        return list((await self._jobs.ListReservations(request)).reservations)
+
+    async def release_placement(self, reservation: str, *, request_id: str = "") -> None:
+        """End a reservation before its time."""
+        name = f"{await self.fabric()}/reservations/{reservation}"
+        await self._jobs.ReleasePlacement(
+            placement_pb2.ReleasePlacementRequest(name=name, request_id=request_id)
         )
 
     async def list_fabrics(self) -> list[fabric_pb2.Fabric]:

@@ -26,21 +26,21 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from heddle.v1 import common_pb2 as heddle_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19heddle/v1/placement.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\"I\n\x0bParallelism\x12\n\n\x02tp\x18\x01 \x01(\r\x12\n\n\x02pp\x18\x02 \x01(\r\x12\n\n\x02\x64p\x18\x03 \x01(\r\x12\n\n\x02\x63p\x18\x04 \x01(\r\x12\n\n\x02\x65p\x18\x05 \x01(\r\"\xb7\x01\n\nCollective\x12\x31\n\toperation\x18\x01 \x01(\x0e\x32\x1e.heddle.v1.CollectiveOperation\x12#\n\x05group\x18\x02 \x01(\x0e\x32\x14.heddle.v1.GroupKind\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x31\n\talgorithm\x18\x04 \x01(\x0e\x32\x1e.heddle.v1.CollectiveAlgorithm\x12\x0f\n\x07overlap\x18\x05 \x01(\x08\"\xd7\x01\n\x07JobSpec\x12\r\n\x05hosts\x18\x01 \x03(\t\x12\x15\n\rgpus_per_host\x18\x02 \x01(\r\x12+\n\x0bparallelism\x18\x03 \x01(\x0b\x32\x16.heddle.v1.Parallelism\x12*\n\x0b\x63ollectives\x18\x04 \x03(\x0b\x32\x15.heddle.v1.Collective\x12\x10\n\x08priority\x18\x05 \x01(\x01\x12.\n\rtraffic_class\x18\x06 \x01(\x0e\x32\x17.heddle.v1.TrafficClass\x12\x0b\n\x03qps\x18\x07 \x01(\r\"\x98\x02\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\"\n\x05state\x18\x04 \x01(\x0e\x32\x13.heddle.v1.JobState\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\nflow_count\x18\x06 \x01(\r\x12\x16\n\x0eunrouted_count\x18\x07 \x01(\r\x12\x12\n\ngeneration\x18\x08 \x01(\x04\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x10SubmitJobRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12 \n\x04spec\x18\x03 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"H\n\x0fListJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"I\n\x10ListJobsResponse\x12\x1c\n\x04jobs\x18\x01 \x03(\x0b\x32\x0e.heddle.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"d\n\x10UpdateJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"B\n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"+\n\x11\x44\x65leteJobResponse\x12\x16\n\x0eintent_version\x18\x01 \x01(\x04\"\"\n\x10WatchJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"W\n\x08JobEvent\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x0e.heddle.v1.JobH\x00\x12\x11\n\x07\x64\x65leted\x18\x02 \x01(\tH\x00\x12\x10\n\x06synced\x18\x03 \x01(\x08H\x00\x42\x07\n\x05\x65vent\"W\n\x11OrderRanksRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x10\n\x08replaces\x18\x03 \x01(\t\"X\n\x0eRankOrderScore\x12\x17\n\x0fmax_utilization\x18\x01 \x01(\x01\x12\x14\n\x0cslowest_flow\x18\x02 \x01(\x01\x12\x17\n\x0fnetwork_seconds\x18\x03 \x01(\x01\"~\n\x12OrderRanksResponse\x12\r\n\x05hosts\x18\x01 \x03(\t\x12(\n\x05score\x18\x02 \x01(\x0b\x32\x19.heddle.v1.RankOrderScore\x12/\n\x0c\x61lphabetical\x18\x03 \x01(\x0b\x32\x19.heddle.v1.RankOrderScore*\x86\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12JOB_STATE_ACCEPTED\x10\x01\x12\x15\n\x11JOB_STATE_PLANNED\x10\x02\x12\x18\n\x14JOB_STATE_PROGRAMMED\x10\x03\x12\x16\n\x12JOB_STATE_DEGRADED\x10\x04*\x9b\x02\n\x13\x43ollectiveOperation\x12$\n COLLECTIVE_OPERATION_UNSPECIFIED\x10\x00\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_REDUCE\x10\x01\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_GATHER\x10\x02\x12\'\n#COLLECTIVE_OPERATION_REDUCE_SCATTER\x10\x03\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_TO_ALL\x10\x04\x12\"\n\x1e\x43OLLECTIVE_OPERATION_BROADCAST\x10\x05\x12\"\n\x1e\x43OLLECTIVE_OPERATION_SEND_RECV\x10\x06*\x9c\x01\n\tGroupKind\x12\x1a\n\x16GROUP_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rGROUP_KIND_TP\x10\x01\x12\x11\n\rGROUP_KIND_PP\x10\x02\x12\x11\n\rGROUP_KIND_DP\x10\x03\x12\x11\n\rGROUP_KIND_CP\x10\x04\x12\x11\n\rGROUP_KIND_EP\x10\x05\x12\x14\n\x10GROUP_KIND_WORLD\x10\x06*\x9c\x01\n\x13\x43ollectiveAlgorithm\x12$\n COLLECTIVE_ALGORITHM_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43OLLECTIVE_ALGORITHM_RING\x10\x01\x12\x1d\n\x19\x43OLLECTIVE_ALGORITHM_TREE\x10\x02\x12!\n\x1d\x43OLLECTIVE_ALGORITHM_PAIRWISE\x10\x03\x32\xd3\x03\n\x10PlacementService\x12\x38\n\tSubmitJob\x12\x1b.heddle.v1.SubmitJobRequest\x1a\x0e.heddle.v1.Job\x12\x32\n\x06GetJob\x12\x18.heddle.v1.GetJobRequest\x1a\x0e.heddle.v1.Job\x12\x43\n\x08ListJobs\x12\x1a.heddle.v1.ListJobsRequest\x1a\x1b.heddle.v1.ListJobsResponse\x12\x38\n\tUpdateJob\x12\x1b.heddle.v1.UpdateJobRequest\x1a\x0e.heddle.v1.Job\x12\x46\n\tDeleteJob\x12\x1b.heddle.v1.DeleteJobRequest\x1a\x1c.heddle.v1.DeleteJobResponse\x12?\n\tWatchJobs\x12\x1b.heddle.v1.WatchJobsRequest\x1a\x13.heddle.v1.JobEvent0\x01\x12I\n\nOrderRanks\x12\x1c.heddle.v1.OrderRanksRequest\x1a\x1d.heddle.v1.OrderRanksResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19heddle/v1/placement.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\"I\n\x0bParallelism\x12\n\n\x02tp\x18\x01 \x01(\r\x12\n\n\x02pp\x18\x02 \x01(\r\x12\n\n\x02\x64p\x18\x03 \x01(\r\x12\n\n\x02\x63p\x18\x04 \x01(\r\x12\n\n\x02\x65p\x18\x05 \x01(\r\"\xb7\x01\n\nCollective\x12\x31\n\toperation\x18\x01 \x01(\x0e\x32\x1e.heddle.v1.CollectiveOperation\x12#\n\x05group\x18\x02 \x01(\x0e\x32\x14.heddle.v1.GroupKind\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x31\n\talgorithm\x18\x04 \x01(\x0e\x32\x1e.heddle.v1.CollectiveAlgorithm\x12\x0f\n\x07overlap\x18\x05 \x01(\x08\"\xd7\x01\n\x07JobSpec\x12\r\n\x05hosts\x18\x01 \x03(\t\x12\x15\n\rgpus_per_host\x18\x02 \x01(\r\x12+\n\x0bparallelism\x18\x03 \x01(\x0b\x32\x16.heddle.v1.Parallelism\x12*\n\x0b\x63ollectives\x18\x04 \x03(\x0b\x32\x15.heddle.v1.Collective\x12\x10\n\x08priority\x18\x05 \x01(\x01\x12.\n\rtraffic_class\x18\x06 \x01(\x0e\x32\x17.heddle.v1.TrafficClass\x12\x0b\n\x03qps\x18\x07 \x01(\r\"\x98\x02\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\"\n\x05state\x18\x04 \x01(\x0e\x32\x13.heddle.v1.JobState\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\nflow_count\x18\x06 \x01(\r\x12\x16\n\x0eunrouted_count\x18\x07 \x01(\r\x12\x12\n\ngeneration\x18\x08 \x01(\x04\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"}\n\x10SubmitJobRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12 \n\x04spec\x18\x03 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x13\n\x0breservation\x18\x05 \x01(\t\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"H\n\x0fListJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"I\n\x10ListJobsResponse\x12\x1c\n\x04jobs\x18\x01 \x03(\x0b\x32\x0e.heddle.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"y\n\x10UpdateJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x13\n\x0breservation\x18\x05 \x01(\t\"B\n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"+\n\x11\x44\x65leteJobResponse\x12\x16\n\x0eintent_version\x18\x01 \x01(\x04\"\"\n\x10WatchJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"W\n\x08JobEvent\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x0e.heddle.v1.JobH\x00\x12\x11\n\x07\x64\x65leted\x18\x02 \x01(\tH\x00\x12\x10\n\x06synced\x18\x03 \x01(\x08H\x00\x42\x07\n\x05\x65vent\"W\n\x11OrderRanksRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x10\n\x08replaces\x18\x03 \x01(\t\"R\n\x08JobScore\x12\x17\n\x0fmax_utilization\x18\x01 \x01(\x01\x12\x14\n\x0cslowest_flow\x18\x02 \x01(\x01\x12\x17\n\x0fnetwork_seconds\x18\x03 \x01(\x01\"r\n\x12OrderRanksResponse\x12\r\n\x05hosts\x18\x01 \x03(\t\x12\"\n\x05score\x18\x02 \x01(\x0b\x32\x13.heddle.v1.JobScore\x12)\n\x0c\x61lphabetical\x18\x03 \x01(\x0b\x32\x13.heddle.v1.JobScore\"h\n\x14PlacementConstraints\x12\x11\n\tsame_zone\x18\x01 \x01(\x08\x12\x1a\n\x12max_hosts_per_leaf\x18\x02 \x01(\r\x12\x10\n\x08isolated\x18\x03 \x01(\x08\x12\x0f\n\x07\x65xclude\x18\x04 \x03(\t\"\xcd\x01\n\x19RecommendPlacementRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.heddle.v1.JobSpec\x12\x12\n\nhost_count\x18\x03 \x01(\r\x12\x34\n\x0b\x63onstraints\x18\x04 \x01(\x0b\x32\x1f.heddle.v1.PlacementConstraints\x12\r\n\x05\x63ount\x18\x05 \x01(\r\x12\x10\n\x08replaces\x18\x06 \x01(\t\x12\x13\n\x0breservation\x18\x07 \x01(\t\"e\n\rPlacementCost\x12\x0b\n\x03job\x18\x01 \x01(\t\x12#\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x13.heddle.v1.JobScore\x12\"\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x13.heddle.v1.JobScore\"\xbb\x01\n\tPlacement\x12\r\n\x05hosts\x18\x01 \x03(\t\x12\"\n\x05score\x18\x02 \x01(\x0b\x32\x13.heddle.v1.JobScore\x12\'\n\x05\x63osts\x18\x03 \x03(\x0b\x32\x18.heddle.v1.PlacementCost\x12\x13\n\x0bslowed_jobs\x18\x04 \x01(\r\x12\x17\n\x0f\x63ross_zone_gbps\x18\x05 \x01(\x01\x12\x14\n\x0cshares_links\x18\x06 \x01(\x08\x12\x0e\n\x06reason\x18\x07 \x01(\t\"n\n\x1aRecommendPlacementResponse\x12(\n\nplacements\x18\x01 \x03(\x0b\x32\x14.heddle.v1.Placement\x12&\n\tfirst_fit\x18\x02 \x01(\x0b\x32\x13.heddle.v1.JobScore\"u\n\x17ReservePlacementRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x16\n\x0ereservation_id\x18\x02 \x01(\t\x12\r\n\x05hosts\x18\x03 \x03(\t\x12\x0f\n\x07seconds\x18\x04 \x01(\r\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"\x89\x01\n\x0bReservation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05hosts\x18\x02 \x03(\t\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\")\n\x17ListReservationsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"H\n\x18ListReservationsResponse\x12,\n\x0creservations\x18\x01 \x03(\x0b\x32\x16.heddle.v1.Reservation\";\n\x17ReleasePlacementRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x1a\n\x18ReleasePlacementResponse*\x86\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12JOB_STATE_ACCEPTED\x10\x01\x12\x15\n\x11JOB_STATE_PLANNED\x10\x02\x12\x18\n\x14JOB_STATE_PROGRAMMED\x10\x03\x12\x16\n\x12JOB_STATE_DEGRADED\x10\x04*\x9b\x02\n\x13\x43ollectiveOperation\x12$\n COLLECTIVE_OPERATION_UNSPECIFIED\x10\x00\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_REDUCE\x10\x01\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_GATHER\x10\x02\x12\'\n#COLLECTIVE_OPERATION_REDUCE_SCATTER\x10\x03\x12#\n\x1f\x43OLLECTIVE_OPERATION_ALL_TO_ALL\x10\x04\x12\"\n\x1e\x43OLLECTIVE_OPERATION_BROADCAST\x10\x05\x12\"\n\x1e\x43OLLECTIVE_OPERATION_SEND_RECV\x10\x06*\x9c\x01\n\tGroupKind\x12\x1a\n\x16GROUP_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rGROUP_KIND_TP\x10\x01\x12\x11\n\rGROUP_KIND_PP\x10\x02\x12\x11\n\rGROUP_KIND_DP\x10\x03\x12\x11\n\rGROUP_KIND_CP\x10\x04\x12\x11\n\rGROUP_KIND_EP\x10\x05\x12\x14\n\x10GROUP_KIND_WORLD\x10\x06*\x9c\x01\n\x13\x43ollectiveAlgorithm\x12$\n COLLECTIVE_ALGORITHM_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43OLLECTIVE_ALGORITHM_RING\x10\x01\x12\x1d\n\x19\x43OLLECTIVE_ALGORITHM_TREE\x10\x02\x12!\n\x1d\x43OLLECTIVE_ALGORITHM_PAIRWISE\x10\x03\x32\xc0\x06\n\x10PlacementService\x12\x38\n\tSubmitJob\x12\x1b.heddle.v1.SubmitJobRequest\x1a\x0e.heddle.v1.Job\x12\x32\n\x06GetJob\x12\x18.heddle.v1.GetJobRequest\x1a\x0e.heddle.v1.Job\x12\x43\n\x08ListJobs\x12\x1a.heddle.v1.ListJobsRequest\x1a\x1b.heddle.v1.ListJobsResponse\x12\x38\n\tUpdateJob\x12\x1b.heddle.v1.UpdateJobRequest\x1a\x0e.heddle.v1.Job\x12\x46\n\tDeleteJob\x12\x1b.heddle.v1.DeleteJobRequest\x1a\x1c.heddle.v1.DeleteJobResponse\x12?\n\tWatchJobs\x12\x1b.heddle.v1.WatchJobsRequest\x1a\x13.heddle.v1.JobEvent0\x01\x12I\n\nOrderRanks\x12\x1c.heddle.v1.OrderRanksRequest\x1a\x1d.heddle.v1.OrderRanksResponse\x12\x61\n\x12RecommendPlacement\x12$.heddle.v1.RecommendPlacementRequest\x1a%.heddle.v1.RecommendPlacementResponse\x12N\n\x10ReservePlacement\x12\".heddle.v1.ReservePlacementRequest\x1a\x16.heddle.v1.Reservation\x12[\n\x10ListReservations\x12\".heddle.v1.ListReservationsRequest\x1a#.heddle.v1.ListReservationsResponse\x12[\n\x10ReleasePlacement\x12\".heddle.v1.ReleasePlacementRequest\x1a#.heddle.v1.ReleasePlacementResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'heddle.v1.placement_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBSTATE']._serialized_start=1793
-  _globals['_JOBSTATE']._serialized_end=1927
-  _globals['_COLLECTIVEOPERATION']._serialized_start=1930
-  _globals['_COLLECTIVEOPERATION']._serialized_end=2213
-  _globals['_GROUPKIND']._serialized_start=2216
-  _globals['_GROUPKIND']._serialized_end=2372
-  _globals['_COLLECTIVEALGORITHM']._serialized_start=2375
-  _globals['_COLLECTIVEALGORITHM']._serialized_end=2531
+  _globals['_JOBSTATE']._serialized_start=3001
+  _globals['_JOBSTATE']._serialized_end=3135
+  _globals['_COLLECTIVEOPERATION']._serialized_start=3138
+  _globals['_COLLECTIVEOPERATION']._serialized_end=3421
+  _globals['_GROUPKIND']._serialized_start=3424
+  _globals['_GROUPKIND']._serialized_end=3580
+  _globals['_COLLECTIVEALGORITHM']._serialized_start=3583
+  _globals['_COLLECTIVEALGORITHM']._serialized_end=3739
   _globals['_PARALLELISM']._serialized_start=97
   _globals['_PARALLELISM']._serialized_end=170
   _globals['_COLLECTIVE']._serialized_start=173
@@ -50,29 +50,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOB']._serialized_start=577
   _globals['_JOB']._serialized_end=857
   _globals['_SUBMITJOBREQUEST']._serialized_start=859
-  _globals['_SUBMITJOBREQUEST']._serialized_end=963
-  _globals['_GETJOBREQUEST']._serialized_start=965
-  _globals['_GETJOBREQUEST']._serialized_end=994
-  _globals['_LISTJOBSREQUEST']._serialized_start=996
-  _globals['_LISTJOBSREQUEST']._serialized_end=1068
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1070
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1143
-  _globals['_UPDATEJOBREQUEST']._serialized_start=1145
-  _globals['_UPDATEJOBREQUEST']._serialized_end=1245
-  _globals['_DELETEJOBREQUEST']._serialized_start=1247
-  _globals['_DELETEJOBREQUEST']._serialized_end=1313
-  _globals['_DELETEJOBRESPONSE']._serialized_start=1315
-  _globals['_DELETEJOBRESPONSE']._serialized_end=1358
-  _globals['_WATCHJOBSREQUEST']._serialized_start=1360
-  _globals['_WATCHJOBSREQUEST']._serialized_end=1394
-  _globals['_JOBEVENT']._serialized_start=1396
-  _globals['_JOBEVENT']._serialized_end=1483
-  _globals['_ORDERRANKSREQUEST']._serialized_start=1485
-  _globals['_ORDERRANKSREQUEST']._serialized_end=1572
-  _globals['_RANKORDERSCORE']._serialized_start=1574
-  _globals['_RANKORDERSCORE']._serialized_end=1662
-  _globals['_ORDERRANKSRESPONSE']._serialized_start=1664
-  _globals['_ORDERRANKSRESPONSE']._serialized_end=1790
-  _globals['_PLACEMENTSERVICE']._serialized_start=2534
-  _globals['_PLACEMENTSERVICE']._serialized_end=3001
+  _globals['_SUBMITJOBREQUEST']._serialized_end=984
+  _globals['_GETJOBREQUEST']._serialized_start=986
+  _globals['_GETJOBREQUEST']._serialized_end=1015
+  _globals['_LISTJOBSREQUEST']._serialized_start=1017
+  _globals['_LISTJOBSREQUEST']._serialized_end=1089
+  _globals['_LISTJOBSRESPONSE']._serialized_start=1091
+  _globals['_LISTJOBSRESPONSE']._serialized_end=1164
+  _globals['_UPDATEJOBREQUEST']._serialized_start=1166
+  _globals['_UPDATEJOBREQUEST']._serialized_end=1287
+  _globals['_DELETEJOBREQUEST']._serialized_start=1289
+  _globals['_DELETEJOBREQUEST']._serialized_end=1355
+  _globals['_DELETEJOBRESPONSE']._serialized_start=1357
+  _globals['_DELETEJOBRESPONSE']._serialized_end=1400
+  _globals['_WATCHJOBSREQUEST']._serialized_start=1402
+  _globals['_WATCHJOBSREQUEST']._serialized_end=1436
+  _globals['_JOBEVENT']._serialized_start=1438
+  _globals['_JOBEVENT']._serialized_end=1525
+  _globals['_ORDERRANKSREQUEST']._serialized_start=1527
+  _globals['_ORDERRANKSREQUEST']._serialized_end=1614
+  _globals['_JOBSCORE']._serialized_start=1616
+  _globals['_JOBSCORE']._serialized_end=1698
+  _globals['_ORDERRANKSRESPONSE']._serialized_start=1700
+  _globals['_ORDERRANKSRESPONSE']._serialized_end=1814
+  _globals['_PLACEMENTCONSTRAINTS']._serialized_start=1816
+  _globals['_PLACEMENTCONSTRAINTS']._serialized_end=1920
+  _globals['_RECOMMENDPLACEMENTREQUEST']._serialized_start=1923
+  _globals['_RECOMMENDPLACEMENTREQUEST']._serialized_end=2128
+  _globals['_PLACEMENTCOST']._serialized_start=2130
+  _globals['_PLACEMENTCOST']._serialized_end=2231
+  _globals['_PLACEMENT']._serialized_start=2234
+  _globals['_PLACEMENT']._serialized_end=2421
+  _globals['_RECOMMENDPLACEMENTRESPONSE']._serialized_start=2423
+  _globals['_RECOMMENDPLACEMENTRESPONSE']._serialized_end=2533
+  _globals['_RESERVEPLACEMENTREQUEST']._serialized_start=2535
+  _globals['_RESERVEPLACEMENTREQUEST']._serialized_end=2652
+  _globals['_RESERVATION']._serialized_start=2655
+  _globals['_RESERVATION']._serialized_end=2792
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_start=2794
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_end=2835
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_start=2837
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_end=2909
+  _globals['_RELEASEPLACEMENTREQUEST']._serialized_start=2911
+  _globals['_RELEASEPLACEMENTREQUEST']._serialized_end=2970
+  _globals['_RELEASEPLACEMENTRESPONSE']._serialized_start=2972
+  _globals['_RELEASEPLACEMENTRESPONSE']._serialized_end=2998
+  _globals['_PLACEMENTSERVICE']._serialized_start=3742
+  _globals['_PLACEMENTSERVICE']._serialized_end=4574
 # @@protoc_insertion_point(module_scope)

@@ -335,12 +335,18 @@ class SubmitJobRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """"fabrics/f1"."""
     job_id: _builtins.str
     """Last part of the name: 1 to 63 letters, digits, '-', '_' or '.'."""
     request_id: _builtins.str
     """A repeated call with the same id answers as the first did."""
+    reservation: _builtins.str
+    """Last part of the name of the reservation that the job redeems; empty: none. The
+    reservation ends; hosts of it that the job does not name are free. One that is
+    over is refused with FAILED_PRECONDITION.
+    """
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     def __init__(
@@ -350,10 +356,11 @@ class SubmitJobRequest(_message.Message):
         job_id: _builtins.str = ...,
         spec: Global___JobSpec | None = ...,
         request_id: _builtins.str = ...,
+        reservation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "parent", b"parent", "request_id", b"request_id", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "parent", b"parent", "request_id", b"request_id", "reservation", b"reservation", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -438,10 +445,13 @@ class UpdateJobRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     etag: _builtins.str
     """If set, must be that of the stored job, or the call ends in ABORTED."""
     request_id: _builtins.str
+    reservation: _builtins.str
+    """As SubmitJobRequest.reservation."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     def __init__(
@@ -451,10 +461,11 @@ class UpdateJobRequest(_message.Message):
         spec: Global___JobSpec | None = ...,
         etag: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        reservation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "reservation", b"reservation", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -597,7 +608,7 @@ class OrderRanksRequest(_message.Message):
 Global___OrderRanksRequest: _TypeAlias = OrderRanksRequest  # noqa: Y015
 
 @_typing.final
-class RankOrderScore(_message.Message):
+class JobScore(_message.Message):
     """How a job would fare."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -624,7 +635,7 @@ class RankOrderScore(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RankOrderScore: _TypeAlias = RankOrderScore  # noqa: Y015
+Global___JobScore: _TypeAlias = JobScore  # noqa: Y015
 
 @_typing.final
 class OrderRanksResponse(_message.Message):
@@ -638,19 +649,19 @@ class OrderRanksResponse(_message.Message):
         """All hosts of the request, in rank order."""
 
     @_builtins.property
-    def score(self) -> Global___RankOrderScore:
+    def score(self) -> Global___JobScore:
         """In this order."""
 
     @_builtins.property
-    def alphabetical(self) -> Global___RankOrderScore:
+    def alphabetical(self) -> Global___JobScore:
         """In alphabetical order, which no score here is worse than, in any of the three."""
 
     def __init__(
         self,
         *,
         hosts: _abc.Iterable[_builtins.str] | None = ...,
-        score: Global___RankOrderScore | None = ...,
-        alphabetical: Global___RankOrderScore | None = ...,
+        score: Global___JobScore | None = ...,
+        alphabetical: Global___JobScore | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["alphabetical", b"alphabetical", "score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -659,3 +670,356 @@ class OrderRanksResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OrderRanksResponse: _TypeAlias = OrderRanksResponse  # noqa: Y015
+
+@_typing.final
+class PlacementConstraints(_message.Message):
+    """What a placement must be like."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAME_ZONE_FIELD_NUMBER: _builtins.int
+    MAX_HOSTS_PER_LEAF_FIELD_NUMBER: _builtins.int
+    ISOLATED_FIELD_NUMBER: _builtins.int
+    EXCLUDE_FIELD_NUMBER: _builtins.int
+    same_zone: _builtins.bool
+    """All hosts in one zone."""
+    max_hosts_per_leaf: _builtins.int
+    """At most so many hosts below the same leaf, or leaves; 0: no limit."""
+    isolated: _builtins.bool
+    """In the plan that it would have now, the job shares no link with another."""
+    @_builtins.property
+    def exclude(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Hosts that are not to be taken."""
+
+    def __init__(
+        self,
+        *,
+        same_zone: _builtins.bool = ...,
+        max_hosts_per_leaf: _builtins.int = ...,
+        isolated: _builtins.bool = ...,
+        exclude: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclude", b"exclude", "isolated", b"isolated", "max_hosts_per_leaf", b"max_hosts_per_leaf", "same_zone", b"same_zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementConstraints: _TypeAlias = PlacementConstraints  # noqa: Y015
+
+@_typing.final
+class RecommendPlacementRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    HOST_COUNT_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    REPLACES_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """"fabrics/f1"."""
+    host_count: _builtins.int
+    """How many hosts it takes; at least 1."""
+    count: _builtins.int
+    """How many placements to answer at most; 0 is 5, 20 the ceiling."""
+    replaces: _builtins.str
+    """Last part of the name of a job that this one is to replace, whose hosts
+    count as free; empty: all jobs stay.
+    """
+    reservation: _builtins.str
+    """Last part of the name of a reservation whose hosts count as free; empty: none."""
+    @_builtins.property
+    def spec(self) -> Global___JobSpec:
+        """The job. Its hosts are those it may be placed on, a partition for example; what
+        others use or have reserved is left out. Empty: all hosts of the fabric.
+        """
+
+    @_builtins.property
+    def constraints(self) -> Global___PlacementConstraints: ...
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        spec: Global___JobSpec | None = ...,
+        host_count: _builtins.int = ...,
+        constraints: Global___PlacementConstraints | None = ...,
+        count: _builtins.int = ...,
+        replaces: _builtins.str = ...,
+        reservation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["constraints", b"constraints", "spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["constraints", b"constraints", "count", b"count", "host_count", b"host_count", "parent", b"parent", "replaces", b"replaces", "reservation", b"reservation", "spec", b"spec"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecommendPlacementRequest: _TypeAlias = RecommendPlacementRequest  # noqa: Y015
+
+@_typing.final
+class PlacementCost(_message.Message):
+    """What a placement does to a job that runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Last part of its name."""
+    @_builtins.property
+    def before(self) -> Global___JobScore: ...
+    @_builtins.property
+    def after(self) -> Global___JobScore: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        before: Global___JobScore | None = ...,
+        after: Global___JobScore | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementCost: _TypeAlias = PlacementCost  # noqa: Y015
+
+@_typing.final
+class Placement(_message.Message):
+    """Hosts for a job, and what they are worth."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOSTS_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    COSTS_FIELD_NUMBER: _builtins.int
+    SLOWED_JOBS_FIELD_NUMBER: _builtins.int
+    CROSS_ZONE_GBPS_FIELD_NUMBER: _builtins.int
+    SHARES_LINKS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    slowed_jobs: _builtins.int
+    """How many such jobs there are."""
+    cross_zone_gbps: _builtins.float
+    """What the job would send between zones, in its phase that sends most there, in Gbit/s."""
+    shares_links: _builtins.bool
+    """Whether some link would carry flows of the job and of others."""
+    reason: _builtins.str
+    """Why it stands where it does, in words for people."""
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In rank order."""
+
+    @_builtins.property
+    def score(self) -> Global___JobScore:
+        """How the job would fare there."""
+
+    @_builtins.property
+    def costs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementCost]:
+        """Jobs whose time in the network would grow, the most first, 20 at most."""
+
+    def __init__(
+        self,
+        *,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        score: Global___JobScore | None = ...,
+        costs: _abc.Iterable[Global___PlacementCost] | None = ...,
+        slowed_jobs: _builtins.int = ...,
+        cross_zone_gbps: _builtins.float = ...,
+        shares_links: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["score", b"score"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs", "cross_zone_gbps", b"cross_zone_gbps", "hosts", b"hosts", "reason", b"reason", "score", b"score", "shares_links", b"shares_links", "slowed_jobs", b"slowed_jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Placement: _TypeAlias = Placement  # noqa: Y015
+
+@_typing.final
+class RecommendPlacementResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACEMENTS_FIELD_NUMBER: _builtins.int
+    FIRST_FIT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Placement]:
+        """Best first: by the job's time in the network, then by what it costs others. The
+        first free hosts by name are always among those weighed, so nothing here is
+        predicted to be slower than they are.
+        """
+
+    @_builtins.property
+    def first_fit(self) -> Global___JobScore:
+        """How the job would fare on the first free hosts by name that the constraints allow, in that
+        order.
+        """
+
+    def __init__(
+        self,
+        *,
+        placements: _abc.Iterable[Global___Placement] | None = ...,
+        first_fit: Global___JobScore | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_fit", b"first_fit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_fit", b"first_fit", "placements", b"placements"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecommendPlacementResponse: _TypeAlias = RecommendPlacementResponse  # noqa: Y015
+
+@_typing.final
+class ReservePlacementRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    RESERVATION_ID_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """"fabrics/f1"."""
+    reservation_id: _builtins.str
+    """Last part of the name: 1 to 63 letters, digits, '-', '_' or '.'."""
+    seconds: _builtins.int
+    """How long, 1 to 86400."""
+    request_id: _builtins.str
+    """A repeated call with the same id answers as the first did."""
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Each free: of no job, and of no other reservation."""
+
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        reservation_id: _builtins.str = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        seconds: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hosts", b"hosts", "parent", b"parent", "request_id", b"request_id", "reservation_id", b"reservation_id", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReservePlacementRequest: _TypeAlias = ReservePlacementRequest  # noqa: Y015
+
+@_typing.final
+class Reservation(_message.Message):
+    """Hosts that are kept for a job to come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"fabrics/f1/reservations/r1"."""
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """When it is over, by the clock of the controller that took it."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "hosts", b"hosts", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reservation: _TypeAlias = Reservation  # noqa: Y015
+
+@_typing.final
+class ListReservationsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """"fabrics/f1"."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReservationsRequest: _TypeAlias = ListReservationsRequest  # noqa: Y015
+
+@_typing.final
+class ListReservationsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESERVATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reservations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reservation]: ...
+    def __init__(
+        self,
+        *,
+        reservations: _abc.Iterable[Global___Reservation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reservations", b"reservations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReservationsResponse: _TypeAlias = ListReservationsResponse  # noqa: Y015
+
+@_typing.final
+class ReleasePlacementRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"fabrics/f1/reservations/r1"."""
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleasePlacementRequest: _TypeAlias = ReleasePlacementRequest  # noqa: Y015
+
+@_typing.final
+class ReleasePlacementResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleasePlacementResponse: _TypeAlias = ReleasePlacementResponse  # noqa: Y015

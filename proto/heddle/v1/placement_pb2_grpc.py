@@ -70,6 +70,26 @@ class PlacementServiceStub:
                 request_serializer=heddle_dot_v1_dot_placement__pb2.OrderRanksRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_placement__pb2.OrderRanksResponse.FromString,
                 _registered_method=True)
+        self.RecommendPlacement = channel.unary_unary(
+                '/heddle.v1.PlacementService/RecommendPlacement',
+                request_serializer=heddle_dot_v1_dot_placement__pb2.RecommendPlacementRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_placement__pb2.RecommendPlacementResponse.FromString,
+                _registered_method=True)
+        self.ReservePlacement = channel.unary_unary(
+                '/heddle.v1.PlacementService/ReservePlacement',
+                request_serializer=heddle_dot_v1_dot_placement__pb2.ReservePlacementRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_placement__pb2.Reservation.FromString,
+                _registered_method=True)
+        self.ListReservations = channel.unary_unary(
+                '/heddle.v1.PlacementService/ListReservations',
+                request_serializer=heddle_dot_v1_dot_placement__pb2.ListReservationsRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_placement__pb2.ListReservationsResponse.FromString,
+                _registered_method=True)
+        self.ReleasePlacement = channel.unary_unary(
+                '/heddle.v1.PlacementService/ReleasePlacement',
+                request_serializer=heddle_dot_v1_dot_placement__pb2.ReleasePlacementRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_placement__pb2.ReleasePlacementResponse.FromString,
+                _registered_method=True)
 
 
 class PlacementServiceServicer:
@@ -134,6 +154,38 @@ class PlacementServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecommendPlacement(self, request, context):
+        """Says on which free hosts a job had best run, and in which order its ranks go
+        over them. Host sets are weighed by the plans that the job and all that runs
+        would have. Changes nothing; a client that goes away ends the work.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReservePlacement(self, request, context):
+        """Keeps free hosts for a job to come, for so long: no other job and no other
+        reservation gets them. It ends with its time, with the job that redeems it
+        (SubmitJobRequest.reservation), or with ReleasePlacement.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReservations(self, request, context):
+        """Lists the reservations of a fabric by name, those that are not over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleasePlacement(self, request, context):
+        """Ends a reservation before its time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlacementServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -171,6 +223,26 @@ def add_PlacementServiceServicer_to_server(servicer, server):
                     servicer.OrderRanks,
                     request_deserializer=heddle_dot_v1_dot_placement__pb2.OrderRanksRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_placement__pb2.OrderRanksResponse.SerializeToString,
+            ),
+            'RecommendPlacement': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecommendPlacement,
+                    request_deserializer=heddle_dot_v1_dot_placement__pb2.RecommendPlacementRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_placement__pb2.RecommendPlacementResponse.SerializeToString,
+            ),
+            'ReservePlacement': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReservePlacement,
+                    request_deserializer=heddle_dot_v1_dot_placement__pb2.ReservePlacementRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_placement__pb2.Reservation.SerializeToString,
+            ),
+            'ListReservations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReservations,
+                    request_deserializer=heddle_dot_v1_dot_placement__pb2.ListReservationsRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_placement__pb2.ListReservationsResponse.SerializeToString,
+            ),
+            'ReleasePlacement': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleasePlacement,
+                    request_deserializer=heddle_dot_v1_dot_placement__pb2.ReleasePlacementRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_placement__pb2.ReleasePlacementResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -363,6 +435,114 @@ class PlacementService:
             '/heddle.v1.PlacementService/OrderRanks',
             heddle_dot_v1_dot_placement__pb2.OrderRanksRequest.SerializeToString,
             heddle_dot_v1_dot_placement__pb2.OrderRanksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecommendPlacement(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlacementService/RecommendPlacement',
+            heddle_dot_v1_dot_placement__pb2.RecommendPlacementRequest.SerializeToString,
+            heddle_dot_v1_dot_placement__pb2.RecommendPlacementResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReservePlacement(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlacementService/ReservePlacement',
+            heddle_dot_v1_dot_placement__pb2.ReservePlacementRequest.SerializeToString,
+            heddle_dot_v1_dot_placement__pb2.Reservation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReservations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlacementService/ListReservations',
+            heddle_dot_v1_dot_placement__pb2.ListReservationsRequest.SerializeToString,
+            heddle_dot_v1_dot_placement__pb2.ListReservationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleasePlacement(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlacementService/ReleasePlacement',
+            heddle_dot_v1_dot_placement__pb2.ReleasePlacementRequest.SerializeToString,
+            heddle_dot_v1_dot_placement__pb2.ReleasePlacementResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,20 @@ class PlacementServiceStub:
     zones, pp across. Orders are weighed by the plans that they would have beside
     what runs. Changes nothing.
     """
+    RecommendPlacement: _grpc.UnaryUnaryMultiCallable[_placement_pb2.RecommendPlacementRequest, _placement_pb2.RecommendPlacementResponse]
+    """Says on which free hosts a job had best run, and in which order its ranks go
+    over them. Host sets are weighed by the plans that the job and all that runs
+    would have. Changes nothing; a client that goes away ends the work.
+    """
+    ReservePlacement: _grpc.UnaryUnaryMultiCallable[_placement_pb2.ReservePlacementRequest, _placement_pb2.Reservation]
+    """Keeps free hosts for a job to come, for so long: no other job and no other
+    reservation gets them. It ends with its time, with the job that redeems it
+    (SubmitJobRequest.reservation), or with ReleasePlacement.
+    """
+    ListReservations: _grpc.UnaryUnaryMultiCallable[_placement_pb2.ListReservationsRequest, _placement_pb2.ListReservationsResponse]
+    """Lists the reservations of a fabric by name, those that are not over."""
+    ReleasePlacement: _grpc.UnaryUnaryMultiCallable[_placement_pb2.ReleasePlacementRequest, _placement_pb2.ReleasePlacementResponse]
+    """Ends a reservation before its time."""
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -95,6 +109,20 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     zones, pp across. Orders are weighed by the plans that they would have beside
     what runs. Changes nothing.
     """
+    RecommendPlacement: _aio.UnaryUnaryMultiCallable[_placement_pb2.RecommendPlacementRequest, _placement_pb2.RecommendPlacementResponse]  # type: ignore[assignment]
+    """Says on which free hosts a job had best run, and in which order its ranks go
+    over them. Host sets are weighed by the plans that the job and all that runs
+    would have. Changes nothing; a client that goes away ends the work.
+    """
+    ReservePlacement: _aio.UnaryUnaryMultiCallable[_placement_pb2.ReservePlacementRequest, _placement_pb2.Reservation]  # type: ignore[assignment]
+    """Keeps free hosts for a job to come, for so long: no other job and no other
+    reservation gets them. It ends with its time, with the job that redeems it
+    (SubmitJobRequest.reservation), or with ReleasePlacement.
+    """
+    ListReservations: _aio.UnaryUnaryMultiCallable[_placement_pb2.ListReservationsRequest, _placement_pb2.ListReservationsResponse]  # type: ignore[assignment]
+    """Lists the reservations of a fabric by name, those that are not over."""
+    ReleasePlacement: _aio.UnaryUnaryMultiCallable[_placement_pb2.ReleasePlacementRequest, _placement_pb2.ReleasePlacementResponse]  # type: ignore[assignment]
+    """Ends a reservation before its time."""
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     """Takes job placements and tells how far their flows have come."""
@@ -168,5 +196,43 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         zones, pp across. Orders are weighed by the plans that they would have beside
         what runs. Changes nothing.
         """
+
+    @_abc_1.abstractmethod
+    def RecommendPlacement(
+        self,
+        request: _placement_pb2.RecommendPlacementRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.RecommendPlacementResponse, _abc.Awaitable[_placement_pb2.RecommendPlacementResponse]]:
+        """Says on which free hosts a job had best run, and in which order its ranks go
+        over them. Host sets are weighed by the plans that the job and all that runs
+        would have. Changes nothing; a client that goes away ends the work.
+        """
+
+    @_abc_1.abstractmethod
+    def ReservePlacement(
+        self,
+        request: _placement_pb2.ReservePlacementRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.Reservation, _abc.Awaitable[_placement_pb2.Reservation]]:
+        """Keeps free hosts for a job to come, for so long: no other job and no other
+        reservation gets them. It ends with its time, with the job that redeems it
+        (SubmitJobRequest.reservation), or with ReleasePlacement.
+        """
+
+    @_abc_1.abstractmethod
+    def ListReservations(
+        self,
+        request: _placement_pb2.ListReservationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.ListReservationsResponse, _abc.Awaitable[_placement_pb2.ListReservationsResponse]]:
+        """Lists the reservations of a fabric by name, those that are not over."""
+
+    @_abc_1.abstractmethod
+    def ReleasePlacement(
+        self,
+        request: _placement_pb2.ReleasePlacementRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.ReleasePlacementResponse, _abc.Awaitable[_placement_pb2.ReleasePlacementResponse]]:
+        """Ends a reservation before its time."""
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

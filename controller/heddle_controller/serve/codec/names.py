@@ -27,6 +27,11 @@ def demands_name(fabric: str, demands: str) -> str:
     return f"fabrics/{fabric}/demands/{demands}"
 
 
+def reservation_name(fabric: str, reservation: str) -> str:
+    """``fabrics/f1/reservations/r1``."""
+    return f"fabrics/{fabric}/reservations/{reservation}"
+
+
 def plan_name(fabric: str) -> str:
     """``fabrics/f1/plan``."""
     return f"fabrics/{fabric}/plan"
@@ -65,6 +70,16 @@ def parse_demands(name: str, field: str) -> tuple[str, str]:
     """
     fabric, demands = _parts(name, field, "fabrics/{fabric}/demands/{demands}")
     return fabric, demands
+
+
+def parse_reservation(name: str, field: str) -> tuple[str, str]:
+    """``f1`` and ``r1`` of ``fabrics/f1/reservations/r1``.
+
+    Raises:
+        InputError: when the name has another form.
+    """
+    fabric, reservation = _parts(name, field, "fabrics/{fabric}/reservations/{reservation}")
+    return fabric, reservation
 
 
 def parse_plan(name: str, field: str) -> str:

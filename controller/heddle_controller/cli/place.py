@@ -1,0 +1,153 @@
+"""``heddle job place`` and reservations: on which hosts a job runs, and keeping them for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from heddle.v1 import placement_pb2 as pb
+from heddle_controller.cli.client import Terms
+from heddle_controller.cli.failure import Failure
+from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
+from heddle_controller.cli.output import echo, echo_json, echo_table
+from heddle_controller.model.job import Job
+from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import job as codec
+from heddle_controller.traffic.jobs_file import expand, load_jobs
+
+SECONDS = 300
+
+
+def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
+    """The one job of a file that is meant."""
+    found = [one for one in load_jobs(file) if only in (None, one.name)]
+    if len(found) != 1:
+        there = "has no such job" if not found else "has several jobs: say which by --only"
+        raise Failure(f"{file}: {there}")
+    return found[0], codec.job_to_pb(found[0])
+
+
+@click.command("place")
+@click.argument("file", type=INPUT_FILE)
+@click.option("--only", metavar="JOB", help="The job of the file that is meant, if it has several.")
+@click.option(
+    "--hosts", "host_count", type=int, help="How many it takes; else as many as the file names."
+)
+@click.option(
+    "--among",
+    multiple=True,
+    metavar="HOSTS",
+    help="Choose among these hosts, such as n[001-128]; may be repeated. Else among all.",
+)
+@click.option("--exclude", multiple=True, metavar="HOSTS", help="Not these; may be repeated.")
+@click.option("--same-zone", is_flag=True, help="All hosts in one zone.")
+@click.option("--per-leaf", type=int, default=0, help="At most so many hosts below one leaf.")
+@click.option("--isolated", is_flag=True, help="Share no link with another job.")
+@click.option("--count", type=int, default=0, help="How many choices to show; else 5.")
+@click.option("--reserve", metavar="NAME", help="Reserve the hosts of the best choice.")
+@click.option(
+    "--seconds", type=int, default=SECONDS, show_default=True, help="For how long, with --reserve."
+)
+@with_client
+def place(
+    client: Terms,
+    file: Path,
+    *,
+    only: str | None,
+    host_count: int | None,
+    among: tuple[str, ...],
+    exclude: tuple[str, ...],
+    same_zone: bool,
+    per_leaf: int,
+    isolated: bool,
+    count: int,
+    reserve: str | None,
+    seconds: int,
+) -> None:
+    """Choose hosts for a job of a jobs.yaml; print the best choice in rank order.
+
+    The hosts that the file names only say how many are wanted. Choices are scored by the plans that
+    the job and all that runs would have; what others use or have reserved is left out. Choices and
+    reasons go to standard error, so that the hosts can be piped on. With --json: all of it.
+    """
+    one, spec = one_job(file, only)
+    wanted = len(one.hosts) if host_count is None else host_count
+    spec.ClearField("hosts")
+    spec.hosts.extend(_expanded(among))
+    answer = client.api.recommend_placement(
+        spec,
+        wanted,
+        same_zone=same_zone,
+        max_hosts_per_leaf=per_leaf,
+        isolated=isolated,
+        exclude=_expanded(exclude),
+        count=count,
+    )
+    best = answer.placements[0]
+    if reserve:
+        client.api.reserve_placement(reserve, list(best.hosts), seconds)
+    if client.json:
+        echo_json(answer)
+        return
+    for host in best.hosts:
+        echo(host)
+    for row, choice in enumerate(answer.placements, 1):
+        echo(f"{row}: {_score(choice.score)}: {choice.reason}", err=True)
+    echo(f"first fit: {_score(answer.first_fit)}", err=True)
+
+
+def _expanded(patterns: tuple[str, ...]) -> list[str]:
+    try:
+        return [host for pattern in patterns for host in expand(pattern)]
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
+def _score(found: pb.JobScore) -> str:
+    return (
+        f"network {found.network_seconds:.4g} s, slowest flow {found.slowest_flow:.3f}, "
+        f"worst link {found.max_utilization:.3f}"
+    )
+
+
+@click.command("reserve")
+@click.argument("name")
+@click.argument("hosts", nargs=-1, required=True)
+@click.option("--seconds", type=int, default=SECONDS, show_default=True, help="For how long.")
+@with_client
+def reserve(client: Terms, name: str, hosts: tuple[str, ...], seconds: int) -> None:
+    """Keep free hosts for a job to come, such as n[001-016]: nobody else gets them.
+
+    The reservation ends with its time, with the job that redeems it (`heddle job submit
+    --reservation NAME`), or with `heddle job release`.
+    """
+    _echo(client, [client.api.reserve_placement(name, _expanded(hosts), seconds)])
+
+
+@click.command("reservations")
+@with_client
+def reservations(client: Terms) -> None:
+    """List reservations that are not over."""
+    _echo(client, client.api.list_reservations())
+
+
+@click.command("release")
+@click.argument("name")
+@with_client
+def release(client: Terms, name: str) -> None:
+    """End a reservation before its time."""
+    client.api.release_placement(name)
+    if not client.json:
+        echo(f"released {name}")
+
+
+def _echo(client: Terms, found: list[pb.Reservation]) -> None:
+    if client.json:
+        echo_json(found)
+        return
+    rows = [
+        (last_part(one.name), len(one.hosts), one.hosts[0], common.time_text(one.end_time))
+        for one in found
+    ]
+    echo_table(["reservation", "hosts", "first", "until"], rows)

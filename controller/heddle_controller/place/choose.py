@@ -1,0 +1,335 @@
+"""Which hosts a job could run on: a few sets that are good in different ways, with rank orders.
+
+Hosts of one place are alike. A set is good where what talks most stays below few switches: so
+zones are filled one after another, in each zone places, and runs of ranks (see ``order``) are kept
+whole. Where leaves are over-subscribed, traffic of all with all is better off spread over many
+leaves, and zones and leaves that are busy are better left alone. Cuts say which of these counts
+most here (``estimate``); the planner then says what the best of them are worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
+
+import numpy as np
+
+from heddle_controller.model.fabric import Bools, Fabric, Floats
+from heddle_controller.model.flows import Flows
+from heddle_controller.model.job import Job
+from heddle_controller.place.estimate import Estimate, Estimator, Surroundings
+from heddle_controller.place.order import Hosts, Place, candidates, places, run_lengths
+from heddle_controller.traffic.groups import resolve_parallelism
+
+FlowsOfJob = Callable[[Job, Fabric], Flows]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementAsk:
+    """A job that is to be placed, and where it may run."""
+
+    job: Job
+    """Its hosts are as many as it takes; which they are means nothing."""
+    hosts: Hosts
+    """Free hosts that may be taken, each in the fabric, in order."""
+    most: int
+    """Choices to give at most, besides the first fit."""
+    same_zone: bool = False
+    hosts_per_leaf: int = 0
+    """At most so many below one leaf; 0: no limit."""
+    isolated: bool = False
+    """Whether no link may be shared with other jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Host sets in rank order."""
+
+    first_fit: Hosts = ()
+    """The first hosts by name that may be taken, in that order."""
+    others: tuple[Hosts, ...] = ()
+    """Best first, by cuts."""
+    refused: str = ""
+    """Why there is none, with the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Free hosts of one place."""
+
+    place: Place
+    hosts: Hosts
+    used: float
+    """Utilisation of the fullest way out of or into its leaves."""
+    each: float
+    """By how much a host more may raise that: what its NICs send over what its leaves carry."""
+
+
+def choose(ask: PlacementAsk, fabric: Fabric, loads: Floats, flows_of_job: FlowsOfJob) -> Choices:
+    """Host sets for a job beside what a fabric carries.
+
+    Args:
+        ask: What is asked for.
+        fabric: With its states: hosts that no link leads to are not taken.
+        loads: Gbit/s of other jobs on each arc, shape (arcs,).
+        flows_of_job: ``traffic.jobs.flows_of_job``.
+    """
+    around = Surroundings(fabric, loads)
+    count = len(ask.job.hosts)
+    up, nics_of_host = _attached(fabric), fabric.structure.nics_of_host
+    usable = [host for host in ask.hosts if up[list(nics_of_host[host])].all()]
+    where = places(usable, fabric)
+    usable = _thinned(usable, where, ask.hosts_per_leaf)
+    if len(usable) < count:
+        return Choices(refused=_too_few(ask, len(usable), fabric))
+    groups = [usable]
+    if ask.isolated:
+        groups = _unshared(usable, where, around)
+    if ask.same_zone:
+        groups = [part for group in groups for part in _by_zone(group, where)]
+    fitting = [group for group in groups if len(group) >= count]
+    if not fitting:
+        most = max(map(len, groups), default=0)
+        return Choices(refused=_too_narrow(ask, most))
+    fits = [tuple(group[:count]) for group in fitting]
+    first_fit = min(fits)
+    lengths = run_lengths(resolve_parallelism(ask.job), ask.job.gpus_per_host)
+    sets = list(fits)
+    for group in fitting:
+        sets += _sets(group, count, lengths, where, around)
+    found = _ordered(ask, list(dict.fromkeys(map(_sorted, sets))), where, around, flows_of_job)
+    best: dict[Hosts, tuple[Estimate, Hosts]] = {}
+    for estimate, hosts in sorted(found, key=lambda pair: pair[0]):
+        best.setdefault(_sorted(hosts), (estimate, hosts))
+    others = [hosts for _, hosts in best.values() if hosts != first_fit]
+    return Choices(first_fit, tuple(others[: ask.most]))
+
+
+def _ordered(
+    ask: PlacementAsk,
+    sets: Sequence[Hosts],
+    where: Mapping[str, Place],
+    around: Surroundings,
+    flows_of_job: FlowsOfJob,
+) -> Iterator[tuple[Estimate, Hosts]]:
+    """Every set in every order that may suit it, estimated."""
+    fabric, parallelism = around.fabric, resolve_parallelism(ask.job)
+    nics_of_host = fabric.structure.nics_of_host
+    known: dict[tuple[int, ...], Estimator] = {}
+    for hosts in sets:
+        for order in candidates(replace(ask.job, hosts=hosts), parallelism, where):
+            counts = tuple(len(nics_of_host[host]) for host in order)
+            if counts not in known:
+                flows = flows_of_job(replace(ask.job, hosts=order), fabric)
+                known[counts] = Estimator(around, flows, order)
+            yield known[counts].of(order), order
+
+
+def _sets(
+    usable: Sequence[str],
+    count: int,
+    lengths: Sequence[int],
+    where: Mapping[str, Place],
+    around: Surroundings,
+) -> Iterator[Hosts]:
+    """Sets of so many of the hosts: within each zone that has as many, and over several."""
+    blocks = _blocks(usable, where, around)
+    of_zone: dict[tuple[int, ...], list[_Block]] = {}
+    for block in blocks:
+        of_zone.setdefault(block.place.zone, []).append(block)
+    free = {zone: sum(len(block.hosts) for block in own) for zone, own in of_zone.items()}
+    wide = [zone for zone in of_zone if free[zone] >= count]
+    for zone in wide:
+        yield from _filled(of_zone[zone], count, lengths)
+    if len(of_zone) == 1:
+        return
+    yield from _filled(blocks, count, lengths)
+    used = {zone: _use_of_zone(around, zone) for zone in of_zone}
+    orders = [
+        sorted(of_zone, key=lambda zone: (-free[zone], used[zone], zone)),
+        sorted(of_zone, key=lambda zone: (used[zone], -free[zone], zone)),
+    ]
+    for order in orders:
+        for length in dict.fromkeys([*lengths, 1]):
+            yield from _over_zones([of_zone[zone] for zone in order], count, length, lengths)
+
+
+def _over_zones(
+    zones: Sequence[Sequence[_Block]], count: int, length: int, lengths: Sequence[int]
+) -> Iterator[Hosts]:
+    """Whole runs of a length from one zone after another, and what is then missing."""
+    shares = [0] * len(zones)
+    left = count
+    for unit in (length, 1):
+        for row, own in enumerate(zones):
+            free = sum(len(block.hosts) for block in own) - shares[row]
+            more = min(free, left) // unit * unit
+            shares[row] += more
+            left -= more
+    fills = [
+        list(_filled(own, share, lengths))
+        for own, share in zip(zones, shares, strict=True)
+        if share
+    ]
+    for way in range(max(map(len, fills))):
+        yield tuple(host for fill in fills for host in fill[min(way, len(fill) - 1)])
+
+
+def _filled(blocks: Sequence[_Block], count: int, lengths: Sequence[int]) -> Iterator[Hosts]:
+    """So many hosts of blocks: below few leaves; in whole runs; below idle leaves; spread."""
+    fullest = sorted(blocks, key=lambda block: (-len(block.hosts), block.used, block.place))
+    yield _packed(fullest, count)
+    idle = sorted(blocks, key=lambda block: (block.used, -len(block.hosts), block.place))
+    yield _packed(idle, count)
+    for length in lengths:
+        yield _in_runs(fullest, count, length)
+    yield _spread(blocks, count)
+
+
+def _packed(blocks: Sequence[_Block], count: int) -> Hosts:
+    """One block after another; the last is that of the least that is large enough."""
+    found: list[str] = []
+    for row, block in enumerate(blocks):
+        left = count - len(found)
+        if left <= len(block.hosts):
+            enough = [other for other in blocks[row:] if len(other.hosts) >= left]
+            found += min(enough, key=lambda other: len(other.hosts)).hosts[:left]
+            break
+        found += block.hosts
+    return tuple(found)
+
+
+def _in_runs(blocks: Sequence[_Block], count: int, length: int) -> Hosts:
+    """Whole runs of a length from each block, then what is missing from the fullest."""
+    taken = [0] * len(blocks)
+    left = count
+    for unit in (length, 1):
+        for row, block in enumerate(blocks):
+            more = min(len(block.hosts) - taken[row], left) // unit * unit
+            taken[row] += more
+            left -= more
+    return tuple(
+        host for block, many in zip(blocks, taken, strict=True) for host in block.hosts[:many]
+    )
+
+
+def _spread(blocks: Sequence[_Block], count: int) -> Hosts:
+    """Each host from the block whose leaves are then least used."""
+    heap = [(block.used + block.each, row, 0) for row, block in enumerate(blocks)]
+    heapify(heap)
+    found: list[str] = []
+    while len(found) < count:
+        used, row, taken = heap[0]
+        block = blocks[row]
+        found.append(block.hosts[taken])
+        more = used + block.each if taken + 1 < len(block.hosts) else float("inf")
+        heapreplace(heap, (more, row, taken + 1))
+    return tuple(found)
+
+
+def _blocks(
+    usable: Sequence[str], where: Mapping[str, Place], around: Surroundings
+) -> list[_Block]:
+    of_place: dict[Place, list[str]] = {}
+    for host in usable:
+        of_place.setdefault(where[host], []).append(host)
+    nics_of_host, cut = around.fabric.structure.nics_of_host, around.leaves
+    line, used = around.fabric.structure.nic_line, cut.used().max(axis=0)
+    capacity = np.maximum(cut.capacity.min(axis=0), 1e-9)
+    found = []
+    for place, hosts in of_place.items():
+        nics = list(nics_of_host[hosts[0]])
+        parts = cut.part[nics]
+        sent = np.bincount(parts, line[nics], minlength=len(used))[parts]
+        each = float((sent / capacity[parts]).max())
+        found.append(_Block(place, tuple(hosts), float(used[parts].max()), each))
+    return found
+
+
+def _use_of_zone(around: Surroundings, zone: tuple[int, ...]) -> float:
+    used = around.zones.used()
+    return max((float(used[:, row].max()) for row in zone), default=0.0)
+
+
+def _attached(fabric: Fabric) -> Bools:
+    """Whether a link that may carry flows leaves each node."""
+    leaving = fabric.structure.tail[fabric.plannable]
+    found: Bools = np.bincount(leaving, minlength=fabric.node_count) > 0
+    return found
+
+
+def _thinned(hosts: Sequence[str], where: Mapping[str, Place], most: int) -> list[str]:
+    """The hosts, but at most so many below one leaf; 0: all."""
+    if not most:
+        return list(hosts)
+    below: dict[int, int] = {}
+    kept = []
+    for host in hosts:
+        if all(below.get(leaf, 0) < most for leaf in where[host].leaves):
+            kept.append(host)
+            for leaf in where[host].leaves:
+                below[leaf] = below.get(leaf, 0) + 1
+    return kept
+
+
+def _unshared(
+    hosts: Sequence[str], where: Mapping[str, Place], around: Surroundings
+) -> list[list[str]]:
+    """Groups of hosts within which traffic meets no other job's, as far as cuts can tell.
+
+    Those below one leaf; those of one zone whose leaves carry nothing upwards; and all such
+    hosts of zones that carry nothing to others.
+    """
+    nics_of_host, leaves = around.fabric.structure.nics_of_host, around.leaves
+    quiet = leaves.load.max(axis=0) <= 0
+    idle = [host for host in hosts if quiet[leaves.part[list(nics_of_host[host])]].all()]
+    of_zone = _by_zone(idle, where)
+    between = [
+        host
+        for group in of_zone
+        if _use_of_zone(around, where[group[0]].zone) <= 0
+        for host in group
+    ]
+    below: dict[Place, list[str]] = {}
+    for host in hosts:
+        below.setdefault(where[host], []).append(host)
+    groups = [own for place, own in below.items() if len(place.leaves) == 1]
+    return [*groups, *of_zone, *([between] if len(of_zone) > 1 else [])]
+
+
+def _by_zone(hosts: Sequence[str], where: Mapping[str, Place]) -> list[list[str]]:
+    found: dict[tuple[int, ...], list[str]] = {}
+    for host in hosts:
+        found.setdefault(where[host].zone, []).append(host)
+    return list(found.values())
+
+
+def _sorted(hosts: Sequence[str]) -> Hosts:
+    return tuple(sorted(hosts))
+
+
+def _too_few(ask: PlacementAsk, usable: int, fabric: Fabric) -> str:
+    count, total = len(ask.job.hosts), len(fabric.structure.nics_of_host)
+    if count > total:
+        return f"takes {count} hosts; the fabric has {total}"
+    free = len(ask.hosts)
+    if ask.hosts_per_leaf and usable < free:
+        most = f"at most {ask.hosts_per_leaf} below a leaf"
+        return f"takes {count} hosts; of {free} that are free, {usable} can be had with {most}"
+    cut_off = f", {free - usable} of which no link leads to" if usable < free else ""
+    return f"takes {count} hosts; {free} are free{cut_off}: wait, or give more candidates"
+
+
+def _too_narrow(ask: PlacementAsk, most: int) -> str:
+    wanted = [
+        text
+        for given, text in (
+            (ask.same_zone, "in one zone"),
+            (ask.hosts_per_leaf, f"with at most {ask.hosts_per_leaf} below a leaf"),
+            (ask.isolated, "on links that no other job uses"),
+        )
+        if given
+    ]
+    count = len(ask.job.hosts)
+    return f"takes {count} hosts; {' and '.join(wanted)} there are {most}: ask for less"

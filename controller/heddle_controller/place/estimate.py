@@ -1,0 +1,199 @@
+"""How a job would fare on hosts, estimated by cuts: cheap enough to compare hundreds of choices.
+
+What leaves a leaf with its NICs, or a zone, shares the links that leave it. A planner that divides
+flows well makes each of these links as full as all of them are together, so that is what a flow is
+slowed by. What a plan really makes of a choice is the planner's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind
+from heddle_controller.model.flows import Flows
+from heddle_controller.place.order import Hosts
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Estimate:
+    """Less is better."""
+
+    seconds: float
+    """Time in the network of one round of the job's collectives."""
+    crowding: float
+    """Gbit/s of other jobs that leave places which this job makes over-full."""
+    cross_zone_gbps: float
+    """Between zones, in the phase that sends most there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Border:
+    """Parts of a fabric, and the links by which they are left and entered; arrays by part."""
+
+    part: Ints
+    """Of each node; ``NONE`` for those that are in none."""
+    capacity: Floats
+    """Gbit/s outwards and inwards, shape (2, parts)."""
+    load: Floats
+    """What is on them, shape (2, parts)."""
+
+    def used(self) -> Floats:
+        """Utilisation, shape (2, parts)."""
+        return _over(self.load, self.capacity)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RankFlows:
+    """The flows of a job as ranks have them: hosts by their place in rank order."""
+
+    source: Ints
+    """Place of the host, times ``nics``, and place of the NIC within it."""
+    destination: Ints
+    gbps: Floats
+    phase: Ints
+    """Dense; flows are in order of it."""
+    lasts: Floats
+    """Seconds that a flow takes at the rate it asks for."""
+    nics: int
+    phases: int
+
+
+class Surroundings:
+    """A fabric and what it carries already, as far as a new job is concerned."""
+
+    def __init__(self, fabric: Fabric, loads: Floats) -> None:
+        """``loads``: Gbit/s on each arc, shape (arcs,)."""
+        self.fabric = fabric
+        structure = fabric.structure
+        self._loads = loads
+        self.zone = zone_of_nodes(fabric)
+        is_nic = structure.nodes.kind == NodeKind.NIC
+        self._inner = np.flatnonzero(
+            fabric.plannable & ~is_nic[structure.tail] & ~is_nic[structure.head]
+        )
+
+    @cached_property
+    def leaves(self) -> _Border:
+        """Leaves with their NICs; leaves that a NIC of several links joins are one part."""
+        structure = self.fabric.structure
+        count = self.fabric.node_count
+        is_nic = structure.nodes.kind == NodeKind.NIC
+        near = np.flatnonzero(is_nic[structure.tail])
+        ends = structure.tail[near], structure.head[near]
+        graph = coo_matrix((np.ones(len(near)), ends), shape=(count, count))
+        _, label = connected_components(graph, directed=False)
+        _, dense = np.unique(label[is_nic], return_inverse=True)
+        part_of_label = np.full(int(label.max(initial=0)) + 1, NONE, dtype=np.int64)
+        part_of_label[label[is_nic]] = dense
+        return self._cut(part_of_label[label])
+
+    @cached_property
+    def zones(self) -> _Border:
+        """Zones; empty where the fabric has none, or one."""
+        return self._cut(self.zone)
+
+    def _cut(self, part: Ints) -> _Border:
+        structure, inner = self.fabric.structure, self._inner
+        count = int(part.max(initial=NONE)) + 1
+        capacity, load = np.zeros((2, count)), np.zeros((2, count))
+        ends = part[structure.tail[inner]], part[structure.head[inner]]
+        apart = ends[0] != ends[1]
+        for way, end in enumerate(ends):
+            rows = apart & (end != NONE)
+            for total, of_arc in ((capacity, structure.capacity), (load, self._loads)):
+                total[way] = np.bincount(end[rows], of_arc[inner[rows]], minlength=count)
+        return _Border(part, capacity, load)
+
+    def use_of_host(self, nics: tuple[int, ...]) -> float:
+        """Utilisation of the fullest way out of or into the leaves of a host."""
+        parts = self.leaves.part[list(nics)]
+        return float(self.leaves.used()[:, parts].max(initial=0.0))
+
+
+class Estimator:
+    """Estimates one job on hosts that have as many NICs, each, as those it is known on."""
+
+    def __init__(self, around: Surroundings, flows: Flows, hosts: Hosts) -> None:
+        """``flows`` are those that the job has on ``hosts``, in rank order."""
+        self._around = around
+        self._nics_of_host = around.fabric.structure.nics_of_host
+        self._shape = _shape_of(flows, [self._nics_of_host[host] for host in hosts])
+        self._base = [around.leaves, around.zones]
+
+    def of(self, hosts: Hosts) -> Estimate:
+        """On these hosts, in rank order."""
+        shape = self._shape
+        nics = np.concatenate([np.resize(self._nics_of_host[host], shape.nics) for host in hosts])
+        ends = nics[shape.source], nics[shape.destination]
+        slowed, crowding, crossing = np.ones(len(shape.source)), 0.0, 0.0
+        for cut in self._base:
+            count = cut.load.shape[1]
+            parts = cut.part[ends[0]], cut.part[ends[1]]
+            apart = parts[0] != parts[1]
+            worst = np.zeros((2, count))
+            for way in (0, 1):
+                rows = np.flatnonzero(apart & (parts[way] != NONE))
+                code = shape.phase[rows] * count + parts[way][rows]
+                sent = np.bincount(code, shape.gbps[rows], minlength=shape.phases * count)
+                sent = sent.reshape(shape.phases, count)
+                used = _over(sent + cut.load[way], cut.capacity[way])
+                np.maximum.at(slowed, rows, used.ravel()[code])
+                worst[way] = sent.max(axis=0, initial=0.0)
+            over = (worst + cut.load > cut.capacity * (1 + 1e-9)) & (worst > 0)
+            crowding += float(cut.load[over].sum())
+            if cut is self._around.zones:
+                between = np.bincount(shape.phase[apart], shape.gbps[apart], minlength=shape.phases)
+                crossing = float(between.max(initial=0.0))
+        longest = np.zeros(shape.phases)
+        np.maximum.at(longest, shape.phase, shape.lasts * slowed)
+        return Estimate(float(f"{longest.sum():.6g}"), crowding, crossing)
+
+
+def cross_zone_gbps(flows: Flows, zone: Ints) -> float:
+    """What flows of one job send between zones, in the phase that sends most there."""
+    apart = zone[flows.source] != zone[flows.destination]
+    phase = flows.phase[apart] + 1  # any time is -1
+    return float(np.bincount(phase, flows.gbps[apart]).max(initial=0.0))
+
+
+def _shape_of(flows: Flows, nics_of_hosts: list[tuple[int, ...]]) -> _RankFlows:
+    count = max(map(len, nics_of_hosts))
+    place: Mapping[int, int] = {
+        nic: row * count + at
+        for row, nics in enumerate(nics_of_hosts)
+        for at, nic in enumerate(nics)
+    }
+    names, phase = np.unique(flows.phase, return_inverse=True)
+    lasts = np.where(np.isfinite(flows.bytes), flows.bytes * 8e-9 / flows.gbps, 1.0)
+    return _RankFlows(
+        np.array([place[nic] for nic in flows.source.tolist()], dtype=np.int64),
+        np.array([place[nic] for nic in flows.destination.tolist()], dtype=np.int64),
+        flows.gbps,
+        phase.astype(np.int64),
+        lasts,
+        count,
+        len(names),
+    )
+
+
+def zone_of_nodes(fabric: Fabric) -> Ints:
+    """Zone of each node; NICs that tell none have that of their switch."""
+    structure = fabric.structure
+    zone: Ints = structure.nodes.zone.copy()
+    is_nic = structure.nodes.kind == NodeKind.NIC
+    rows = np.flatnonzero(is_nic[structure.tail] & (zone[structure.tail] == NONE))
+    zone[structure.tail[rows]] = zone[structure.head[rows]]
+    return zone
+
+
+def _over(load: Floats, capacity: Floats) -> Floats:
+    """Load over capacity; infinite where something is to go over nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Floats = np.where(load > 0, load / capacity, 0.0)
+    return found

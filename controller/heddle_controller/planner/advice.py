@@ -1,0 +1,113 @@
+"""Where a job had best run: many short questions to a planner, so that others come between.
+
+Whoever asks may go away after any of them, and no more is asked then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from heddle_controller.model.job import Job
+from heddle_controller.model.plan import Plan
+from heddle_controller.place.choose import PlacementAsk
+from heddle_controller.place.order import Hosts, candidates, places
+from heddle_controller.place.score import EQUAL, Score
+from heddle_controller.planner.port import Planner, Trial
+from heddle_controller.state.records import Intent
+from heddle_controller.traffic.groups import resolve_parallelism
+
+
+@dataclass(frozen=True, slots=True)
+class RankOrder:
+    """An order of hosts, and what it is worth."""
+
+    hosts: Hosts
+    score: Score
+    alphabetical: Score
+    """Of the alphabetical order; no better in anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Hosts for a job in rank order, and what they are worth."""
+
+    hosts: Hosts
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Placements, best first, none slower than the first fit."""
+
+    placements: tuple[Placement, ...] = ()
+    first_fit: Placement | None = None
+    refused: str = ""
+    """Why there is none."""
+
+
+async def order_ranks(
+    planner: Planner, intent: Intent, job: Job, standing: Plan | None
+) -> RankOrder:
+    """The best order found of the hosts of a job, beside the other jobs of an intent.
+
+    Plans once for each order that is tried, four at most.
+    """
+
+    async def scored(hosts: Hosts) -> Score:
+        trial = await planner.try_job(intent, replace(job, hosts=hosts), standing)
+        return trial.score
+
+    where = places(job.hosts, intent.fabric)
+    first, *others = candidates(job, resolve_parallelism(job), where)
+    alphabetical = await scored(first)
+    best = RankOrder(first, alphabetical, alphabetical)
+    for hosts in others:
+        found = await scored(hosts)
+        if found.no_worse_than(alphabetical) and found.rank < best.score.rank:
+            best = RankOrder(hosts, found, alphabetical)
+    return best
+
+
+async def recommend(
+    planner: Planner, intent: Intent, ask: PlacementAsk, standing: Plan | None
+) -> Recommendation:
+    """Host sets for a job, each weighed by the plan that it would have.
+
+    The first free hosts by name are weighed too, and no answer is slower than they are.
+    """
+    choices = await planner.choose(intent, ask, standing)
+    if choices.refused:
+        return Recommendation(refused=choices.refused)
+
+    async def tried(hosts: Hosts) -> Placement:
+        job = replace(ask.job, hosts=hosts)
+        return Placement(hosts, await planner.try_job(intent, job, standing))
+
+    first_fit = await tried(choices.first_fit)
+    found = [first_fit, *[await tried(hosts) for hosts in choices.others]]
+    if ask.isolated:
+        found = [one for one in found if not one.trial.shares_links]
+    limit = first_fit.trial.score.seconds * (1 + EQUAL)
+    best = sorted((one for one in found if one.trial.score.seconds <= limit), key=_rank)
+    if not best:
+        return Recommendation(
+            refused="every choice that was tried shares a link with another job: ask again with "
+            "fewer hosts, or without isolation"
+        )
+    return Recommendation(tuple(best[: ask.most]), first_fit)
+
+
+def _rank(placement: Placement) -> tuple[float, float, int, float, float]:
+    """Less is better: the job's time, what others lose, what it sends between zones, its flows."""
+    trial = placement.trial
+    lost = sum(
+        cost.after.seconds / cost.before.seconds for cost in trial.costs if cost.before.seconds > 0
+    )
+    seconds = float(f"{trial.score.seconds:.6g}")
+    return (
+        seconds,
+        round(lost, 6),
+        trial.slowed_jobs,
+        trial.cross_zone_gbps,
+        -trial.score.slowest_flow,
+    )

@@ -1,0 +1,183 @@
+"""Placements: what is asked of them, and what is told, to the model and back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from heddle.v1 import placement_pb2 as pb
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.place.choose import PlacementAsk
+from heddle_controller.place.order import places
+from heddle_controller.place.score import Score
+from heddle_controller.planner.advice import Placement, Recommendation
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import job as job_codec
+from heddle_controller.state.errors import FailedPrecondition
+from heddle_controller.state.records import Intent, Reservation
+
+PLACED = "placed-job"
+"""Name of a job that is only supposed."""
+DEFAULT, CEILING = 5, 20
+"""Placements told at once."""
+MAX_PROBLEMS = 20
+
+
+def ask_from_pb(
+    request: pb.RecommendPlacementRequest, intent: Intent, reserved: Sequence[Reservation]
+) -> PlacementAsk:
+    """What is asked for, on hosts that are free.
+
+    Raises:
+        InputError: naming each faulty field.
+        FailedPrecondition: too few hosts are free; says who has the others.
+    """
+    known = intent.fabric.structure.nics_of_host
+    limits, name = request.constraints, request.replaces or PLACED
+    names.check_id(name, "replaces")
+    if request.reservation and request.reservation not in {one.name for one in reserved}:
+        reason = "is over, or never was: reserve hosts again, or ask without it"
+        problem = Problem(f"reservation {request.reservation[:80]!r}", reason)
+        raise FailedPrecondition("request", problem)
+    _check_hosts(request.spec.hosts, known, "spec.hosts")
+    _check_hosts(limits.exclude, known, "constraints.exclude")
+    if not 1 <= request.host_count <= job_codec.MAX_HOSTS:
+        reason = f"it is {request.host_count}: give 1 to {job_codec.MAX_HOSTS}"
+        raise refuse("request", "host_count", reason)
+    if request.count > CEILING:
+        raise refuse("request", "count", f"it is {request.count}: give {CEILING} at most")
+    candidates = sorted(request.spec.hosts or known)
+    taken = _taken(request, intent, reserved)
+    free = tuple(host for host in candidates if host not in taken)
+    if len(free) < request.host_count:
+        raise FailedPrecondition("request", _too_few(request.host_count, candidates, taken, known))
+    spec = pb.JobSpec()
+    spec.CopyFrom(request.spec)
+    spec.ClearField("hosts")
+    spec.hosts.extend(free[: request.host_count])
+    return PlacementAsk(
+        job=job_codec.job_from_pb(name, spec),
+        hosts=free,
+        most=request.count or DEFAULT,
+        same_zone=limits.same_zone,
+        hosts_per_leaf=limits.max_hosts_per_leaf,
+        isolated=limits.isolated,
+    )
+
+
+def _check_hosts(hosts: Sequence[str], known: Mapping[str, object], field: str) -> None:
+    problems = [
+        Problem(f"{field}[{row}]", f"{host[:80]!r} has no NIC in the fabric")
+        for row, host in enumerate(hosts)
+        if host not in known
+    ]
+    twice = [host for host, times in Counter(hosts).items() if times > 1]
+    problems += [Problem(field, f"{host!r} is named twice") for host in twice]
+    if problems:
+        raise InputError("request", *problems[:MAX_PROBLEMS])
+
+
+def _taken(
+    request: pb.RecommendPlacementRequest, intent: Intent, reserved: Sequence[Reservation]
+) -> dict[str, str]:
+    """Why each host that cannot be had cannot be had."""
+    taken = dict.fromkeys(request.constraints.exclude, "excluded")
+    for reservation in reserved:
+        if reservation.name != request.reservation:
+            taken |= dict.fromkeys(reservation.hosts, "reserved")
+    for record in intent.jobs:
+        if record.job.name != request.replaces:
+            taken |= dict.fromkeys(record.job.hosts, "used by other jobs")
+    return taken
+
+
+def _too_few(
+    count: int, candidates: Sequence[str], taken: Mapping[str, str], known: Mapping[str, object]
+) -> Problem:
+    if count > len(known):
+        return Problem("host_count", f"it is {count}; the fabric has {len(known)} hosts")
+    why = Counter(taken[host] for host in candidates if host in taken)
+    told = ", ".join(f"{number} are {word}" for word, number in sorted(why.items()))
+    of = f"of {len(candidates)} candidates {told}" if told else f"there are {len(candidates)}"
+    return Problem("host_count", f"it is {count}; {of}: wait, or give more candidates")
+
+
+def score_to_pb(found: Score) -> pb.JobScore:
+    """How a job fares."""
+    return pb.JobScore(
+        max_utilization=found.max_utilization,
+        slowest_flow=found.slowest_flow,
+        network_seconds=found.seconds,
+    )
+
+
+def recommendation_to_pb(found: Recommendation, fabric: Fabric) -> pb.RecommendPlacementResponse:
+    """Placements, and why each stands where it does."""
+    assert found.first_fit is not None  # there is one wherever there are placements
+    first = found.first_fit.trial.score
+    return pb.RecommendPlacementResponse(
+        placements=[_placement(one, first, fabric) for one in found.placements],
+        first_fit=score_to_pb(first),
+    )
+
+
+def _placement(found: Placement, first_fit: Score, fabric: Fabric) -> pb.Placement:
+    trial = found.trial
+    return pb.Placement(
+        hosts=found.hosts,
+        score=score_to_pb(trial.score),
+        costs=[
+            pb.PlacementCost(
+                job=cost.job, before=score_to_pb(cost.before), after=score_to_pb(cost.after)
+            )
+            for cost in trial.costs
+        ],
+        slowed_jobs=trial.slowed_jobs,
+        cross_zone_gbps=trial.cross_zone_gbps,
+        shares_links=trial.shares_links,
+        reason=_reason(found, first_fit, fabric),
+    )
+
+
+def _reason(found: Placement, first_fit: Score, fabric: Fabric) -> str:
+    """In words: where the hosts are, what holds the job up, and whom it holds up."""
+    trial, where = found.trial, places(found.hosts, fabric)
+    zones = Counter(zone for place in where.values() for zone in place.zone)
+    leaves = {leaf for place in where.values() for leaf in place.leaves}
+    told = [f"{len(found.hosts)} hosts below {_count(len(leaves), 'leaf', 'leaves')}"]
+    if zones:
+        zone_names = fabric.structure.zone_names
+        parts = ", ".join(f"{zone_names[row]} {many}" for row, many in sorted(zones.items()))
+        told[0] += f" of {'zone' if len(zones) == 1 else 'zones'} {parts}"
+    if trial.cross_zone_gbps:
+        told.append(f"{trial.cross_zone_gbps:,.0f} Gbit/s between zones")
+    elif len(fabric.structure.zone_names) > 1:
+        told.append("nothing between zones")
+    score = trial.score
+    if score.slowest_flow < 1:
+        told.append(
+            f"link {trial.fullest_link} is asked for {score.max_utilization:.2f} of what it "
+            f"has, so its flows get {score.slowest_flow:.0%} of what they ask for"
+        )
+    else:
+        told.append("every flow gets all that it asks for")
+    if 0 < score.seconds < first_fit.seconds:
+        told.append(f"{1 - score.seconds / first_fit.seconds:.0%} less time than on the first fit")
+    if trial.slowed_jobs:
+        told.append(f"{_count(trial.slowed_jobs, 'other job', 'other jobs')} slowed")
+    return "; ".join(told)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def reservation_to_pb(fabric: str, one: Reservation) -> pb.Reservation:
+    """A reservation."""
+    return pb.Reservation(
+        name=names.reservation_name(fabric, one.name),
+        hosts=one.hosts,
+        create_time=common.time_to_pb(one.create_time),
+        end_time=common.time_to_pb(one.end_time),
+    )

@@ -11,10 +11,11 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_table
+from heddle_controller.model.host_lists import expand
 from heddle_controller.model.job import Job
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
-from heddle_controller.traffic.jobs_file import expand, load_jobs
+from heddle_controller.traffic.jobs_file import load_jobs
 
 SECONDS = 300
 

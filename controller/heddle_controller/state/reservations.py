@@ -86,9 +86,7 @@ def release(view: View, name: str, stamp: Stamp) -> Change:
         time=stamp.now,
         guards=tuple(view.guard(field) for field in sets),
         sets=sets,
-        audit=entry_of(
-            stamp, "release", _name(view.name, name), (reservation_text(old), "")
-        ),
+        audit=entry_of(stamp, "release", _name(view.name, name), (reservation_text(old), "")),
     )
 
 

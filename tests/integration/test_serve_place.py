@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,7 @@ async def test_constraints_hold(tmp_path: Path) -> None:
             assert {*found.placements[0].hosts} == {"z0-l0-h1", "z0-l0-h3"}
             again = await client.recommend_placement(spec(*RUNNING), 4, replaces="run")
             assert {*again.placements[0].hosts} == {*RUNNING}
-            refused = {
+            refused: dict[str, dict[str, Any]] = {
                 "of 16 candidates 4 are used by other jobs": {"host_count": 13},
                 "the fabric has 16 hosts": {"host_count": 17},
                 "in one zone there are 8": {"host_count": 9, "same_zone": True},

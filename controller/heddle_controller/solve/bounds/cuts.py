@@ -33,7 +33,9 @@ def cut_bound(network: Network, flows: Flows, routed: Bools) -> Bound:
     ``routed`` marks the flows that count, shape (flows,).
     """
     cuts = Cuts(network, flows, routed)
-    return in_whole_qps(network, flows, routed, replace(cuts.bound(), arcs=cuts.of_arcs()))
+    arcs = cuts.of_arcs(np.arange(network.arc_count))
+    bound = replace(cuts.bound(), arcs=np.append(arcs, np.inf))  # the padding has none to meet
+    return in_whole_qps(network, flows, routed, bound)
 
 
 class Cuts:
@@ -41,7 +43,6 @@ class Cuts:
 
     def __init__(self, network: Network, flows: Flows, routed: Bools) -> None:
         rows = np.flatnonzero(routed)
-        self._arc_count = network.arc_count
         self._tier_count = len(network.fabric.structure.tiers)
         self._families = [
             _Family(network, flows, rows, group, inwards=inwards)
@@ -79,16 +80,12 @@ class Cuts:
                 tiers[tier] = max(tiers[tier], least)
         return Bound(tiers, max(overall, float(tiers.max(initial=0.0))), "cut")
 
-    def of_arcs(self) -> Floats:
-        """The greatest bound of the cuts that each arc is part of, shape (arcs + 1,).
-
-        The padding has none to meet (infinite).
-        """
-        arcs = np.zeros(self._arc_count + 1)
+    def of_arcs(self, arcs: Ints) -> Floats:
+        """The greatest bound of the cuts that each of some arcs is part of, shape of ``arcs``."""
+        bounds = np.zeros(len(arcs))
         for family in self._families:
-            np.maximum(arcs[:-1], family.of_arcs(), out=arcs[:-1])
-        arcs[-1] = np.inf
-        return arcs
+            np.maximum(bounds, family.of_arcs(arcs), out=bounds)
+        return bounds
 
 
 def _partitions(network: Network) -> list[Ints]:
@@ -255,9 +252,9 @@ class _Family:
             self._worst = float(self.bounds.max(initial=0.0)), tiers
         return self._worst
 
-    def of_arcs(self) -> Floats:
+    def of_arcs(self, arcs: Ints) -> Floats:
         """The bound of the set that each arc leaves (or enters, inwards); 0 for no set."""
-        return np.append(self.bounds, 0.0)[self._arc_set]
+        return np.append(self.bounds, 0.0)[self._arc_set[arcs]]
 
     def _bounds(self, sets: Ints) -> Floats:
         open_ = (self._demand[sets] > 0) & (self._width[sets] > 0)

@@ -183,10 +183,11 @@ class IncrementalPlan:
         assignment.touched.clear()
         candidates, bound = Candidates(self.network, options.candidate_limit), self._cuts.bound()
         overall = max(bound.overall, float(bound.tiers.max(initial=0.0)))
-        arcs = np.maximum(self._cuts.of_arcs(), min(overall, 1.0))
+        chosen, arcs = self.network.chosen, np.full(self.network.arc_count + 1, np.inf)
+        arcs[chosen] = np.maximum(self._cuts.of_arcs(chosen), min(overall, 1.0))
         target = LoadTarget(np.maximum(bound.tiers, min(overall, 1.0)), overall, arcs)
         Search(assignment, candidates, target, options.deadline(), HASTE).run()
-        used, chosen = assignment.utilization(), self.network.chosen
+        used = assignment.utilization()
         worst = plan.fabric.structure.worst_by_tier(used[:-1])
         over = (used[chosen] > arcs[chosen] + TOLERANCE).any()
         if over or (np.maximum(worst, self._worst_fixed) > target.bounds + TOLERANCE).any():

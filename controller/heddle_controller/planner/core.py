@@ -48,6 +48,8 @@ class _FabricPlans:
     repair: Repair | None = None
     prepared: Plan | None = None
     """The plan that ``repair`` begins with; a repair of it may have failed to be made."""
+    told: Plan | None = None
+    """A plan that was answered, and whose repair is not made ready yet."""
 
 
 class PlanningCore:
@@ -72,7 +74,7 @@ class PlanningCore:
         repair = one.repair if standing is not None else None
         one.prepared = None  # whatever comes of this, the repair goes on from another plan
         planned = make_plan(wanted, standing, repair, self._engine, one.made)
-        one.made = planned.plan, planned.entries
+        one.made, one.told = (planned.plan, planned.entries), planned.plan
         return PlanAnswer(planned, wanted.refused)
 
     def _wanted(self, intent: Intent, known: Wanted | None, standing: Plan | None) -> Wanted:
@@ -97,10 +99,11 @@ class PlanningCore:
         one.prepared = standing
 
     def make_ready(self, fabric: str) -> None:
-        """Have the repair of the last plan that was made ready; for after it was told."""
+        """Have the repair of the plan that was made just now ready; for after it was told."""
         one = self._fabrics.get(fabric)
-        if one is not None and one.made is not None:
-            self.prepare(fabric, one.made[0])
+        if one is not None and one.told is not None:
+            plan, one.told = one.told, None
+            self.prepare(fabric, plan)
 
     def reoptimise(self, standing: Plan, worth_moving: float) -> Planned | Certificate | None:
         """See ``Planner``."""

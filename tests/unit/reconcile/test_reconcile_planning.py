@@ -8,6 +8,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.engine import Engine
 from heddle_controller.planner.planning import (
     Wanted,
@@ -297,3 +298,32 @@ def test_a_plan_gives_way_to_one_that_wins_by_the_threshold(
     better = better_anew(stands, engine, 0.1)
     assert (better is not None) == bool(taken)
     assert script.asked == (["solve"] if before == 2.0 else [])
+
+
+def test_the_plan_that_stands_is_ready_once() -> None:
+    """Each plan is indexed once: one made here after it was told, another when asked.
+
+    A question whose answer is to keep the plan undoes neither.
+    """
+    indexed: list[Plan] = []
+
+    def index(plan: Plan) -> Repairer:
+        indexed.append(plan)
+        return Repairer(plan)
+
+    core = PlanningCore(replace(ENGINE, repairer=index))
+    intent = Intent("f1", 1, 0.0, 1, FABRIC, (record(J1),), ())
+    planned = core.plan(intent, None).planned
+    assert planned is not None
+    assert indexed == []
+    core.make_ready("f1")
+    assert indexed == [planned.plan]
+    other = replace(planned.plan)
+    core.prepare("f1", other)
+    assert indexed == [planned.plan, other]
+    assert core.plan(replace(intent, version=2), other).planned is None
+    core.make_ready("f1")
+    lost = replace(intent, fabric=down(FABRIC, "l0.0", "s0.0"))
+    assert core.plan(lost, other).planned is not None
+    core.make_ready("f1")
+    assert indexed == [planned.plan, other]

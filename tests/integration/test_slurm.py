@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.support.slurm_world import EVEN, HEDDLE, ODD, World, slurm_world
+from heddle.v1.placement_pb2 import JobSpec
+from tests.support.slurm import CLUSTER, patiently
+from tests.support.slurm_world import EVEN, HEDDLE, NODES, ODD, PAGE, ROOT, World, slurm_world
+from tests.support.waiting import wait_until
+
+SETUP, _, USE = PAGE.read_text().partition("\n## A job\n")
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for all tests of this file; its tree is what ``heddle slurm topology`` printed."""
+    """One for all tests of this file, set up as the page says."""
     with slurm_world(tmp_path_factory.mktemp("world")) as world:
-        world.slurm.topology.write_text(world.heddle("slurm", "topology"))
+        world.follow(SETUP)
+        world.set()
         world.slurm.start()
         yield world
+
+
+@pytest.fixture(autouse=True)
+def quiet(world: World) -> Iterator[None]:
+    """Nothing of a test is left for the next one."""
+    yield
+    world.slurm.cancel_all()
+    patiently(lambda: not world.jobs(), "the controller to forget all jobs")
 
 
 def test_slurm_reads_the_tree_as_it_is_meant(world: World) -> None:
@@ -86,3 +103,221 @@ def test_a_job_runs_where_no_controller_answers(world: World) -> None:
     output = world.slurm.ended(job)
     assert ranks(output) == ["n0", "n2", "n4"], output
     assert "note: no rank order, Slurm's own is kept: cannot reach the controller" in output
+
+
+SHAPE = "heddle: gpus=1 all_reduce=dp:1GiB"
+
+
+def look(world: World) -> str:
+    """The line of a script that writes down how jobs stand when it begins."""
+    seen = f"{world.slurm.folder}/seen.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"
+    return f"{HEDDLE} --server {world.address} job list --json > {seen}.new; mv {seen}.new {seen}\n"
+
+
+def seen(world: World, job: int, restart: int = 0) -> dict[str, Any]:
+    """What ``look`` wrote of the job itself."""
+    path = world.slurm.folder / f"seen.{job}.{restart}"
+    wait_until(path.exists, f"start {restart} of job {job}")
+    listed = {one["name"].rpartition("/")[2]: one for one in json.loads(path.read_text())}
+    assert listed.keys() >= {name(job)}, world.log()
+    return dict(listed[name(job)])
+
+
+def staying(world: World) -> str:
+    """Lines of a script that goes on until ``let_go``."""
+    return f"until [ -e {world.slurm.folder}/go.$SLURM_JOB_ID ]; do sleep 0.1; done\n"
+
+
+def let_go(world: World, *jobs: int) -> list[str]:
+    """Let jobs end, and wait for that; what they printed."""
+    for job in jobs:
+        (world.slurm.folder / f"go.{job}").touch()
+    return [world.slurm.ended(job) for job in jobs]
+
+
+def name(job: int) -> str:
+    """What the controller calls a job of Slurm."""
+    return f"{CLUSTER}-{job}"
+
+
+def gone(world: World, *jobs: int) -> None:
+    """Wait until the controller knows none of the jobs."""
+    names = {name(job) for job in jobs}
+    patiently(lambda: not names & world.jobs().keys(), f"the controller to forget {names}")
+
+
+def submitted(world: World, text: str, *options: str) -> int:
+    """A batch job that knows where its controller is."""
+    told = ",".join(f"{name}={value}" for name, value in world.environment.items())
+    return world.slurm.sbatch(text, *options, f"--export=ALL,{told}")
+
+
+def test_a_job_is_programmed_before_its_first_step(world: World) -> None:
+    """It has its order, its ports in the environment of its tasks, and is gone when it ends."""
+    text = look(world) + hostfile() + SHOW + "\nsrun bash -c 'cat $HEDDLE_PORTS_FILE'\n"
+    job = submitted(world, text, "-N8", "-n8", "--comment", SHAPE)
+    output = world.slurm.ended(job)
+    found = seen(world, job)
+    assert found["state"] == "JOB_STATE_PROGRAMMED", world.log()
+    assert ranks(output) == found["spec"]["hosts"]
+    halves = {frozenset(ranks(output)[:4]), frozenset(ranks(output)[4:])}
+    assert halves == {frozenset(EVEN), frozenset(ODD)}
+    hosts = re.findall(r'"host": "(n[0-7])"', output)
+    sources = re.findall(r'"source": "(n[0-7])-nic"', output)
+    assert (sorted(hosts), sorted(sources)) == (list(NODES), list(NODES))
+    gone(world, job)
+    assert f"{name(job)} is programmed" in world.log()
+    wait_until(lambda: not (world.spool / name(job)).exists(), "its folder to go")
+
+
+def test_the_page_is_typed_and_true(world: World) -> None:
+    """Its job is planned with its comment, and its ranks go in Heddle's order."""
+    assert len(re.findall(r"^<!--", PAGE.read_text(), re.MULTILINE)) == 6
+    begun = world.log()
+    world.follow(USE)
+    (path,) = world.slurm.folder.glob("slurm-*.out")
+    number = int(path.stem.partition("-")[2])
+    assert path.read_text().count("\n") == 4, path.read_text()
+    assert "note:" not in path.read_text()
+    assert f"{name(number)} is programmed" in world.log().removeprefix(begun)
+
+
+def test_the_lines_for_schedulers_are_true(world: World) -> None:
+    """Those of the first page, typed with a program that says where it runs."""
+    block = (ROOT / "README.md").read_text().partition("Slurm:\n\n```\n")[2].partition("```")[0]
+    lines = [line.partition("  #")[0].strip() for line in world.here(block).splitlines()]
+    typed, script = lines[:2], lines[2:]
+    (world.slurm.folder / "train.py").write_text(
+        "import os; print(os.environ['SLURM_PROCID'] + ': ' + os.environ['SLURMD_NODENAME'])"
+    )
+    (world.slurm.folder / "train.sh").write_text("\n".join(["#!/bin/bash", look(world), *script]))
+    path = f"PATH={HEDDLE.parent}:{os.environ['PATH']}"
+    world.slurm.must("bash", "-euc", f"export {path}\n" + typed[0], **world.environment)
+    said = world.slurm.must("bash", "-euc", f"export {path}\n" + typed[1], **world.environment)
+    number = int(said.split()[-1])
+    output = (world.slurm.ended(number), (world.slurm.folder / f"slurm-{number}.out").read_text())
+    by_rank = sorted(re.findall(r"^([0-9]): (n[0-7])$", output[1], re.MULTILINE))
+    found = seen(world, number)
+    assert found["state"] == "JOB_STATE_PROGRAMMED", world.log()
+    assert [host for _, host in by_rank] == found["spec"]["hosts"], output
+
+
+def test_a_job_that_starts_anew_is_planned_anew(world: World) -> None:
+    """After ``scontrol requeue``, and on other nodes after one has failed."""
+    text = look(world) + staying(world) + hostfile() + SHOW
+    job = submitted(world, text, "-N4", "-n4", "--requeue", "--comment", SHAPE)
+    assert sorted(seen(world, job)["spec"]["hosts"]) == sorted(EVEN)
+    world.slurm.must("scontrol", "requeue", str(job))
+    world.slurm.starts_again(job)
+    again = seen(world, job, 1)
+    assert (again["state"], sorted(again["spec"]["hosts"])) == (
+        "JOB_STATE_PROGRAMMED",
+        sorted(EVEN),
+    )
+    world.slurm.fail("n0")
+    try:
+        world.slurm.starts_again(job)
+        elsewhere = seen(world, job, 2)
+        assert elsewhere["state"] == "JOB_STATE_PROGRAMMED"
+        assert sorted(elsewhere["spec"]["hosts"]) == sorted(ODD), world.log()
+        (output,) = let_go(world, job)
+        assert ranks(output) == elsewhere["spec"]["hosts"]
+        gone(world, job)
+    finally:
+        world.slurm.mend("n0")
+
+
+def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) -> None:
+    """Each has the id that Slurm gave it."""
+    text = look(world) + staying(world)
+    array = submitted(world, text, "-N2", "--array=0-1", "--comment", SHAPE)
+    mixed = submitted(
+        world, text, "-N2", "--comment", SHAPE, ":", "-N2", "--comment", "heddle: gpus=1 dp=2"
+    )
+    patiently(lambda: len(world.jobs()) == 4, "four jobs to be submitted")
+    ids = [int(line) for line in world.slurm.lines("squeue", "-h", "-r", "-o", "%A")]
+    assert {array, mixed} < set(ids)
+    assert world.jobs().keys() == set(map(name, ids))
+    jobs = list(world.jobs().values())
+    hosts = [host for job in jobs for host in job.spec.hosts]
+    assert sorted(hosts) == list(NODES)
+    assert {job.spec.parallelism.dp for job in jobs} == {0, 2}
+    for number in ids:
+        (world.slurm.folder / f"go.{number}").touch()
+    gone(world, *ids)
+
+
+def test_jobs_run_while_no_controller_does(world: World) -> None:
+    """They begin and end as if Heddle were not there; the next controller hears who has ended."""
+    before = submitted(world, look(world) + staying(world), "-N4", "--comment", SHAPE)
+    assert seen(world, before)["state"] == "JOB_STATE_PROGRAMMED"
+    world.kill_controller()
+    job = submitted(world, hostfile() + SHOW, "-N4", "-n4", "--comment", SHAPE)
+    output = world.slurm.ended(job)
+    assert ranks(output) == list(ODD)
+    assert "heddle: this job is not planned: cannot reach the controller" in output
+    assert f"job {job}: cannot reach the controller" in world.log()
+    let_go(world, before)
+    wait_until((world.spool / "owed" / name(before)).exists, "the epilog to note what is owed")
+    world.start_controller()
+    assert name(before) in world.jobs()
+    later = submitted(world, look(world), "-N8", "--comment", SHAPE)
+    world.slurm.ended(later)
+    assert seen(world, later)["state"] == "JOB_STATE_PROGRAMMED"
+    gone(world, before, job, later)
+    assert not any((world.spool / "owed").iterdir())
+
+
+def test_a_comment_that_is_no_shape_is_told_to_its_user(world: World) -> None:
+    """The job runs, unplanned, and its output begins with why."""
+    job = submitted(world, "srun hostname\n", "-N1", "--comment", "heddle: gpus=8 tq8")
+    output = world.slurm.ended(job)
+    said = "'tq8' is no word of a shape: write KEY=VALUE, such as gpus=8"
+    assert output.startswith(f"heddle: this job is not planned: {said}\n")
+    assert f"job {job}: {said}" in world.log()
+    assert world.jobs() == {}
+
+
+SHADOW = {"SLURM_JOB_COMMENT": "heddle: @/etc/shadow", "SLURM_JOB_UID": "7"}
+PROLOG = {
+    "SLURM_CLUSTER_NAME": CLUSTER,
+    "SLURM_JOB_ID": "900",
+    "SLURM_JOB_NODELIST": "n[0-1]",
+    "SLURM_JOB_COMMENT": SHAPE,
+    "SLURM_JOB_UID": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "settings", "environment"),
+    [
+        ("'x9' has no NIC in the fabric", {}, {"SLURM_JOB_NODELIST": "n[0-1],x9"}),
+        ("is in use by job 'taken'", {}, {"SLURM_JOB_NODELIST": "n[1-2]"}),
+        ("tp", {}, {"SLURM_JOB_COMMENT": "heddle: gpus=1 tp=3"}),
+        ("No such file", {}, {"SLURM_JOB_COMMENT": "heddle: @/nowhere"}),
+        ("no plain file of the user", {}, SHADOW),
+        ("f2", {"HEDDLE_FABRIC": "f2"}, {}),
+        ("cannot reach the controller", {"HEDDLE_SERVER": "127.0.0.1:1"}, {}),
+        ("is not an address", {"HEDDLE_SERVER": "nonsense"}, {}),
+        ("", {"HEDDLE": "/nowhere/heddle"}, {}),
+    ],
+)
+def test_what_cannot_be_planned_changes_nothing(
+    world: World, said: str, settings: dict[str, str], environment: dict[str, str]
+) -> None:
+    """The prolog succeeds all the same, and says why."""
+    with world.client() as client:
+        client.submit_job("taken", JobSpec(hosts=["n2", "n3"], gpus_per_host=1))
+    try:
+        before = world.etags()
+        world.set(**settings)
+        world.slurm.must(world.slurm.folder / "prolog", **PROLOG | environment)
+        assert said in world.log().splitlines()[-1]
+        if settings:
+            world.slurm.must(world.slurm.folder / "epilog", **PROLOG | environment)
+            assert said in world.log().splitlines()[-1]
+        assert world.etags() == before
+    finally:
+        world.set()
+        with world.client() as client:
+            client.delete_job("taken")

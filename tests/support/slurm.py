@@ -7,7 +7,8 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +39,6 @@ TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
-TopologyPlugin=topology/tree
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -49,6 +49,16 @@ MessageTimeout=100
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE
 """
+
+
+def patiently(holds: Callable[[], object], what: str) -> None:
+    """``wait_until``, for what is costly to ask."""
+
+    def asked() -> object:
+        time.sleep(0.1)
+        return holds()
+
+    wait_until(asked, what)
 
 
 class Slurm:
@@ -67,26 +77,19 @@ class Slurm:
                 cluster=CLUSTER, port=free_port(), folder=folder, nodes="\n".join(lines)
             )
         )
-        self.topology = folder / "topology.conf"
-        self.topology.write_text(f"SwitchName=all Nodes={','.join(nodes)}\n")
-
-    def configure(self, lines: str) -> None:
-        """Add lines to its configuration, before it starts."""
-        with self.file.open("a") as file:
-            file.write(lines)
 
     def start(self) -> None:
         """Start all, and wait until every node is idle."""
         self._start_munged()
         self.start_controller()
         for node in self.nodes:
-            self._run(node, "slurmd", "-D", "-N", node, "-f", str(self.file))
-        wait_until(lambda: self.states() == {"idle"}, "all nodes of Slurm to be idle")
+            self._start_node(node)
+        patiently(lambda: self.states() == {"idle"}, "all nodes of Slurm to be idle")
 
     def start_controller(self) -> None:
         """Start slurmctld, which takes up what it knew."""
         self._run("slurmctld", "slurmctld", "-D", "-f", str(self.file))
-        wait_until(lambda: self.type("scontrol", "ping").returncode == 0, "slurmctld to answer")
+        patiently(lambda: self.type("scontrol", "ping").returncode == 0, "slurmctld to answer")
 
     def stop(self, name: str) -> None:
         """Kill one of its daemons."""
@@ -96,8 +99,8 @@ class Slurm:
 
     def close(self) -> None:
         """End all that runs."""
-        if self.running.get("slurmctld"):
-            self.type("scancel", "--signal=KILL", "--full", "--state=RUNNING")
+        if "slurmctld" in self.running:
+            self.cancel_all()
         ending = [self.running.pop(name) for name in reversed([*self.running])]
         for daemon in ending:
             daemon.terminate()
@@ -160,14 +163,40 @@ class Slurm:
     def ended(self, job: int) -> str:
         """Its output, once it has ended well."""
         over = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "BOOT_FAIL"}
-        wait_until(lambda: self.state(job) in over, f"job {job} to end")
+        patiently(lambda: self.state(job) in over, f"job {job} to end")
         assert self.state(job) == "COMPLETED", f"{self.output(job)}{self.said()}"
         return self.output(job)
+
+    def cancel_all(self) -> None:
+        """End all jobs, and wait until none is left."""
+        if self.lines("squeue", "-h"):
+            self.must("scancel", "--user=root")
+            patiently(lambda: not self.lines("squeue", "-h"), "all jobs to be cancelled")
+
+    def starts_again(self, job: int) -> None:
+        """Wait until a job waits for its next start, and let it begin at once."""
+        patiently(lambda: self.state(job) in {"PENDING", "REQUEUED"}, f"job {job} to be requeued")
+        now = ("scontrol", "update", f"JobId={job}", "StartTime=now")
+        patiently(lambda: self.type(*now).returncode == 0, f"job {job} to be released")
+
+    def fail(self, node: str) -> None:
+        """Have a node fail: its daemon dies, and Slurm takes it for down."""
+        self.stop(node)
+        self.must("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+
+    def mend(self, node: str) -> None:
+        """Bring it back."""
+        self._start_node(node)
+        self.must("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        patiently(lambda: self.states() == {"idle"}, "all nodes of Slurm to be idle")
+
+    def _start_node(self, node: str) -> None:
+        self._run(node, "slurmd", "-D", "-N", node, "-f", str(self.file))
 
     def said(self) -> str:
         """The last words of its daemons."""
         logs = sorted(self.folder.glob("*.log"))
-        return "".join(f"\n{log.name}: {log.read_text()[-1500:]}" for log in logs)
+        return "".join(f"\n{log.name}: {log.read_text()[-300:]}" for log in logs)
 
     def _start_munged(self) -> None:
         folder = self.folder / "munge"

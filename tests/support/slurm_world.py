@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 from collections.abc import Coroutine, Iterator
@@ -22,6 +23,11 @@ from tests.support.slurm import Slurm, slurm_files
 from tests.support.waiting import PATIENCE
 
 T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "deploy" / "slurm" / "README.md"
+BLOCK = re.compile(
+    r"<!-- (?P<how>type|file|append)(?: (?P<file>\S+))? -->\n```\n(?P<text>.*?)```", re.DOTALL
+)
 HEDDLE = Path(sys.executable).with_name("heddle")
 NODES = tuple(f"n{number}" for number in range(8))
 EVEN, ODD = ("n0", "n2", "n4", "n6"), ("n1", "n3", "n5", "n7")
@@ -77,6 +83,55 @@ class World:
     controller: Controller
 
     @property
+    def spool(self) -> Path:
+        """The folder of the prolog and the epilog."""
+        return self.slurm.folder / "spool"
+
+    def here(self, text: str) -> str:
+        """Text of a page with the folders and the controller of this world."""
+        for there, here in (
+            ("/opt/heddle/bin", HEDDLE.parent),
+            ("/var/spool/heddle-slurm", self.spool),
+            ("/etc/heddle/slurm", self.slurm.folder),
+            ("/etc/slurm", self.slurm.folder),
+            ("127.0.0.1:7400", self.address),
+        ):
+            text = text.replace(there, str(here))
+        return text
+
+    def follow(self, page: str) -> list[str]:
+        """Do what a part of a page says; what was printed, by block."""
+        printed = []
+        for block in BLOCK.finditer(self.here(page)):
+            if block["how"] == "type":
+                lines = block["text"].replace("deploy/slurm", str(PAGE.parent))
+                printed.append(self.slurm.must("bash", "-euc", lines, **self.environment))
+                continue
+            mode = "a" if block["how"] == "append" else "w"
+            with (self.slurm.folder / block["file"]).open(mode) as file:
+                file.write(block["text"])
+        return printed
+
+    def set(self, **settings: str) -> None:
+        """The settings of these programs; for what starts from now on."""
+        known = {
+            "HEDDLE": str(HEDDLE),
+            "HEDDLE_SERVER": self.address,
+            "HEDDLE_SLURM_DIRECTORY": str(self.spool),
+            "HEDDLE_SLURM_WAIT": "25",
+            "HEDDLE_SLURM_ANSWER": "20",
+        }
+        lines = [f"{name}='{value}'\n" for name, value in (known | settings).items()]
+        fresh = self.slurm.folder / "heddle.env.new"
+        fresh.write_text("".join(lines))
+        fresh.replace(self.slurm.folder / "heddle.env")
+
+    def log(self) -> str:
+        """What prologs and epilogs have said."""
+        path = self.spool / "log"
+        return path.read_text() if path.exists() else ""
+
+    @property
     def environment(self) -> dict[str, str]:
         """Where programs of Heddle find their controller."""
         return {"HEDDLE_SERVER": self.address, "TMPDIR": str(self.slurm.folder)}
@@ -93,6 +148,10 @@ class World:
         """What the controller knows, by name."""
         with self.client() as client:
             return {job.name.rpartition("/")[2]: job for job in client.list_jobs()}
+
+    def etags(self) -> dict[str, str]:
+        """Of what jobs are to be, whatever has become of them."""
+        return {name: job.etag for name, job in self.jobs().items()}
 
     def kill_controller(self) -> None:
         """With SIGKILL."""

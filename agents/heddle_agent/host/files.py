@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from heddle_agent.host.environment import environment_text
+from heddle.ports_environment import environment_text
 
 _LONGEST = 100
 """Characters of a job's name that become part of a file's."""
@@ -58,7 +58,7 @@ class PortsFolder:
         path = self._file(document["job"], "json")
         told = {**self._owner, **document}
         changed = _replace(path, json.dumps(told, indent=1).encode() + b"\n")
-        text = environment_text(document, path)
+        text = environment_text(document, path, "heddle-agent host")
         return _replace(path.with_suffix(".env"), text.encode()) or changed
 
     def remove(self, job: str) -> None:

@@ -531,6 +531,7 @@ class JobPorts(_message.Message):
     DESTINATIONS_FIELD_NUMBER: _builtins.int
     FIRST_PORTS_FIELD_NUMBER: _builtins.int
     QP_COUNTS_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job that the flows are counted with."""
     generation: _builtins.int
@@ -565,6 +566,10 @@ class JobPorts(_message.Message):
     def qp_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """How many QPs the flow has, at least 1."""
 
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Host of each NIC, parallel to nics; empty where the fabric names none."""
+
     def __init__(
         self,
         *,
@@ -577,10 +582,11 @@ class JobPorts(_message.Message):
         destinations: _abc.Iterable[_builtins.int] | None = ...,
         first_ports: _abc.Iterable[_builtins.int] | None = ...,
         qp_counts: _abc.Iterable[_builtins.int] | None = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "destinations", b"destinations", "first_ports", b"first_ports", "flows", b"flows", "generation", b"generation", "job", b"job", "nics", b"nics", "qp_counts", b"qp_counts", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "destinations", b"destinations", "first_ports", b"first_ports", "flows", b"flows", "generation", b"generation", "hosts", b"hosts", "job", b"job", "nics", b"nics", "qp_counts", b"qp_counts", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

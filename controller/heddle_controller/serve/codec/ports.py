@@ -47,6 +47,7 @@ def ports_to_pb(plan: Plan, first_ports: Ints, rows: Ints, job: str) -> pb.JobPo
         job: Its name.
     """
     flows, nodes = plan.flows, plan.fabric.structure.nodes
+    hosts = plan.fabric.structure.host_names
     source, destination = flows.source[rows], flows.destination[rows]
     nics, number = np.unique(np.concatenate([source, destination]), return_inverse=True)
     return pb.JobPorts(
@@ -58,6 +59,7 @@ def ports_to_pb(plan: Plan, first_ports: Ints, rows: Ints, job: str) -> pb.JobPo
         destinations=number[len(rows) :].tolist(),
         first_ports=first_ports[rows].tolist(),
         qp_counts=flows.qps[rows].tolist(),
+        hosts=[hosts[row] if row != NONE else "" for row in nodes.host[nics].tolist()],
     )
 
 

@@ -22,15 +22,16 @@ MORI_PORTS = 4
 """As many ports MORI has, and goes round them."""
 
 
-def environment_text(document: Mapping[str, Any], path: Path) -> str:
+def environment_text(document: Mapping[str, Any], path: Path, writer: str) -> str:
     """The lines of an environment file.
 
     Args:
         document: The ports of a job, see ``heddle.ports``.
         path: The file that holds them.
+        writer: Which program writes these lines.
     """
     lines = [
-        "# Written by heddle-agent host; which UDP source port each QP of one job has to use.",
+        f"# Written by {writer}; which UDP source port each QP of one job has to use.",
         f"HEDDLE_PORTS_FILE={path}",
     ]
     lists = {tuple(flow["ports"]) for flow in document["flows"]}

@@ -1,0 +1,148 @@
+"""``heddle slurm prolog``: what PrologSlurmctld runs, before a job's first step.
+
+Slurm waits for it, requeues a batch job whose prolog fails, and cancels others. So it never fails,
+and what it waits for has a limit: a job that is not programmed runs on the underlay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from heddle.client import PROGRAMMED, HeddleError, InvalidRequest, NotFound, PreconditionFailed
+from heddle.ports import ports_document
+from heddle.v1 import placement_pb2 as pb
+from heddle.v1 import plan_pb2
+from heddle_controller.cli.client import Terms
+from heddle_controller.cli.options import with_client
+from heddle_controller.cli.slurm.allocation import Allocation, allocation
+from heddle_controller.cli.slurm.folder import JobsFolder, write_hosts, write_ports, write_said
+from heddle_controller.cli.slurm.handover import (
+    Limits,
+    answering,
+    handover_options,
+    never_failing,
+    note,
+    pay,
+    said,
+)
+from heddle_controller.cli.slurm.shape import Shape, read_shape, shape_text
+from heddle_controller.cli.slurm.topology import NODE_NAME
+
+
+@click.command("prolog")
+@handover_options
+@with_client
+@never_failing
+def prolog(client: Terms, directory: Path, limits: Limits) -> None:
+    r"""Submit the job that Slurm is about to start, and wait until its routes are programmed.
+
+    For PrologSlurmctld, see deploy/slurm. The shape of the job stands in its comment:
+
+    \b
+    sbatch --nodes 16 --comment 'heddle: gpus=8 tp=8 pp=4' job.sh
+    sbatch --nodes 16 --comment 'heddle: @shape' job.sh    # the same words in a file
+
+    Jobs without 'heddle:' in their comment are left alone. It never fails. Where the job cannot be
+    planned, it runs on the underlay; the log says why, and so does the file 'said' of the job.
+    """
+    text = shape_text(os.environ.get("SLURM_JOB_COMMENT", ""))
+    if text is None:
+        return
+    mine = allocation(os.environ)
+    jobs = JobsFolder(directory)
+    folder = jobs.begin(mine.name, mine.restart)
+    try:
+        where = os.environ.get("SLURM_JOB_WORK_DIR", "/")
+        shape = read_shape(text, where, int(os.environ.get("SLURM_JOB_UID", "-1")))
+        reached = answering(client, limits)
+        jobs.acquit(mine.name)
+        pay(reached, jobs, limits)
+        job = _submitted(reached, limits, mine, shape)
+        _waited_for(reached, limits, folder, job)
+    except Exception as error:
+        write_said(folder, said(client, error))
+        raise
+    took = time.monotonic() - limits.begun
+    note(f"{mine.name} is programmed, {took:.3f} s after the prolog began")
+
+
+def _waited_for(client: Terms, limits: Limits, folder: Path, job: pb.Job) -> None:
+    """Wait until a job is programmed, and hand it what its ranks need."""
+    write_hosts(folder, job.spec.hosts)
+    try:
+        client.api.wait_until(PROGRAMMED, [job], limits.left, degraded_ok=False)
+    finally:
+        with suppress(HeddleError):  # it may have a plan, though not all of it is in place
+            _write_ports(client, limits, folder, job.name.rpartition("/")[2])
+
+
+def _submitted(client: Terms, limits: Limits, mine: Allocation, shape: Shape) -> pb.Job:
+    """The job, durably stored: with the ranks in the best order, or in Slurm's."""
+    spec = pb.JobSpec()
+    spec.CopyFrom(shape.spec)
+    spec.hosts.extend(mine.hosts)
+    if not shape.keeps_order:
+        asked = pb.OrderRanksRequest(parent=client.fabric, spec=spec, replaces=mine.name)
+        try:
+            found = client.api.jobs.OrderRanks(asked, timeout=limits.left / 2)
+        except (InvalidRequest, PreconditionFailed):
+            raise  # as it would be when submitted
+        except HeddleError:
+            pass  # Slurm's own order will do
+        else:
+            spec.hosts[:] = found.hosts
+    digest = hashlib.sha256(mine.attempt.encode() + b" " + spec.SerializeToString())
+    once = f"slurm-{digest.hexdigest()[:40]}"
+    job = client.api.submit_job(mine.name, spec, replace=True, request_id=once)
+    try:
+        return client.api.get_job(mine.name)
+    except NotFound:  # an older job of the same id was submitted so, and is gone
+        return client.api.submit_job(job.name.rpartition("/")[2], spec, replace=True)
+
+
+def _write_ports(client: Terms, limits: Limits, folder: Path, job: str) -> None:
+    """The ports of each host of a job that is in the plan."""
+    by_host: defaultdict[str, list[plan_pb2.JobPorts]] = defaultdict(list)
+    for page in _ports(client, limits, job):
+        rows: defaultdict[str, list[int]] = defaultdict(list)
+        for row, source in enumerate(page.sources):
+            rows[page.hosts[source]].append(row)
+        for host, mine in rows.items():
+            by_host[host].append(_part(page, mine))
+    for host, parts in by_host.items():
+        if NODE_NAME.fullmatch(host):
+            write_ports(folder, host, ports_document(client.fabric, job, parts) | {"host": host})
+
+
+def _ports(client: Terms, limits: Limits, job: str) -> Iterator[plan_pb2.JobPorts]:
+    request = plan_pb2.GetJobPortsRequest(plan=client.plan, job=job, page_size=10_000)
+    while True:
+        answer = client.api.plans.GetJobPorts(request, timeout=limits.left)
+        yield answer.ports
+        if not answer.next_page_token:
+            return
+        request.page_token = answer.next_page_token
+
+
+def _part(page: plan_pb2.JobPorts, rows: list[int]) -> plan_pb2.JobPorts:
+    """Some flows of a page."""
+    return plan_pb2.JobPorts(
+        job=page.job,
+        generation=page.generation,
+        nics=page.nics,
+        addresses=page.addresses,
+        hosts=page.hosts,
+        flows=[page.flows[row] for row in rows],
+        sources=[page.sources[row] for row in rows],
+        destinations=[page.destinations[row] for row in rows],
+        first_ports=[page.first_ports[row] for row in rows],
+        qp_counts=[page.qp_counts[row] for row in rows],
+    )

@@ -42,6 +42,7 @@ from tests.bench.loading import measure as loading
 from tests.bench.many_jobs import measure as many_jobs
 from tests.bench.nic_ports import measure as nic_ports
 from tests.bench.opensm import OpensmError
+from tests.bench.prolog import measure as prolog
 from tests.bench.published import measure as published
 from tests.bench.push import measure as push
 from tests.bench.queues import measure as queues
@@ -77,6 +78,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "take-over": takeover,
     "event": event,
     "submits": submits,
+    "prolog": prolog,
     "hostile": hostile,
     "reads": reads,
     "fluid": fluid,

@@ -300,22 +300,22 @@ PROLOG = {
         ("cannot reach the controller", {"HEDDLE_SERVER": "127.0.0.1:1"}, {}),
         ("is not an address", {"HEDDLE_SERVER": "nonsense"}, {}),
         ("", {"HEDDLE": "/nowhere/heddle"}, {}),
+        ("", {"HEDDLE": "'"}, {}),
     ],
 )
 def test_what_cannot_be_planned_changes_nothing(
     world: World, said: str, settings: dict[str, str], environment: dict[str, str]
 ) -> None:
-    """The prolog succeeds all the same, and says why."""
+    """Every program succeeds all the same, and the log says why."""
     with world.client() as client:
         client.submit_job("taken", JobSpec(hosts=["n2", "n3"], gpus_per_host=1))
     try:
         before = world.etags()
         world.set(**settings)
-        world.slurm.must(world.slurm.folder / "prolog", **PROLOG | environment)
-        assert said in world.log().splitlines()[-1]
-        if settings:
-            world.slurm.must(world.slurm.folder / "epilog", **PROLOG | environment)
-            assert said in world.log().splitlines()[-1]
+        for program in ("prolog", "task-prolog", *(["epilog"] if settings else [])):
+            begun = world.log()
+            world.slurm.must(world.slurm.folder / program, **PROLOG | environment)
+            assert program == "task-prolog" or said in world.log().removeprefix(begun)
         assert world.etags() == before
     finally:
         world.set()

@@ -12,7 +12,7 @@ from heddle_controller.cli.options import with_client
 from heddle_controller.cli.slurm.allocation import job_name
 from heddle_controller.cli.slurm.folder import JobsFolder
 from heddle_controller.cli.slurm.handover import (
-    Limits,
+    Patience,
     answering,
     handover_options,
     never_failing,
@@ -25,7 +25,7 @@ from heddle_controller.cli.slurm.handover import (
 @handover_options
 @with_client
 @never_failing
-def epilog(client: Terms, directory: Path, limits: Limits) -> None:
+def epilog(client: Terms, directory: Path, patience: Patience) -> None:
     """End the job that Slurm has ended, so that its routes go and its hosts are free.
 
     For EpilogSlurmctld, see deploy/slurm. Where no controller answers, that is noted, and the next
@@ -37,6 +37,6 @@ def epilog(client: Terms, directory: Path, limits: Limits) -> None:
         return
     jobs.owe(name)
     jobs.forget(name)
-    pay(answering(client, limits), jobs, limits)
+    pay(answering(client, patience), jobs, patience)
     if name not in jobs.debts():
         note(f"{name} is ended")

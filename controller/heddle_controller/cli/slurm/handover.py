@@ -26,7 +26,7 @@ Command = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Patience:
     """How long a job may be kept waiting."""
 
     wait: float
@@ -70,7 +70,7 @@ def handover_options(command: Command) -> Command:
     )
     @wraps(command)
     def run(*args: Any, wait: float, answer: float, **options: Any) -> None:  # noqa: ANN401 - click's
-        command(*args, limits=Limits(wait, answer), **options)
+        command(*args, patience=Patience(wait, answer), **options)
 
     return run
 
@@ -109,7 +109,7 @@ def said(client: Terms, error: Exception) -> str:
         return f"{type(failed).__name__}: {failed}"
 
 
-def answering(client: Terms, limits: Limits) -> Terms:
+def answering(client: Terms, patience: Patience) -> Terms:
     """A client of the first controller that answers at all, within what is left.
 
     Raises:
@@ -117,7 +117,7 @@ def answering(client: Terms, limits: Limits) -> Terms:
     """
     addresses = client.server.split(",")
     for number, address in enumerate(addresses, 1):
-        found = replace(client, server=address, timeout=limits.answer / len(addresses))
+        found = replace(client, server=address, timeout=patience.answer / len(addresses))
         try:
             known = {last_part(fabric.name) for fabric in found.api.list_fabrics()}
         except HeddleError:
@@ -127,14 +127,14 @@ def answering(client: Terms, limits: Limits) -> Terms:
         named = last_part(found.named_fabric or found.fabric)
         if named not in known:
             raise Failure(f"the controller at {address} has no fabric {named!r}")
-        return replace(found, timeout=limits.left, named_fabric=named)
+        return replace(found, timeout=patience.left, named_fabric=named)
     raise AssertionError("an empty text has one part")
 
 
-def pay(client: Terms, jobs: JobsFolder, limits: Limits) -> None:
+def pay(client: Terms, jobs: JobsFolder, patience: Patience) -> None:
     """Tell the controller of jobs that ended while none answered; half the time is for that."""
     for job in jobs.debts():
-        if limits.left < limits.wait / 2:
+        if patience.left < patience.wait / 2:
             return
         with jobs.held(job, wait=False) as owed:
             if owed:

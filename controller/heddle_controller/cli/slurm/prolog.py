@@ -25,7 +25,7 @@ from heddle_controller.cli.options import with_client
 from heddle_controller.cli.slurm.allocation import Allocation, allocation
 from heddle_controller.cli.slurm.folder import JobsFolder, write_hosts, write_ports, write_said
 from heddle_controller.cli.slurm.handover import (
-    Limits,
+    Patience,
     answering,
     handover_options,
     never_failing,
@@ -41,7 +41,7 @@ from heddle_controller.cli.slurm.topology import NODE_NAME
 @handover_options
 @with_client
 @never_failing
-def prolog(client: Terms, directory: Path, limits: Limits) -> None:
+def prolog(client: Terms, directory: Path, patience: Patience) -> None:
     r"""Submit the job that Slurm is about to start, and wait until its routes are programmed.
 
     For PrologSlurmctld, see deploy/slurm. The shape of the job stands in its comment:
@@ -62,29 +62,29 @@ def prolog(client: Terms, directory: Path, limits: Limits) -> None:
     try:
         where = os.environ.get("SLURM_JOB_WORK_DIR", "/")
         shape = read_shape(text, where, int(os.environ.get("SLURM_JOB_UID", "-1")))
-        reached = answering(client, limits)
+        reached = answering(client, patience)
         jobs.acquit(mine.name)
-        pay(reached, jobs, limits)
-        job = _submitted(reached, limits, mine, shape)
-        _waited_for(reached, limits, folder, job)
+        pay(reached, jobs, patience)
+        job = _submitted(reached, patience, mine, shape)
+        _waited_for(reached, patience, folder, job)
     except Exception as error:
         write_said(folder, said(client, error))
         raise
-    took = time.monotonic() - limits.begun
+    took = time.monotonic() - patience.begun
     note(f"{mine.name} is programmed, {took:.3f} s after the prolog began")
 
 
-def _waited_for(client: Terms, limits: Limits, folder: Path, job: pb.Job) -> None:
+def _waited_for(client: Terms, patience: Patience, folder: Path, job: pb.Job) -> None:
     """Wait until a job is programmed, and hand it what its ranks need."""
     write_hosts(folder, job.spec.hosts)
     try:
-        client.api.wait_until(PROGRAMMED, [job], limits.left, degraded_ok=False)
+        client.api.wait_until(PROGRAMMED, [job], patience.left, degraded_ok=False)
     finally:
         with suppress(HeddleError):  # it may have a plan, though not all of it is in place
-            _write_ports(client, limits, folder, job.name.rpartition("/")[2])
+            _write_ports(client, patience, folder, job.name.rpartition("/")[2])
 
 
-def _submitted(client: Terms, limits: Limits, mine: Allocation, shape: Shape) -> pb.Job:
+def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape) -> pb.Job:
     """The job, durably stored: with the ranks in the best order, or in Slurm's."""
     spec = pb.JobSpec()
     spec.CopyFrom(shape.spec)
@@ -92,7 +92,7 @@ def _submitted(client: Terms, limits: Limits, mine: Allocation, shape: Shape) ->
     if not shape.keeps_order:
         asked = pb.OrderRanksRequest(parent=client.fabric, spec=spec, replaces=mine.name)
         try:
-            found = client.api.jobs.OrderRanks(asked, timeout=limits.left / 2)
+            found = client.api.jobs.OrderRanks(asked, timeout=patience.left / 2)
         except (InvalidRequest, PreconditionFailed):
             raise  # as it would be when submitted
         except HeddleError:
@@ -108,10 +108,10 @@ def _submitted(client: Terms, limits: Limits, mine: Allocation, shape: Shape) ->
         return client.api.submit_job(job.name.rpartition("/")[2], spec, replace=True)
 
 
-def _write_ports(client: Terms, limits: Limits, folder: Path, job: str) -> None:
+def _write_ports(client: Terms, patience: Patience, folder: Path, job: str) -> None:
     """The ports of each host of a job that is in the plan."""
     by_host: defaultdict[str, list[plan_pb2.JobPorts]] = defaultdict(list)
-    for page in _ports(client, limits, job):
+    for page in _ports(client, patience, job):
         rows: defaultdict[str, list[int]] = defaultdict(list)
         for row, source in enumerate(page.sources):
             rows[page.hosts[source]].append(row)
@@ -122,10 +122,10 @@ def _write_ports(client: Terms, limits: Limits, folder: Path, job: str) -> None:
             write_ports(folder, host, ports_document(client.fabric, job, parts) | {"host": host})
 
 
-def _ports(client: Terms, limits: Limits, job: str) -> Iterator[plan_pb2.JobPorts]:
+def _ports(client: Terms, patience: Patience, job: str) -> Iterator[plan_pb2.JobPorts]:
     request = plan_pb2.GetJobPortsRequest(plan=client.plan, job=job, page_size=10_000)
     while True:
-        answer = client.api.plans.GetJobPorts(request, timeout=limits.left)
+        answer = client.api.plans.GetJobPorts(request, timeout=patience.left)
         yield answer.ports
         if not answer.next_page_token:
             return

@@ -28,6 +28,7 @@ class AgentCollector(Collector):
             ("controllers", "Controllers with which there is a session."),
             ("epoch", "Highest epoch accepted."),
             ("generation", "Generation held whole; 0 for none."),
+            ("table_size", "Entries that the table can hold; 0 is unlimited."),
             ("overlay_withdrawn", "1 while no packet is matched against the entries."),
         ):
             family = GaugeMetricFamily(f"heddle_agent_{name}", text, labels=["switch"])
@@ -38,6 +39,7 @@ class AgentCollector(Collector):
                     "controllers": agent.sessions.connected,
                     "epoch": held.epoch,
                     "generation": held.generation,
+                    "table_size": agent.forwarding.fib.table_size,
                     "overlay_withdrawn": agent.forwarding.fib.withdrawn,
                 }
                 family.add_metric([agent.switch], values[name])

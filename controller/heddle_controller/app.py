@@ -98,8 +98,8 @@ async def run(settings: Settings) -> None:
         stack.callback(metrics.close)
         store = await _open_store(settings)
         stack.push_async_callback(store.close)
-        _watch_store(store, telemetry)
         gateway = Gateway(telemetry, settings.agent_queue, EpochGuard(store.leads))
+        _watch_replica(store, gateway, telemetry)
         planners = _planners(settings)
         for process in planners:
             stack.push_async_callback(process.close)
@@ -137,9 +137,10 @@ async def _open_store(settings: Settings) -> EmbeddedStore | RedisStore:
     )
 
 
-def _watch_store(store: EmbeddedStore | RedisStore, telemetry: Telemetry) -> None:
-    about = "Age of what reads are answered from while the store is away; 0 while it is not"
-    telemetry.watch("heddle_store_stale_seconds", about, store.stale_for)
+def _watch_replica(
+    store: EmbeddedStore | RedisStore, gateway: Gateway, telemetry: Telemetry
+) -> None:
+    telemetry.watch_replica(lambda: gateway.guard.leading, store.stale_for)
     if isinstance(store, RedisStore):
         for figure in store.figures():
             telemetry.watch(*figure)

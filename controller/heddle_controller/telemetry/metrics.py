@@ -7,7 +7,7 @@ switch, of which there are too many. Base units throughout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
@@ -56,9 +56,45 @@ class Telemetry:
         self._histograms: dict[Metric, Histogram] = {}
         for metric in Metric:
             self._register(metric)
+        self._fabrics = FabricGauges(self.registry)
         self._certificate = CertificateGauges(self.registry)
         self._agents = AgentMeters(self.registry)
         self._calls = CallMeters(self.registry)
+        self._leading = Gauge(
+            "heddle_leading", "1 while this controller leads", registry=self.registry
+        )
+        self._stale = Gauge(
+            "heddle_store_stale_seconds",
+            "Age of what reads are answered from while the store is away; 0 while it is not",
+            registry=self.registry,
+        )
+
+    def watch_replica(self, leading: Callable[[], float], stale: Callable[[], float]) -> None:
+        """Tell how this controller stands among others, read when somebody asks.
+
+        Args:
+            leading: 1 while it leads, or the epoch with which it does; 0 while it does not.
+            stale: For how many seconds the store has been away.
+        """
+        self._leading.set_function(lambda: float(leading() > 0))
+        self._stale.set_function(stale)
+
+    def fabric_known(self, fabric: str, switches: int, jobs: Mapping[str, int]) -> None:
+        """Tell what a fabric has, and begin at 0 with what may never happen in it.
+
+        A counter that nobody has seen at 0 hides its first event: its rate has nothing to begin at.
+
+        Args:
+            fabric: Its name.
+            switches: How many it has; each should run an agent.
+            jobs: How many are in each state, by the state's name; a state without any is 0.
+        """
+        self._fabrics.set(fabric, switches, jobs)
+        for counter in self._counters.values():
+            counter.labels(fabric)
+        for histogram in self._histograms.values():
+            histogram.labels(fabric)
+        self._agents.begin(fabric)
 
     def watch_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tell how many tasks a loop has; one that is never done would show here first."""
@@ -128,6 +164,25 @@ class Telemetry:
         """So many packets and bytes went by exact-match entries."""
         self._agents.packets.labels(fabric).inc(packets)
         self._agents.bytes.labels(fabric).inc(size)
+
+
+class FabricGauges:
+    """What is in a fabric, as the store has it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.switches = Gauge(
+            "heddle_fabric_switches",
+            "Switches, each of which should run an agent",
+            ["fabric"],
+            registry=registry,
+        )
+        self.jobs = Gauge("heddle_jobs", "Jobs by state", ["fabric", "state"], registry=registry)
+
+    def set(self, fabric: str, switches: int, jobs: Mapping[str, int]) -> None:
+        """Set all of a fabric."""
+        self.switches.labels(fabric).set(switches)
+        for state, count in jobs.items():
+            self.jobs.labels(fabric, state).set(count)
 
 
 class CertificateGauges:
@@ -208,6 +263,11 @@ class AgentMeters:
         self.bytes = Counter(
             "heddle_traffic_bytes_total", "Bytes by entries", fabric, registry=registry
         )
+
+    def begin(self, fabric: str) -> None:
+        """Have what nobody has told of a fabric stand at 0."""
+        for meter in (self.connected, self.coalesced, self.packets, self.bytes, self.disobeying):
+            meter.labels(fabric)
 
 
 class MetricsServer:

@@ -1,25 +1,27 @@
-"""Certificates as metrics: read from the store, so that every replica tells the same.
+"""Fabrics, jobs and certificates as metrics: from the store, so that every replica tells the same.
 
-Nothing hangs on them but what people look at. So a plan that cannot be read or told of is logged,
+Nothing hangs on them but what people look at. So what cannot be read or told of is logged,
 and tried again with the next change of its fabric; it ends nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import structlog
 
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.state.errors import NotFound, Unavailable
+from heddle_controller.state.records import JobState, Versions
 from heddle_controller.telemetry.metrics import Telemetry
 
 _log = structlog.get_logger()
 
 
 async def follow_plans(store: Store, telemetry: Telemetry) -> None:
-    """Keep the gauges of every fabric at its newest plan, until the store is closed."""
-    told: dict[str, int] = {}
+    """Keep the gauges of every fabric at what the store has, until that is closed."""
+    told: dict[str, Versions] = {}
     while True:
         try:
             async for fabric in store.changes(facts=True):
@@ -31,24 +33,29 @@ async def follow_plans(store: Store, telemetry: Telemetry) -> None:
 
 
 async def _try_to_tell(
-    fabric: str, store: Store, telemetry: Telemetry, told: dict[str, int]
+    fabric: str, store: Store, telemetry: Telemetry, told: dict[str, Versions]
 ) -> None:
     try:
         await _tell(fabric, store, telemetry, told)
     except Unavailable:
         raise
     except Exception:  # noqa: BLE001 - of no more worth than the gauges
-        _log.exception("certificate not told as metrics", fabric=fabric)
+        _log.exception("fabric not told as metrics", fabric=fabric)
 
 
-async def _tell(fabric: str, store: Store, telemetry: Telemetry, told: dict[str, int]) -> None:
+async def _tell(fabric: str, store: Store, telemetry: Telemetry, told: dict[str, Versions]) -> None:
     try:
-        generation = (await store.versions(fabric)).generation
+        now, before = await store.versions(fabric), told.get(fabric, Versions())
+        if now == before:
+            return
+        states = Counter(job.facts.state for job in await store.list_jobs(fabric))
+        record = await store.get_fabric(fabric)
     except NotFound:
         return
-    if told.get(fabric) == generation:
-        return
-    committed = await store.committed(fabric)
-    if committed is not None:
-        telemetry.certificate(fabric, committed.plan.certificate)
-        told[fabric] = committed.generation
+    jobs = {state.name.lower(): states[state] for state in JobState}
+    telemetry.fabric_known(fabric, len(record.fabric.structure.switches), jobs)
+    if now.generation != before.generation:
+        committed = await store.committed(fabric)
+        if committed is not None:
+            telemetry.certificate(fabric, committed.plan.certificate)
+    told[fabric] = now

@@ -83,12 +83,12 @@ def test_rules_ask_for_labels_that_the_metrics_have() -> None:
 
 
 def test_every_alert_says_how_bad_it_is_and_what_it_means() -> None:
-    """A severity that routes it, a summary and a description; names are unique."""
+    """A severity that routes it, a summary, a description and a runbook; names are unique."""
     names = [rule["alert"] for rule in alerts()]
     assert len(names) == len(set(names))
     for rule in alerts():
         assert rule["labels"]["severity"] in {"page", "ticket"}
-        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["annotations"].keys() == {"summary", "description", "runbook"}
 
 
 def test_every_alert_is_tried() -> None:

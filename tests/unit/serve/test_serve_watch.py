@@ -133,7 +133,7 @@ async def test_a_plan_that_cannot_be_told_ends_nothing(tmp_path: Path) -> None:
             name = "heddle_tier_lower_bound_ratio"
             while not telemetry.registry.get_sample_value(name, labels):  # noqa: ASYNC110 - a gauge
                 await asyncio.sleep(0.005)
-    assert any(log["event"] == "certificate not told as metrics" for log in logs)
+    assert any(log["event"] == "fabric not told as metrics" for log in logs)
     assert not following.done()
     await store.close()
     await following

@@ -61,6 +61,29 @@ def test_a_certificate_is_told_tier_by_tier(telemetry: Telemetry) -> None:
     assert sample(telemetry, "heddle_tier_gap_ratio", fabric="f1", tier="spine-core") == 0
 
 
+def test_what_never_happened_in_a_fabric_stands_at_zero(telemetry: Telemetry) -> None:
+    """So that the first failure is a rise, and not a series that nobody can compare."""
+    telemetry.fabric_known("f1", 8, {"programmed": 2, "degraded": 0})
+    assert sample(telemetry, "heddle_fabric_switches", fabric="f1") == 8
+    assert sample(telemetry, "heddle_jobs", fabric="f1", state="programmed") == 2
+    assert sample(telemetry, "heddle_jobs", fabric="f1", state="degraded") == 0
+    assert sample(telemetry, Metric.RECONCILE_FAILURES, fabric="f1") == 0
+    assert sample(telemetry, "heddle_sessions_coalesced_total", fabric="f1") == 0
+    telemetry.count(Metric.RECONCILE_FAILURES, "f1")
+    telemetry.fabric_known("f1", 8, {"programmed": 1, "degraded": 1})
+    assert sample(telemetry, Metric.RECONCILE_FAILURES, fabric="f1") == 1
+
+
+def test_leadership_and_the_store_are_read_when_somebody_asks(telemetry: Telemetry) -> None:
+    """Leading is 1 or 0, whatever the epoch is."""
+    state = {"epoch": 7.0, "stale": 0.0}
+    telemetry.watch_replica(lambda: state["epoch"], lambda: state["stale"])
+    assert sample(telemetry, "heddle_leading") == 1
+    state |= {"epoch": 0.0, "stale": 12.5}
+    assert sample(telemetry, "heddle_leading") == 0
+    assert sample(telemetry, "heddle_store_stale_seconds") == 12.5
+
+
 def test_calls_under_way_and_ended_are_told_apart(telemetry: Telemetry) -> None:
     """The gauge falls when the counter grows."""
     labels = {"service": "S", "method": "M"}

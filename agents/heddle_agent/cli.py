@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -275,6 +277,76 @@ def probe(  # noqa: PLR0917 - click passes options by name
         out.write_text(content)
     except OSError as error:
         _fail(f"--out: {out} cannot be written: {error.strerror}")
+
+
+@cli.command()
+@click.option("--fabric", required=True, type=_PATH, help="fabric.json, for the addresses of NICs.")
+@click.option("--plan", required=True, type=_PATH, help="plan.json of `heddle plan --port-paths`.")
+@click.option("--host", metavar="NAME", help="The host's name in it.  [default: this machine's]")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=Path("/run/heddle/ports"),
+    show_default=True,
+    help="Folder of plan.json and plan.env, the ports to use now.",
+)
+@click.option(
+    "--probe-milliseconds",
+    type=click.FloatRange(1, 60_000),
+    default=10.0,
+    show_default=True,
+    help="Probe each path in use, and each backup, so often. Three lost in a row are a lost path.",
+)
+@click.option(
+    "--hold-seconds",
+    type=click.FloatRange(0, 86_400),
+    default=10.0,
+    show_default=True,
+    help="A path that is back has to last so long before QPs return to it.",
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
+)
+def steer(  # noqa: PLR0917 - click passes options by name
+    fabric: Path,
+    plan: Path,
+    host: str | None,
+    directory: Path,
+    probe_milliseconds: float,
+    hold_seconds: float,
+    log_level: str,
+) -> None:
+    """Keep the QPs of this host on paths that live, where switches only hash.
+
+    Writes which port each QP is to use now, as `heddle-agent host` does, into plan.json and
+    plan.env of --directory. When the path of a port is lost, its QPs get the port of their backup;
+    whoever opened them sets it (mlx5dv_modify_qp_udp_sport). No controller and no agent on a switch
+    takes part. It needs root or the capability CAP_NET_RAW, and last switches that answer every
+    probe (ICMP time exceeded).
+    """
+    from heddle_agent import app  # noqa: PLC0415 - so that --help does not wait for gRPC
+    from heddle_agent.host import PortsFolder, Steering, routes_of  # noqa: PLC0415
+
+    name = host or socket.gethostname()
+    try:
+        routes = routes_of(_document(fabric), _document(plan), name)
+        folder = PortsFolder(directory, str(fabric), name)
+        interval = probe_milliseconds / 1e3
+        steering = Steering(routes, folder, interval=interval, hold=hold_seconds)
+    except ValueError as error:
+        _fail(str(error))
+    app.run_steering(steering, log_level)
+
+
+def _document(path: Path) -> object:
+    """JSON of a file, plain or gzip; ValueError if it cannot be had."""
+    try:
+        content = path.read_bytes()
+        packed = content.startswith(b"\x1f\x8b")
+        document: object = json.loads(gzip.decompress(content) if packed else content)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    return document
 
 
 def _ports(told: str) -> list[int]:

@@ -7,20 +7,27 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from heddle_controller.model.demand import resolve
 from heddle_controller.model.files.port_paths_file import parse_port_paths
 from heddle_controller.model.port_paths import PortPaths
-from heddle_emulator.demo.nic import Size, play_nic
+from heddle_emulator.demo.nic import Size, plan_by_ports, play_nic
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.drill.lab.probes import Pathfinder
 from heddle_emulator.netns import tools
+from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab
+from heddle_emulator.netns.ports import learn
 from heddle_emulator.netns.probe.handle import probe_flow
+from tests.integration.demanding import demands_of
 from tests.integration.labbing import fresh_name, require_lab, small_lab
+from tests.support.waiting import PATIENCE, wait_until
 
 SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
 PORTS = range(49152, 49168)
@@ -134,3 +141,68 @@ def test_the_demo_of_ports_holds() -> None:
     screen = Screen(Console(file=text, width=200))
     assert play_nic(screen, seed=1, size=size, name=fresh_name()), text.getvalue()
     assert "worst link by the kernels' counters 1.00" in text.getvalue()
+
+
+class Steered:
+    """Two hosts of one leaf that send to two of another, each steering by itself."""
+
+    def __init__(self, lab: Lab, hold: float) -> None:
+        pairs = [(f"l0-h{host}-n0", f"l1-h{host}-n0") for host in range(2)]
+        demands = replace(demands_of(pairs), qps=np.full(len(pairs), 2, dtype=np.int64))
+        self.flows = resolve(demands, lab.layout.fabric, origin="test")
+        self.planned = plan_by_ports(lab, self.flows, learn(lab, self.flows, PORTS))
+        self._folder = lab.folder / f"steer-{hold:g}"
+        self._folder.mkdir()
+        files = [f"--fabric={lab.folder / 'fabric.json'}", f"--plan={lab.folder / 'plan.json'}"]
+        self._hosts = [lab.layout.nic_port[source].namespace for source, _ in pairs]
+        for host in self._hosts:
+            words = [f"--host={host}", f"--directory={self._folder / host}"]
+            command = [AGENT, "steer", *files, *words, f"--hold-seconds={hold}"]
+            tools.start_inside(lab.spaces[host], command, self._folder / f"{host}.log")
+        wait_until(lambda: len(self.told()) == len(self.planned.ports), "ports of both hosts")
+
+    def told(self) -> list[int]:
+        """The port of each QP that its host is told now, by flow and then QP."""
+        found: dict[str, list[int]] = {}
+        for path in self._folder.glob("*/plan.json"):
+            found |= {flow["flow"]: flow["ports"] for flow in json.loads(path.read_text())["flows"]}
+        return [port for flow in self.flows.ids for port in found.get(flow, [])]
+
+    def logged(self, words: str) -> bool:
+        """Whether every host has said so."""
+        return all(words in (self._folder / f"{host}.log").read_text() for host in self._hosts)
+
+
+def test_qps_of_a_lost_path_take_the_ports_of_their_backups(lab: Lab) -> None:
+    """A far link is cut, there is neither controller nor agent: these QPs change ports, no others.
+
+    Each host has QPs on one of two spines.
+    """
+    steered = Steered(lab, hold=3600)
+    planned = steered.planned
+    assert steered.told() == planned.ports.tolist()
+    (link,) = lab.layout.fabric.find_links("s0", "l1")
+    lost = np.array([link in [arc >> 1 for arc in way] for way in planned.ways])
+    assert lost.any()
+    assert not lost.all()
+    lab.set_link(link, up=False)
+    try:
+        wanted = np.where(lost, planned.backups, planned.ports).tolist()
+        wait_until(lambda: steered.told() == wanted, "the ports of backups")
+    finally:
+        lab.set_link(link, up=True)
+        wait_converged(lab, PATIENCE)
+
+
+def test_qps_go_back_once_their_path_has_lived_for_a_while(lab: Lab) -> None:
+    """Every QP has the port of its plan again, and each host says what was lost and is back."""
+    steered = Steered(lab, hold=0.5)
+    links = [lab.layout.fabric.find_links(spine, "l1")[0] for spine in ("s0", "s1")]
+    for link in links:
+        lab.set_link(link, up=False)
+    wait_until(lambda: steered.logged("path lost"), "both hosts")
+    for link in links:
+        lab.set_link(link, up=True)
+    wait_converged(lab, PATIENCE)
+    wait_until(lambda: steered.logged("path is back"), "both hosts")
+    wait_until(lambda: steered.told() == steered.planned.ports.tolist(), "the plan's ports")

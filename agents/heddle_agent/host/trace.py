@@ -52,25 +52,7 @@ class Tracer:
     def __init__(self, source: str, pace: Pace) -> None:
         """ValueError if this process may not send such packets, or has no such address."""
         self.source, self._pace = source, pace
-        try:
-            self._send = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
-            self._hear = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-        except PermissionError:
-            raise ValueError(
-                "probing paths needs CAP_NET_RAW: run it with that, or as root"
-            ) from None
-        try:
-            self._send.bind((source, 0))
-        except OSError as error:
-            self.close()
-            raise ValueError(
-                f"{source} is no IPv4 address of this host: {error.strerror}"
-            ) from None
-        self._send.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # what comes is not for us
-        self._hear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        only = ~(1 << _TIME_EXCEEDED) & 0xFFFFFFFF
-        self._hear.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", only))
-        self._hear.setblocking(False)
+        self._send, self._hear = open_sockets(source)
 
     def __enter__(self) -> Self:
         return self
@@ -125,26 +107,53 @@ class Tracer:
             if not select.select([self._hear], [], [], max(wait, 0.0))[0]:
                 return
             packet, (address, _) = self._hear.recvfrom(2048)
-            probe = probed(packet, self.source)
-            if probe is not None:
-                found[probe] = address
+            about = probed(packet, self.source)
+            if about is not None:
+                found[about[0]] = address
             if len(found) == enough:
                 return
 
 
-def message(probe: Probe) -> tuple[list[bytes], list[tuple[int, int, bytes]], int, tuple[str, int]]:
+def open_sockets(source: str) -> tuple[socket.socket, socket.socket]:
+    """What sends probes from an address, and what hears of them; neither waits.
+
+    ValueError if this process may not send such packets, or has no such address.
+    """
+    try:
+        send = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+        hear = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    except PermissionError:
+        raise ValueError("probing paths needs CAP_NET_RAW: run it with that, or as root") from None
+    try:
+        send.bind((source, 0))
+    except OSError as error:
+        send.close()
+        hear.close()
+        raise ValueError(f"{source} is no IPv4 address of this host: {error.strerror}") from None
+    send.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # what comes is not for us
+    hear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    only = ~(1 << _TIME_EXCEEDED) & 0xFFFFFFFF
+    hear.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", only))
+    hear.setblocking(False)
+    return send, hear
+
+
+def message(
+    probe: Probe, number: int = 0
+) -> tuple[list[bytes], list[tuple[int, int, bytes]], int, tuple[str, int]]:
     """A probe as ``sendmsg`` takes it: its length is that of a header, and a byte for each hop.
 
-    The checksum is 0, as RoCEv2 has it.
+    Its number, 16 bits of it, stands where the checksum would: it comes back with the error, and
+    whoever gets the probe by mistake drops it.
     """
     to, port, hop = probe
-    head = _UDP.pack(port, ROCE_PORT, _UDP.size + hop, 0)
+    head = _UDP.pack(port, ROCE_PORT, _UDP.size + hop, number & 0xFFFF)
     ttl = [(socket.IPPROTO_IP, socket.IP_TTL, struct.pack("=i", hop))]
     return [head + bytes(hop)], ttl, 0, (to, 0)
 
 
-def probed(packet: bytes, source: str) -> Probe | None:
-    """The probe that an ICMP error is about; None if it is about no probe of ours."""
+def probed(packet: bytes, source: str) -> tuple[Probe, int] | None:
+    """The probe that an ICMP error is about, and its number; None if it is no probe of ours."""
     if len(packet) < _IPV4_HEADER:
         return None
     start = (packet[0] & 0xF) * 4
@@ -154,13 +163,13 @@ def probed(packet: bytes, source: str) -> Probe | None:
     head = inner + (packet[inner] & 0xF) * 4
     if len(packet) < head + _UDP.size or packet[inner + 9] != socket.IPPROTO_UDP:
         return None
-    port, to_port, length, _ = _UDP.unpack_from(packet, head)
+    port, to_port, length, number = _UDP.unpack_from(packet, head)
     hop = length - _UDP.size
     if socket.inet_ntoa(packet[inner + 12 : inner + 16]) != source or to_port != ROCE_PORT:
         return None
     if not 1 <= hop <= MOST_HOPS:
         return None
-    return socket.inet_ntoa(packet[inner + 16 : inner + 20]), port, hop
+    return (socket.inet_ntoa(packet[inner + 16 : inner + 20]), port, hop), number
 
 
 def _trimmed(hops: list[str]) -> list[str]:

@@ -43,6 +43,10 @@ class Liveness:
             self._open &= ~(1 << age)
             self.answered = max(self.answered, sequence)
 
+    def answer_to(self, number: int) -> None:
+        """The same, where an answer tells only the last 16 bits of the sequence number."""
+        self.answer(self._sent - (self._sent - number & 0xFFFF))
+
     def judge(self) -> None:
         """The time to answer is up for every probe sent so far."""
         while self._judged < self._sent:

@@ -135,28 +135,3 @@ def gathered(ends: Ints, port: Ints, learned: Ints, taken: tuple[Ints, Ints]) ->
         starts(np.bincount(way, minlength=len(ways))),
         port[rows][order],
     )
-
-
-def joined(known: PortPaths, more: PortPaths) -> PortPaths:
-    """What two sets know together; of a port that both know, the second is believed."""
-    parts = (known, more)
-
-    def by_port(name: str) -> Ints:
-        return np.concatenate([np.repeat(getattr(p, name), p.port_count) for p in parts])
-
-    rows = [np.repeat(np.arange(len(p)), p.port_count) for p in parts]
-    cuts = [_cut(p.first, row) for p, row in zip(parts, rows, strict=True)]
-    lengths = starts(np.concatenate([np.diff(first) for first, _ in cuts]))
-    arcs = np.concatenate([p.arcs[at] for p, (_, at) in zip(parts, cuts, strict=True)])
-    return gathered(
-        np.stack([by_port("source"), by_port("destination")]),
-        np.concatenate([p.ports for p in parts]),
-        by_port("learned"),
-        (lengths, arcs),
-    )
-
-
-def nothing_known() -> PortPaths:
-    """No ways."""
-    none, begin = np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    return PortPaths(none, none, none, begin, none, begin, none)

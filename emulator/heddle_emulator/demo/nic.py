@@ -20,7 +20,6 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric, Ints
 from heddle_controller.model.files.plan_file import load_plan
 from heddle_controller.model.flows import FIRST_SOURCE_PORT, Flows, qp_ports
-from heddle_controller.model.plan import Paths
 from heddle_emulator.demo.screen import Screen
 from heddle_emulator.netns import LabError, mark, needs, witness
 from heddle_emulator.netns.lab import Lab, LabOptions
@@ -92,50 +91,58 @@ def _show(screen: Screen, lab: Lab, flows: Flows, size: Size) -> None:
     learned = learn(lab, flows, [FIRST_SOURCE_PORT + port for port in range(size.probes)])
     paths = sum(len(pair["paths"]) for pair in learned["pairs"])
     screen.line(f"{size.probes} ports of each two NICs probed: {paths} paths known")
-    ports, planned = _planned(lab, flows, learned)
+    planned = plan_by_ports(lab, flows, learned)
     screen.title("Hosts send from these ports")
-    found = count(lab, flows, ports)
+    found = count(lab, flows, planned.ports)
     worst = float(found.utilization.max())
-    on = sum(arcs == frozenset(way) for arcs, way in zip(found.arcs, planned, strict=True))
-    screen.check(on == len(planned), f"QPs on the path that was predicted: {on} of {len(planned)}")
+    on = sum(arcs == frozenset(way) for arcs, way in zip(found.arcs, planned.ways, strict=True))
+    screen.check(
+        on == len(planned.ways), f"QPs on the path that was predicted: {on} of {len(planned.ways)}"
+    )
     screen.check(
         abs(worst - 1.0) < EXACT,
         f"worst link by the kernels' counters {worst:.2f}, hashed {hashed:.2f}",
     )
 
 
-def _planned(lab: Lab, flows: Flows, learned: dict[str, Any]) -> tuple[Ints, list[list[int]]]:
-    """Port of each QP as `heddle plan` chose it, and the arcs that it is to take after its NIC's.
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedPorts:
+    """What `heddle plan` chose, by flow and then by QP."""
+
+    ports: Ints
+    backups: Ints
+    """Ports of the backups; 0 where there is none."""
+    ways: list[list[int]]
+    """Arcs that each QP is to take after its NIC's."""
+
+
+def plan_by_ports(lab: Lab, flows: Flows, learned: dict[str, Any]) -> PlannedPorts:
+    """Have `heddle plan` choose ports; it leaves plan.json in the lab's folder.
 
     Raises:
-        LabError: there is no plan for all of them.
+        LabError: there is no plan for all flows.
     """
     folder, fabric = lab.folder, lab.layout.fabric
     (folder / "port-paths.json").write_text(json.dumps(learned))
     save_flows(fabric, flows, folder / "flows.csv")
     files = {"fabric": "fabric.json", "flows": "flows.csv", "port-paths": "port-paths.json"}
-    command = [
-        str(Path(sys.executable).with_name("heddle")),
-        "plan",
-        f"--out={folder / 'plan.json'}",
-    ]
+    out = folder / "plan.json"
+    command = [str(Path(sys.executable).with_name("heddle")), "plan", f"--out={out}"]
     command += [f"--{option}={folder / file}" for option, file in files.items()]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     if done.returncode:
         raise LabError(f"heddle plan failed: {(done.stderr or done.stdout).strip()}")
-    routes = {
-        route["flow"]: route["paths"]
-        for route in json.loads((folder / "plan.json").read_text())["routes"]
-    }
-    ports = [port for flow in flows.ids for path in routes[flow] for port in path["ports"]]
-    return np.array(ports, dtype=np.int64), _ways(
-        load_plan(folder / "plan.json", fabric, flows).paths
-    )
-
-
-def _ways(paths: Paths) -> list[list[int]]:
-    return [
-        paths.of(row)[1:].tolist()
-        for row in range(len(paths))
-        for _ in range(int(paths.qp_count[row]))
+    routes = {route["flow"]: route for route in json.loads(out.read_text())["routes"]}
+    ports, backups = list[int](), list[int]()
+    for flow in flows.ids:
+        paths = routes[flow]["paths"]
+        for path, spare in zip(paths, routes[flow]["backups"] or [{}] * len(paths), strict=True):
+            ports += path["ports"]
+            backups += spare.get("ports") or [0] * len(path["ports"])
+    chosen = load_plan(out, fabric, flows).paths
+    ways = [
+        chosen.of(row)[1:].tolist()
+        for row in range(len(chosen))
+        for _ in range(int(chosen.qp_count[row]))
     ]
+    return PlannedPorts(np.array(ports), np.array(backups), ways)

@@ -10,6 +10,7 @@ import pytest
 from heddle_agent.host.trace import message, probed, traced_document
 
 SOURCE, TO = "10.0.0.1", "10.0.1.1"
+NUMBER = 40_000
 
 
 def ip(protocol: int, source: str, to: str, content: bytes) -> bytes:
@@ -22,15 +23,15 @@ def error(
     probe: tuple[str, int, int], kind: int = 11, source: str = SOURCE, kept: int = 28
 ) -> bytes:
     """What a switch answers to a probe: the beginning of it."""
-    (sent,), *_ = message(probe)
+    (sent,), *_ = message(probe, NUMBER)
     quoted = ip(socket.IPPROTO_UDP, source, probe[0], sent)[:kept]
     return ip(socket.IPPROTO_ICMP, "10.9.9.9", source, struct.pack("!BBHI", kind, 0, 0, 0) + quoted)
 
 
 @pytest.mark.parametrize("hop", [1, 3, 16])
 def test_an_error_tells_its_probe(hop: int) -> None:
-    """From the 28 bytes that every router quotes: destination, port, TTL."""
-    assert probed(error((TO, 50000, hop)), SOURCE) == (TO, 50000, hop)
+    """From the 28 bytes that every router quotes: destination, port, TTL, number."""
+    assert probed(error((TO, 50000, hop)), SOURCE) == ((TO, 50000, hop), NUMBER)
 
 
 def test_the_five_tuple_is_the_same_for_every_ttl() -> None:

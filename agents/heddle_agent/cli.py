@@ -305,6 +305,13 @@ def probe(  # noqa: PLR0917 - click passes options by name
     help="A path that is back has to last so long before QPs return to it.",
 )
 @click.option(
+    "--recheck-seconds",
+    type=click.FloatRange(0.1, 86_400),
+    default=60.0,
+    show_default=True,
+    help="In so long follow every port again, to see whether switches still hash as planned.",
+)
+@click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
 )
 def steer(  # noqa: PLR0917 - click passes options by name
@@ -314,6 +321,7 @@ def steer(  # noqa: PLR0917 - click passes options by name
     directory: Path,
     probe_milliseconds: float,
     hold_seconds: float,
+    recheck_seconds: float,
     log_level: str,
 ) -> None:
     """Keep the QPs of this host on paths that live, where switches only hash.
@@ -331,8 +339,13 @@ def steer(  # noqa: PLR0917 - click passes options by name
     try:
         routes = routes_of(_document(fabric), _document(plan), name)
         folder = PortsFolder(directory, str(fabric), name)
-        interval = probe_milliseconds / 1e3
-        steering = Steering(routes, folder, interval=interval, hold=hold_seconds)
+        steering = Steering(
+            routes,
+            folder,
+            interval=probe_milliseconds / 1e3,
+            hold=hold_seconds,
+            recheck=recheck_seconds,
+        )
     except ValueError as error:
         _fail(str(error))
     app.run_steering(steering, log_level)

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,16 +159,26 @@ class Steered:
         self._hosts = [lab.layout.nic_port[source].namespace for source, _ in pairs]
         for host in self._hosts:
             words = [f"--host={host}", f"--directory={self._folder / host}"]
-            command = [AGENT, "steer", *files, *words, f"--hold-seconds={hold}"]
+            words += [f"--hold-seconds={hold}", "--recheck-seconds=1"]
+            command = [AGENT, "steer", *files, *words]
             tools.start_inside(lab.spaces[host], command, self._folder / f"{host}.log")
         wait_until(lambda: len(self.told()) == len(self.planned.ports), "ports of both hosts")
 
     def told(self) -> list[int]:
         """The port of each QP that its host is told now, by flow and then QP."""
-        found: dict[str, list[int]] = {}
+        return self._of_flows("ports")
+
+    def astray(self) -> set[tuple[str, int]]:
+        """Ports that were met off their paths, by the address that they leave."""
+        return set(self._of_flows("astray", with_source=True))
+
+    def _of_flows(self, name: str, *, with_source: bool = False) -> list[Any]:
+        found: dict[str, list[Any]] = {}
         for path in self._folder.glob("*/plan.json"):
-            found |= {flow["flow"]: flow["ports"] for flow in json.loads(path.read_text())["flows"]}
-        return [port for flow in self.flows.ids for port in found.get(flow, [])]
+            for flow in json.loads(path.read_text())["flows"]:
+                source = flow["source_address"]
+                found[flow["flow"]] = [(source, v) if with_source else v for v in flow[name]]
+        return [value for flow in self.flows.ids for value in found.get(flow, [])]
 
     def logged(self, words: str) -> bool:
         """Whether every host has said so."""
@@ -206,3 +218,27 @@ def test_qps_go_back_once_their_path_has_lived_for_a_while(lab: Lab) -> None:
     wait_converged(lab, PATIENCE)
     wait_until(lambda: steered.logged("path is back"), "both hosts")
     wait_until(lambda: steered.told() == steered.planned.ports.tolist(), "the plan's ports")
+
+
+def test_a_host_tells_which_ports_another_hash_sends_elsewhere(lab: Lab) -> None:
+    """New seeds, as after a reboot: ports that now lead elsewhere, and then none again."""
+    steered = Steered(lab, hold=3600.5)
+    planned, (source, *_) = steered.planned, steered.flows.source.tolist()
+    nic = lab.layout.fabric.structure.nodes.ids[source]
+    assert nic == SOURCE
+    used = {*planned.ports[:2].tolist(), *planned.backups[:2].tolist()}
+    before, address = taken(lab), lab.layout.address(SOURCE)
+    wanted: set[tuple[str, int]] = set()
+    try:
+        for seed in count(7):
+            lab.reseed(seed)
+            after = taken(lab)
+            wanted = {(address, port) for port in used if after[port] != before[port]}
+            if wanted:
+                break
+        wait_until(
+            lambda: {one for one in steered.astray() if one[0] == address} == wanted, "astray ports"
+        )
+    finally:
+        lab.reseed(lab.options.seed)
+    wait_until(lambda: not steered.astray(), "the old hash")

@@ -5,6 +5,9 @@ path in use, and every backup, is probed with the 5-tuple that QPs have on it; t
 last switch, whose ICMP error is proof that all links up to there carry. Some probes in a row
 without an error, and all QPs of that path take their backups' ports, if these live. They go back
 once the path has lived for a while: routing may have gone round the loss by then.
+
+A switch that reboots, or a route that comes or goes, may change where a port leads. Each port is
+followed again from time to time, and one that is met elsewhere is told: it has to be planned anew.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -65,12 +68,20 @@ class SteeredFlow:
     qps: tuple[SteeredQp, ...]
 
 
+PortKey: TypeAlias = tuple[str, str, int]
+"""Addresses of both NICs, and a source port."""
+
+
 @dataclass(slots=True)
 class Routes:
     """What a plan says of the NICs of one host."""
 
     addresses: Mapping[str, str]
-    """Of NICs, by their ids."""
+    """Of nodes, by their ids."""
+    node_at: Mapping[str, str]
+    """Which node an address is of, those of its links included."""
+    nodes_of: dict[PortKey, tuple[str, ...]] = field(default_factory=dict)
+    """Switches that packets of a port are to pass, in order."""
     flows: list[SteeredFlow] = field(default_factory=list)
     ways: list[Way] = field(default_factory=list)
     _place: dict[Way, int] = field(default_factory=dict)
@@ -92,6 +103,8 @@ class Routes:
         nodes, keys = path["nodes"], [*map(str, path["keys"])]
         source, destination = self.addresses[nodes[0]], self.addresses[nodes[-1]]
         port = path["ports"][0]
+        for each in path["ports"]:
+            self.nodes_of[source, destination, each] = tuple(nodes[1:-1])
         way = Way(source, tuple(nodes[:-1]), tuple(keys[:-1]), destination, port)
         if way not in self._place:
             self._place[way] = len(self.ways)
@@ -107,7 +120,13 @@ def routes_of(fabric: object, plan: object, host: str) -> Routes:
     try:
         nodes = {node["id"]: node for node in fabric["nodes"]}  # type: ignore[index]
         nics = {name for name, node in nodes.items() if host in (node.get("host"), name)}
-        routes = Routes({name: str(node.get("address") or "") for name, node in nodes.items()})
+        addresses = {name: str(node.get("address") or "") for name, node in nodes.items()}
+        node_at = {address: name for name, address in addresses.items() if address}
+        for edge in fabric["edges"]:  # type: ignore[index]
+            for end in ("source", "target"):
+                if address := edge.get(f"{end}_address"):
+                    node_at[address] = edge[end]
+        routes = Routes(addresses, node_at)
         for route in plan["routes"]:  # type: ignore[index]
             if route["paths"][0]["nodes"][0] in nics:
                 routes.take(route)
@@ -126,10 +145,18 @@ class Steering:
     """Of one host; ``run`` it in a task, cancel it to end it."""
 
     def __init__(
-        self, routes: Routes, folder: PortsFolder, *, interval: float, hold: float
+        self, routes: Routes, folder: PortsFolder, *, interval: float, hold: float, recheck: float
     ) -> None:
-        """``interval`` and ``hold`` in seconds; ValueError if this process may not probe."""
+        """ValueError if this process may not probe.
+
+        In seconds: ``interval`` between probes of a path, ``hold`` until one that is back is
+        trusted, ``recheck`` in which every port is followed again.
+        """
         self._routes, self._folder = routes, folder
+        self._recheck = recheck
+        self._met: dict[tuple[PortKey, int], bool] = {}
+        """Whether a port was last met where it is meant to be, by hop."""
+        self._astray: set[PortKey] = set()
         self._interval = interval
         self._hold = max(1, round(hold / interval))
         self._wait = interval / 2
@@ -160,6 +187,7 @@ class Steering:
         self._write()
         for source, (_, hear) in self._sockets.items():
             loop.add_reader(hear, self._drain, source, hear)
+        following = loop.create_task(self._follow())
         try:
             due = loop.time()
             while True:
@@ -169,6 +197,7 @@ class Steering:
                 due = max(due + self._interval, loop.time())
                 await asyncio.sleep(due - loop.time())
         finally:
+            following.cancel()
             for _, hear in self._sockets.values():
                 loop.remove_reader(hear)
             self.close()
@@ -179,21 +208,55 @@ class Steering:
             with suppress(OSError):  # no carrier, no route: then there is no answer either
                 send.sendmsg(*message((way.destination, way.port, way.hops), lives.send()))
 
+    async def _follow(self) -> None:
+        """Probe where each port leads, again and again, at a steady pace.
+
+        The last switch is left out: what shows that a path lives passes it anyway.
+        """
+        ports = [(key, nodes) for key, nodes in self._routes.nodes_of.items() if len(nodes) > 1]
+        while True:
+            for (source, destination, port), nodes in ports:
+                for hop in range(1, len(nodes)):
+                    with suppress(OSError):
+                        self._sockets[source][0].sendmsg(*message((destination, port, hop)))
+                await asyncio.sleep(self._recheck / len(ports))
+            if not ports:
+                return
+
     def _drain(self, source: str, hear: socket.socket) -> None:
         while True:
             try:
-                packet, _ = hear.recvfrom(2048)
+                packet, (address, _) = hear.recvfrom(2048)
             except OSError:
                 return
             about = probed(packet, source)
-            place = None if about is None else self._of_probe.get((source, *about[0]))
-            if about is not None and place is not None:
-                self._lives[place].answer_to(about[1])
+            if about is None:
+                continue
+            (destination, port, hop), number = about
+            self._meet((source, destination, port), hop, address)
+            place = self._of_probe.get((source, destination, port, hop))
+            if place is not None:
+                self._lives[place].answer_to(number)
+
+    def _meet(self, key: PortKey, hop: int, address: str) -> None:
+        """A packet of a port was met by whoever has this address."""
+        nodes, here = self._routes.nodes_of.get(key, ()), self._routes.node_at.get(address)
+        if hop <= len(nodes) and here is not None:
+            self._met[key, hop] = here == nodes[hop - 1]
 
     def _judge(self) -> None:
         for source, (_, hear) in self._sockets.items():
             self._drain(source, hear)
-        changed = False
+        astray = {key for (key, _), right in self._met.items() if not right}
+        changed = astray != self._astray
+        for source, destination, port in sorted(astray - self._astray):
+            _log.warning(
+                "port takes another path; probe and plan again",
+                source=source,
+                destination=destination,
+                port=port,
+            )
+        self._astray = astray
         for place, lives in enumerate(self._lives):
             was = self._trusted(place)
             lives.judge()
@@ -224,6 +287,7 @@ class Steering:
                 "destination": flow.destination,
                 "destination_address": addresses[flow.destination],
                 "ports": [self.port_of(qp) for qp in flow.qps],
+                "astray": self._astray_of(addresses[flow.source], addresses[flow.destination]),
             }
             for flow in self._routes.flows
         ]
@@ -233,6 +297,10 @@ class Steering:
             self._folder.write(document)
         except OSError as error:
             _log.error("ports not written", why=str(error))
+
+    def _astray_of(self, source: str, destination: str) -> list[int]:
+        """Ports of two NICs that were met off their paths."""
+        return sorted(port for *ends, port in self._astray if ends == [source, destination])
 
     def _lost(self) -> Sequence[int]:
         return [place for place in range(len(self._lives)) if not self._trusted(place)]

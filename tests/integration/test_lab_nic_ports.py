@@ -162,7 +162,9 @@ class Steered:
             words += [f"--hold-seconds={hold}", "--recheck-seconds=1"]
             command = [AGENT, "steer", *files, *words]
             tools.start_inside(lab.spaces[host], command, self._folder / f"{host}.log")
-        wait_until(lambda: len(self.told()) == len(self.planned.ports), "ports of both hosts")
+        for host in self._hosts:
+            log = self._folder / f"{host}.log"
+            wait_until(lambda log=log: "every path answers" in log.read_text(), host)  # type: ignore[misc]
 
     def told(self) -> list[int]:
         """The port of each QP that its host is told now, by flow and then QP."""

@@ -154,6 +154,8 @@ class Steering:
         """
         self._routes, self._folder = routes, folder
         self._recheck = recheck
+        self._answering = False
+        """Whether every path has answered once: before that, silence proves nothing."""
         self._met: dict[tuple[PortKey, int], bool] = {}
         """Whether a port was last met where it is meant to be, by hop."""
         self._astray: set[PortKey] = set()
@@ -267,6 +269,9 @@ class Steering:
                 _log.warning("path lost" if was else "path is back", path=way)
         if changed:
             self._write()
+        if not self._answering and all(lives.answered for lives in self._lives):
+            self._answering = True
+            _log.info("every path answers", paths=len(self._lives))
 
     def _trusted(self, place: int) -> bool:
         return self._steady[place] >= self._hold

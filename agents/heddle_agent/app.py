@@ -19,7 +19,7 @@ from heddle_agent import metrics
 from heddle_agent.agent import Agent
 from heddle_agent.fib import Fib, MemoryFib, NextHop, name_hash
 from heddle_agent.fib.linux import Cable, LinuxFib
-from heddle_agent.host import HostAgent, PortsFolder, Steering, Wanted
+from heddle_agent.host import HostAgent, PathSteering, PortsFolder, Wanted
 from heddle_agent.peers import PeerConfiguration, PeerFile, UdpNetwork
 from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
 from heddle_agent.settings import HostSettings, ProcessSettings, Settings, SettingsError
@@ -284,13 +284,13 @@ def run_host(settings: HostSettings) -> None:
     asyncio.run(serve_host(settings))
 
 
-def run_steering(steering: Steering, log_level: str) -> None:
+def run_steering(steering: PathSteering, log_level: str) -> None:
     """Steer in this process until SIGTERM or SIGINT."""
     configure_logs(log_level, "auto")
     asyncio.run(_steered(steering))
 
 
-async def _steered(steering: Steering) -> None:
+async def _steered(steering: PathSteering) -> None:
     running = asyncio.create_task(steering.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)

@@ -333,13 +333,13 @@ def steer(  # noqa: PLR0917 - click passes options by name
     probe (ICMP time exceeded).
     """
     from heddle_agent import app  # noqa: PLC0415 - so that --help does not wait for gRPC
-    from heddle_agent.host import PortsFolder, Steering, routes_of  # noqa: PLC0415
+    from heddle_agent.host import PathSteering, PortsFolder, routes_of  # noqa: PLC0415
 
     name = host or socket.gethostname()
     try:
         routes = routes_of(_document(fabric), _document(plan), name)
         folder = PortsFolder(directory, str(fabric), name)
-        steering = Steering(
+        steering = PathSteering(
             routes,
             folder,
             interval=probe_milliseconds / 1e3,

@@ -7,7 +7,7 @@ watch, steer -> files: written and removed, one job at a time
 """
 
 from heddle_agent.host.files import PortsFolder
-from heddle_agent.host.steer import Steering, routes_of
+from heddle_agent.host.steer import PathSteering, routes_of
 from heddle_agent.host.watch import HostAgent, Wanted
 
-__all__ = ["HostAgent", "PortsFolder", "Steering", "Wanted", "routes_of"]
+__all__ = ["HostAgent", "PathSteering", "PortsFolder", "Wanted", "routes_of"]

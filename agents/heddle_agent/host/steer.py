@@ -141,7 +141,7 @@ def routes_of(fabric: object, plan: object, host: str) -> Routes:
     return routes
 
 
-class Steering:
+class PathSteering:
     """Of one host; ``run`` it in a task, cancel it to end it."""
 
     def __init__(

@@ -42,6 +42,7 @@ from tests.bench.loading import measure as loading
 from tests.bench.many_jobs import measure as many_jobs
 from tests.bench.nic_ports import measure as nic_ports
 from tests.bench.opensm import OpensmError
+from tests.bench.placing import measure as placing
 from tests.bench.prolog import measure as prolog
 from tests.bench.published import measure as published
 from tests.bench.push import measure as push
@@ -73,6 +74,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "growth": growth,
     "loading": loading,
     "many-jobs": many_jobs,
+    "placing": placing,
     "health": health,
     "push": push,
     "take-over": takeover,

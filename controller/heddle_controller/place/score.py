@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.model.fabric import NONE, Floats, Ints
+from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan
+from heddle_controller.solve.fairness.filling import Filling
 
 EQUAL = 1e-9
 
@@ -41,19 +43,18 @@ class Score:
 def scores(plan: Plan) -> dict[str, Score]:
     """How the flows of each job fare in a plan.
 
-    A flow gets what it asks for, divided by the utilisation of the worst link on its way where that
-    is over-full; one without a path gets nothing. A phase lasts as long as its longest flow, and
-    one whose flows nobody has told the bytes of sends for a second.
+    Rates are max-min fair among QPs, whichever phases of the jobs meet; a flow without a path gets
+    nothing. A phase lasts as long as its longest flow; a flow whose bytes nobody has told sends for
+    a second.
     """
     flows, paths = plan.flows, plan.paths
     if not len(flows):
         return {}
+    used = utilization(plan.fabric, plan.loads)
     of_flow = np.zeros(len(flows))
     if len(paths):
-        used = utilization(plan.fabric, plan.loads)
         np.maximum.at(of_flow, paths.flow, np.maximum.reduceat(used[paths.arcs], paths.first[:-1]))
-    part = np.zeros(len(flows))
-    part[paths.flow] = 1 / np.maximum(1.0, of_flow[paths.flow])
+    part = np.minimum(np.bincount(paths.flow, _rates(plan, used), len(flows)) / flows.gbps, 1.0)
     alone = np.where(np.isfinite(flows.bytes), flows.bytes * 8e-9 / flows.gbps, 1.0)
     with np.errstate(divide="ignore"):
         lasts = alone / part
@@ -64,6 +65,27 @@ def scores(plan: Plan) -> dict[str, Score]:
     slowest = -_greatest(flows.job, -part, jobs, least=-1.0)
     told = zip(fullest.tolist(), slowest.tolist(), seconds.tolist(), strict=True)
     return {name: Score(*one) for name, one in zip(flows.job_names, told, strict=True)}
+
+
+def _rates(plan: Plan, used: Floats) -> Floats:
+    """Gbit/s of each path: all it asks for, but where it crosses an arc that is over-full."""
+    flows, paths = plan.flows, plan.paths
+    rates = paths.gbps(flows)
+    over = used > 1 + EQUAL
+    rows = np.flatnonzero(paths.crosses(over))
+    if not len(rows):
+        return rates
+    some = paths.take(rows)
+    full = over[some.arcs]
+    ends = np.cumsum(np.bincount(some.owner()[full], minlength=len(rows)))
+    arcs = np.split(some.arcs[full], ends[:-1])
+    phase = flows.phase[some.flow]
+    job = np.where(phase == ANY_PHASE, NONE, flows.job[some.flow])
+    unit = flows.gbps[some.flow] / flows.qps[some.flow]
+    filling = Filling(arcs, unit, job, phase, plan.fabric.structure.capacity)
+    count = some.qp_count.astype(np.float64)
+    rates[rows] = filling.rates(count[None, :])[0] * count
+    return rates
 
 
 def _greatest(owner: Ints, values: Floats, count: int, least: float = 0.0) -> Floats:

@@ -1,0 +1,232 @@
+"""Jobs placed on half-full, fragmented fabrics: by Heddle, first fit, and at random.
+
+Each state is a fabric of some 3,072 NICs on which jobs came and went. A new job is placed, the
+plan of all is made, and the emulator says how fast its flows are over the planned paths while all
+other jobs send: the time of the network is what its phases then take. Every placement is planned
+in the same way, by repair of the plan that stands, so that what differs is the placement alone.
+"Best of N" draws N random placements, has cuts choose a few of them, and takes the one of these
+that the emulator likes best.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, Floats
+from heddle_controller.model.flows import concatenate
+from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.model.plan import Plan
+from heddle_controller.place.choose import PlacementAsk
+from heddle_controller.place.estimate import Estimator, Surroundings
+from heddle_controller.planner.advice import order_ranks, recommend
+from heddle_controller.planner.direct import DirectPlanner
+from heddle_controller.planner.planning import WORTH_MOVING
+from heddle_controller.planner.planning_engine import planning_engine
+from heddle_controller.solve import Repairer, anew
+from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
+from heddle_controller.traffic.jobs import flows_of_job
+from heddle_emulator.fluid.rates import path_rates
+from heddle_emulator.topology import clos, rail_optimised, three_tier
+from tests.bench.rows import Row, Scale, quantile, spread
+from tests.bench.screen import Screen
+
+TITLE = "jobs placed on half-full fabrics of 3,072 NICs: network time by the emulator"
+AMOUNT = {"quick": (2, 50, 2), "default": (20, 2000, 5), "full": (200, 2000, 20)}
+"""States; random placements of each; of these, how many are emulated."""
+EQUAL = 1e-6
+
+
+def _zones(zones: int, nics_per_host: int, taper: float) -> Fabric:
+    return three_tier(
+        zones=zones,
+        leaves=192 // zones,
+        spines=16,
+        nics_per_leaf=16,
+        nics_per_host=nics_per_host,
+        cores=16,
+        taper=taper,
+    )
+
+
+FABRICS: Mapping[str, Callable[[], Fabric]] = {
+    "4 zones, 1:7, 2 NICs a host": lambda: _zones(4, 2, 7.0),
+    "8 zones, 1:4, 4 NICs a host": lambda: _zones(8, 4, 4.0),
+    "8 zones, 1:7, 8 NICs a host": lambda: _zones(8, 8, 7.0),
+    "2:1 leaves, 4 NICs a host": lambda: clos(
+        leaves=96, spines=16, nics_per_leaf=32, nics_per_host=4
+    ),
+    "rails, 12 units of 32 x 8": lambda: rail_optimised(units=12, servers=32, rails=8, spines=16),
+}
+SHAPES = ("dp", "moe", "pp")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A half-full fabric, and a job that is to come."""
+
+    seed: int
+    kind: str
+    shape: str
+    fabric: Fabric
+    intent: Intent
+    standing: Plan
+    free: tuple[str, ...]
+    job: Job
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.shape} of {len(self.job.hosts)} hosts, seed {self.seed}"
+
+
+def drawn(seed: int) -> State:
+    """A state: jobs fill the fabric as schedulers do, by name, and half of it becomes free."""
+    draw = random.Random(seed)
+    kind = draw.choice([*FABRICS])
+    fabric = FABRICS[kind]()
+    known = fabric.structure.nics_of_host
+    hosts, gpus = sorted(known), len(next(iter(known.values())))
+    jobs: list[Job] = []
+    at = 0
+    while at < len(hosts):
+        size = min(draw.choice([1, 2, 3, 4, 6, 8, 12, 16, 32]), len(hosts) - at)
+        own = tuple(hosts[at : at + size])
+        jobs.append(_job(f"j{len(jobs):03d}", draw.choice(SHAPES), own, gpus, draw))
+        at += size
+    draw.shuffle(jobs)
+    kept: list[Job] = []
+    while sum(len(one.hosts) for one in kept) < len(hosts) / 2:
+        kept.append(jobs.pop())
+    free = _moved_about(kept, hosts, draw)
+    sizes = [size for size in (8, 16, 32, 64, 128, 256, 512) if size <= len(free)]
+    shape, count = draw.choice(SHAPES), draw.choice(sizes)
+    job = _job("new", shape, tuple(free[:count]), gpus, draw)
+    intent = Intent("f1", 1, 0.0, 1, fabric, tuple(map(_record, kept)), ())
+    flows = concatenate([flows_of_job(one, fabric) for one in kept])
+    return State(seed, kind, shape, fabric, intent, anew(fabric, flows), tuple(free), job)
+
+
+def _moved_about(kept: list[Job], hosts: list[str], draw: random.Random) -> list[str]:
+    """Every third job has hosts all over, as where none was free together; who is free then."""
+    used = {host for job in kept for host in job.hosts}
+    free = [host for host in hosts if host not in used]
+    for row in range(0, len(kept), 3):
+        pool = free + list(kept[row].hosts)
+        own = draw.sample(pool, len(kept[row].hosts))
+        kept[row] = replace(kept[row], hosts=tuple(own))
+        free = sorted(set(pool).difference(own))
+    kept.sort(key=lambda job: job.name)
+    return free
+
+
+def _job(name: str, shape: str, hosts: tuple[str, ...], gpus: int, draw: random.Random) -> Job:
+    count = len(hosts)
+    pp = draw.choice([n for n in (2, 4, 8) if count % n == 0] or [1]) if shape == "pp" else 1
+    of_all = count // pp
+    experts = [n for n in (4, 8, 16, 32, 64) if of_all % n == 0] or [of_all]
+    ep = draw.choice(experts) if shape == "moe" else 1
+    return Job(name, hosts, gpus, Parallelism(tp=gpus, pp=pp, ep=ep))
+
+
+def _record(job: Job) -> JobRecord:
+    return JobRecord(job, job.name, 0.0, JobFacts(job.name, JobState.ACCEPTED))
+
+
+def emulated(state: State, hosts: tuple[str, ...]) -> float:
+    """Seconds of the network for one round of the job on these hosts, by the emulator."""
+    fabric, job = state.fabric, replace(state.job, hosts=hosts)
+    flows = concatenate([state.standing.flows, flows_of_job(job, fabric)])
+    repair = Repairer(state.standing)
+    plan = repair.repair(fabric, flows)
+    if plan.certificate.gap >= WORTH_MOVING:
+        plan = repair.relieved() or plan
+    rates = path_rates(fabric.structure.capacity, flows, plan.paths)
+    gbps = np.bincount(plan.paths.flow, weights=rates, minlength=len(flows))
+    mine = np.flatnonzero(flows.job == flows.job_names.index(job.name))
+    lasts = flows.bytes[mine] * 8e-9 / gbps[mine]
+    longest = np.zeros(len(flows.phase_names))
+    np.maximum.at(longest, flows.phase[mine], lasts)
+    return float(longest.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """Seconds of each way to place one job."""
+
+    state: State
+    ours: float
+    first_fit: float
+    at_random: float
+    best: float
+    ordered: float
+    """Of random hosts in our order."""
+    unordered: float
+    """Of the same in alphabetical order."""
+
+
+def run(seed: int, draws: int, few: int) -> Found:
+    """One state."""
+    state = drawn(seed)
+    draw = random.Random(seed + 1_000_000)
+    count = len(state.job.hosts)
+    planner = DirectPlanner(planning_engine(None))
+    ask = PlacementAsk(state.job, state.free, 5)
+    found = asyncio.run(recommend(planner, state.intent, ask, state.standing))
+    ours = found.placements[0].hosts
+    around = Surroundings(state.fabric, state.standing.loads)
+    flows = flows_of_job(state.job, state.fabric)
+    estimator = Estimator(around, flows, state.job.hosts)
+    sets = [tuple(sorted(draw.sample(state.free, count))) for _ in range(draws)]
+    liked = sorted(sets, key=estimator.of)[:few]
+    lone = replace(state.job, hosts=sets[0])
+    order = asyncio.run(order_ranks(planner, state.intent, lone, state.standing))
+    first = emulated(state, state.free[:count])
+    return Found(
+        state,
+        first if ours == state.free[:count] else emulated(state, ours),
+        first,
+        emulated(state, sets[0]),
+        min(emulated(state, hosts) for hosts in liked),
+        emulated(state, order.hosts),
+        emulated(state, sets[0]),
+    )
+
+
+def measure(scale: Scale, screen: Screen) -> list[Row]:
+    """A row for each peer, and one for rank orders alone."""
+    states, draws, few = AMOUNT[scale.name]
+    found = []
+    with screen.progress(TITLE, states) as advance:
+        for seed in range(states):
+            found.append(run(seed, draws, few))
+            advance(len(found))
+    ours = np.array([one.ours for one in found])
+    first = np.array([one.first_fit for one in found])
+    lone = np.array([one.at_random for one in found])
+    best = np.array([one.best for one in found])
+    order = np.array([one.ordered / one.unordered - 1 for one in found])
+    rows = [
+        _row("beside first fit", found, ours / first - 1, -0.2),
+        _row("beside random hosts", found, ours / lone - 1, -0.3),
+        _row(f"beside the best of {draws:,} random", found, ours / best - 1, 0.05),
+        _row("rank order alone, on random hosts", found, order, -0.15),
+    ]
+    slower = f"slower in {np.count_nonzero(ours > first * (1 + EQUAL))}"
+    return [replace(rows[0], figure=f"{rows[0].figure}; {slower}"), *rows[1:]]
+
+
+def _row(who: str, found: list[Found], more: Floats, target: float) -> Row:
+    """One peer: how much more time is taken than there; the median counts, the worst is told."""
+    median = quantile(more, 0.5)
+    return Row(
+        TITLE,
+        who,
+        f"median {median:+.1%}, mean {more.mean():+.1%}, worst {more.max():+.1%}",
+        f"{target:+.0%}",
+        median <= target,
+        f"{len(found)} states; worst: {found[int(more.argmax())].state}",
+        {"more": spread(more), "states": [f"{one.state}" for one in found], "each": more.tolist()},
+    )

@@ -1,7 +1,7 @@
 """What the planning process does: plans of several fabrics, each kept ready for its next repair.
 
-Not for several threads at once, but ``reoptimise``, ``what_if``, ``choose`` and ``try_job``,
-which keep nothing.
+Not for several threads at once, but for one that plans and one that asks: ``reoptimise``,
+``what_if`` and ``choose`` keep nothing, ``try_job`` only what no other looks at.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from heddle_controller.planner.planning import (
     wanted_of,
 )
 from heddle_controller.planner.port import Cost, PlanAnswer, Trial, WhatIf
+from heddle_controller.state.codec.jobs import job_json
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 
 MAX_TOLD = 20
@@ -44,6 +45,8 @@ class _FabricPlans:
 
     wanted: Wanted | None = None
     """Of the intent that came last."""
+    tried: Wanted | None = None
+    """Of the job that was tried last, beside others whose flows need not be made again."""
     made: tuple[Plan, Entries] | None = None
     """The last plan that was made here, and its entries."""
     repair: Repair | None = None
@@ -124,7 +127,8 @@ class PlanningCore:
     def try_job(self, intent: Intent, job: Job, standing: Plan | None) -> Trial:
         """See ``Planner``."""
         before = self._standing(intent, standing)
-        wanted = wanted_of(_with_job(intent, job), self._engine)
+        one = self._fabrics.setdefault(intent.name, _FabricPlans())
+        wanted = one.tried = wanted_of(_with_job(intent, job), self._engine, one.tried)
         return _trial(job.name, before, self._mended(before, wanted))
 
     def _mended(self, before: Plan, wanted: Wanted) -> Plan:
@@ -150,8 +154,9 @@ class PlanningCore:
 
 
 def _with_job(intent: Intent, job: Job) -> Intent:
-    """The intent with a job, in place of one of its name."""
-    record = JobRecord(job, "", intent.change_time, JobFacts("", JobState.ACCEPTED))
+    """The intent with a job, in place of one of its name; its etag is that of no other try."""
+    etag = job_json(job).decode()
+    record = JobRecord(job, etag, intent.change_time, JobFacts(etag, JobState.ACCEPTED))
     jobs = {record.job.name: record for record in intent.jobs} | {job.name: record}
     return replace(intent, jobs=tuple(jobs[name] for name in sorted(jobs)))
 

@@ -22,6 +22,7 @@ from heddle.v1 import (
     audit_pb2,
     common_pb2,
     demand_pb2,
+    doctor_pb2,
     fabric_pb2,
     overlay_pb2,
     placement_pb2,
@@ -32,6 +33,7 @@ from heddle_controller.planner.direct import DirectPlanner
 from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.reconcile.intake import Intake
 from heddle_controller.reconcile.observations import Observations
+from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import LinkBook
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.set_aside import SetAside
@@ -39,6 +41,7 @@ from heddle_controller.serve.audit import AuditService
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.serve.demand import DemandService
+from heddle_controller.serve.doctor.service import DoctorService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.interceptors.errors import status_of
@@ -60,6 +63,7 @@ from tests.support.store_samples import clos, demands, job, plan_of, program_of
 PROTOS: tuple[ModuleType, ...] = (
     audit_pb2,
     demand_pb2,
+    doctor_pb2,
     fabric_pb2,
     overlay_pb2,
     placement_pb2,
@@ -119,6 +123,8 @@ GOOD: dict[str, Callable[[], Message]] = {
         links=[plan_pb2.LinkChange(link=LINK, admin_state=common_pb2.STATE_DOWN)],
         demands=[FLOW],
     ),
+    "WatchDrain": lambda: plan_pb2.WatchDrainRequest(fabric=F1, links=[LINK], switches=["s1"]),
+    "ExamineJob": lambda: doctor_pb2.ExamineJobRequest(name=f"{F1}/jobs/j1"),
     "GetJobPorts": lambda: plan_pb2.GetJobPortsRequest(
         plan=PLAN, job="j1", hosts=["h0.0"], nics=["n1.0"], page_size=1
     ),
@@ -139,18 +145,24 @@ class World:
         store, telemetry, observations = self.store, Telemetry(), Observations()
         intake, changes = Intake(store, flows_of_job), Changes(store, observations)
         indexes, advisor = FlowIndexes(store), DirectPlanner(planning_engine(1.0))
+        gateway, rates, unwell = Gateway(telemetry, 64), RateBook(), LinkBook(telemetry).unwell
         self.services: dict[str, Any] = {
             "FabricService": FabricService(
                 store,
                 intake,
                 changes,
                 observations,
-                unwell=LinkBook(telemetry).unwell,
+                unwell=unwell,
                 aside=SetAside().of,
             ),
             "PlacementService": PlacementService(store, intake, changes, advisor),
-            "DemandService": DemandService(store, intake, indexes, RateBook()),
-            "PlanService": PlanService(store, changes, indexes, advisor, intake.flows_of_job),
+            "DemandService": DemandService(store, intake, indexes, rates),
+            "PlanService": PlanService(
+                store, changes, indexes, advisor, intake.flows_of_job, observations=observations
+            ),
+            "DoctorService": DoctorService(
+                store, gateway, indexes, rates, observations, unwell=unwell
+            ),
             "OverlayService": OverlayService(store, OverlayBook(store, lambda: 1, telemetry)),
             "AuditService": AuditService(store),
         }

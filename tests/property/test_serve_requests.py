@@ -82,7 +82,7 @@ DECODERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "result": (agent_pb2.PushResult, lambda m: agent_codec.stage_from_pb(m, PUSH, 1.0)),
     "links": (agent_pb2.LinkStateReport, agent_codec.links_from_pb),
     "counters": (agent_pb2.CounterReport, agent_codec.counters_from_pb),
-    "what-if": (plan_pb2.WhatIfRequest, lambda m: suppose(INTENT, m, flows_of_job)),
+    "what-if": (plan_pb2.WhatIfRequest, lambda m: suppose(INTENT, frozenset(), m, flows_of_job)),
 }
 
 

@@ -13,7 +13,20 @@ from heddle_controller.cli.failure import EXIT_CODES, Failure
 from heddle_controller.cli.lazy import LazyGroup
 
 PEM = click.Path(path_type=Path, dir_okay=False)
-COMMANDS = ("audit", "demand", "fabric", "job", "overlay", "plan", "show", "slurm", "token")
+COMMANDS = (
+    "audit",
+    "demand",
+    "doctor",
+    "drain",
+    "fabric",
+    "job",
+    "overlay",
+    "plan",
+    "show",
+    "slurm",
+    "token",
+    "undrain",
+)
 
 
 @click.group(

@@ -16,6 +16,7 @@ from heddle.v1 import (
     agent_pb2,
     audit_pb2,
     demand_pb2,
+    doctor_pb2,
     fabric_pb2,
     overlay_pb2,
     placement_pb2,
@@ -24,6 +25,7 @@ from heddle.v1 import (
 from heddle.v1.agent_pb2_grpc import add_AgentServiceServicer_to_server
 from heddle.v1.audit_pb2_grpc import add_AuditServiceServicer_to_server
 from heddle.v1.demand_pb2_grpc import add_DemandServiceServicer_to_server
+from heddle.v1.doctor_pb2_grpc import add_DoctorServiceServicer_to_server
 from heddle.v1.fabric_pb2_grpc import add_FabricServiceServicer_to_server
 from heddle.v1.overlay_pb2_grpc import add_OverlayServiceServicer_to_server
 from heddle.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
@@ -39,6 +41,7 @@ from heddle_controller.serve.agents.overlays import OverlayBook, OverlayMeter
 from heddle_controller.serve.agents.service import AgentService, SessionTerms
 from heddle_controller.serve.audit import AuditService, log_marks
 from heddle_controller.serve.demand import DemandService
+from heddle_controller.serve.doctor.service import DoctorService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.interceptors.metrics import CallMeter
@@ -95,7 +98,14 @@ class Api:
         )
         placement = PlacementService(store, rooms.intake, self._changes, rooms.advisor)
         demand = DemandService(store, rooms.intake, indexes, self._rates)
-        plan = PlanService(store, self._changes, indexes, rooms.advisor, rooms.intake.flows_of_job)
+        plan = PlanService(
+            store,
+            self._changes,
+            indexes,
+            rooms.advisor,
+            rooms.intake.flows_of_job,
+            observations=rooms.observations,
+        )
         guard = rooms.gateway.guard
         self._overlays = OverlayBook(store, lambda: guard.leading, rooms.meter)
         rooms.gateway.on_lead.append(self._overlays.lead)
@@ -111,6 +121,14 @@ class Api:
         )
         self._introductions = agent.introductions
         overlay = OverlayService(store, self._overlays)
+        doctor = DoctorService(
+            store,
+            rooms.gateway,
+            indexes,
+            self._rates,
+            rooms.observations,
+            unwell=links.unwell,
+        )
         self.reads = Reads(
             store=store,
             observations=rooms.observations,
@@ -138,6 +156,7 @@ class Api:
                 add_OverlayServiceServicer_to_server,
                 overlay,
             ),
+            _service(doctor_pb2, "DoctorService", add_DoctorServiceServicer_to_server, doctor),
             _service(
                 audit_pb2, "AuditService", add_AuditServiceServicer_to_server, AuditService(store)
             ),

@@ -16,10 +16,12 @@ from heddle.v1.plan_pb2_grpc import PlanServiceServicer
 from heddle_controller.plan.explain import explain
 from heddle_controller.planner.port import Planner
 from heddle_controller.reconcile.admission import JobFlows
+from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
 from heddle_controller.serve.codec.ports import MOST_FLOWS, ports_to_pb
+from heddle_controller.serve.drain import DrainWatch
 from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.job_ports import ToldPorts, rows_of
@@ -42,8 +44,11 @@ class PlanService(PlanServiceServicer):
         indexes: FlowIndexes,
         advisor: Planner,
         flows_of_job: JobFlows,
+        *,
+        observations: Observations,
     ) -> None:
         """``advisor`` is asked what would be planned if."""
+        self._observations = observations
         self._store = store
         self._changes = changes
         self._indexes = indexes
@@ -118,10 +123,28 @@ class PlanService(PlanServiceServicer):
         fabric = names.parse_fabric(request.fabric, "fabric")
         intent = await self._store.intent(fabric)
         committed = await self._store.committed(fabric)
-        supposed = await asyncio.to_thread(suppose, intent, request, self._flows_of_job)
+        down = self._observations.of(fabric).seen(intent.fabric).down
+        supposed = await asyncio.to_thread(suppose, intent, down, request, self._flows_of_job)
         standing = committed.plan if committed is not None else None
         found = await self._advisor.what_if(intent, supposed, standing)
-        return what_if_to_pb(fabric, committed, found)
+        return await asyncio.to_thread(what_if_to_pb, fabric, committed, found, request)
+
+    @override
+    async def WatchDrain(
+        self, request: pb.WatchDrainRequest, context: Context
+    ) -> AsyncIterator[pb.DrainProgress]:
+        """Whenever it is another."""
+        fabric = names.parse_fabric(request.fabric, "fabric")
+        watch, told = DrainWatch(request), None
+        async with aclosing(self._changes.watch(fabric)) as changes:
+            async for _ in changes:
+                record = await self._store.get_fabric(fabric)
+                intent = (await self._store.versions(fabric)).intent
+                committed = await self._store.committed(fabric)
+                progress = await asyncio.to_thread(watch.look, record.fabric, intent, committed)
+                if progress != told:
+                    yield progress
+                    told = progress
 
     @override
     async def GetJobPorts(

@@ -32,6 +32,15 @@ class Rates:
     gbps: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredRate:
+    """The newest rate of one flow."""
+
+    time: float
+    """Middle of the interval, Unix seconds."""
+    gbps: float
+
+
 class RateBook:
     """The newest rates of each source, and who watches them."""
 
@@ -45,6 +54,15 @@ class RateBook:
         self._newest.setdefault(fabric, {})[source] = rates
         for watcher in self._watchers.get(fabric, ()):
             watcher.offer(rates)
+
+    def measured(self, fabric: str) -> dict[str, MeasuredRate]:
+        """The newest rate of each flow, by its id: what counted most, where several count it."""
+        found: dict[str, MeasuredRate] = {}
+        for rates in self._newest.get(fabric, {}).values():
+            for flow, gbps in zip(rates.flows, rates.gbps.tolist(), strict=True):
+                if flow not in found or found[flow].gbps < gbps:
+                    found[flow] = MeasuredRate(rates.time, gbps)
+        return found
 
     def forget(self, fabric: str, source: str) -> None:
         """A source is gone."""

@@ -8,15 +8,19 @@ happen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import numpy as np
 
+from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import Problem, refuse
-from heddle_controller.model.fabric import Fabric, NodeKind, State
+from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
 from heddle_controller.model.job import Job
+from heddle_controller.plan.drain import cut_off, flows_over, links_of
+from heddle_controller.plan.fares import Fares, fares_of
 from heddle_controller.planner.port import WhatIf
 from heddle_controller.reconcile.admission import JobFlows, admit_job
 from heddle_controller.serve.codec import common, names
@@ -35,14 +39,24 @@ from heddle_controller.state.records import (
 
 MAX_TOLD = 1000
 """Flows named in an answer."""
+EQUAL = 1e-9
+"""Shares that differ by less are one share."""
 MAX_JOBS = 1000
 """Jobs supposed at once."""
 SUPPOSED = "what-if"
 """Name of the demand set that holds supposed flows."""
 
 
-def suppose(intent: Intent, request: pb.WhatIfRequest, flows_of_job: JobFlows) -> Intent:
+def suppose(
+    intent: Intent, down: AbstractSet[int], request: pb.WhatIfRequest, flows_of_job: JobFlows
+) -> Intent:
     """The intent with the changes of a request.
+
+    Args:
+        intent: As it is stored.
+        down: Rows of links that agents say are down: these stay so unless supposed to be up.
+        request: What is supposed.
+        flows_of_job: Checks supposed jobs.
 
     Raises:
         InputError: a link, switch, job or flow that is unknown or malformed.
@@ -51,7 +65,7 @@ def suppose(intent: Intent, request: pb.WhatIfRequest, flows_of_job: JobFlows) -
     if len(request.jobs) > MAX_JOBS:
         reason = f"there are {len(request.jobs)}: suppose {MAX_JOBS} at most"
         raise refuse("request", "jobs", reason)
-    fabric = _fabric(intent.fabric, request)
+    fabric = _fabric(intent.fabric, down, request)
     jobs = {record.job.name: record for record in intent.jobs}
     for i, name in enumerate(request.deleted_jobs):
         if jobs.pop(_last(name), None) is None:
@@ -76,17 +90,16 @@ def _last(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _fabric(fabric: Fabric, request: pb.WhatIfRequest) -> Fabric:
-    links: dict[int, State] = {}
+def _fabric(fabric: Fabric, down: AbstractSet[int], request: pb.WhatIfRequest) -> Fabric:
+    links: dict[int, State] = dict.fromkeys(down, State.DOWN)
     for i, change in enumerate(request.links):
         row = common.find_link(fabric, change.link, f"links[{i}].link")
-        links[row] = common.state_from_pb(change.admin_state, f"links[{i}].admin_state")
+        state = common.state_from_pb(change.admin_state, f"links[{i}].admin_state")
+        if row not in down or state == State.UP:
+            links[row] = state
     nodes: dict[int, State] = {}
     for i, switch in enumerate(request.switches):
-        node = fabric.structure.index.get(switch.node, -1)
-        if node == -1 or fabric.structure.nodes.kind[node] == NodeKind.NIC:
-            reason = f"{switch.node!r} is not a switch of the fabric: see heddle fabric show"
-            raise refuse("request", f"switches[{i}].node", reason)
+        node = _switch(fabric, switch.node, f"switches[{i}].node")
         nodes[node] = common.state_from_pb(switch.admin_state, f"switches[{i}].admin_state")
     return fabric.with_links(links).with_nodes(nodes)
 
@@ -111,8 +124,10 @@ def _demands(intent: Intent, fabric: Fabric, request: pb.WhatIfRequest) -> Itera
         yield DemandRecord(SUPPOSED, demands, "", intent.change_time)
 
 
-def what_if_to_pb(fabric: str, committed: Committed | None, found: WhatIf) -> pb.WhatIfResponse:
-    """Both plans, what would move, and what would have no path."""
+def what_if_to_pb(
+    fabric: str, committed: Committed | None, found: WhatIf, request: pb.WhatIfRequest
+) -> pb.WhatIfResponse:
+    """Both plans, what would move, what would have no path, and who would suffer."""
     old, new = found.before, found.after
     if committed is None:
         before = plan_codec.plan_to_pb(fabric, old)
@@ -124,9 +139,86 @@ def what_if_to_pb(fabric: str, committed: Committed | None, found: WhatIf) -> pb
     unrouted_before = {old.flows.ids[row] for row in old.unrouted}
     lost = [row for row in sorted(new.unrouted) if ids[row] not in unrouted_before]
     routes = plan_codec.Routes(new, np.zeros(len(new.flows), dtype=np.int64))
+    staying = flows_over(new, _drained(new.fabric, request), backups=False)
     return pb.WhatIfResponse(
         before=before,
         after=after,
         moved_flows=[ids[row] for row in found.comparison.moved[:MAX_TOLD].tolist()],
         unrouted=[routes.route(row) for row in lost[:MAX_TOLD]],
+        jobs=_outcomes(fares_of(old), fares_of(new))[:MAX_TOLD],
+        staying_flows=[ids[row] for row in staying[:MAX_TOLD].tolist()],
+        staying_count=len(staying),
+        cut_off_hosts=_cut_off_hosts(old.fabric, new.fabric)[:MAX_TOLD],
     )
+
+
+def _drained(fabric: Fabric, request: pb.WhatIfRequest) -> Ints:
+    """Rows of the links that a request drains."""
+    wanted = common_pb2.STATE_DRAINED
+    links = [change.link for change in request.links if change.admin_state == wanted]
+    switches = [change.node for change in request.switches if change.admin_state == wanted]
+    return link_rows(fabric, links, switches, "links", "switches")
+
+
+def link_rows(
+    fabric: Fabric,
+    links: Iterable[common_pb2.LinkRef],
+    switches: Iterable[str],
+    field: str,
+    switch_field: str,
+) -> Ints:
+    """Rows of links that are named, and of all links of switches that are; ascending.
+
+    Raises:
+        InputError: one of them is not of the fabric.
+    """
+    named = [common.find_link(fabric, link, f"{field}[{i}]") for i, link in enumerate(links)]
+    nodes = [_switch(fabric, node, f"{switch_field}[{i}]") for i, node in enumerate(switches)]
+    of_nodes = links_of(fabric, np.array(nodes, dtype=np.int64))
+    return np.union1d(np.array(named, dtype=np.int64), of_nodes)
+
+
+def _switch(fabric: Fabric, name: str, field: str) -> int:
+    """Its row."""
+    node = fabric.structure.index.get(name, -1)
+    if node == -1 or fabric.structure.nodes.kind[node] == NodeKind.NIC:
+        reason = f"{name!r} is not a switch of the fabric: see heddle fabric show"
+        raise refuse("request", field, reason)
+    return node
+
+
+def _outcomes(before: Fares, after: Fares) -> list[pb.JobOutcome]:
+    """Jobs that fare otherwise, those that lose most first."""
+    was, now = _slowest(before), _slowest(after)
+    idle = pb.SlowestFlow(share=1.0)
+    told = [
+        pb.JobOutcome(job=job, before=was.get(job, idle), after=now.get(job, idle))
+        for job in sorted({*was, *now})
+    ]
+    differs = [
+        one
+        for one in told
+        if abs(one.before.share - one.after.share) > EQUAL
+        or one.before.unrouted_count != one.after.unrouted_count
+    ]
+    return sorted(differs, key=lambda one: one.after.share - one.before.share)
+
+
+def _slowest(fares: Fares) -> dict[str, pb.SlowestFlow]:
+    unrouted = fares.unrouted_of_jobs()
+    return {
+        job: plan_codec.slowest_to_pb(fares, row, unrouted[job])
+        for job, row in fares.slowest_of_jobs().items()
+    }
+
+
+def _cut_off_hosts(before: Fabric, after: Fabric) -> list[str]:
+    """Names of hosts whose NICs are; a NIC of no host stands for itself."""
+    if before.structure is not after.structure:
+        return []  # another fabric was put meanwhile
+    nodes, hosts = after.structure.nodes, after.structure.host_names
+    named = [
+        hosts[int(nodes.host[nic])] if nodes.host[nic] != NONE else nodes.ids[nic]
+        for nic in cut_off(before, after).tolist()
+    ]
+    return list(dict.fromkeys(named))

@@ -10,6 +10,7 @@ import orjson
 from heddle_controller.model.fabric import NONE, Fabric, Floats, Ints, NodeKind, Structure
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan
+from heddle_controller.plan.fares import fullest_arcs
 from heddle_controller.state.records import Committed
 
 PER_MILLE = 1000
@@ -79,7 +80,7 @@ class PlanView:
         """Takes milliseconds for a large plan: to be made in a thread."""
         plan = committed.plan
         used = utilization(plan.fabric, plan.loads)
-        fullest = _fullest(plan, used)
+        fullest = fullest_arcs(plan, used)
         return cls(committed.program.epoch, committed.generation, plan, used, fullest)
 
     def is_of(self, committed: Committed) -> bool:
@@ -134,22 +135,3 @@ def same_structure(one: Fabric, other: Fabric) -> bool:
         and np.array_equal(first.links.b, second.links.b)
         and first.links.key == second.links.key
     )
-
-
-def _fullest(plan: Plan, used: Floats) -> Ints:
-    """The fullest arc of each flow: the first of those that are equally full."""
-    fullest = np.full(len(plan.flows), NONE, dtype=np.int64)
-    paths = plan.paths
-    lengths = np.diff(paths.first)
-    whole = lengths > 0
-    if not whole.any():
-        return fullest
-    flow = np.repeat(paths.flow, lengths)  # of each arc of a path; ascending
-    load = used[paths.arcs]
-    starts = np.flatnonzero(np.diff(flow, prepend=NONE))
-    most = np.maximum.reduceat(load, starts)
-    counts = np.diff(np.append(starts, len(flow)))
-    hits = np.flatnonzero(load == np.repeat(most, counts))
-    first = hits[np.flatnonzero(np.diff(flow[hits], prepend=NONE))]
-    fullest[flow[first]] = paths.arcs[first]
-    return fullest

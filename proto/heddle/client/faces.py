@@ -15,6 +15,7 @@ from heddle.client.operations import Operations
 from heddle.client.wire import AsyncioWire, BlockingWire, each, finish
 from heddle.v1.audit_pb2_grpc import AuditServiceStub
 from heddle.v1.demand_pb2_grpc import DemandServiceStub
+from heddle.v1.doctor_pb2_grpc import DoctorServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
@@ -56,6 +57,7 @@ class AsyncClient(Operations):
         super().__init__(calls, fabric)
         self.fabrics, self.jobs, self.demands = self._fabrics, self._jobs, self._demands
         self.plans, self.overlays, self.audit = self._plans, self._overlays, self._audit
+        self.doctor = self._doctor
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,9 +110,9 @@ class _BlockingChannel:
 class Client:
     """The API of Heddle's controllers. Use as ``with``; threads may share one.
 
-    ``fabrics``, ``jobs``, ``demands``, ``plans``, ``overlays`` and ``audit`` are the services of
-    ``heddle.v1``: each method takes its request and ``timeout``. The methods below do what takes
-    more than one call. All raise ``HeddleError``.
+    ``fabrics``, ``jobs``, ``demands``, ``plans``, ``overlays``, ``audit`` and ``doctor`` are the
+    services of ``heddle.v1``: each method takes its request and ``timeout``. The methods below do
+    what takes more than one call. All raise ``HeddleError``.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class Client:
         self.demands = DemandServiceStub(channel)
         self.plans = PlanServiceStub(channel)
         self.overlays = OverlayServiceStub(channel)
+        self.doctor = DoctorServiceStub(channel)
         self.audit = AuditServiceStub(channel)
 
     def __enter__(self) -> Self:
@@ -180,6 +183,7 @@ class Client:
     watch_jobs = _iterating(Operations.watch_jobs)
     watch_fabric = _iterating(Operations.watch_fabric)
     watch_plans = _iterating(Operations.watch_plans)
+    watch_drain = _iterating(Operations.watch_drain)
     watch_rates = _iterating(Operations.watch_rates)
     wait_until = _blocking(Operations.wait_until)
     wait_until_gone = _blocking(Operations.wait_until_gone)

@@ -21,6 +21,7 @@ from heddle.v1 import (
 )
 from heddle.v1.audit_pb2_grpc import AuditServiceStub
 from heddle.v1.demand_pb2_grpc import DemandServiceStub
+from heddle.v1.doctor_pb2_grpc import DoctorServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
@@ -45,6 +46,7 @@ class Operations:
         self._demands = DemandServiceStub(channel)
         self._plans = PlanServiceStub(channel)
         self._overlays = OverlayServiceStub(channel)
+        self._doctor = DoctorServiceStub(channel)
         self._audit = AuditServiceStub(channel)
 
     async def fabric(self) -> str:
@@ -292,6 +294,21 @@ class Operations:
         ) as plans:
             async for plan in plans:
                 yield plan
+
+    async def watch_drain(
+        self,
+        links: Sequence[common_pb2.LinkRef] = (),
+        switches: Sequence[str] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
+    ) -> AsyncGenerator[plan_pb2.DrainProgress]:
+        """How far links and switches are from being idle, as ``watch_jobs``."""
+        request = plan_pb2.WatchDrainRequest(
+            fabric=await self.fabric(), links=links, switches=switches
+        )
+        whole: merge.Merge[plan_pb2.DrainProgress] = merge.Merge()
+        async with aclosing(self._watch(self._plans.WatchDrain, request, whole, timeout)) as steps:
+            async for step in steps:
+                yield step
 
     async def watch_rates(
         self,

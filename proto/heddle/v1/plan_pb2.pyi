@@ -484,6 +484,12 @@ class WhatIfResponse(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     MOVED_FLOWS_FIELD_NUMBER: _builtins.int
     UNROUTED_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    STAYING_FLOWS_FIELD_NUMBER: _builtins.int
+    STAYING_COUNT_FIELD_NUMBER: _builtins.int
+    CUT_OFF_HOSTS_FIELD_NUMBER: _builtins.int
+    staying_count: _builtins.int
+    """How many there are of these."""
     @_builtins.property
     def before(self) -> Global___Plan:
         """As it is now."""
@@ -500,6 +506,24 @@ class WhatIfResponse(_message.Message):
     def unrouted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Route]:
         """Flows that would lose their path, with the reason; at most 1000."""
 
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobOutcome]:
+        """Jobs whose slowest flow would get another part of its demand, or that would have
+        another number of flows without a path; the worst losses first, at most 1000.
+        """
+
+    @_builtins.property
+    def staying_flows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Flows that would stay on links that the request drains, as they have no other way;
+        at most 1000.
+        """
+
+    @_builtins.property
+    def cut_off_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Hosts with a NIC that could take new paths to others and then could not; at most
+        1000.
+        """
+
     def __init__(
         self,
         *,
@@ -507,14 +531,172 @@ class WhatIfResponse(_message.Message):
         after: Global___Plan | None = ...,
         moved_flows: _abc.Iterable[_builtins.str] | None = ...,
         unrouted: _abc.Iterable[Global___Route] | None = ...,
+        jobs: _abc.Iterable[Global___JobOutcome] | None = ...,
+        staying_flows: _abc.Iterable[_builtins.str] | None = ...,
+        staying_count: _builtins.int = ...,
+        cut_off_hosts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "moved_flows", b"moved_flows", "unrouted", b"unrouted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "cut_off_hosts", b"cut_off_hosts", "jobs", b"jobs", "moved_flows", b"moved_flows", "staying_count", b"staying_count", "staying_flows", b"staying_flows", "unrouted", b"unrouted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WhatIfResponse: _TypeAlias = WhatIfResponse  # noqa: Y015
+
+@_typing.final
+class JobOutcome(_message.Message):
+    """A job in two plans."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Empty for flows that are counted with no job."""
+    @_builtins.property
+    def before(self) -> Global___SlowestFlow: ...
+    @_builtins.property
+    def after(self) -> Global___SlowestFlow: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        before: Global___SlowestFlow | None = ...,
+        after: Global___SlowestFlow | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobOutcome: _TypeAlias = JobOutcome  # noqa: Y015
+
+@_typing.final
+class SlowestFlow(_message.Message):
+    """The flow of a job that gets the least part of its demand, if flows share their
+    fullest links by demand.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FLOW_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    LINK_FIELD_NUMBER: _builtins.int
+    UTILIZATION_FIELD_NUMBER: _builtins.int
+    UNROUTED_COUNT_FIELD_NUMBER: _builtins.int
+    flow: _builtins.str
+    """"job/flow"."""
+    share: _builtins.float
+    """Part of its demand that it gets, 0 to 1; 0 where it has no path."""
+    utilization: _builtins.float
+    """Load over capacity of that link."""
+    unrouted_count: _builtins.int
+    """Flows of the job without a path."""
+    @_builtins.property
+    def link(self) -> _common_pb2.LinkRef:
+        """The fullest link on its paths, in the direction of travel; unset where it has none."""
+
+    def __init__(
+        self,
+        *,
+        flow: _builtins.str = ...,
+        share: _builtins.float = ...,
+        link: _common_pb2.LinkRef | None = ...,
+        utilization: _builtins.float = ...,
+        unrouted_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["link", b"link"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flow", b"flow", "link", b"link", "share", b"share", "unrouted_count", b"unrouted_count", "utilization", b"utilization"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SlowestFlow: _TypeAlias = SlowestFlow  # noqa: Y015
+
+@_typing.final
+class WatchDrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FABRIC_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
+    SWITCHES_FIELD_NUMBER: _builtins.int
+    fabric: _builtins.str
+    """"fabrics/f1"."""
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LinkRef]:
+        """Which links."""
+
+    @_builtins.property
+    def switches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Which switches, by node id: all links of each."""
+
+    def __init__(
+        self,
+        *,
+        fabric: _builtins.str = ...,
+        links: _abc.Iterable[_common_pb2.LinkRef] | None = ...,
+        switches: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fabric", b"fabric", "links", b"links", "switches", b"switches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchDrainRequest: _TypeAlias = WatchDrainRequest  # noqa: Y015
+
+@_typing.final
+class DrainProgress(_message.Message):
+    """How far some links are from being idle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    FLOW_COUNT_FIELD_NUMBER: _builtins.int
+    SETTLED_GENERATION_FIELD_NUMBER: _builtins.int
+    UNSETTLED_SWITCHES_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    UNROUTED_COUNT_FIELD_NUMBER: _builtins.int
+    PLANNED_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Newest plan; 0 where there is none."""
+    flow_count: _builtins.int
+    """Flows of this plan with a path or a backup over them."""
+    settled_generation: _builtins.int
+    """See Plan."""
+    idle: _builtins.bool
+    """Whether no switch holds an entry that uses them, and none will: the newest plan
+    answers to an intent in which they are drained or down.
+    """
+    unrouted_count: _builtins.int
+    """Flows without a path: these follow the underlay, over whatever links."""
+    planned: _builtins.bool
+    """Whether the newest plan answers to an intent in which they are out of service."""
+    @_builtins.property
+    def unsettled_switches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Switches that may hold entries of older plans that used them, by id, at most 20."""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        flow_count: _builtins.int = ...,
+        settled_generation: _builtins.int = ...,
+        unsettled_switches: _abc.Iterable[_builtins.str] | None = ...,
+        idle: _builtins.bool = ...,
+        unrouted_count: _builtins.int = ...,
+        planned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flow_count", b"flow_count", "generation", b"generation", "idle", b"idle", "planned", b"planned", "settled_generation", b"settled_generation", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainProgress: _TypeAlias = DrainProgress  # noqa: Y015
 
 @_typing.final
 class JobPorts(_message.Message):

@@ -60,6 +60,11 @@ class PlanServiceStub:
                 request_serializer=heddle_dot_v1_dot_plan__pb2.WhatIfRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_plan__pb2.WhatIfResponse.FromString,
                 _registered_method=True)
+        self.WatchDrain = channel.unary_stream(
+                '/heddle.v1.PlanService/WatchDrain',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.WatchDrainRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.DrainProgress.FromString,
+                _registered_method=True)
         self.GetJobPorts = channel.unary_unary(
                 '/heddle.v1.PlanService/GetJobPorts',
                 request_serializer=heddle_dot_v1_dot_plan__pb2.GetJobPortsRequest.SerializeToString,
@@ -111,6 +116,14 @@ class PlanServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchDrain(self, request, context):
+        """Streams how far links and switches are from being idle: whether any switch holds
+        an entry that sends packets over them. What follows the underlay is not told.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetJobPorts(self, request, context):
         """Says which UDP source ports the QPs of a job have to use, so that their packets
         take the paths of the newest plan.
@@ -154,6 +167,11 @@ def add_PlanServiceServicer_to_server(servicer, server):
                     servicer.WhatIf,
                     request_deserializer=heddle_dot_v1_dot_plan__pb2.WhatIfRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_plan__pb2.WhatIfResponse.SerializeToString,
+            ),
+            'WatchDrain': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchDrain,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.WatchDrainRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.DrainProgress.SerializeToString,
             ),
             'GetJobPorts': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJobPorts,
@@ -302,6 +320,33 @@ class PlanService:
             '/heddle.v1.PlanService/WhatIf',
             heddle_dot_v1_dot_plan__pb2.WhatIfRequest.SerializeToString,
             heddle_dot_v1_dot_plan__pb2.WhatIfResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchDrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/heddle.v1.PlanService/WatchDrain',
+            heddle_dot_v1_dot_plan__pb2.WatchDrainRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.DrainProgress.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class PlanServiceStub:
     """Says why a flow goes where it goes, or why it has no path."""
     WhatIf: _grpc.UnaryUnaryMultiCallable[_plan_pb2.WhatIfRequest, _plan_pb2.WhatIfResponse]
     """Plans as if, without applying: is this drain safe, would this job fit."""
+    WatchDrain: _grpc.UnaryStreamMultiCallable[_plan_pb2.WatchDrainRequest, _plan_pb2.DrainProgress]
+    """Streams how far links and switches are from being idle: whether any switch holds
+    an entry that sends packets over them. What follows the underlay is not told.
+    """
     GetJobPorts: _grpc.UnaryUnaryMultiCallable[_plan_pb2.GetJobPortsRequest, _plan_pb2.GetJobPortsResponse]
     """Says which UDP source ports the QPs of a job have to use, so that their packets
     take the paths of the newest plan.
@@ -67,6 +71,10 @@ class PlanServiceAsyncStub(PlanServiceStub):
     """Says why a flow goes where it goes, or why it has no path."""
     WhatIf: _aio.UnaryUnaryMultiCallable[_plan_pb2.WhatIfRequest, _plan_pb2.WhatIfResponse]  # type: ignore[assignment]
     """Plans as if, without applying: is this drain safe, would this job fit."""
+    WatchDrain: _aio.UnaryStreamMultiCallable[_plan_pb2.WatchDrainRequest, _plan_pb2.DrainProgress]  # type: ignore[assignment]
+    """Streams how far links and switches are from being idle: whether any switch holds
+    an entry that sends packets over them. What follows the underlay is not told.
+    """
     GetJobPorts: _aio.UnaryUnaryMultiCallable[_plan_pb2.GetJobPortsRequest, _plan_pb2.GetJobPortsResponse]  # type: ignore[assignment]
     """Says which UDP source ports the QPs of a job have to use, so that their packets
     take the paths of the newest plan.
@@ -118,6 +126,16 @@ class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_plan_pb2.WhatIfResponse, _abc.Awaitable[_plan_pb2.WhatIfResponse]]:
         """Plans as if, without applying: is this drain safe, would this job fit."""
+
+    @_abc_1.abstractmethod
+    def WatchDrain(
+        self,
+        request: _plan_pb2.WatchDrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_plan_pb2.DrainProgress], _abc.AsyncIterator[_plan_pb2.DrainProgress]]:
+        """Streams how far links and switches are from being idle: whether any switch holds
+        an entry that sends packets over them. What follows the underlay is not told.
+        """
 
     @_abc_1.abstractmethod
     def GetJobPorts(

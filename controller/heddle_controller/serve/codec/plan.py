@@ -6,10 +6,11 @@ import numpy as np
 
 from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.model.fabric import Ints
+from heddle_controller.model.fabric import NONE, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.explain import Explanation
+from heddle_controller.plan.fares import Fares
 from heddle_controller.serve.codec import common, names
 from heddle_controller.state.records import Committed
 
@@ -114,7 +115,7 @@ def explanation_to_pb(plan: Plan, ports: Ints, explanation: Explanation) -> pb.E
         hops=[
             pb.HopLoad(
                 path=hop.path,
-                link=_directed(plan, hop.arc),
+                link=directed(plan, hop.arc),
                 load_gbps=hop.load_gbps,
                 capacity_gbps=hop.capacity_gbps,
                 other_flow_count=len(hop.sharers),
@@ -126,7 +127,21 @@ def explanation_to_pb(plan: Plan, ports: Ints, explanation: Explanation) -> pb.E
     )
 
 
-def _directed(plan: Plan, arc: int) -> common_pb2.LinkRef:
+def slowest_to_pb(fares: Fares, row: int, unrouted: int) -> pb.SlowestFlow:
+    """A flow as the slowest of its job, and how many flows of that have no path."""
+    arc, told = (
+        int(fares.fullest[row]),
+        pb.SlowestFlow(
+            flow=fares.plan.flows.ids[row], share=float(fares.share[row]), unrouted_count=unrouted
+        ),
+    )
+    if arc != NONE:
+        told.link.CopyFrom(directed(fares.plan, arc))
+        told.utilization = float(fares.utilization[arc])
+    return told
+
+
+def directed(plan: Plan, arc: int) -> common_pb2.LinkRef:
     """A link named in the direction of travel."""
     structure = plan.fabric.structure
     ids = structure.nodes.ids

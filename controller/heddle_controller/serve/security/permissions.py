@@ -46,9 +46,11 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.PlanService/WatchPlan": READS,
     "heddle.v1.PlanService/ExplainFlow": READS,
     "heddle.v1.PlanService/WhatIf": READS,
+    "heddle.v1.PlanService/WatchDrain": READS,
     # Which host may read which ports is asked again by the service.
     "heddle.v1.PlanService/GetJobPorts": READS | {Role.HOST},
     "heddle.v1.PlanService/WatchJobPorts": READS | {Role.HOST},
+    "heddle.v1.DoctorService/ExamineJob": READS,
     "heddle.v1.OverlayService/SetOverlay": OPERATORS,
     "heddle.v1.OverlayService/GetOverlay": READS,
     "heddle.v1.AuditService/ListAuditRecords": OPERATORS,

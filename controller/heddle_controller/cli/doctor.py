@@ -1,0 +1,82 @@
+"""``heddle doctor``: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from heddle.v1 import doctor_pb2 as pb
+from heddle.v1 import placement_pb2
+from heddle_controller.cli.client import Terms
+from heddle_controller.cli.failure import CommandGroup
+from heddle_controller.cli.options import last_part, link_text, with_client
+from heddle_controller.cli.output import echo, echo_json, echo_pairs
+from heddle_controller.serve.codec import common
+
+WORDS = {
+    pb.SEVERITY_INFO: "ok",
+    pb.SEVERITY_WARNING: "warning",
+    pb.SEVERITY_ERROR: "ERROR",
+}
+
+
+@click.group(cls=CommandGroup)
+def doctor() -> None:
+    """Find what is wrong, and say what to do about it."""
+
+
+@doctor.command("job")
+@click.argument("name")
+@with_client
+def examine_job(client: Terms, name: str) -> None:
+    """Say why a job is slow: its slowest flow, the link that limits it, and who shares that.
+
+    Beside it stand whether switches hold its paths, links on them that lose packets or are slow,
+    the rate that was measured, and what changed last; the worst first, each with what to do.
+    """
+    request = pb.ExamineJobRequest(name=f"{client.fabric}/jobs/{name}")
+    answer = client.api.doctor.ExamineJob(request)
+    if client.json:
+        echo_json(answer)
+        return
+    _echo_job(answer)
+    echo_findings(answer.findings)
+
+
+def _echo_job(answer: pb.JobExamination) -> None:
+    slowest, route = answer.slowest, answer.route
+    state = placement_pb2.JobState.Name(answer.state).removeprefix("JOB_STATE_")
+    pairs: dict[str, object] = {
+        "job": last_part(answer.name),
+        "state": state,
+        "plan": answer.generation or "none yet",
+    }
+    if slowest.flow:
+        link = link_text(slowest.link.source, slowest.link.target, slowest.link.key)
+        pairs["slowest flow"] = slowest.flow
+        pairs["path"] = "; ".join(" ".join(path.nodes) for path in route.paths) or "none"
+        pairs["limited by"] = (
+            f"{link}, {slowest.utilization:.1%} full" if slowest.link.source else ""
+        )
+        pairs["expected"] = f"{answer.expected_gbps:.4g} of {route.gbps:g} Gbit/s"
+        pairs["measured"] = _measured(answer)
+        pairs["packets"] = (
+            "pinned by switches" if answer.pinned else "hashed by routing, at least in part"
+        )
+    echo_pairs(pairs)
+
+
+def _measured(answer: pb.JobExamination) -> str:
+    if not answer.HasField("measured_gbps"):
+        return ""
+    when = common.time_text(answer.measured_time)
+    return f"{answer.measured_gbps:.4g} Gbit/s at {when}"
+
+
+def echo_findings(findings: Iterable[pb.Finding]) -> None:
+    """A line each, and below it what to do."""
+    for one in findings:
+        echo(f"{WORDS.get(one.severity, '?'):7}  {one.about}: {one.text}")
+        if one.cure:
+            echo(f"{'':7}  -> {one.cure}")

@@ -1,0 +1,89 @@
+"""What limits a flow of a plan: the link that does, who shares it, and the rails it crosses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, Structure
+from heddle_controller.model.load import phased_loads
+from heddle_controller.model.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class JobShare:
+    """The flows of one job over an arc."""
+
+    job: int
+    """Row in the flows' job names."""
+    flow_count: int
+    gbps: float
+    """In the worst phase of the job."""
+
+
+def sharers_of(plan: Plan, arc: int, first: int) -> list[JobShare]:
+    """The jobs with flows over an arc: job ``first``, by row, then by load, the greatest first."""
+    marked = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
+    marked[arc] = True
+    rows = np.flatnonzero(plan.paths.crosses(marked))
+    flow = plan.paths.flow[rows]
+    jobs, place = np.unique(plan.flows.job[flow], return_inverse=True)
+    # Each job stands for an arc of its own, so that loads follow the rule of the whole project.
+    gbps = phased_loads(
+        len(jobs),
+        place,
+        plan.paths.gbps(plan.flows, rows),
+        plan.flows.job[flow],
+        plan.flows.phase[flow],
+    )
+    counts = [len(np.unique(flow[place == at])) for at in range(len(jobs))]
+    shares = [JobShare(*each) for each in zip(jobs.tolist(), counts, gbps.tolist(), strict=True)]
+    return sorted(shares, key=lambda one: (one.job != first, -one.gbps))
+
+
+def arcs_of(plan: Plan, flow: int) -> Ints:
+    """All arcs of the paths of a flow, by its row, each once, ascending."""
+    first, last = np.searchsorted(plan.paths.flow, [flow, flow + 1]).tolist()
+    return np.unique(plan.paths.arcs[plan.paths.first[first] : plan.paths.first[last]])
+
+
+def switches_of(plan: Plan, flow: int) -> list[str]:
+    """Ids of the switches on the paths of a flow, in order of their rows."""
+    structure = plan.fabric.structure
+    heads = np.unique(structure.head[arcs_of(plan, flow)])
+    kinds = structure.nodes.kind[heads]
+    return [structure.nodes.ids[node] for node in heads[kinds != NodeKind.NIC].tolist()]
+
+
+def rails_of(structure: Structure, source: int, destination: int) -> tuple[int, int] | None:
+    """The rails of two NICs; None where rails mean nothing to one of them."""
+    rails = int(structure.nodes.rail[source]), int(structure.nodes.rail[destination])
+    return None if NONE in rails else rails
+
+
+def shortest_links(structure: Structure, source: int, destination: int) -> Ints:
+    """Rows of the links on the shortest ways from one NIC to another, whatever their state."""
+    ends = structure.nodes.kind != NodeKind.NIC
+    ends[[source, destination]] = True
+    tail, head = structure.tail, structure.head
+    passes = np.flatnonzero(ends[tail] & ends[head])
+    tail, head = tail[passes], head[passes]
+    there, back = _hops_from(source, tail, head, ends), _hops_from(destination, head, tail, ends)
+    if there[destination] == NONE:
+        return np.empty(0, dtype=np.int64)
+    known = (there[tail] != NONE) & (back[head] != NONE)
+    on = known & (there[tail] + 1 + back[head] == there[destination])
+    return np.unique(passes[on] >> 1)
+
+
+def _hops_from(start: int, tail: Ints, head: Ints, nodes: Bools) -> Ints:
+    """Links from a node to each other; ``NONE`` where no way leads."""
+    hops = np.full(len(nodes), NONE, dtype=np.int64)
+    hops[start], at = 0, 0
+    while True:
+        reached = head[(hops[tail] == at) & (hops[head] == NONE)]
+        if not len(reached):
+            return hops
+        at += 1
+        hops[reached] = at

@@ -1,0 +1,424 @@
+"""Why a job is slow: rules over what one controller knows. Pure: nothing is asked here.
+
+Each rule yields what it found, with what to do about it. The slowest flow is that which gets the
+least part of its demand; among equals that which loses packets, then that on the fullest link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle.v1 import common_pb2, placement_pb2
+from heddle.v1 import doctor_pb2 as pb
+from heddle_controller.model.fabric import NONE, Floats, Ints, State
+from heddle_controller.model.plan import Plan
+from heddle_controller.plan.fares import Fares, fares_of
+from heddle_controller.plan.limits import (
+    rails_of,
+    sharers_of,
+    shortest_links,
+    switches_of,
+)
+from heddle_controller.reconcile.observations import SeenLinks
+from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import plan as plan_codec
+from heddle_controller.serve.flow_index import FlowIndex
+from heddle_controller.serve.rates import MeasuredRate
+from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
+
+NAMED = 5
+"""Things that one finding names."""
+TOLD = 20
+"""Findings of one kind, at most."""
+SHORT = 0.8
+"""A rate below this part of what is expected is told."""
+CLOSE = 1.01
+"""A link that is fuller than the bound of its tier by less is as good as any plan makes it."""
+IDLE = 1e-3
+"""Part of its demand below which a flow counts as silent."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobCase:
+    """All that is known of a job."""
+
+    record: FabricRecord
+    job: JobRecord
+    committed: Committed
+    index: FlowIndex
+    seen: SeenLinks
+    unwell: Mapping[Ends, Condition]
+    agents: frozenset[str]
+    """Switches whose agent has a session with this controller."""
+    aside: Mapping[str, str]
+    """Switches that are set aside, and why."""
+    measured: Mapping[str, MeasuredRate]
+    """By flow id."""
+
+
+def examine(case: JobCase) -> pb.JobExamination:
+    """How a job fares, and why."""
+    plan, job = case.committed.plan, case.job
+    told = pb.JobExamination(
+        name=names.job_name(case.record.name, job.job.name),
+        state=placement_pb2.JobState.ValueType(job.facts.state),
+        generation=case.committed.generation,
+    )
+    rows = _rows(plan, job.job.name)
+    if not len(rows):
+        told.findings.append(_found(pb.SEVERITY_INFO, "job", "It has no flow in the network.", ""))
+        return told
+    at = _At.of(case, rows)
+    _describe(told, case, at)
+    findings = [
+        *_overlay(case),
+        *_degraded(case),
+        *_unrouted(case, rows),
+        *_limit(case, at),
+        *_conditions(case, rows),
+        *_held(case, at),
+        *_rates(case, at, rows),
+        *_rails(at),
+        *_events(case, at),
+    ]
+    told.findings.extend(sorted(findings, key=lambda one: -one.severity))
+    return told
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _At:
+    """The slowest flow, and what limits it."""
+
+    plan: Plan
+    fares: Fares
+    flow: int
+    arc: int
+    """The fullest; ``NONE`` where it has no path."""
+    switches: tuple[str, ...]
+    """On its paths."""
+
+    @classmethod
+    def of(cls, case: JobCase, rows: Ints) -> _At:
+        plan = case.committed.plan
+        offered, lost = _offered(case)
+        fares = fares_of(plan, offered)
+        loses = np.zeros(len(plan.flows))
+        np.maximum.at(loses, plan.paths.flow[plan.paths.owner()], lost[plan.paths.arcs])
+        fullness = np.where(fares.fullest == NONE, np.inf, fares.utilization[fares.fullest])
+        flow = int(rows[np.lexsort((-fullness[rows], -loses[rows], fares.share[rows]))[0]])
+        arc = int(fares.fullest[flow])
+        return cls(plan, fares, flow, arc, tuple(switches_of(plan, flow)) if arc != NONE else ())
+
+    @property
+    def id(self) -> str:
+        return self.plan.flows.ids[self.flow]
+
+    @property
+    def gbps(self) -> float:
+        return float(self.plan.flows.gbps[self.flow])
+
+    @property
+    def share(self) -> float:
+        return float(self.fares.share[self.flow])
+
+
+def _rows(plan: Plan, job: str) -> Ints:
+    """Rows of the flows of a job, ascending."""
+    if job not in plan.flows.job_names:
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(plan.flows.job == plan.flows.job_names.index(job))
+
+
+def _offered(case: JobCase) -> tuple[Floats, Floats]:
+    """Of each arc the part of its speed that it has to offer, and that of packets that it loses."""
+    fabric = case.committed.plan.fabric
+    offered, lost = np.ones(2 * fabric.link_count), np.zeros(2 * fabric.link_count)
+    for ends, condition in case.unwell.items():
+        for link in fabric.find_links(*ends):
+            both = slice(2 * link, 2 * link + 2)
+            lost[both] = condition.loss_ratio
+            through = (condition.rate_ratio or 1.0) * (1 - condition.loss_ratio)
+            offered[both] = max(through, IDLE)
+    return offered, lost
+
+
+def _describe(told: pb.JobExamination, case: JobCase, at: _At) -> None:
+    """The figures of the slowest flow."""
+    plan, flows = at.plan, at.plan.flows
+    unrouted = at.fares.unrouted_of_jobs()[case.job.job.name]
+    told.slowest.CopyFrom(plan_codec.slowest_to_pb(at.fares, at.flow, unrouted))
+    told.route.CopyFrom(plan_codec.Routes(plan, case.index.ports).route(at.flow))
+    told.expected_gbps = at.gbps * at.share
+    if (measured := case.measured.get(at.id)) is not None:
+        told.measured_gbps = measured.gbps
+        told.measured_time.CopyFrom(common.time_to_pb(measured.time))
+    rails = rails_of(plan.fabric.structure, int(flows.source[at.flow]), _destination(at))
+    if rails is not None:
+        told.source_rail, told.destination_rail = rails
+    lacking = set(case.committed.lacking())
+    told.pinned = (
+        at.arc != NONE and not case.record.overlay.withdrawn and lacking.isdisjoint(at.switches)
+    )
+    if at.arc != NONE:
+        for share in sharers_of(plan, at.arc, int(flows.job[at.flow])):
+            told.sharers.add(
+                job=flows.job_names[share.job], flow_count=share.flow_count, gbps=share.gbps
+            )
+
+
+def _destination(at: _At) -> int:
+    return int(at.plan.flows.destination[at.flow])
+
+
+def _overlay(case: JobCase) -> Iterator[pb.Finding]:
+    overlay = case.record.overlay
+    if overlay.withdrawn:
+        since = common.time_text(common.time_to_pb(overlay.time))
+        text = f"The whole fabric is on the underlay since {since}: routing hashes every flow."
+        yield _found(pb.SEVERITY_ERROR, "programmed", text, "Run: heddle overlay restore")
+
+
+def _degraded(case: JobCase) -> Iterator[pb.Finding]:
+    facts = case.job.facts
+    if facts.state == JobState.DEGRADED:
+        cure = f"Run: heddle job show {case.job.job.name}"
+        yield _found(pb.SEVERITY_ERROR, "job", f"It is degraded: {facts.reason}.", cure)
+
+
+def _unrouted(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
+    plan = case.committed.plan
+    lost = [row for row in rows.tolist() if row in plan.unrouted]
+    if lost:
+        flow = plan.flows.ids[lost[0]]
+        text = f"{_many(len(lost), 'flow has', 'flows have')} no path and are left to routing: "
+        cure = f"Bring back what is down or drained: heddle fabric show; heddle show explain {flow}"
+        told = f"{text}{flow}: {plan.unrouted[lost[0]]}."
+        yield _found(pb.SEVERITY_ERROR, "path", told, cure)
+
+
+def _limit(case: JobCase, at: _At) -> Iterator[pb.Finding]:
+    """The link that limits the slowest flow, and whether another plan could help."""
+    if at.arc == NONE:
+        return
+    used, link = float(at.fares.utilization[at.arc]), _arc(at.plan, at.arc)
+    own = case.job.job.name
+    shares = sharers_of(at.plan, at.arc, int(at.plan.flows.job[at.flow]))
+    with_whom = ", ".join(
+        f"{'itself' if name == own else _job(name)} {share.gbps:g} Gbit/s in "
+        f"{_many(share.flow_count, 'flow', 'flows')}"
+        for share in shares[:NAMED]
+        for name in (at.plan.flows.job_names[share.job],)
+    )
+    more = f" and {_many(len(shares) - NAMED, 'job', 'jobs')} more" if shares[NAMED:] else ""
+    if at.share >= 1.0:
+        text = (
+            f"No link limits it: the fullest on the way of its slowest flow, {at.id}, is {link}, "
+            f"{used:.1%} full ({with_whom}{more})."
+        )
+        yield _found(pb.SEVERITY_INFO, "link", text, "")
+        return
+    text = (
+        f"Flow {at.id} gets {at.share:.1%} of {at.gbps:g} Gbit/s: {link} is {used:.1%} full "
+        f"({with_whom}{more})."
+    )
+    yield _found(pb.SEVERITY_ERROR, "link", text, _relief(case, at, alone=len(shares) == 1))
+
+
+def _relief(case: JobCase, at: _At, *, alone: bool) -> str:
+    """What to do about a link that is too full."""
+    structure = at.plan.fabric.structure
+    tier = structure.tiers[int(structure.tier_of_arc[at.arc])]
+    load = float(at.plan.loads[at.arc] / structure.capacity[at.arc])
+    bound = max(
+        (one.lower_bound for one in at.plan.certificate.tiers if one.tier == tier), default=0.0
+    )
+    if load <= 1.0:
+        return "The link has less to offer than its speed: see what agents say of it below"
+    if load > bound * CLOSE:
+        return (
+            f"A better plan may exist ({tier} need not be above {bound:.1%}); the controller looks "
+            "for one after some quiet: heddle show plan"
+        )
+    if alone:
+        name = case.job.job.name
+        return (
+            f"No plan does better ({tier} cannot be below {bound:.1%}): try another rank order, "
+            f"heddle job order FILE --only {name}, or bring back links: heddle fabric show"
+        )
+    return (
+        f"No plan does better ({tier} cannot be below {bound:.1%}): move one of these jobs to "
+        "other hosts, or bring back links: heddle fabric show"
+    )
+
+
+def _conditions(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
+    """Grey and slow links on the paths of any of its flows."""
+    plan, fabric = case.committed.plan, case.committed.plan.fabric
+    mine = np.isin(plan.paths.flow, rows)
+    for ends, condition in list(case.unwell.items())[:TOLD]:
+        for link in fabric.find_links(*ends):
+            arcs = np.zeros(2 * fabric.link_count, dtype=np.bool_)
+            arcs[2 * link : 2 * link + 2] = True
+            over = np.unique(plan.paths.flow[plan.paths.crosses(arcs) & mine])
+            if len(over):
+                named = ",".join(ends)
+                what = [condition.reason]
+                what += [f"loses {condition.loss_ratio:.2%} of packets"] * bool(
+                    condition.loss_ratio
+                )
+                what += [f"offers {condition.rate_ratio:.0%} of its speed"] * bool(
+                    condition.rate_ratio
+                )
+                text = f"Link {named} is not well ({', '.join(what)}): "
+                text += f"{_many(len(over), 'flow', 'flows')} of this job pass it."
+                cure = f"Run: heddle drain {named}; then see to its cable and optics"
+                yield _found(pb.SEVERITY_ERROR, "link", text, cure)
+
+
+def _held(case: JobCase, at: _At) -> Iterator[pb.Finding]:
+    """Whether the switches on the slowest flow's paths hold the plan."""
+    if at.arc == NONE:
+        return
+    lacking = [switch for switch in case.committed.lacking() if switch in at.switches]
+    generation = case.committed.generation
+    for switch in lacking[:TOLD]:
+        text = f"Switch {switch} does not hold plan {generation} yet: "
+        if switch in case.aside:
+            why, cure = f"it is {case.aside[switch]}", "See the log of its agent"
+        elif switch not in case.agents:
+            why = "its agent has no session here"
+            cure = f"Start heddle-agent on {switch}, or see why it cannot reach the controller"
+        else:
+            why, cure = "its agent has not acknowledged it", "Wait; else see the log of its agent"
+        tail = "; its packets there follow older entries, or the hash of routing"
+        yield _found(pb.SEVERITY_WARNING, "programmed", f"{text}{why}{tail}.", cure)
+    away = [one for one in at.switches if one not in case.agents and one not in lacking]
+    if away:
+        text = f"No session here has the agent of {_some(away)}: it holds plan {generation}, and "
+        cure = "Start these agents, or see why they cannot reach the controller"
+        yield _found(pb.SEVERITY_WARNING, "programmed", f"{text}nothing new reaches it.", cure)
+    if not lacking and not case.record.overlay.withdrawn:
+        text = (
+            f"Its packets are pinned: every switch on its way holds plan {generation}. A QP with "
+            "another source port is hashed by routing all the same."
+        )
+        cure = f"Compare the ports of its QPs: heddle job ports {case.job.job.name}"
+        yield _found(pb.SEVERITY_INFO, "programmed", text, cure)
+
+
+def _rates(case: JobCase, at: _At, rows: Ints) -> Iterator[pb.Finding]:
+    """What was measured, beside what is expected."""
+    flows, share = at.plan.flows, at.fares.share
+    known = [row for row in rows.tolist() if flows.ids[row] in case.measured]
+    if not known:
+        text = f"No rate was measured: {at.id} is expected to get {at.gbps * at.share:.4g} Gbit/s."
+        cure = "Have agents count: heddle-controller serve --counter-interval-seconds 10"
+        yield _found(pb.SEVERITY_INFO, "rate", text, cure)
+        return
+    rates = {row: case.measured[flows.ids[row]].gbps for row in known}
+    expected = {row: float(flows.gbps[row] * share[row]) for row in known}
+    worst = min(known, key=lambda row: rates[row] / max(expected[row], IDLE))
+    text = (
+        f"Flow {flows.ids[worst]} was measured at {rates[worst]:.4g} of "
+        f"{expected[worst]:.4g} Gbit/s that are expected while it sends."
+    )
+    if rates[worst] <= IDLE * flows.gbps[worst]:
+        cure = (
+            "It does not send, or by other ports than it was told: "
+            f"heddle job ports {case.job.job.name}"
+        )
+        yield _found(pb.SEVERITY_WARNING, "rate", text, cure)
+    elif rates[worst] < SHORT * expected[worst]:
+        ids = at.plan.fabric.structure.nodes.ids
+        source, target = ids[int(flows.source[worst])], ids[int(flows.destination[worst])]
+        cure = f"If nothing else is found, look at the hosts of {source} and {target}"
+        yield _found(pb.SEVERITY_WARNING, "rate", text, cure)
+    else:
+        yield _found(pb.SEVERITY_INFO, "rate", text, "")
+
+
+def _rails(at: _At) -> Iterator[pb.Finding]:
+    structure, source = at.plan.fabric.structure, int(at.plan.flows.source[at.flow])
+    rails = rails_of(structure, source, _destination(at))
+    if rails is not None and rails[0] != rails[1]:
+        text = f"Flow {at.id} crosses from rail {rails[0]} to rail {rails[1]}."
+        cure = "Keep it on one rail by the order of ranks: heddle job order FILE"
+        yield _found(pb.SEVERITY_WARNING, "rail", text, cure)
+
+
+def _events(case: JobCase, at: _At) -> Iterator[pb.Finding]:
+    """What took ways from the slowest flow, and what moved flows last."""
+    plan, fabric, record = at.plan, at.plan.fabric, case.record
+    structure = fabric.structure
+    if structure is record.fabric.structure:
+        ways = shortest_links(structure, int(plan.flows.source[at.flow]), _destination(at))
+        states = record.fabric.effective[ways]
+        out = [
+            (link, state)
+            for link, state in zip(ways.tolist(), states.tolist(), strict=True)
+            if state != State.UP or link in case.seen.down
+        ]
+        for link, state in out[:TOLD]:
+            yield _out_of_service(case, link, State(state))
+    facts = case.committed.facts
+    when = common.time_text(common.time_to_pb(facts.commit_time))
+    text = f"Plan {case.committed.generation} was committed at {when}; it moved "
+    moved = _many(facts.changed_count, "flow", "flows")
+    yield _found(pb.SEVERITY_INFO, "event", f"{text}{moved}.", "")
+
+
+def _out_of_service(case: JobCase, link: int, state: State) -> pb.Finding:
+    """A link on a shortest way of the slowest flow that takes no new paths."""
+    fabric = case.record.fabric
+    structure = fabric.structure
+    ids = structure.nodes.ids
+    a, b = int(structure.links.a[link]), int(structure.links.b[link])
+    named = f"{ids[a]},{ids[b]},{structure.links.key[link]}"
+    if link in case.seen.down:
+        since = case.seen.since.get(link, 0.0)
+        text, cure = f"agents say that it is down{_since(since)}", "See to its cable and optics"
+    else:
+        node = next((one for one in (a, b) if fabric.node_state[one] == state), None)
+        of = ids[node] if node is not None and fabric.link_state[link] != state else named
+        word = state.name.lower()
+        since = float(case.record.state_time[link]) if of == named else 0.0
+        text = f"an operator has {of} {word}{_since(since)}"
+        if state == State.DRAINED:
+            cure = f"Run, when the work is done: heddle undrain {of}"
+        else:
+            what = "link" if of == named else "switch"
+            cure = f"Run, when the work is done: heddle fabric {what} {of} up"
+    return _found(
+        pb.SEVERITY_WARNING, "event", f"Link {named} is on a shortest way of it: {text}.", cure
+    )
+
+
+def _since(time: float) -> str:
+    return f" since {common.time_text(common.time_to_pb(time))}" if time else ""
+
+
+def _arc(plan: Plan, arc: int) -> str:
+    """``l0,s0,0``, in the direction of travel."""
+    link: common_pb2.LinkRef = plan_codec.directed(plan, arc)
+    return f"{link.source},{link.target},{link.key}"
+
+
+def _job(name: str) -> str:
+    return f"job {name}" if name else "flows of no job"
+
+
+def _many(count: int, one: str, many: str) -> str:
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"
+
+
+def _some(found: list[str]) -> str:
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"{', '.join(found[:NAMED])}{more}"
+
+
+def _found(severity: pb.Severity.ValueType, about: str, text: str, cure: str) -> pb.Finding:
+    return pb.Finding(severity=severity, about=about, text=text, cure=cure)

@@ -1,0 +1,72 @@
+"""DoctorService: gathers what this controller knows, and has the rules look at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from grpc import aio
+from typing_extensions import override
+
+from heddle.v1 import doctor_pb2 as pb
+from heddle.v1 import placement_pb2
+from heddle.v1.doctor_pb2_grpc import DoctorServiceServicer
+from heddle_controller.reconcile.observations import Observations
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.serve.agents.gateway import Gateway
+from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.serve.codec import names
+from heddle_controller.serve.doctor.job import JobCase, examine
+from heddle_controller.serve.flow_index import FlowIndexes
+from heddle_controller.serve.rates import RateBook
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class DoctorService(DoctorServiceServicer):
+    """Reads what other services and agents have told; see doctor.proto."""
+
+    def __init__(
+        self,
+        store: Store,
+        gateway: Gateway,
+        indexes: FlowIndexes,
+        rates: RateBook,
+        observations: Observations,
+        *,
+        unwell: Callable[[str], Mapping[Ends, Condition]],
+    ) -> None:
+        """``unwell`` tells which links of a fabric agents find something wrong with."""
+        self._store = store
+        self._gateway = gateway
+        self._indexes = indexes
+        self._rates = rates
+        self._observations = observations
+        self._unwell = unwell
+
+    @override
+    async def ExamineJob(
+        self, request: pb.ExamineJobRequest, context: Context
+    ) -> pb.JobExamination:
+        """Of the newest plan; the rules run in a thread."""
+        fabric, name = names.parse_job(request.name, "name")
+        job = await self._store.get_job(fabric, name)
+        record = await self._store.get_fabric(fabric)
+        index = await self._indexes.of(fabric)
+        committed = await self._store.committed(fabric)
+        if index is None or committed is None:
+            state = placement_pb2.JobState.ValueType(job.facts.state)
+            return pb.JobExamination(name=request.name, state=state)
+        case = JobCase(
+            record=record,
+            job=job,
+            committed=committed,
+            index=index,
+            seen=self._observations.of(fabric).seen(record.fabric),
+            unwell=dict(self._unwell(fabric)),
+            agents=frozenset(self._gateway.sessions(fabric)),
+            aside=dict(self._gateway.held_aside(fabric)),
+            measured=self._rates.measured(fabric),
+        )
+        return await asyncio.to_thread(examine, case)

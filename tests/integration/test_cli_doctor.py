@@ -1,0 +1,97 @@
+"""``heddle doctor``: a real controller, real agents, and a fault that has to be named."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_emulator.fleet import Fleet
+from heddle_emulator.topology import clos
+from tests.integration.test_cli_controller import programmed
+from tests.support.controlling import Controller, controlling
+from tests.support.waiting import PATIENCE
+
+FABRIC = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, name="pod")
+"""Two uplinks a leaf, four NICs: two hosts' flows across are twice what the uplinks carry."""
+JOBS = """\
+- job: red
+  hosts: [l0-h0, l1-h0]
+  gpus_per_host: 2
+  parallelism: {pp: 2, dp: 2}
+- job: blue
+  hosts: [l0-h1, l1-h1]
+  gpus_per_host: 2
+  parallelism: {pp: 2, dp: 2}
+"""
+
+
+async def begun(path: Path, controller: Controller) -> None:
+    """The fabric and the jobs."""
+    fabric, jobs = path / "pod.json", path / "jobs.yaml"
+    await asyncio.to_thread(save_fabric_file, FABRIC, fabric)
+    await asyncio.to_thread(jobs.write_text, JOBS)
+    for words in (("fabric", "import", fabric), ("job", "submit", jobs)):
+        done = await controller.does(*words)
+        assert done.code == 0, done.err
+
+
+def about(answer: Any, word: str) -> list[Any]:
+    """Findings about something."""
+    return [one for one in answer["findings"] if one["about"] == word]
+
+
+async def examined(controller: Controller, job: str = "red") -> Any:
+    """What the doctor says of a job, as JSON."""
+    done = await controller.does("doctor", "job", job, "--json")
+    assert done.code == 0, done.err
+    return done.json
+
+
+async def test_a_slow_job_is_traced_to_its_link_and_who_shares_it(tmp_path: Path) -> None:
+    """Its slowest flow, the link that limits it, its sharers, and the drain that made it so."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            await programmed(controller)
+            before = await examined(controller)
+            assert before["pinned"]
+            assert before["slowest"]["share"] == 0.5
+            assert before["slowest"]["utilization"] == 2.0
+            assert before["expected_gbps"] == 200.0
+            assert [one["job"] for one in before["sharers"]] == ["red", "blue"]
+            (limit,) = about(before, "link")
+            assert "job blue 400 Gbit/s in 1 flow" in limit["text"]
+            assert "No plan does better (leaf-spine cannot be below 200.0%)" in limit["cure"]
+
+            assert (await controller.does("drain", "s1", "--force")).code == 0
+            after = await examined(controller)
+            assert after["slowest"]["share"] == 0.25
+            (moved, *_) = about(after, "event")
+            assert "an operator has s1 drained" in moved["text"]
+            assert "heddle undrain s1" in moved["cure"]
+
+            told = await controller.does("doctor", "job", "red")
+            assert ["expected", "100", "of", "400", "Gbit/s"] in told.lines
+            first = next(line for line in told.lines if line[0] == "ERROR")
+            assert first[1] == "link:"
+            assert "-> Run, when the work is done: heddle undrain s1" in told.out
+            unknown = await controller.does("doctor", "job", "nobody")
+            assert (unknown.code, "nobody" in unknown.err) == (2, True)
+            await fleet.stop(FABRIC.structure.index["l0"])
+            await said(controller, "programmed", "No session here has the agent of l0")
+            assert (await controller.does("overlay", "withdraw")).code == 0
+            await said(controller, "programmed", "The whole fabric is on the underlay")
+            assert "hashed by routing" in (await controller.does("doctor", "job", "red")).out
+
+
+async def said(controller: Controller, word: str, text: str) -> None:
+    """Wait until the doctor says something of the job."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = about(await examined(controller), word)
+            if any(text in one["text"] for one in found):
+                return
+            await asyncio.sleep(0.05)

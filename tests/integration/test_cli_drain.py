@@ -1,0 +1,163 @@
+"""``heddle drain`` and ``undrain``: a real controller and real agents, one of which is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.model.files.flows_file import load_demands
+from heddle_emulator.fleet import Fleet
+from heddle_emulator.walk.measure import Measurement, crossing, measure
+from tests.integration.test_cli_controller import FABRIC
+from tests.integration.test_cli_withdrawal import (
+    SlowFleet,
+    begin,
+    end,
+    has_entries,
+    plan_such_that,
+    runs,
+)
+from tests.support.controlling import Controller, controlling
+from tests.support.waiting import PATIENCE
+
+CLOSE = 0.01
+HEADER = "flow,src,dst,gbps,job,phase\n"
+
+
+def drawn_flows(fabric: Fabric, seed: int) -> str:
+    """Flows of drawn rates and jobs from every NIC to drawn others of other leaves."""
+    rng = random.Random(seed)
+    ids = fabric.structure.nodes.ids
+    nics = [ids[row] for row in np.flatnonzero(fabric.structure.nodes.host >= 0).tolist()]
+    lines = [
+        f"f{i},{nic},{rng.choice([n for n in nics if n[:2] != nic[:2]])},"
+        f"{rng.uniform(20.0, 200.0):.1f},j{i % 3},\n"
+        for i, nic in enumerate(nics * 2)
+    ]
+    return HEADER + "".join(lines)
+
+
+async def given(path: Path, controller: Controller, flows: str) -> None:
+    """The fabric and a demand set in a controller."""
+    fabric, demands = path / "pod.json", path / "flows.csv"
+    await asyncio.to_thread(save_fabric_file, FABRIC, fabric)
+    await asyncio.to_thread(demands.write_text, flows)
+    for words in (("fabric", "import", fabric), ("demand", "put", "d", demands)):
+        done = await controller.does(*words)
+        assert done.code == 0, done.err
+
+
+def links_of(switch: str) -> list[int]:
+    """Rows of a switch's links."""
+    links, row = FABRIC.structure.links, FABRIC.structure.index[switch]
+    return np.flatnonzero((links.a == row) | (links.b == row)).tolist()
+
+
+def seen(path: Path, fleet: Fleet) -> Measurement:
+    """What packets do in the agents' tables, by the emulator."""
+    flows = resolve(load_demands(path / "flows.csv"), FABRIC, origin="flows.csv")
+    return measure(fleet.world, flows, fleet.switches)
+
+
+def worst(certificate: Any) -> float:
+    """Of a certificate as JSON."""
+    return float(certificate["max_utilization"])
+
+
+@pytest.mark.parametrize(("seed", "what"), [(1, "s3"), (2, "l0,s1"), (3, "s0")])
+async def test_a_drain_does_as_predicted_and_then_no_packet_comes(
+    tmp_path: Path, seed: int, what: str
+) -> None:
+    """The worst link that was predicted is what packets make of it; nobody uses the drained one."""
+    async with controlling(tmp_path) as controller:
+        await given(tmp_path, controller, drawn_flows(FABRIC, seed))
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            await plan_such_that(controller, has_entries)
+            done = await controller.does("drain", what, "--force", "--json")
+            assert done.code == 0, done.err
+            assert done.json["safe_to_unplug"]
+            found = seen(tmp_path, fleet)
+            rows = links_of(what) if "," not in what else list(FABRIC.find_links("l0", "s1"))
+            assert not len(crossing(found.walk, rows))
+            predicted = worst(done.json["prediction"]["after"]["certificate"])
+            assert max(found.worst.values()) == pytest.approx(predicted, rel=CLOSE), seed
+
+            again = await controller.does("undrain", what)
+            assert (again.code, again.out) == (0, f"{what} takes new paths\n")
+            stands = await controller.does("fabric", "show")
+            assert "drained" not in stands.out
+
+
+async def test_who_would_suffer_is_told_and_nothing_is_changed(tmp_path: Path) -> None:
+    """A drain that slows a job, and one that cuts hosts off, are refused with figures and names."""
+    lines = "".join(f"f{i},l0-h0-n{i},l1-h0-n{i},400,big,\n" for i in range(4))
+    async with controlling(tmp_path) as controller:
+        await given(tmp_path, controller, HEADER + lines)
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            plan = await plan_such_that(controller, has_entries)
+
+            slower = await controller.does("drain", "s1")
+            assert (slower.code, slower.out.splitlines()[0]) == (
+                2,
+                "without s1: 1 flow moves, worst link 1.000 -> 2.000",
+            )
+            assert "job big: its slowest flow, f" in slower.err
+            assert "would get 50.0% of its demand instead of 100.0%" in slower.err
+            assert "--force" in slower.err
+
+            cut = await controller.does("drain", "l0", "--dry-run")
+            assert cut.code == 2
+            assert "l0 was not drained: it cuts off host l0-h0;" in cut.err
+            assert "4 flows (f0, f1, f2, f3) have no way but over l0" in cut.err
+            unknown = await controller.does("drain", "nobody")
+            assert (unknown.code, "'nobody' is not a switch" in unknown.err) == (2, True)
+            now = (await controller.does("show", "plan", "--json")).json
+            assert now["generation"] == plan["generation"]
+            assert "drained" not in (await controller.does("fabric", "show")).out
+
+            forced = await controller.does("drain", "l0", "--force")
+            assert forced.code == 3, forced.out + forced.err
+            assert "forced: it cuts off host l0-h0" in forced.out
+            assert "NOT safe to unplug: 4 flows stay on l0, the only way" in forced.out
+            assert len(crossing(seen(tmp_path, fleet).walk, links_of("l0"))) == 4
+
+
+async def test_it_is_not_safe_while_a_switch_holds_what_no_plan_wants(tmp_path: Path) -> None:
+    """The newest plan alone frees nothing: the command waits for the last switch, and names it."""
+    async with controlling(tmp_path) as controller:
+        await given(tmp_path, controller, drawn_flows(FABRIC, 4))
+        async with SlowFleet(controller) as fleet:
+            await fleet.connected(PATIENCE)
+            await plan_such_that(controller, has_entries)
+            slow = fleet.hold_one()
+            routes = (await controller.does("show", "routes")).out
+            spine = re.findall(rf"\b{slow} (s\d)\b", routes)[0]
+            waiting = await begin(controller, "drain", spine, "--force")
+            await plan_such_that(controller, partial(lacks, slow))
+            vain = await controller.does("drain", spine, "--force", "--seconds", "0.5")
+            assert vain.code == 2
+            assert "NOT safe to unplug after 0.5 s" in vain.err
+            assert f"waiting for {slow} to hold that plan" in vain.err
+            assert runs(waiting)
+            assert len(crossing(seen(tmp_path, fleet).walk, links_of(spine)))
+            fleet.gate.open()
+            done = await end(waiting)
+            assert (done.code, "safe to unplug: no switch" in done.out) == (0, True), done.err
+            assert not len(crossing(seen(tmp_path, fleet).walk, links_of(spine)))
+
+
+def lacks(switch: str, plan: Any) -> bool:
+    """Whether a switch is waited for."""
+    return switch in plan.get("unsettled_switches", [])

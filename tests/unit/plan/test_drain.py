@@ -1,0 +1,52 @@
+"""Who is cut off when links take no new paths any more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.plan.drain import cut_off, links_of
+from heddle_controller.plan.limits import shortest_links
+from tests.support.store_samples import clos
+
+
+def without(fabric: Fabric, *switches: str) -> Fabric:
+    """With some switches drained."""
+    index = fabric.structure.index
+    return fabric.with_nodes({index[switch]: State.DRAINED for switch in switches})
+
+
+def names(fabric: Fabric, rows: np.ndarray) -> list[str]:
+    """Node ids."""
+    return [fabric.structure.nodes.ids[row] for row in rows.tolist()]
+
+
+def test_nics_of_a_leaf_are_cut_off_with_it() -> None:
+    """A NIC with one link; a spine beside another one cuts nobody off."""
+    fabric = clos(leaves=3)
+    assert names(fabric, cut_off(fabric, without(fabric, "l0"))) == ["n0.0", "n0.1"]
+    assert names(fabric, cut_off(fabric, without(fabric, "s0"))) == []
+
+
+def test_the_smaller_part_is_cut_off() -> None:
+    """Without all spines each leaf is alone: the greatest part counts as the fabric."""
+    fabric = clos(leaves=3)
+    assert len(cut_off(fabric, without(fabric, "s0", "s1"))) == 4
+
+
+def test_all_are_cut_off_where_each_is_alone() -> None:
+    """One leaf, and that drained; who was cut off before is not told again."""
+    fabric = clos(leaves=1)
+    alone = without(fabric, "l0")
+    assert names(fabric, cut_off(fabric, alone)) == ["n0.0", "n0.1"]
+    assert names(fabric, cut_off(alone, alone)) == []
+
+
+def test_links_of_shortest_ways_are_found() -> None:
+    """Both spines' links between two leaves, and none of a third leaf."""
+    fabric = clos(leaves=3)
+    index = fabric.structure.index
+    found = shortest_links(fabric.structure, index["n0.0"], index["n1.0"])
+    third = links_of(fabric, np.array([index["l2"]]))
+    assert len(found) == 6
+    assert not set(found.tolist()) & set(third.tolist())

@@ -1,0 +1,137 @@
+"""The rules that find why a job is slow, on a plan of two flows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from heddle.v1 import doctor_pb2 as pb
+from heddle_controller.model.plan import Certificate, Plan, join_paths
+from heddle_controller.reconcile.observations import SeenLinks
+from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.serve.doctor.job import JobCase, examine
+from heddle_controller.serve.flow_index import FlowIndex
+from heddle_controller.serve.rates import MeasuredRate
+from heddle_controller.state.records import (
+    Committed,
+    FabricRecord,
+    JobFacts,
+    JobRecord,
+    JobState,
+    PlanFacts,
+    Programmed,
+)
+from tests.support.store_samples import clos, job, plan_of, program_of, walk
+
+UNWELL: Mapping[Ends, Condition] = {}
+
+
+def plan_of_two() -> Plan:
+    """j1/f0 of 400 Gbit/s over s0, and j1/f1 of 12.5 Gbit/s over s1."""
+    plan = plan_of(clos())
+    arcs = np.array(walk(plan.fabric, "n0.1", "l0", "s1", "l1", "n1.1"))
+    second = replace(
+        plan.paths,
+        flow=np.array([1]),
+        arcs=arcs,
+        first_qp=np.array([0]),
+        last_qp=np.array([7]),
+    )
+    none = replace(second, arcs=arcs[:0], first=np.array([0, 0]))
+    return replace(
+        plan,
+        paths=join_paths([plan.paths, second]),
+        backups=join_paths([plan.backups, none]),
+        unrouted={},
+        certificate=Certificate(1.0, 1.0, "cut", ()),
+    )
+
+
+def case(
+    plan: Plan,
+    *,
+    unwell: Mapping[Ends, Condition] = UNWELL,
+    measured: Mapping[str, MeasuredRate] | None = None,
+    held: int = 1,
+) -> JobCase:
+    """All that is known of job j1, whose agents are all there."""
+    program = program_of(plan, 1, 1)
+    fabric = plan.fabric
+    committed = Committed(plan, program, PlanFacts(2, 0.1, 5.0), Programmed(held))
+    record = FabricRecord("f1", "", "", 1.0, 1, fabric, np.zeros(fabric.link_count))
+    return JobCase(
+        record=record,
+        job=JobRecord(job(), "", 1.0, JobFacts("", JobState.PROGRAMMED)),
+        committed=committed,
+        index=FlowIndex(committed),
+        seen=SeenLinks(),
+        unwell=unwell,
+        agents=frozenset({"l0", "l1", "s0", "s1"}),
+        aside={},
+        measured=measured or {},
+    )
+
+
+def bad(told: pb.JobExamination) -> list[pb.Finding]:
+    """Findings that ask for something."""
+    return [one for one in told.findings if one.severity > pb.SEVERITY_INFO]
+
+
+def test_a_job_that_is_well_has_nothing_to_be_done() -> None:
+    """Its fullest link is told, and that its packets are pinned."""
+    told = examine(case(plan_of_two()))
+    assert bad(told) == []
+    assert (told.slowest.flow, told.slowest.share, told.pinned) == ("j1/f0", 1.0, True)
+    assert (told.source_rail, told.destination_rail) == (0, 0)
+
+
+def test_a_link_that_offers_less_makes_its_flow_the_slowest() -> None:
+    """Full by its speed, twice as full by what it has to offer; the cure is to drain it."""
+    slow = {("l0", "s0", "0"): Condition("slow", rate_ratio=0.5)}
+    told = examine(case(plan_of_two(), unwell=slow))
+    assert (told.slowest.flow, told.slowest.share) == ("j1/f0", 0.5)
+    assert told.expected_gbps == pytest.approx(200.0)
+    texts = [one.cure for one in bad(told) if one.about == "link"]
+    assert any("heddle drain l0,s0,0" in text for text in texts)
+
+
+def test_a_flow_over_a_grey_link_comes_before_one_over_a_full_link() -> None:
+    """Both get all by the plan; the one that loses packets is named."""
+    grey = {("l0", "s1", "0"): Condition("grey", loss_ratio=0.02)}
+    told = examine(case(plan_of_two(), unwell=grey))
+    assert told.slowest.flow == "j1/f1"
+    (found,) = bad(told)
+    assert "loses 2.00% of packets" in found.text
+    elsewhere = {("l0", "n0.0", "9"): Condition("grey", loss_ratio=0.02)}
+    assert bad(examine(case(plan_of_two(), unwell=elsewhere))) == []
+
+
+def test_what_was_measured_stands_beside_what_is_expected() -> None:
+    """Far below is told with the hosts; nothing at all points to the ports."""
+    short = examine(case(plan_of_two(), measured={"j1/f0": MeasuredRate(9.0, 100.0)}))
+    assert short.measured_gbps == 100.0
+    (found,) = bad(short)
+    assert "measured at 100 of 400 Gbit/s" in found.text
+    assert "n0.0" in found.cure
+    silent = examine(case(plan_of_two(), measured={"j1/f1": MeasuredRate(9.0, 0.0)}))
+    assert "heddle job ports j1" in bad(silent)[0].cure
+    fine = examine(case(plan_of_two(), measured={"j1/f0": MeasuredRate(9.0, 390.0)}))
+    assert bad(fine) == []
+
+
+def test_a_flow_is_not_pinned_before_its_switches_say_so() -> None:
+    """The switch that lacks the plan is named."""
+    told = examine(case(plan_of_two(), held=0))
+    assert not told.pinned
+    assert "Switch l0 does not hold plan 1 yet" in bad(told)[0].text
+
+
+def test_a_flow_without_a_path_is_the_slowest() -> None:
+    """Its reason is told, and it is expected to get nothing."""
+    told = examine(case(plan_of(clos())))
+    assert (told.slowest.flow, told.slowest.unrouted_count) == ("j1/f1", 1)
+    assert (told.expected_gbps, told.pinned) == (0.0, False)
+    assert "every path is down" in bad(told)[0].text

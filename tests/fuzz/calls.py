@@ -124,6 +124,7 @@ GOOD: dict[str, Callable[[], Message]] = {
         demands=[FLOW],
     ),
     "WatchDrain": lambda: plan_pb2.WatchDrainRequest(fabric=F1, links=[LINK], switches=["s1"]),
+    "ExamineInstallation": lambda: doctor_pb2.ExamineInstallationRequest(fabric=F1),
     "ExamineJob": lambda: doctor_pb2.ExamineJobRequest(name=f"{F1}/jobs/j1"),
     "GetJobPorts": lambda: plan_pb2.GetJobPortsRequest(
         plan=PLAN, job="j1", hosts=["h0.0"], nics=["n1.0"], page_size=1

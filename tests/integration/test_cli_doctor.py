@@ -95,3 +95,30 @@ async def said(controller: Controller, word: str, text: str) -> None:
             if any(text in one["text"] for one in found):
                 return
             await asyncio.sleep(0.05)
+
+
+async def test_an_installation_is_checked_and_the_exit_code_tells(tmp_path: Path) -> None:
+    """Well with all agents; each that is missing, a lost link and a lost path are told."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        alone = await controller.does("doctor")
+        assert alone.code == 1
+        assert "4 agents have no session with this controller: l0, l1, s0, s1" in alone.out
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            await programmed(controller)
+            well = await controller.does("doctor")
+            assert (well.code, well.out.startswith("all is well")) == (0, True), well.out
+            assert (await controller.does("drain", "s1", "--force")).code == 0
+            drained = await controller.does("doctor", "--json")
+            assert (drained.code, len(drained.json["findings"])) == (0, 1)
+            assert "l0-s1, l1-s1" in about(drained.json, "links")[0]["text"]
+            await fleet.set_link("l0", "s0", None, up=False)
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    lost = await controller.does("doctor")
+                    if "jobs are degraded" in lost.out and "l0-s0 is down since" in lost.out:
+                        break
+                    await asyncio.sleep(0.05)
+            assert lost.code == 1
+            assert "-> Run: heddle doctor job blue" in lost.out

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Iterable, Iterator
 
 import click
 
 from heddle.v1 import doctor_pb2 as pb
 from heddle.v1 import placement_pb2
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.failure import CommandGroup
+from heddle_controller.cli.failure import FAULT, CommandGroup
 from heddle_controller.cli.options import last_part, link_text, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs
 from heddle_controller.serve.codec import common
 
+CLOCK_SECONDS = 2.0
+"""By how much clocks may differ without a word: certificates and times of events bear that."""
 WORDS = {
     pb.SEVERITY_INFO: "ok",
     pb.SEVERITY_WARNING: "warning",
@@ -21,9 +25,42 @@ WORDS = {
 }
 
 
-@click.group(cls=CommandGroup)
-def doctor() -> None:
-    """Find what is wrong, and say what to do about it."""
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@with_client
+def doctor(client: Terms) -> None:
+    """Find what is wrong, and say what to do about it.
+
+    Alone it checks the installation: agents and their versions, tables, links, the plan, the store
+    and the clocks of the controller and of this machine. Exit 1 if something is wrong.
+    """
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        context.obj = client
+        return
+    before = time.time()
+    request = pb.ExamineInstallationRequest(fabric=client.fabric)
+    answer = client.api.doctor.ExamineInstallation(request)
+    answer.findings.extend(_clock(answer.time.ToNanoseconds() / 1e9, before, time.time()))
+    if client.json:
+        echo_json(answer)
+    else:
+        echo_findings(answer.findings)
+        if not answer.findings:
+            echo(f"all is well, as the controller at {client.server} sees it")
+    if any(one.severity > pb.SEVERITY_INFO for one in answer.findings):
+        sys.exit(FAULT)
+
+
+def _clock(told: float, before: float, after: float) -> Iterator[pb.Finding]:
+    """Whether a clock that was read between two moments is far off."""
+    off = max(before - told, told - after, 0.0)
+    if off > CLOCK_SECONDS:
+        yield pb.Finding(
+            severity=pb.SEVERITY_WARNING,
+            about="clock",
+            text=f"The controller's clock is {off:.0f} s off that of this machine.",
+            cure="Run NTP or PTP on both",
+        )
 
 
 @doctor.command("job")

@@ -60,7 +60,10 @@ class Finding(_message.Message):
     CURE_FIELD_NUMBER: _builtins.int
     severity: Global___Severity.ValueType
     about: _builtins.str
-    """What it is about, a word: "path", "link", "programmed", "rate", "rail", "event"."""
+    """What it is about, a word: of a job "job", "path", "link", "programmed", "rate",
+    "rail" or "event"; of an installation "agents", "versions", "tables", "links",
+    "jobs", "plan", "store", "controller" or "clock".
+    """
     text: _builtins.str
     """What is so, a sentence."""
     cure: _builtins.str
@@ -80,6 +83,60 @@ class Finding(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Finding: _TypeAlias = Finding  # noqa: Y015
+
+@_typing.final
+class ExamineInstallationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FABRIC_FIELD_NUMBER: _builtins.int
+    fabric: _builtins.str
+    """"fabrics/f1"."""
+    def __init__(
+        self,
+        *,
+        fabric: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fabric", b"fabric"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExamineInstallationRequest: _TypeAlias = ExamineInstallationRequest  # noqa: Y015
+
+@_typing.final
+class InstallationExamination(_message.Message):
+    """How an installation is, as one controller sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """Version of the controller that answers."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """Its clock."""
+
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
+        """What is wrong, the worst first; empty where all is well."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["findings", b"findings", "time", b"time", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstallationExamination: _TypeAlias = InstallationExamination  # noqa: Y015
 
 @_typing.final
 class ExamineJobRequest(_message.Message):

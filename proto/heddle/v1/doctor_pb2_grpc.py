@@ -41,6 +41,11 @@ class DoctorServiceStub:
                 request_serializer=heddle_dot_v1_dot_doctor__pb2.ExamineJobRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_doctor__pb2.JobExamination.FromString,
                 _registered_method=True)
+        self.ExamineInstallation = channel.unary_unary(
+                '/heddle.v1.DoctorService/ExamineInstallation',
+                request_serializer=heddle_dot_v1_dot_doctor__pb2.ExamineInstallationRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_doctor__pb2.InstallationExamination.FromString,
+                _registered_method=True)
 
 
 class DoctorServiceServicer:
@@ -57,6 +62,14 @@ class DoctorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExamineInstallation(self, request, context):
+        """Says what is wrong with a fabric and with who looks after it: agents, their
+        versions and tables, links, the plan, the store.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DoctorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -64,6 +77,11 @@ def add_DoctorServiceServicer_to_server(servicer, server):
                     servicer.ExamineJob,
                     request_deserializer=heddle_dot_v1_dot_doctor__pb2.ExamineJobRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_doctor__pb2.JobExamination.SerializeToString,
+            ),
+            'ExamineInstallation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExamineInstallation,
+                    request_deserializer=heddle_dot_v1_dot_doctor__pb2.ExamineInstallationRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_doctor__pb2.InstallationExamination.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -95,6 +113,33 @@ class DoctorService:
             '/heddle.v1.DoctorService/ExamineJob',
             heddle_dot_v1_dot_doctor__pb2.ExamineJobRequest.SerializeToString,
             heddle_dot_v1_dot_doctor__pb2.JobExamination.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExamineInstallation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.DoctorService/ExamineInstallation',
+            heddle_dot_v1_dot_doctor__pb2.ExamineInstallationRequest.SerializeToString,
+            heddle_dot_v1_dot_doctor__pb2.InstallationExamination.FromString,
             options,
             channel_credentials,
             insecure,

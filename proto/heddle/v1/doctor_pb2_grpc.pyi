@@ -40,6 +40,10 @@ class DoctorServiceStub:
     that link, whether switches hold its paths, what agents find wrong on them, and
     what changed.
     """
+    ExamineInstallation: _grpc.UnaryUnaryMultiCallable[_doctor_pb2.ExamineInstallationRequest, _doctor_pb2.InstallationExamination]
+    """Says what is wrong with a fabric and with who looks after it: agents, their
+    versions and tables, links, the plan, the store.
+    """
 
 @_typing.type_check_only
 class DoctorServiceAsyncStub(DoctorServiceStub):
@@ -52,6 +56,10 @@ class DoctorServiceAsyncStub(DoctorServiceStub):
     """Says why a job is slow: its slowest flow, the link that limits it, who shares
     that link, whether switches hold its paths, what agents find wrong on them, and
     what changed.
+    """
+    ExamineInstallation: _aio.UnaryUnaryMultiCallable[_doctor_pb2.ExamineInstallationRequest, _doctor_pb2.InstallationExamination]  # type: ignore[assignment]
+    """Says what is wrong with a fabric and with who looks after it: agents, their
+    versions and tables, links, the plan, the store.
     """
 
 class DoctorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -68,6 +76,16 @@ class DoctorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Says why a job is slow: its slowest flow, the link that limits it, who shares
         that link, whether switches hold its paths, what agents find wrong on them, and
         what changed.
+        """
+
+    @_abc_1.abstractmethod
+    def ExamineInstallation(
+        self,
+        request: _doctor_pb2.ExamineInstallationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_doctor_pb2.InstallationExamination, _abc.Awaitable[_doctor_pb2.InstallationExamination]]:
+        """Says what is wrong with a fabric and with who looks after it: agents, their
+        versions and tables, links, the plan, the store.
         """
 
 def add_DoctorServiceServicer_to_server(servicer: DoctorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,14 +26,11 @@ from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as plan_codec
+from heddle_controller.serve.doctor.findings import NAMED, TOLD, found, many, since, some
 from heddle_controller.serve.flow_index import FlowIndex
 from heddle_controller.serve.rates import MeasuredRate
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
 
-NAMED = 5
-"""Things that one finding names."""
-TOLD = 20
-"""Findings of one kind, at most."""
 SHORT = 0.8
 """A rate below this part of what is expected is told."""
 CLOSE = 1.01
@@ -70,7 +67,7 @@ def examine(case: JobCase) -> pb.JobExamination:
     )
     rows = _rows(plan, job.job.name)
     if not len(rows):
-        told.findings.append(_found(pb.SEVERITY_INFO, "job", "It has no flow in the network.", ""))
+        told.findings.append(found(pb.SEVERITY_INFO, "job", "It has no flow in the network.", ""))
         return told
     at = _At.of(case, rows)
     _describe(told, case, at)
@@ -177,16 +174,17 @@ def _destination(at: _At) -> int:
 def _overlay(case: JobCase) -> Iterator[pb.Finding]:
     overlay = case.record.overlay
     if overlay.withdrawn:
-        since = common.time_text(common.time_to_pb(overlay.time))
-        text = f"The whole fabric is on the underlay since {since}: routing hashes every flow."
-        yield _found(pb.SEVERITY_ERROR, "programmed", text, "Run: heddle overlay restore")
+        text = (
+            f"The whole fabric is on the underlay{since(overlay.time)}: routing hashes all flows."
+        )
+        yield found(pb.SEVERITY_ERROR, "programmed", text, "Run: heddle overlay restore")
 
 
 def _degraded(case: JobCase) -> Iterator[pb.Finding]:
     facts = case.job.facts
     if facts.state == JobState.DEGRADED:
         cure = f"Run: heddle job show {case.job.job.name}"
-        yield _found(pb.SEVERITY_ERROR, "job", f"It is degraded: {facts.reason}.", cure)
+        yield found(pb.SEVERITY_ERROR, "job", f"It is degraded: {facts.reason}.", cure)
 
 
 def _unrouted(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
@@ -194,10 +192,10 @@ def _unrouted(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
     lost = [row for row in rows.tolist() if row in plan.unrouted]
     if lost:
         flow = plan.flows.ids[lost[0]]
-        text = f"{_many(len(lost), 'flow has', 'flows have')} no path and are left to routing: "
+        text = f"{many(len(lost), 'flow has', 'flows have')} no path and are left to routing: "
         cure = f"Bring back what is down or drained: heddle fabric show; heddle show explain {flow}"
         told = f"{text}{flow}: {plan.unrouted[lost[0]]}."
-        yield _found(pb.SEVERITY_ERROR, "path", told, cure)
+        yield found(pb.SEVERITY_ERROR, "path", told, cure)
 
 
 def _limit(case: JobCase, at: _At) -> Iterator[pb.Finding]:
@@ -209,23 +207,23 @@ def _limit(case: JobCase, at: _At) -> Iterator[pb.Finding]:
     shares = sharers_of(at.plan, at.arc, int(at.plan.flows.job[at.flow]))
     with_whom = ", ".join(
         f"{'itself' if name == own else _job(name)} {share.gbps:g} Gbit/s in "
-        f"{_many(share.flow_count, 'flow', 'flows')}"
+        f"{many(share.flow_count, 'flow', 'flows')}"
         for share in shares[:NAMED]
         for name in (at.plan.flows.job_names[share.job],)
     )
-    more = f" and {_many(len(shares) - NAMED, 'job', 'jobs')} more" if shares[NAMED:] else ""
+    more = f" and {many(len(shares) - NAMED, 'job', 'jobs')} more" if shares[NAMED:] else ""
     if at.share >= 1.0:
         text = (
             f"No link limits it: the fullest on the way of its slowest flow, {at.id}, is {link}, "
             f"{used:.1%} full ({with_whom}{more})."
         )
-        yield _found(pb.SEVERITY_INFO, "link", text, "")
+        yield found(pb.SEVERITY_INFO, "link", text, "")
         return
     text = (
         f"Flow {at.id} gets {at.share:.1%} of {at.gbps:g} Gbit/s: {link} is {used:.1%} full "
         f"({with_whom}{more})."
     )
-    yield _found(pb.SEVERITY_ERROR, "link", text, _relief(case, at, alone=len(shares) == 1))
+    yield found(pb.SEVERITY_ERROR, "link", text, _relief(case, at, alone=len(shares) == 1))
 
 
 def _relief(case: JobCase, at: _At, *, alone: bool) -> str:
@@ -274,9 +272,9 @@ def _conditions(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
                     condition.rate_ratio
                 )
                 text = f"Link {named} is not well ({', '.join(what)}): "
-                text += f"{_many(len(over), 'flow', 'flows')} of this job pass it."
+                text += f"{many(len(over), 'flow', 'flows')} of this job pass it."
                 cure = f"Run: heddle drain {named}; then see to its cable and optics"
-                yield _found(pb.SEVERITY_ERROR, "link", text, cure)
+                yield found(pb.SEVERITY_ERROR, "link", text, cure)
 
 
 def _held(case: JobCase, at: _At) -> Iterator[pb.Finding]:
@@ -295,19 +293,19 @@ def _held(case: JobCase, at: _At) -> Iterator[pb.Finding]:
         else:
             why, cure = "its agent has not acknowledged it", "Wait; else see the log of its agent"
         tail = "; its packets there follow older entries, or the hash of routing"
-        yield _found(pb.SEVERITY_WARNING, "programmed", f"{text}{why}{tail}.", cure)
+        yield found(pb.SEVERITY_WARNING, "programmed", f"{text}{why}{tail}.", cure)
     away = [one for one in at.switches if one not in case.agents and one not in lacking]
     if away:
-        text = f"No session here has the agent of {_some(away)}: it holds plan {generation}, and "
+        text = f"No session here has the agent of {some(away)}: it holds plan {generation}, and "
         cure = "Start these agents, or see why they cannot reach the controller"
-        yield _found(pb.SEVERITY_WARNING, "programmed", f"{text}nothing new reaches it.", cure)
+        yield found(pb.SEVERITY_WARNING, "programmed", f"{text}nothing new reaches it.", cure)
     if not lacking and not case.record.overlay.withdrawn:
         text = (
             f"Its packets are pinned: every switch on its way holds plan {generation}. A QP with "
             "another source port is hashed by routing all the same."
         )
         cure = f"Compare the ports of its QPs: heddle job ports {case.job.job.name}"
-        yield _found(pb.SEVERITY_INFO, "programmed", text, cure)
+        yield found(pb.SEVERITY_INFO, "programmed", text, cure)
 
 
 def _rates(case: JobCase, at: _At, rows: Ints) -> Iterator[pb.Finding]:
@@ -317,7 +315,7 @@ def _rates(case: JobCase, at: _At, rows: Ints) -> Iterator[pb.Finding]:
     if not known:
         text = f"No rate was measured: {at.id} is expected to get {at.gbps * at.share:.4g} Gbit/s."
         cure = "Have agents count: heddle-controller serve --counter-interval-seconds 10"
-        yield _found(pb.SEVERITY_INFO, "rate", text, cure)
+        yield found(pb.SEVERITY_INFO, "rate", text, cure)
         return
     rates = {row: case.measured[flows.ids[row]].gbps for row in known}
     expected = {row: float(flows.gbps[row] * share[row]) for row in known}
@@ -331,14 +329,14 @@ def _rates(case: JobCase, at: _At, rows: Ints) -> Iterator[pb.Finding]:
             "It does not send, or by other ports than it was told: "
             f"heddle job ports {case.job.job.name}"
         )
-        yield _found(pb.SEVERITY_WARNING, "rate", text, cure)
+        yield found(pb.SEVERITY_WARNING, "rate", text, cure)
     elif rates[worst] < SHORT * expected[worst]:
         ids = at.plan.fabric.structure.nodes.ids
         source, target = ids[int(flows.source[worst])], ids[int(flows.destination[worst])]
         cure = f"If nothing else is found, look at the hosts of {source} and {target}"
-        yield _found(pb.SEVERITY_WARNING, "rate", text, cure)
+        yield found(pb.SEVERITY_WARNING, "rate", text, cure)
     else:
-        yield _found(pb.SEVERITY_INFO, "rate", text, "")
+        yield found(pb.SEVERITY_INFO, "rate", text, "")
 
 
 def _rails(at: _At) -> Iterator[pb.Finding]:
@@ -347,7 +345,7 @@ def _rails(at: _At) -> Iterator[pb.Finding]:
     if rails is not None and rails[0] != rails[1]:
         text = f"Flow {at.id} crosses from rail {rails[0]} to rail {rails[1]}."
         cure = "Keep it on one rail by the order of ranks: heddle job order FILE"
-        yield _found(pb.SEVERITY_WARNING, "rail", text, cure)
+        yield found(pb.SEVERITY_WARNING, "rail", text, cure)
 
 
 def _events(case: JobCase, at: _At) -> Iterator[pb.Finding]:
@@ -367,8 +365,8 @@ def _events(case: JobCase, at: _At) -> Iterator[pb.Finding]:
     facts = case.committed.facts
     when = common.time_text(common.time_to_pb(facts.commit_time))
     text = f"Plan {case.committed.generation} was committed at {when}; it moved "
-    moved = _many(facts.changed_count, "flow", "flows")
-    yield _found(pb.SEVERITY_INFO, "event", f"{text}{moved}.", "")
+    moved = many(facts.changed_count, "flow", "flows")
+    yield found(pb.SEVERITY_INFO, "event", f"{text}{moved}.", "")
 
 
 def _out_of_service(case: JobCase, link: int, state: State) -> pb.Finding:
@@ -379,26 +377,22 @@ def _out_of_service(case: JobCase, link: int, state: State) -> pb.Finding:
     a, b = int(structure.links.a[link]), int(structure.links.b[link])
     named = f"{ids[a]},{ids[b]},{structure.links.key[link]}"
     if link in case.seen.down:
-        since = case.seen.since.get(link, 0.0)
-        text, cure = f"agents say that it is down{_since(since)}", "See to its cable and optics"
+        seen = case.seen.since.get(link, 0.0)
+        text, cure = f"agents say that it is down{since(seen)}", "See to its cable and optics"
     else:
         node = next((one for one in (a, b) if fabric.node_state[one] == state), None)
         of = ids[node] if node is not None and fabric.link_state[link] != state else named
         word = state.name.lower()
-        since = float(case.record.state_time[link]) if of == named else 0.0
-        text = f"an operator has {of} {word}{_since(since)}"
+        changed = float(case.record.state_time[link]) if of == named else 0.0
+        text = f"an operator has {of} {word}{since(changed)}"
         if state == State.DRAINED:
             cure = f"Run, when the work is done: heddle undrain {of}"
         else:
             what = "link" if of == named else "switch"
             cure = f"Run, when the work is done: heddle fabric {what} {of} up"
-    return _found(
+    return found(
         pb.SEVERITY_WARNING, "event", f"Link {named} is on a shortest way of it: {text}.", cure
     )
-
-
-def _since(time: float) -> str:
-    return f" since {common.time_text(common.time_to_pb(time))}" if time else ""
 
 
 def _arc(plan: Plan, arc: int) -> str:
@@ -409,16 +403,3 @@ def _arc(plan: Plan, arc: int) -> str:
 
 def _job(name: str) -> str:
     return f"job {name}" if name else "flows of no job"
-
-
-def _many(count: int, one: str, many: str) -> str:
-    return f"1 {one}" if count == 1 else f"{count:,} {many}"
-
-
-def _some(found: list[str]) -> str:
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"{', '.join(found[:NAMED])}{more}"
-
-
-def _found(severity: pb.Severity.ValueType, about: str, text: str, cure: str) -> pb.Finding:
-    return pb.Finding(severity=severity, about=about, text=text, cure=cure)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any
 
 from grpc import aio
@@ -16,7 +18,8 @@ from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import Condition, Ends
-from heddle_controller.serve.codec import names
+from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.doctor.installation import Installation, examine_installation
 from heddle_controller.serve.doctor.job import JobCase, examine
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook
@@ -44,6 +47,29 @@ class DoctorService(DoctorServiceServicer):
         self._rates = rates
         self._observations = observations
         self._unwell = unwell
+
+    @override
+    async def ExamineInstallation(
+        self, request: pb.ExamineInstallationRequest, context: Context
+    ) -> pb.InstallationExamination:
+        """As this controller sees it; the rules run in a thread."""
+        fabric = names.parse_fabric(request.fabric, "fabric")
+        record = await self._store.get_fabric(fabric)
+        now = Installation(
+            record=record,
+            jobs=tuple(await self._store.list_jobs(fabric)),
+            committed=await self._store.committed(fabric),
+            seen=self._observations.of(fabric).seen(record.fabric),
+            unwell=dict(self._unwell(fabric)),
+            sessions=dict(self._gateway.sessions(fabric)),
+            aside=dict(self._gateway.held_aside(fabric)),
+            leader=(await self._store.leader()).holder,
+            stale_seconds=self._store.stale_for(),
+            version=version("heddle-controller"),
+        )
+        findings = await asyncio.to_thread(examine_installation, now)
+        clock = common.time_to_pb(time.time())
+        return pb.InstallationExamination(version=now.version, time=clock, findings=findings)
 
     @override
     async def ExamineJob(

@@ -51,6 +51,7 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.PlanService/GetJobPorts": READS | {Role.HOST},
     "heddle.v1.PlanService/WatchJobPorts": READS | {Role.HOST},
     "heddle.v1.DoctorService/ExamineJob": READS,
+    "heddle.v1.DoctorService/ExamineInstallation": READS,
     "heddle.v1.OverlayService/SetOverlay": OPERATORS,
     "heddle.v1.OverlayService/GetOverlay": READS,
     "heddle.v1.AuditService/ListAuditRecords": OPERATORS,

@@ -1,0 +1,143 @@
+"""Whether an installation is well: rules over what one controller knows. Pure: nothing is asked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from heddle.v1 import doctor_pb2 as pb
+from heddle_controller.model.fabric import NONE, State
+from heddle_controller.reconcile.observations import SeenLinks
+from heddle_controller.reconcile.southbound import AgentSession
+from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.serve.doctor.findings import TOLD, found, many, since, some
+from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
+
+NEARLY_FULL = 0.9
+"""Part of its table from which on a switch counts as nearly full."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Installation:
+    """All that is known of a fabric and of who looks after it."""
+
+    record: FabricRecord
+    jobs: tuple[JobRecord, ...]
+    committed: Committed | None
+    seen: SeenLinks
+    unwell: Mapping[Ends, Condition]
+    sessions: Mapping[str, AgentSession]
+    """Of agents with this controller, by switch."""
+    aside: Mapping[str, str]
+    """Switches that are set aside, and why."""
+    leader: str
+    stale_seconds: float
+    version: str
+    """Of this controller."""
+
+
+def examine_installation(now: Installation) -> list[pb.Finding]:
+    """What is wrong with it, the worst first."""
+    findings = [
+        *_store(now),
+        *_agents(now),
+        *_versions(now),
+        *_tables(now),
+        *_links(now),
+        *_plan(now),
+    ]
+    return sorted(findings, key=lambda one: -one.severity)
+
+
+def _store(now: Installation) -> Iterator[pb.Finding]:
+    if now.stale_seconds > 0:
+        text = f"The store cannot be reached for {now.stale_seconds:.0f} s: no change is taken."
+        yield found(pb.SEVERITY_ERROR, "store", text, "See to the store: the controller's log")
+    if not now.leader:
+        cure = "Start a controller, or see in their logs why none can lead"
+        yield found(pb.SEVERITY_ERROR, "controller", "No controller leads.", cure)
+
+
+def _agents(now: Installation) -> Iterator[pb.Finding]:
+    structure = now.record.fabric.structure
+    switches = [structure.nodes.ids[row] for row in structure.switches.tolist()]
+    missing = [one for one in switches if one not in now.sessions and one not in now.aside]
+    if missing:
+        has = many(len(missing), "agent has", "agents have")
+        text = f"{has} no session with this controller: {some(missing)}."
+        cure = "Start heddle-agent there, or see in its log why it cannot reach the controller"
+        yield found(pb.SEVERITY_WARNING, "agents", text, cure)
+    for switch, why in list(now.aside.items())[:TOLD]:
+        cure = "See the log of its agent"
+        yield found(pb.SEVERITY_WARNING, "agents", f"Switch {switch} is {why}.", cure)
+
+
+def _versions(now: Installation) -> Iterator[pb.Finding]:
+    others = defaultdict(list)
+    for switch, session in sorted(now.sessions.items()):
+        if session.software_version != now.version:
+            others[session.software_version].append(switch)
+    for version, switches in sorted(others.items()):
+        told = version or "no version"
+        text = f"Agents with {told}, the controller with {now.version}: {some(switches)}."
+        cure = f"Install heddle-agent {now.version} there when it suits"
+        yield found(pb.SEVERITY_WARNING, "versions", text, cure)
+
+
+def _tables(now: Installation) -> Iterator[pb.Finding]:
+    """Switches whose entries nearly fill what they, or the fabric, say that they hold."""
+    if now.committed is None:
+        return
+    structure = now.committed.plan.fabric.structure
+    nodes = structure.nodes
+    held = np.bincount(now.committed.program.entries.switch, minlength=len(nodes.ids))
+    for row in structure.switches.tolist():
+        session = now.sessions.get(nodes.ids[row])
+        told = [int(nodes.table_size[row])] if nodes.table_size[row] != NONE else []
+        told += [session.table_size] if session is not None and session.table_size else []
+        if told and held[row] >= NEARLY_FULL * min(told):
+            text = f"{nodes.ids[row]} holds {held[row]} of {min(told)} entries."
+            cure = "Give jobs fewer QPs or flows; flows that find no room are not split or planned"
+            yield found(pb.SEVERITY_WARNING, "tables", text, cure)
+
+
+def _links(now: Installation) -> Iterator[pb.Finding]:
+    fabric = now.record.fabric
+    for link in sorted(now.seen.down)[:TOLD]:
+        text = f"{fabric.link_label(link)} is down{since(now.seen.since.get(link, 0.0))}."
+        yield found(pb.SEVERITY_WARNING, "links", text, "See to its cable and optics")
+    for ends, condition in list(now.unwell.items())[:TOLD]:
+        named = ",".join(ends)
+        cure = f"Run: heddle drain {named}; then see to its cable and optics"
+        text = f"{named} is {condition.reason}."
+        yield found(pb.SEVERITY_WARNING, "links", text, cure)
+    out = np.flatnonzero(fabric.effective != State.UP).tolist()
+    if out:
+        labels = [fabric.link_label(link) for link in out]
+        text = f"Operators have {many(len(out), 'link', 'links')} out of service: {some(labels)}."
+        cure = "Run, when the work is done: heddle undrain SWITCH, or A,B of a link"
+        yield found(pb.SEVERITY_INFO, "links", text, cure)
+
+
+def _plan(now: Installation) -> Iterator[pb.Finding]:
+    if now.record.overlay.withdrawn:
+        text = "The whole fabric is on the underlay: an operator has withdrawn the overlay."
+        yield found(pb.SEVERITY_WARNING, "plan", text, "Run: heddle overlay restore")
+    degraded = [one.job.name for one in now.jobs if one.facts.state == JobState.DEGRADED]
+    if degraded:
+        text = f"{many(len(degraded), 'job is', 'jobs are')} degraded: {some(degraded)}."
+        yield found(pb.SEVERITY_ERROR, "jobs", text, f"Run: heddle doctor job {degraded[0]}")
+    if now.committed is None:
+        return
+    lost, lacking = len(now.committed.plan.unrouted), list(now.committed.lacking())
+    if lost:
+        text = f"{many(lost, 'flow has', 'flows have')} no path: routing carries what it can."
+        yield found(pb.SEVERITY_ERROR, "plan", text, "Run: heddle show routes")
+    if lacking:
+        generation = now.committed.generation
+        does = many(len(lacking), "switch does", "switches do")
+        text = f"{does} not hold plan {generation} yet: {some(lacking)}."
+        yield found(pb.SEVERITY_WARNING, "plan", text, "Wait; else see the logs of their agents")

@@ -7,6 +7,7 @@ and tried again with the next change of its fabric; it ends nothing else.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 
 import structlog
@@ -18,6 +19,9 @@ from heddle_controller.telemetry.metrics import Telemetry
 
 _log = structlog.get_logger()
 
+REST = 9.0
+"""After a fabric was told, rest so many times as long: a storm of changes costs others a tenth."""
+
 
 async def follow_plans(store: Store, telemetry: Telemetry) -> None:
     """Keep the gauges of every fabric at what the store has, until that is closed."""
@@ -25,7 +29,9 @@ async def follow_plans(store: Store, telemetry: Telemetry) -> None:
     while True:
         try:
             async for fabric in store.changes(facts=True):
+                began = time.monotonic()
                 await _try_to_tell(fabric, store, telemetry, told)
+                await asyncio.sleep(REST * (time.monotonic() - began))
         except Unavailable as error:
             await asyncio.sleep(error.retry_after)
         else:

@@ -247,6 +247,60 @@ def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) ->
     gone(world, *ids)
 
 
+def chosen_sbatch(world: World, server: str, text: str, *words: str) -> tuple[int, str, str]:
+    """What ``heddle slurm sbatch`` submits: the job, the nodes that it asks for, and the note."""
+    script = world.slurm.script(text)
+    told = world.slurm.type(
+        *(HEDDLE, "--server", server, "slurm", "sbatch", "--parsable"),
+        *("-o", f"{world.slurm.folder}/out.%j", *words, script),
+    )
+    assert told.returncode == 0, told.stderr
+    job = int(told.stdout.split(";")[0])
+    shown = world.slurm.must("scontrol", "-o", "show", "job", str(job))
+    return job, shown.partition("ReqNodeList=")[2].split()[0], told.stderr
+
+
+def test_idle_nodes_are_chosen_for_the_traffic_of_a_job(world: World) -> None:
+    """Four idle nodes below one leaf, by the lines of the script; busy ones are left out."""
+    busy = submitted(world, staying(world), "-N1", "-w", "n1")
+    patiently(lambda: world.slurm.state(busy) == "RUNNING", "the first job to run")
+    lines = f"#SBATCH --nodes 4\n#SBATCH --comment '{SHAPE}'\ntrue\n"
+    job, nodes, note = chosen_sbatch(world, world.address, lines)
+    assert nodes == "n[0,2,4,6]", note
+    assert "note: 4 of 7 idle nodes: " in note
+    world.slurm.ended(job)
+    let_go(world, busy)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("-N9", "--comment", SHAPE), "it wants 9 nodes, and 8 are idle"),
+        (("-N2",), "its --comment has no shape"),
+        (("-N2", "--comment", "heddle: gpus=eight"), "'gpus=eight'"),
+        (("-N2", "--comment", SHAPE, "--array=1-2"), "tasks of an array start one by one"),
+        (("--comment", SHAPE), "give --nodes a number"),
+    ],
+)
+def test_slurm_chooses_where_heddle_cannot(world: World, words: tuple[str, ...], why: str) -> None:
+    """The words are sbatch's own then, and a note says why."""
+    told = world.slurm.type(
+        *(HEDDLE, "--server", world.address, "slurm", "sbatch", "--test-only", *words),
+        world.slurm.script("true\n"),
+    )
+    assert "note: Slurm chooses the nodes: " in told.stderr
+    assert why in told.stderr
+    assert (told.returncode == 0) == ("-N9" not in words), told.stderr
+
+
+def test_sbatch_works_where_no_controller_answers(world: World) -> None:
+    """The job is submitted as ever."""
+    job, nodes, note = chosen_sbatch(world, "127.0.0.1:1", "true\n", "-N2", "--comment", SHAPE)
+    assert nodes == "(null)"
+    assert "note: Slurm chooses the nodes: cannot reach the controller" in note
+    world.slurm.ended(job)
+
+
 def test_jobs_run_while_no_controller_does(world: World) -> None:
     """They begin and end as if Heddle were not there; the next controller hears who has ended."""
     before = submitted(world, look(world) + staying(world), "-N4", "--comment", SHAPE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.place.choose import PlacementAsk
@@ -88,7 +89,8 @@ async def recommend(
     if ask.isolated:
         found = [one for one in found if not one.trial.shares_links]
     limit = first_fit.trial.score.seconds * (1 + EQUAL)
-    best = sorted((one for one in found if one.trial.score.seconds <= limit), key=_rank)
+    best = [one for one in found if one.trial.score.seconds <= limit]
+    best.sort(key=lambda one: _rank(one, intent.fabric))
     if not best:
         return Recommendation(
             refused="every choice that was tried shares a link with another job: ask again with "
@@ -97,9 +99,13 @@ async def recommend(
     return Recommendation(tuple(best[: ask.most]), first_fit)
 
 
-def _rank(placement: Placement) -> tuple[float, float, int, float, float]:
-    """Less is better: the job's time, what others lose, what it sends between zones, its flows."""
+def _rank(placement: Placement, fabric: Fabric) -> tuple[float, float, int, float, float, int]:
+    """Less is better: the job's time, what others lose, what it sends between zones, its flows.
+
+    Of equal ones that below the fewest leaves: it leaves most links to jobs that come.
+    """
     trial = placement.trial
+    leaves = {leaf for place in places(placement.hosts, fabric).values() for leaf in place.leaves}
     lost = sum(
         cost.after.seconds / cost.before.seconds for cost in trial.costs if cost.before.seconds > 0
     )
@@ -110,4 +116,5 @@ def _rank(placement: Placement) -> tuple[float, float, int, float, float]:
         trial.slowed_jobs,
         trial.cross_zone_gbps,
         -trial.score.slowest_flow,
+        len(leaves),
     )

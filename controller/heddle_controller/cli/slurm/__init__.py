@@ -10,7 +10,7 @@ from heddle_controller.cli.lazy import LazyGroup
 @click.group(
     cls=LazyGroup,
     package="heddle_controller.cli.slurm",
-    names=("epilog", "hostfile", "prolog", "topology"),
+    names=("epilog", "hostfile", "prolog", "sbatch", "topology"),
 )
 def slurm() -> None:
     """For Slurm: rank orders, its topology file, and jobs planned before they start."""

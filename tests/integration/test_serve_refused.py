@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from heddle.v1 import demand_pb2, fabric_pb2, placement_pb2, plan_pb2
+from heddle.v1 import demand_pb2, doctor_pb2, fabric_pb2, placement_pb2, plan_pb2
 from tests.support.serving import Serving, refusal, serving
 from tests.support.store_samples import job
 from tests.support.waiting import PATIENCE
@@ -39,6 +39,10 @@ NAMED: list[Made] = [
         ("jobs.DeleteJob", placement_pb2.DeleteJobRequest, "name", ""),
         ("jobs.WatchJobs", placement_pb2.WatchJobsRequest, "parent", ""),
         ("jobs.OrderRanks", placement_pb2.OrderRanksRequest, "parent", f"spec {{{{ {SPEC} }}}}"),
+        ("jobs.RecommendPlacement", placement_pb2.RecommendPlacementRequest, "parent", ""),
+        ("jobs.ReservePlacement", placement_pb2.ReservePlacementRequest, "parent", ""),
+        ("jobs.ListReservations", placement_pb2.ListReservationsRequest, "parent", ""),
+        ("jobs.ReleasePlacement", placement_pb2.ReleasePlacementRequest, "name", ""),
         ("demands.PutDemands", demand_pb2.PutDemandsRequest, "name", ""),
         ("demands.ListDemandSets", demand_pb2.ListDemandSetsRequest, "parent", ""),
         ("demands.ListDemands", demand_pb2.ListDemandsRequest, "name", ""),
@@ -52,6 +56,9 @@ NAMED: list[Made] = [
         ("plans.GetJobPorts", plan_pb2.GetJobPortsRequest, "plan", "job: 'j1'"),
         ("plans.WatchJobPorts", plan_pb2.WatchJobPortsRequest, "plan", ""),
         ("plans.WhatIf", plan_pb2.WhatIfRequest, "fabric", ""),
+        ("plans.WatchDrain", plan_pb2.WatchDrainRequest, "fabric", ""),
+        ("doctor.ExamineInstallation", doctor_pb2.ExamineInstallationRequest, "fabric", ""),
+        ("doctor.ExamineJob", doctor_pb2.ExamineJobRequest, "name", ""),
     ]
 ]
 
@@ -95,6 +102,38 @@ OTHER += [
         ("fabric: 'fabrics/f1' admin_state: 2", "INVALID_ARGUMENT", "node"),
         ("fabric: 'fabrics/f1' node: 'n0.0' admin_state: 2", "NOT_FOUND", ""),
         ("fabric: 'fabrics/f1' node: 'x' admin_state: 2", "NOT_FOUND", ""),
+    ]
+]
+OTHER += [
+    (
+        "jobs.RecommendPlacement",
+        placement_pb2.RecommendPlacementRequest,
+        f"parent: 'fabrics/f1' {text}",
+        code,
+        "",
+    )
+    for text, code in [
+        (f"spec {{ {SPEC} }}", "INVALID_ARGUMENT"),
+        ("host_count: 1", "INVALID_ARGUMENT"),
+        ("host_count: 1 spec { hosts: 'nowhere' gpus_per_host: 1 }", "INVALID_ARGUMENT"),
+        ("host_count: 4000000000 spec { gpus_per_host: 1 }", "INVALID_ARGUMENT"),
+    ]
+]
+OTHER += [
+    (
+        "jobs.ReservePlacement",
+        placement_pb2.ReservePlacementRequest,
+        f"parent: 'fabrics/f1' {text}",
+        code,
+        "",
+    )
+    for text, code in [
+        ("hosts: 'h0.1' seconds: 60", "INVALID_ARGUMENT"),
+        ("reservation_id: 'a/b' hosts: 'h0.1' seconds: 60", "INVALID_ARGUMENT"),
+        ("reservation_id: 'r' seconds: 60", "INVALID_ARGUMENT"),
+        ("reservation_id: 'r' hosts: 'h0.1'", "INVALID_ARGUMENT"),
+        ("reservation_id: 'r' hosts: 'h0.1' seconds: 86401", "INVALID_ARGUMENT"),
+        ("reservation_id: 'r' hosts: 'nowhere' seconds: 60", "INVALID_ARGUMENT"),
     ]
 ]
 OTHER += [
@@ -267,6 +306,27 @@ OTHER += [
         "",
     ),
     (
+        "doctor.ExamineJob",
+        doctor_pb2.ExamineJobRequest,
+        "name: 'fabrics/f1/jobs/no'",
+        "NOT_FOUND",
+        "",
+    ),
+    (
+        "doctor.ExamineInstallation",
+        doctor_pb2.ExamineInstallationRequest,
+        "fabric: 'fabrics/no'",
+        "NOT_FOUND",
+        "",
+    ),
+    (
+        "plans.WatchDrain",
+        plan_pb2.WatchDrainRequest,
+        "fabric: 'fabrics/f1' switches: 'no'",
+        "INVALID_ARGUMENT",
+        "",
+    ),
+    (
         "plans.ListRoutes",
         plan_pb2.ListRoutesRequest,
         "parent: 'fabrics/f1/plan' link { source: 'x' }",
@@ -340,8 +400,8 @@ async def _faults(s: Serving, case: Made) -> list[str]:
 
 def test_every_rpc_has_a_case() -> None:
     """A new RPC without one fails here. Sessions of agents have tests of their own."""
-    modules = (fabric_pb2, placement_pb2, demand_pb2, plan_pb2)
-    stubs = ("fabrics", "jobs", "demands", "plans")
+    modules = (fabric_pb2, placement_pb2, demand_pb2, plan_pb2, doctor_pb2)
+    stubs = ("fabrics", "jobs", "demands", "plans", "doctor")
     wanted = {
         f"{stub}.{method.name}"
         for stub, module in zip(stubs, modules, strict=True)

@@ -251,8 +251,8 @@ def chosen_sbatch(world: World, server: str, text: str, *words: str) -> tuple[in
     """What ``heddle slurm sbatch`` submits: the job, the nodes that it asks for, and the note."""
     script = world.slurm.script(text)
     told = world.slurm.type(
-        *(HEDDLE, "--server", server, "slurm", "sbatch", "--parsable"),
-        *("-o", f"{world.slurm.folder}/out.%j", *words, script),
+        *(str(HEDDLE), "--server", server, "slurm", "sbatch", "--parsable"),
+        *("-o", f"{world.slurm.folder}/out.%j", *words, str(script)),
     )
     assert told.returncode == 0, told.stderr
     job = int(told.stdout.split(";")[0])
@@ -285,7 +285,7 @@ def test_idle_nodes_are_chosen_for_the_traffic_of_a_job(world: World) -> None:
 def test_slurm_chooses_where_heddle_cannot(world: World, words: tuple[str, ...], why: str) -> None:
     """The words are sbatch's own then, and a note says why."""
     told = world.slurm.type(
-        *(HEDDLE, "--server", world.address, "slurm", "sbatch", "--test-only", *words),
+        *(str(HEDDLE), "--server", world.address, "slurm", "sbatch", "--test-only", *words),
         world.slurm.script("true\n"),
     )
     assert "note: Slurm chooses the nodes: " in told.stderr

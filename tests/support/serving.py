@@ -17,6 +17,7 @@ from grpc_status import rpc_status
 
 from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle.v1.demand_pb2_grpc import DemandServiceStub
+from heddle.v1.doctor_pb2_grpc import DoctorServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
@@ -62,6 +63,7 @@ class Serving:
         self.jobs = PlacementServiceStub(self.channel)
         self.demands = DemandServiceStub(self.channel)
         self.plans = PlanServiceStub(self.channel)
+        self.doctor = DoctorServiceStub(self.channel)
         self.agents = AgentServiceStub(self.channel)
 
     async def put_fabric(self, fabric: Fabric | None = None, name: str = "f1") -> None:

@@ -40,7 +40,7 @@ CHOSEN_BY_USER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BatchJob:
     """What a batch job asks for, as far as it matters to a choice."""
 
     shape: Shape
@@ -102,7 +102,7 @@ def _chosen(client: Terms, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(found[0].hosts)
 
 
-def _wanted(words: Sequence[str]) -> Wanted:
+def _wanted(words: Sequence[str]) -> BatchJob:
     """What the script and the command line ask for; the command line counts where both do."""
     if ":" in words:
         raise Failure("the components of a heterogeneous job are not chosen together")
@@ -135,7 +135,7 @@ def _wanted(words: Sequence[str]) -> Wanted:
     except ValueError as error:
         raise Failure(f"--exclude: {error}") from None
     shape = read_shape(text, found.chdir or os.getcwd(), os.getuid())  # noqa: PTH109 - a text
-    return Wanted(shape, int(found.nodes), found.partition or "", exclude)
+    return BatchJob(shape, int(found.nodes), found.partition or "", exclude)
 
 
 def _script_at(words: Sequence[str]) -> int | None:

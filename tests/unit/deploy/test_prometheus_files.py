@@ -106,9 +106,9 @@ def test_the_scrape_configuration_points_at_what_is_there() -> None:
     content = load("prometheus.yaml")
     assert all((FOLDER / name).is_file() for name in content["rule_files"])
     jobs = {job["job_name"]: job for job in content["scrape_configs"]}
-    (target,) = jobs["heddle-controller"]["static_configs"][0]["targets"]
+    targets = jobs["heddle-controller"]["static_configs"][0]["targets"]
     port = Settings.model_fields["metrics_port"].default
-    assert target == f"controller:{port}"
+    assert targets == [f"controller-{number}.controller:{port}" for number in range(2)]
     interval, limit = (content["global"][f"scrape_{key}"] for key in ("interval", "timeout"))
     assert int(limit.removesuffix("s")) < int(interval.removesuffix("s"))
     asked = {job for rule in alerts() for job in re.findall(r'job="([^"]+)"', rule["expr"])}

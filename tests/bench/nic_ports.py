@@ -8,15 +8,15 @@ the worst link is that of the packets.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heddle_controller.model.flows import FIRST_SOURCE_PORT
 from heddle_controller.model.load import arc_loads, utilization
-from heddle_controller.solve import solve, solve_ports
+from heddle_controller.solve import anew, solve
 from heddle_emulator.switches import Switches
-from heddle_emulator.topology import clos
+from heddle_emulator.topology import clos, hashing
 from heddle_emulator.walk import walk
 from heddle_emulator.walk.probing import probed
 from tests.bench.pool import each
@@ -70,14 +70,14 @@ class Found:
 
 def run(case: Case) -> Found:
     """Probe, plan and walk one case."""
-    fabric = clos(leaves=case.leaves, spines=case.spines, nics_per_leaf=case.nics_per_leaf)
+    fabric = hashing(clos(leaves=case.leaves, spines=case.spines, nics_per_leaf=case.nics_per_leaf))
     flows = permutations(fabric, case.seed, 1, case.qps)
     hashes = Switches(fabric, case.seed)
     programmed = solve(fabric, flows).certificate.max_utilization
     ports = FIRST_SOURCE_PORT + np.arange(PROBES)
     known = probed(fabric, flows, hashes, np.tile(ports, (len(flows), 1)))
     start = time.process_time()
-    plan = solve_ports(fabric, flows, known)
+    plan = anew(replace(fabric, port_paths=known), flows)
     seconds = time.process_time() - start
     arcs = 2 * fabric.link_count
     told = plan.qp_ports() if not plan.unrouted else None

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Fabric, Floats, Ints, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, starts
+from heddle_controller.model.plan import Paths
 from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.probes import Pathfinder, Way
 from heddle_emulator.fluid.rates import flow_ratios

@@ -27,8 +27,9 @@ from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.ports import learn
 from heddle_emulator.netns.probe.handle import probe_flow
+from heddle_emulator.topology import hashing
 from tests.integration.demanding import demands_of
-from tests.integration.labbing import fresh_name, require_lab, small_lab
+from tests.integration.labbing import fresh_name, require_lab, small_fabric, small_lab
 from tests.support.waiting import PATIENCE, wait_until
 
 SOURCE, DESTINATION = "l0-h0-n0", "l1-h0-n0"
@@ -47,7 +48,7 @@ table ip silent {
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """One for all tests here, without agents."""
-    with small_lab(programs=False) as (lab, _):
+    with small_lab(programs=False, fabric=hashing(small_fabric())) as (lab, _):
         yield lab
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
 import numpy as np
 import pytest
 
+from heddle_controller.model.fabric import NONE, Fabric, Forwarding, Ints, NodeKind, State
 from heddle_controller.model.files.port_paths_file import parse_port_paths, port_paths_document
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Paths, Plan
-from heddle_controller.plan.ports import verify_ports
+from heddle_controller.model.port_paths import PortPaths
+from heddle_controller.model.program import ANY_PORT, Entries
+from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
-from heddle_controller.solve import solve_ports
+from heddle_controller.solve import anew, repairer_of
 from heddle_emulator.switches import Switches
+from heddle_emulator.topology import hashing
 from heddle_emulator.walk import Fate, walk
 from heddle_emulator.walk.probing import probed
 from tests.support.depth import fresh_seeds
-from tests.support.drawn import drawn
+from tests.support.drawn import Case, drawn
 
 PROBES = 24
 
@@ -29,54 +37,153 @@ def ways(paths: Paths) -> list[tuple[int, int, tuple[int, ...]]]:
     ]
 
 
-def ports_of(plan: Plan, wanted: str) -> np.ndarray:
-    """A port for each QP of each flow: that of its path or backup, 1 where it has none."""
-    assert plan.nic_ports is not None
+def spread(plan: Plan, ports: Ints) -> Ints:
+    """A port for each QP of each flow; 1 where it has none."""
     flows, paths = plan.flows, plan.paths
     begins = np.cumsum(flows.qps) - flows.qps
     rows = [begins[flow] + qp for flow, qp, _ in ways(paths)]
-    ports = np.ones(int(flows.qps.sum()), dtype=np.int64)
-    ports[rows] = np.maximum(getattr(plan.nic_ports, wanted), 1)
-    return ports
+    every = np.ones(int(flows.qps.sum()), dtype=np.int64)
+    every[rows] = np.maximum(ports, 1)
+    return every
+
+
+class Programmed:
+    """Switches that do what a plan's entries say, and hash where there is none."""
+
+    def __init__(self, plan: Plan, hashes: Switches) -> None:
+        self._hashes = hashes
+        entries: Entries = entries_of(plan)
+        columns = (entries.switch, entries.source, entries.destination, entries.source_port)
+        keys = zip(*(column.tolist() for column in columns), strict=True)
+        self.entries = dict(zip(keys, entries.primary.tolist(), strict=True))
+        self._first = {}
+        ports = plan.qp_ports().tolist()
+        for (flow, _, arcs), port in zip(ways(plan.paths), ports, strict=True):
+            if not plan.by_ports[flow]:
+                ends = int(plan.flows.source[flow]), int(plan.flows.destination[flow])
+                self._first[*ends, port] = arcs[0]
+
+    def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
+        """Hosts of NICs with several links do as the plan says where entries carry the flow."""
+        packets = zip(nic.tolist(), destination.tolist(), source_port.tolist(), strict=True)
+        return np.array([self._first.get(one, NONE) for one in packets], dtype=np.int64)
+
+    def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
+        """See ``Switches``."""
+        hashed = self._hashes.forward(switch, source, destination, source_port)
+        packets = zip(*(one.tolist() for one in (switch, source, destination)), strict=True)
+        return np.array(
+            [
+                self.entries.get((*one, port), self.entries.get((*one, ANY_PORT), arc))
+                for one, port, arc in zip(
+                    packets, source_port.tolist(), hashed.tolist(), strict=True
+                )
+            ],
+            dtype=np.int64,
+        )
+
+
+def every_switch(case: Case) -> Fabric:
+    """Nobody programs any switch."""
+    return hashing(case.fabric)
+
+
+def some_switches(case: Case) -> Fabric:
+    """Each switch, or all of a zone or kind, hash as they are drawn; tables, too."""
+    random = Random(case.seed)
+    structure = case.fabric.structure
+    nodes = structure.nodes
+    by = random.choice([np.arange(len(nodes.ids)), nodes.zone, nodes.kind])
+    chosen = {int(one): random.random() < 0.5 for one in np.unique(by)}
+    ecmp = np.array([chosen[int(one)] for one in by]) & (nodes.kind != NodeKind.NIC)
+    size = np.full(len(nodes.ids), random.choice([NONE, NONE, 4, 16]))
+    size[nodes.kind == NodeKind.NIC] = NONE
+    forwarding = np.where(ecmp, Forwarding.ECMP, Forwarding.PROGRAMMED)
+    nodes = replace(nodes, forwarding=forwarding.astype(np.int64), table_size=size)
+    return replace(case.fabric, structure=replace(structure, nodes=nodes))
+
+
+def check(plan: Plan, known: PortPaths, hashes: Switches, case: Case) -> None:
+    """Packets of the plan's ports take its paths, and those of spare ports its backups."""
+    verify_plan(plan)
+    fabric, flows = plan.fabric, plan.flows
+    switches = Programmed(plan, hashes)
+    hashed = np.array([key[0] for key in switches.entries], dtype=np.int64)
+    assert not fabric.structure.hashes[hashed].any(), case
+    seen = walk(fabric, flows, switches, spread(plan, plan.qp_ports()))
+    taken = {
+        (int(flow), int(qp)): tuple(arcs[arcs >= 0].tolist())
+        for flow, qp, arcs, fate in zip(seen.flow, seen.qp, seen.arcs, seen.fate, strict=True)
+        if fate == Fate.DELIVERED
+    }
+    planned = ways(plan.paths)
+    assert [taken.get((flow, qp)) for flow, qp, _ in planned] == [w for *_, w in planned], case
+    usable = known.over(fabric.plannable)
+    for flow in np.flatnonzero(~np.isin(np.arange(len(flows)), plan.paths.flow)).tolist():
+        assert flow in plan.unrouted, case
+        if plan.by_ports[flow]:
+            ends = int(flows.source[flow]), int(flows.destination[flow])
+            assert len(usable.of(*ends)) == 0, (case, plan.unrouted[flow])
+    loads = arc_loads(2 * fabric.link_count, flows, plan.paths)
+    worst = float(utilization(fabric, loads).max(initial=0.0))
+    assert worst == pytest.approx(plan.certificate.max_utilization), case
+    if plan.nic_ports is None:
+        return
+    spare = walk(fabric, flows, hashes, spread(plan, plan.nic_ports.backup))
+    backups = {(flow, qp): way for flow, qp, way in ways(plan.backups) if way}
+    for flow, qp, arcs in zip(spare.flow, spare.qp, spare.arcs, strict=True):
+        if plan.by_ports[flow] and (int(flow), int(qp)) in backups:
+            wanted = backups[int(flow), int(qp)]
+            assert wanted == tuple(arcs[arcs >= 0].tolist()), case
 
 
 @pytest.mark.deep
-def test_packets_of_each_port_take_the_path_of_its_plan() -> None:
-    """Of any fabric, damaged or not: ports lead over paths and backups, as a walk of packets sees.
+@pytest.mark.parametrize("drawn_switches", [every_switch, some_switches])
+def test_packets_of_each_port_take_the_path_of_its_plan(
+    drawn_switches: Callable[[Case], Fabric],
+) -> None:
+    """Of any fabric, damaged or not: packets take paths and backups, as a walk of them sees.
 
-    Flows without a path are those of which no port arrived. The worst link is no worse than the
-    certificate says, and the file of what is known reads back as it was.
+    Switches that hash hold no entry. Flows that ports are to carry have no path where no port
+    arrived. The worst link is that of the certificate. The file of what is known reads back. A
+    repair after a lost link keeps all of it true, and QPs on paths that it keeps have their ports.
     """
-    for seed in fresh_seeds(quick=12, deep=400):
+    for seed in fresh_seeds(quick=8, deep=400):
         case = drawn(seed)
-        hashes = Switches(case.fabric, seed)
-        ports = np.tile(49152 + np.arange(PROBES), (len(case.flows), 1))
-        known = probed(case.fabric, case.flows, hashes, ports)
-        again = parse_port_paths(port_paths_document(known, case.fabric), case.fabric, "again")
+        fabric, flows = drawn_switches(case), case.flows
+        hashes = Switches(fabric, seed)
+        ports = np.tile(49152 + np.arange(PROBES), (len(flows), 1))
+        known = probed(fabric, flows, hashes, ports)
+        again = parse_port_paths(port_paths_document(known, fabric), fabric, "again")
         for name in ("source", "destination", "learned", "first", "arcs", "first_port", "ports"):
             assert np.array_equal(getattr(known, name), getattr(again, name)), (case, name)
-        plan = solve_ports(case.fabric, case.flows, again)
-        verify_plan(plan)
-        verify_ports(plan, known)
-        seen = walk(case.fabric, case.flows, hashes, ports_of(plan, "port"))
-        planned = ways(plan.paths)
-        taken = {
-            (int(flow), int(qp)): tuple(arcs[arcs >= 0].tolist())
-            for flow, qp, arcs, fate in zip(seen.flow, seen.qp, seen.arcs, seen.fate, strict=True)
-            if fate == Fate.DELIVERED
+        plan = anew(replace(fabric, port_paths=again), flows)
+        check(plan, known, hashes, case)
+        up = np.flatnonzero(fabric.link_state == State.UP).tolist()
+        lost = {Random(seed).choice(up): State.DOWN}
+        hashes.change(lost)
+        hashes.converge()
+        after = fabric.with_links(lost)
+        known = probed(after, flows, hashes, ports)
+        repaired = repairer_of(plan).repair(replace(after, port_paths=known), flows)
+        check(repaired, known, hashes, case)
+        was = {
+            (flow, qp, way): port
+            for (flow, qp, way), port in zip(ways(plan.paths), plan.qp_ports(), strict=True)
         }
-        assert [taken.get((flow, qp)) for flow, qp, _ in planned] == [w for *_, w in planned], case
-        kept = np.isin(np.arange(len(case.flows)), plan.paths.flow)
-        for flow in np.flatnonzero(~kept).tolist():
-            ends = int(case.flows.source[flow]), int(case.flows.destination[flow])
-            usable = known.over(case.fabric.plannable)
-            assert flow in plan.unrouted, case
-            assert len(usable.of(*ends)) == 0, (case, plan.unrouted[flow])
-        loads = arc_loads(2 * case.fabric.link_count, case.flows, plan.paths)
-        worst = float(utilization(case.fabric, loads).max(initial=0.0))
-        assert worst == pytest.approx(plan.certificate.max_utilization), case
-        spare = walk(case.fabric, case.flows, hashes, ports_of(plan, "backup"))
-        backups = {(flow, qp): way for flow, qp, way in ways(plan.backups) if way}
-        for flow, qp, arcs in zip(spare.flow, spare.qp, spare.arcs, strict=True):
-            wanted = backups.get((int(flow), int(qp)))
-            assert wanted is None or wanted == tuple(arcs[arcs >= 0].tolist()), case
+        for row, one in enumerate(ways(repaired.paths)):
+            if one in was and known_to_take(known, repaired, one, was[one]):
+                assert repaired.qp_ports()[row] == was[one], (case, one)
+
+
+def known_to_take(
+    known: PortPaths, plan: Plan, one: tuple[int, int, tuple[int, ...]], port: int
+) -> bool:
+    """Whether a port is known to take the path of a QP."""
+    flow, _, arcs = one
+    rows = known.of(int(plan.flows.source[flow]), int(plan.flows.destination[flow]))
+    return any(
+        tuple(known.arcs[known.first[row] : known.first[row + 1]].tolist()) == arcs
+        and port in known.ports[known.first_port[row] : known.first_port[row + 1]]
+        for row in rows
+    )

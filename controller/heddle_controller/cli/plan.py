@@ -41,8 +41,8 @@ REASONS_SHOWN = 10
 @click.option(
     "--port-paths",
     type=FILE,
-    help="port-paths.json: plan for switches that hash, by the UDP source ports of QPs; it says"
-    " which path each port takes.",
+    help="port-paths.json: which path each UDP source port takes, where switches of the fabric"
+    " hash (forwarding: ecmp).",
 )
 @click.option(
     "--time-limit", type=float, metavar="S", help="Stop improving the plan after so many seconds."
@@ -62,8 +62,6 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
     request = PlanRequest(**asked)
     if request.flows is None and request.jobs is None:
         raise Failure("nothing to plan: give --flows, --jobs or both")
-    if request.port_paths and request.previous:
-        raise Failure("--port-paths plans anew: leave out --previous")
     limit = request.time_limit
     if limit is not None and not (math.isfinite(limit) and limit >= 0):
         raise Failure(f"--time-limit is {limit:g}; give seconds, 0 or more")

@@ -26,9 +26,7 @@ from heddle_controller.model.files.plan_records import certificate_record, unrou
 from heddle_controller.model.files.port_paths_file import load_port_paths
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Plan
-from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.plan.diff import changed_flows
-from heddle_controller.plan.ports import verify_ports
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.traffic.jobs import flows_of_jobs
 from heddle_controller.traffic.jobs_file import load_jobs
@@ -54,7 +52,7 @@ class PlanRequest:
     down: tuple[str, ...] = ()
     previous: Path | None = None
     port_paths: Path | None = None
-    """Plan by source ports; not with ``previous``."""
+    """What is known of the paths of source ports, where switches of the fabric hash."""
     time_limit: float | None = None
     protect: Literal["link", "switch", "none"] = "link"
     out: Path | None = None
@@ -110,7 +108,6 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
     from heddle_controller.solve import (  # noqa: PLC0415 - see above
         Options,
         Repairer,
-        without_backups,
     )
 
     tell("loading")
@@ -118,42 +115,32 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
     fabric = load_fabric_file(request.fabric)
     losses = losses_of(fabric, request.down, str(request.fabric))
     flows = _flows(request, fabric)
-    previous = load_plan(request.previous, fabric, flows) if request.previous else None
     known = load_port_paths(request.port_paths, fabric) if request.port_paths else None
+    if fabric.structure.hashes.any():
+        if request.previous:
+            reason = "is ecmp for some switches: such plans are made anew, leave out --previous"
+            raise refuse(str(request.fabric), "forwarding", reason)
+        fabric = replace(fabric, port_paths=known)
+    elif known is not None:
+        reason = 'is "ecmp" for no switch: say of which nodes nobody programs them'
+        raise refuse(str(request.fabric), "forwarding", reason)
+    previous = load_plan(request.previous, fabric, flows) if request.previous else None
     options = Options(time_limit_seconds=request.time_limit)
     repairer = Repairer(previous, options) if previous else None
     timing = {"load_seconds": time.perf_counter() - start}
     tell(f"planning {len(flows)} flows")
-    if known is None:
-        plan = _planned(fabric, losses, flows, repairer or options, timing)
-        tell("protecting the plan")
-        plan = _protected(plan, request, timing)
-    else:
-        plan = _by_ports(losses.applied(fabric), flows, known, options, timing)
-        plan = without_backups(plan) if request.protect == "none" else plan
+    plan = _planned(fabric, losses, flows, repairer or options, timing)
+    tell("protecting the plan")
+    plan = _protected(plan, request, timing)
     tell("checking the plan")
     start = time.perf_counter()
     verify_plan(plan)
-    if known is not None:
-        verify_ports(plan, known)
     changed = len(changed_flows(previous, plan)) if previous else 0
     timing["verify_seconds"] = time.perf_counter() - start
     if request.out:
         tell(f"writing {request.out}")
         timing["write_seconds"] = save_plan(plan, request.out, timing=timing, changed=changed)
     return CheckedPlan(plan, changed, timing)
-
-
-def _by_ports(
-    fabric: Fabric, flows: Flows, known: PortPaths, options: Options, timing: dict[str, float]
-) -> Plan:
-    """The plan of the ports that are known; its backups are theirs, too."""
-    from heddle_controller.solve import solve_ports  # noqa: PLC0415 - see above
-
-    start = time.perf_counter()
-    plan = solve_ports(fabric, flows, known, options)
-    timing["solve_seconds"] = time.perf_counter() - start
-    return plan
 
 
 def _protected(plan: Plan, request: PlanRequest, timing: dict[str, float]) -> Plan:
@@ -191,12 +178,12 @@ def _planned(
     timing: dict[str, float],
 ) -> Plan:
     """The plan; the clock runs from the losses known to the plan in memory."""
-    from heddle_controller.solve import Options, solve  # noqa: PLC0415 - see above
+    from heddle_controller.solve import Options, anew  # noqa: PLC0415 - see above
 
     start = time.perf_counter()
     present = losses.applied(fabric)
     if isinstance(planner, Options):
-        plan = solve(present, flows, planner)
+        plan = anew(present, flows, options=planner)
     else:
         plan = planner.repair(present, flows)
         timing["repair_seconds"] = took = time.perf_counter() - start

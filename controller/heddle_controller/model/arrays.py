@@ -13,3 +13,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 NONE = -1
 """Row number that stands for "there is none"."""
+
+
+def starts(lengths: Ints) -> Ints:
+    """Where each row of compressed rows begins, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -17,13 +17,16 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from operator import itemgetter
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
 from heddle_controller.model import arrays
 from heddle_controller.model.names import natural
 from heddle_controller.model.reach import Reach
+
+if TYPE_CHECKING:
+    from heddle_controller.model.port_paths import PortPaths
 
 Ints = arrays.Ints
 Floats = arrays.Floats
@@ -58,6 +61,15 @@ class State(IntEnum):
     DRAINED = 2
 
 
+class Forwarding(IntEnum):
+    """What decides where a switch sends packets, where it has a choice."""
+
+    PROGRAMMED = 0
+    """Entries, and a hash of addresses and ports where there is none."""
+    ECMP = 1
+    """That hash alone: nobody programs the switch."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Nodes:
     """All nodes, one row each. ``NONE`` in an integer column means "not given"."""
@@ -75,6 +87,8 @@ class Nodes:
     """Exact-match entries the switch holds; ``NONE`` is unlimited."""
     gpu: Ints
     """Which GPU of its host a NIC serves, from 0."""
+    forwarding: Ints
+    """``Forwarding`` of each switch; a NIC has ``PROGRAMMED``, which means nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +144,13 @@ class Structure:
     def switches(self) -> Ints:
         """Node rows of all switches, ascending."""
         return np.flatnonzero(self.nodes.kind != NodeKind.NIC)
+
+    @cached_property
+    def hashes(self) -> Bools:
+        """Switches that hash and are not programmed, shape (nodes,)."""
+        switch = self.nodes.kind != NodeKind.NIC
+        found: Bools = switch & (self.nodes.forwarding == Forwarding.ECMP)
+        return found
 
     @cached_property
     def tail(self) -> Ints:
@@ -279,6 +300,8 @@ class Fabric:
     """``State`` of each link, shape (links,)."""
     node_state: Ints = field(repr=False)
     """``State`` of each node, shape (nodes,)."""
+    port_paths: PortPaths | None = field(default=None, repr=False)
+    """What is known of the paths of source ports, where switches hash; None where nothing is."""
 
     @property
     def name(self) -> str:

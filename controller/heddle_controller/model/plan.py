@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.fabric import Bools, Fabric, Floats, Ints
+from heddle_controller.model.arrays import starts
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows, qp_ports
 from heddle_controller.model.load import arc_loads
 
@@ -76,11 +77,6 @@ class Paths:
         hit = np.zeros(len(self), dtype=np.bool_)
         hit[self.owner()[arcs[self.arcs]]] = True
         return hit
-
-
-def starts(lengths: Ints) -> Ints:
-    """Where each row of compressed rows begins, and where the last ends."""
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def join_paths(parts: Sequence[Paths]) -> Paths:
@@ -178,12 +174,16 @@ def _gain(worst: float, other: float) -> float:
 class NicPorts:
     """UDP source ports that take QPs over their paths, where switches hash and hold no entries.
 
-    One element for each QP that has a path, in the order of paths and then of QPs.
+    ``port`` and ``backup`` have one element for each QP that has a path, in the order of paths and
+    then of QPs.
     """
 
     port: Ints
+    """``NONE`` where entries carry the flow."""
     backup: Ints
     """The port that takes the QP over the backup of its path; ``NONE`` where there is none."""
+    probes: Ints
+    """Ports wanted known of the two NICs of each flow, shape (flows,); 0: entries carry it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,16 +203,23 @@ class Plan:
     notes: tuple[str, ...] = ()
     """What the plan gave up and why, for people."""
     nic_ports: NicPorts | None = None
-    """Where ports carry the plan out; None where entries in switches do, see ``qp_ports``."""
+    """Where ports carry flows; None where entries in switches carry all, see ``qp_ports``."""
 
     def qp_ports(self) -> Ints:
         """UDP source port of each QP that has a path, in the order of paths and then of QPs."""
-        if self.nic_ports is not None:
-            return self.nic_ports.port
         count = self.paths.qp_count
         bounds = starts(count)
         qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - self.paths.first_qp, count)
-        return qp_ports(np.repeat(self.flows.source_ports()[self.paths.flow], count), qp)
+        usual = qp_ports(np.repeat(self.flows.source_ports()[self.paths.flow], count), qp)
+        chosen = self.nic_ports
+        return usual if chosen is None else np.where(chosen.port == NONE, usual, chosen.port)
+
+    @property
+    def by_ports(self) -> Bools:
+        """Flows that source ports carry, and no entries, shape (flows,)."""
+        if self.nic_ports is None:
+            return np.zeros(len(self.flows), dtype=np.bool_)
+        return self.nic_ports.probes > 0
 
     @cached_property
     def loads(self) -> Floats:

@@ -12,8 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Ints
-from heddle_controller.model.plan import starts
+from heddle_controller.model.arrays import NONE, Bools, Ints, starts
 
 
 class Learned(IntEnum):
@@ -81,6 +80,13 @@ class PortPaths:
         owner = np.repeat(np.arange(len(self)), np.diff(self.first))
         broken = np.bincount(owner[~usable[self.arcs]], minlength=len(self)) > 0
         return self.take(np.flatnonzero(~broken))
+
+
+def no_port_paths() -> PortPaths:
+    """Nothing is known."""
+    none = np.empty(0, dtype=np.int64)
+    begin = np.zeros(1, dtype=np.int64)
+    return PortPaths(none, none, none, begin, none, begin, none)
 
 
 def _cut(first: Ints, rows: Ints) -> tuple[Ints, Ints]:

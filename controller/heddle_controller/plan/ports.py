@@ -7,31 +7,37 @@ takes is held against the plan's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Ints
 from heddle_controller.model.plan import NicPorts, Paths, Plan
-from heddle_controller.model.port_paths import PortPaths, padded
+from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
 from heddle_controller.model.underlay import underlay
+from heddle_controller.plan.hops import hops_of
 from heddle_controller.plan.shortest_paths import choice, free
-from heddle_controller.plan.verify import MOST_TOLD, PlanInvalid
 
 PORTS = 1 << 16
 
 
-def verify_ports(plan: Plan, known: PortPaths) -> None:
-    """Check that each QP has a port that takes its path, and one that takes its backup.
+def port_faults(plan: Plan) -> Iterator[str]:
+    """QPs whose port takes another path or backup than theirs, as far as anybody knows.
 
-    Raises:
-        PlanInvalid: a port takes another path, or nobody knows which.
+    And flows that only entries in a switch that hashes would keep on their paths.
     """
-    ports = plan.nic_ports
-    if ports is None:
-        raise PlanInvalid(["the plan gives no ports"])
-    if problems := [*islice(_faults(plan, ports, known), MOST_TOLD)]:
-        raise PlanInvalid(problems)
+    yield from _unheld(plan)
+    if plan.nic_ports is not None:
+        yield from _faults(plan, plan.nic_ports, plan.fabric.port_paths or no_port_paths())
+
+
+def _unheld(plan: Plan) -> Iterator[str]:
+    structure = plan.fabric.structure
+    if not structure.hashes.any():
+        return
+    hops = hops_of(plan)
+    for row in np.flatnonzero(hops.needed & structure.hashes[hops.switch]).tolist():
+        switch = structure.nodes.ids[hops.switch[row]]
+        yield f"{_name(plan, int(hops.path[row]))}: needs an entry in {switch!r}, which hashes"
 
 
 def _faults(plan: Plan, ports: NicPorts, known: PortPaths) -> Iterator[str]:
@@ -39,11 +45,15 @@ def _faults(plan: Plan, ports: NicPorts, known: PortPaths) -> Iterator[str]:
     if len(ports.port) != len(path) or len(ports.backup) != len(path):
         yield "there is not one port for each QP that has a path"
         return
-    yield from _astray(plan, plan.paths, (path, ports.port), known)
+    mine = plan.by_ports[plan.paths.flow[path]]
+    for row in np.flatnonzero(mine != (ports.port != NONE)).tolist():
+        yield f"{_name(plan, path[row])}: has a port and is not carried by ports, or has none"
+    path, port, backup = path[mine], ports.port[mine], ports.backup[mine]
+    yield from _astray(plan, plan.paths, (path, port), known)
     has = np.diff(plan.backups.first)[path] > 0
-    for row in np.flatnonzero(has != (ports.backup != NONE)).tolist():
+    for row in np.flatnonzero(has != (backup != NONE)).tolist():
         yield f"{_name(plan, path[row])}: has a backup and no port for it, or a port and no backup"
-    for problem in _astray(plan, plan.backups, (path[has], ports.backup[has]), known):
+    for problem in _astray(plan, plan.backups, (path[has], backup[has]), known):
         yield f"{problem}, as a backup"
 
 

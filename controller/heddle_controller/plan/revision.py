@@ -56,6 +56,7 @@ def _differing_flows(plan: Plan, old: Plan) -> Bools:
     """Flows of which a path or backup differs, or that the underlay may treat otherwise."""
     differs = differing(old.paths, plan.paths, len(plan.flows))
     differs |= differing(old.backups, plan.backups, len(plan.flows))
+    differs |= plan.by_ports != old.by_ports
     switched = plan.fabric.carries != old.fabric.carries
     if not switched.any():
         return differs
@@ -105,6 +106,7 @@ def _pairs(flows: Flows, differs: Bools) -> Bools:
 
 def _part(plan: Plan, chosen: Bools) -> Plan:
     """The plan of some flows alone."""
+    chosen = chosen & ~plan.by_ports  # which need none
     number = np.cumsum(chosen) - 1
     rows = np.flatnonzero(chosen[plan.paths.flow])
     paths, backups = plan.paths.take(rows), plan.backups.take(rows)

@@ -23,6 +23,7 @@ from heddle_controller.plan.columns import distinct
 from heddle_controller.plan.diff import changed_rows
 from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.path_checks import Fault, backup_faults, malformed, path_faults
+from heddle_controller.plan.ports import port_faults
 from heddle_controller.plan.programs import entries_of
 
 MOST_TOLD = 20
@@ -152,6 +153,7 @@ def _not_partitioned(plan: Plan) -> list[int]:
 
 
 def _figures(plan: Plan, known: Plan | None) -> Iterator[str]:
+    yield from port_faults(plan)
     yield from _tables(plan)
     worst = worst_by_tier(plan.fabric, loads_after(plan, known))
     yield from _certificate(plan.certificate, worst)
@@ -159,7 +161,7 @@ def _figures(plan: Plan, known: Plan | None) -> Iterator[str]:
 
 def _tables(plan: Plan) -> Iterator[str]:
     nodes = plan.fabric.structure.nodes
-    if (nodes.table_size == NONE).all() or plan.nic_ports is not None:
+    if (nodes.table_size == NONE).all():
         return
     entries = np.bincount(entries_of(plan).switch, minlength=len(nodes.ids))
     for row in np.flatnonzero((nodes.table_size != NONE) & (entries > nodes.table_size)).tolist():

@@ -57,7 +57,7 @@ class Engine:
     solve: Callable[[Fabric, Flows, Plan | None], Plan]
     """``solve.anew``."""
     repairer: Callable[[Plan], Repair]
-    """``solve.Repairer``."""
+    """``solve.repairer_of``."""
     prove: Callable[[Plan], Certificate]
     """``solve.prove``."""
     verify: Verify

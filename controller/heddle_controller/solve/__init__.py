@@ -5,10 +5,10 @@ knows OR-Tools.
 """
 
 from heddle_controller.solve.losses import after_losses, protected, prove, without_backups
-from heddle_controller.solve.nic_ports import solve_ports
+from heddle_controller.solve.nic_ports import anew, repairer_of
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve
-from heddle_controller.solve.repair.repairer import Repairer, anew
+from heddle_controller.solve.repair.repairer import Repairer
 
 __all__ = [
     "Options",
@@ -17,7 +17,7 @@ __all__ = [
     "anew",
     "protected",
     "prove",
+    "repairer_of",
     "solve",
-    "solve_ports",
     "without_backups",
 ]

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Bools, Ints
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, starts
+from heddle_controller.model.plan import Paths
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.network import Network
 

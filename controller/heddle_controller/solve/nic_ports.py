@@ -1,10 +1,13 @@
 """A plan that hosts carry out: which source port each QP takes, where switches hash.
 
-Nobody programs the switches. A QP's source port decides its path, and for each two NICs some ports
-are known by the way they take (``model.port_paths``). The plan of switches that could be programmed
-is wished for. A path of it that no known port takes is given up: its QPs go where ports lead, and
-the same search that serves plans of programmed switches makes room for them. Loads and certificate
-are those of the ports. The bound is over all paths, so it says what hashing costs.
+Nobody programs these switches. A QP's source port decides its path, and for each two NICs some
+ports are known by the way they take (``model.port_paths``). Flows that meet no such switch with a
+choice are carried by entries as ever; both kinds are planned together (``KnownWays``).
+
+The plan of switches that could all be programmed is wished for. A path of it that no known port
+takes is given up: its QPs go where ports lead, and the same search that serves plans of programmed
+switches makes room for them. Loads and certificate are those of the ports. The bound is over all
+paths, so it says what hashing costs.
 
 QPs that share a way take its ports in turns. Two QPs may have one port: a NIC tells QPs apart by
 their numbers, not by ports.
@@ -19,85 +22,232 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Fabric, Ints
 from heddle_controller.model.flows import FIRST_SOURCE_PORT as FIRST
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.flows import qp_ports as consecutive
 from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import NicPorts, Paths, Plan, starts
-from heddle_controller.model.port_paths import PortPaths, padded
+from heddle_controller.model.plan import NicPorts, Paths, Plan, join_paths
+from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
 from heddle_controller.solve.attempt import PlanningProblem, by_wish
 from heddle_controller.solve.bounds.certificate import certify, scaled
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.export import paths_of
 from heddle_controller.solve.fairness.balance import even
 from heddle_controller.solve.known_ways import KnownWays
-from heddle_controller.solve.losses.survey import after_losses
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve, unit_of
-from heddle_controller.solve.repair.carry_over import inner_paths
+from heddle_controller.solve.repair.backups import backups_of
+from heddle_controller.solve.repair.carry_over import inner_paths, rows_now
+from heddle_controller.solve.repair.repairer import Repairer
+from heddle_controller.solve.repair.repairer import anew as anew_by_entries
+from heddle_controller.solve.tables.fit import fit_tables
 from heddle_controller.solve.unrouted import Reasons
 
+FIRST_PROBES, MOST_PROBES = 16, 64
+"""Ports of two NICs that are wanted known at first, and at most."""
+PORTS = 1 << 16
 SHARED_LINK = 1 << 20
 """What a link in common costs a backup; a switch in common costs one."""
 
 
-def solve_ports(
-    fabric: Fabric, flows: Flows, known: PortPaths, options: Options | None = None
+def anew(
+    fabric: Fabric, flows: Flows, before: Plan | None = None, options: Options | None = None
 ) -> Plan:
-    """Plans all flows anew by ports that are known. Pure, unless a time limit cuts it short.
+    """A plan of all flows, by entries and, where switches hash, by ports that are known.
 
-    A flow whose NICs have several ways, none of them known, has no path in the plan: the underlay
-    carries it, nobody can say where.
+    Pure, unless a time limit cuts it short. A flow that ports are to carry, and of whose NICs none
+    is known, has no path in the plan: the underlay carries it, nobody can say where. QPs keep the
+    ports that they have in the plan before, where these take their paths.
     """
-    options = options or Options()
+    if not fabric.structure.hashes.any():
+        return anew_by_entries(fabric, flows, before, options)
+    return _by_known_ports(fabric, flows, before, options or Options())
+
+
+def repairer_of(plan: Plan, options: Options | None = None) -> Repairer | PortsRepairer:
+    """A plan, ready to be repaired."""
+    hashes = plan.fabric.structure.hashes.any()
+    return PortsRepairer(plan, options) if hashes else Repairer(plan, options)
+
+
+class PortsRepairer:
+    """Repairs plans of fabrics in which switches hash: as a ``Repairer`` would, as ports allow."""
+
+    def __init__(self, previous: Plan, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.plan = previous
+        """The newest plan: the one given, then the last one that ``repair`` made."""
+
+    def repair(self, fabric: Fabric, flows: Flows) -> Plan:
+        """A plan for the fabric and flows as they are now, which is held from then on."""
+        if not fabric.structure.hashes.any():
+            self.plan = Repairer(self.plan, self.options).repair(fabric, flows)
+            return self.plan
+        before = replace(self.plan, fabric=_without_tables(self.plan.fabric), nic_ports=None)
+        same = fabric.structure is self.plan.fabric.structure
+        states = fabric.link_state, fabric.node_state
+        free = Fabric(before.fabric.structure, *states) if same else _without_tables(fabric)
+        wished = Repairer(before, self.options).repair(free, flows)
+        self.plan = _by_known_ports(fabric, flows, self.plan, self.options, wished)
+        return self.plan
+
+    def relieved(self) -> Plan | None:
+        """None: nothing is known beside a plan made anew."""
+        return None
+
+    def is_ready_for(self, plan: Plan) -> bool:
+        """Whether it is this very plan that the next repair begins with."""
+        return self.plan is plan
+
+
+def _by_known_ports(
+    fabric: Fabric,
+    flows: Flows,
+    before: Plan | None,
+    options: Options,
+    repaired: Plan | None = None,
+) -> Plan:
+    """A plan like one of programmed switches, as far as ports that are known lead where it does."""
     network = Network(fabric)
     routed = attached(network, flows) & Reasons(network).joined(flows)
     unit = unit_of(cut_bound(network, flows, routed))
     sized = flows if unit == 1 else replace(flows, gbps=flows.gbps / unit)
-    plan = _planned(network, sized, known.over(fabric.plannable), options)
-    if unit != 1:
-        plan = replace(plan, flows=flows, certificate=scaled(plan.certificate, unit))
-    return replace(plan, certificate=replace(plan.certificate, after_loss=after_losses(plan)))
-
-
-def _planned(network: Network, flows: Flows, known: PortPaths, options: Options) -> Plan:
-    deadline = options.deadline()
-    wished = solve(_without_tables(network.fabric), flows, options)
-    ways = KnownWays(network, known, options.candidate_limit)
-    unrouted = dict(wished.unrouted)
-    nodes = network.fabric.structure.nodes.ids
-    for flow in sorted(set(range(len(flows))) - set(unrouted)):
-        source, destination = ways.ends_of(flows, flow)
-        if not len(ways.between(source, destination)):
-            ends = f"from {nodes[source]} to {nodes[destination]}"
-            unrouted[flow] = f"no port {ends} is known by its path; probe the two"
-    routed = np.ones(len(flows), dtype=np.bool_)
-    routed[list(unrouted)] = False
-    bound = cut_bound(network, flows, routed)
-    problem = PlanningProblem(network, ways, None, flows, routed, bound, deadline)
-    wish = wished.paths.take(np.flatnonzero(routed[wished.paths.flow]))
-    assignment = by_wish(problem, inner_paths(network, wish))
-    fairer = even(assignment, ways, problem.target(), deadline)
-    paths = paths_of(assignment if fairer is None else fairer, renumber=True)
-    ports = _Ports.of(known, flows, paths)
-    backups = ports.backups(network)
-    loads = arc_loads(network.arc_count, flows, paths)
-    return Plan(
-        network.fabric,
+    wished = repaired or solve(_without_tables(fabric), flows, options)
+    ways = KnownWays(
+        network,
         flows,
-        paths,
-        _paths_of_ways(known, paths, backups),
-        certify(network.fabric, loads, problem.bound),
-        unrouted,
-        wished.notes,
-        NicPorts(ports.of_qps(ports.way), ports.of_qps(backups)),
+        (fabric.port_paths or no_port_paths()).over(fabric.plannable),
+        options.candidate_limit,
     )
+    plan = _Planning(network, sized, ways, options, calm=repaired is not None).of(wished, before)
+    if unit == 1:
+        return plan
+    return replace(plan, flows=flows, certificate=scaled(plan.certificate, unit))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Planning:
+    """What a plan is made of."""
+
+    network: Network
+    flows: Flows
+    ways: KnownWays
+    options: Options
+    calm: bool
+    """Whether only what must move may move."""
+
+    def of(self, wished: Plan, before: Plan | None) -> Plan:
+        """The plan that comes nearest to the one wished for, with the ports of the one before."""
+        network, flows, ways = self.network, self.flows, self.ways
+        deadline = self.options.deadline()
+        unrouted = dict(wished.unrouted) | self._unknown(wished)
+        routed = np.ones(len(flows), dtype=np.bool_)
+        routed[list(unrouted)] = False
+        bound = cut_bound(network, flows, routed)
+        problem = PlanningProblem(network, ways, None, flows, routed, bound, deadline)
+        wish = wished.paths.take(np.flatnonzero(routed[wished.paths.flow]))
+        assignment = by_wish(problem, inner_paths(network, wish))
+        fairer = None if self.calm else even(assignment, ways, problem.target(), deadline)
+        paths = paths_of(assignment if fairer is None else fairer, renumber=not self.calm)
+        by_ports = ways.by_ports[paths.flow]
+        rows = np.flatnonzero(by_ports), np.flatnonzero(~by_ports)
+        fitted = fit_tables(network, ways, flows, paths.take(rows[1]))
+        problem.exclude(list(fitted.dropped))
+        entries, carried = fitted.paths, paths.take(rows[0])
+        # By flow, and no flow is of both.
+        place = np.argsort(np.append(carried.flow, entries.flow), kind="stable")
+        paths = join_paths([carried, entries]).take(place)
+        ports = _Ports.of(ways.known, flows, carried)
+        spare = ports.backups(network)
+        backups = join_paths(
+            [
+                _paths_of_ways(ways.known, carried, spare),
+                backups_of(network, ways, None, flows, entries),
+            ]
+        ).take(place)
+        loads = arc_loads(network.arc_count, flows, paths)
+        return Plan(
+            network.fabric,
+            flows,
+            paths,
+            backups,
+            certify(network.fabric, loads, problem.bound),
+            unrouted | fitted.dropped,
+            (*wished.notes, *fitted.notes),
+            self._nic_ports(paths, ports, spare, before, self._wanted(wish)),
+        )
+
+    def _unknown(self, wished: Plan) -> dict[int, str]:
+        """Flows that ports are to carry and of whose NICs no port is known, and what to do."""
+        nodes, found = self.network.fabric.structure.nodes.ids, {}
+        for flow in np.flatnonzero(self.ways.by_ports).tolist():
+            ends = self.ways.ends_of(self.flows, flow)
+            if flow not in wished.unrouted and not len(self.ways.between(*ends)):
+                named = " to ".join(nodes[end] for end in ends)
+                found[flow] = f"no port from {named} is known by its path; probe the two"
+        return found
+
+    def _wanted(self, wish: Paths) -> Ints:
+        """Ports wanted known of the NICs of each flow; see ``NicPorts.probes``.
+
+        More than there are where a path that was wished for is one that no known port takes.
+        """
+        flows, ways = self.flows, self.ways
+        probes = np.zeros(len(flows), dtype=np.int64)
+        mine = np.flatnonzero(ways.by_ports)
+        count = np.array(
+            [self._known_between(flows.source[row], flows.destination[row]) for row in mine],
+            dtype=np.int64,
+        )
+        denied = np.zeros(len(flows), dtype=np.bool_)
+        denied[wish.flow[_Ports.of(ways.known, flows, wish).way == NONE]] = True
+        probes[mine] = np.clip(np.where(denied[mine], 2 * count, count), FIRST_PROBES, MOST_PROBES)
+        return probes
+
+    def _known_between(self, source: int, destination: int) -> int:
+        rows = self.ways.known.of(source, destination)
+        first: Ints = self.ways.known.first_port
+        return int(first[rows.stop] - first[rows.start])
+
+    def _nic_ports(
+        self, paths: Paths, ports: _Ports, spare: Ints, before: Plan | None, probes: Ints
+    ) -> NicPorts:
+        """Ports of all QPs, ``NONE`` where entries carry them."""
+        mine = np.repeat(self.ways.by_ports[paths.flow], paths.qp_count)
+        chosen = []
+        for way, name in ((ports.way, "port"), (spare, "backup")):
+            column = np.full(len(mine), NONE, dtype=np.int64)
+            kept = self._kept(ports.paths, before, name)
+            column[mine] = ports.of_qps(way, kept)
+            chosen.append(column)
+        return NicPorts(chosen[0], chosen[1], probes)
+
+    def _kept(self, paths: Paths, before: Plan | None, name: str) -> Ints:
+        """What each QP had in the plan before; ``NONE`` where nothing."""
+        count = paths.qp_count
+        bounds = starts(count)
+        if before is None or before.nic_ports is None:
+            return np.full(int(bounds[-1]), NONE, dtype=np.int64)
+        now = rows_now(before, self.network.fabric, self.flows)
+        old = before.paths
+        begins = starts(before.flows.qps)
+        dense = np.full(int(begins[-1]), NONE, dtype=np.int64)
+        old_count = old.qp_count
+        old_bounds = starts(old_count)
+        qp = np.arange(old_bounds[-1]) - np.repeat(old_bounds[:-1] - old.first_qp, old_count)
+        dense[np.repeat(begins[old.flow], old_count) + qp] = getattr(before.nic_ports, name)
+        row = np.full(len(self.flows), NONE, dtype=np.int64)
+        row[now[now != NONE]] = np.flatnonzero(now != NONE)
+        flow = np.repeat(row[paths.flow], count)
+        qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - paths.first_qp, count)
+        return np.where(flow == NONE, NONE, np.append(dense, NONE)[np.append(begins, 0)[flow] + qp])
 
 
 def _without_tables(fabric: Fabric) -> Fabric:
-    """The same fabric whose switches hold any number of entries, as none is made."""
+    """The same fabric whose switches hold any number of entries; see ``_Planning``."""
     nodes = fabric.structure.nodes
     if (nodes.table_size == NONE).all():
         return fabric
@@ -140,12 +290,12 @@ class _Ports:
         row_of[number[: len(known)]] = np.arange(len(known))
         return cls(known, flows, paths, row_of[number[len(known) :]])
 
-    def of_qps(self, way: Ints) -> Ints:
+    def of_qps(self, way: Ints, kept: Ints) -> Ints:
         """Port of each QP over a way for its path, in the order of paths and then of QPs.
 
-        QPs of two NICs go round the ports of a way by their number among all of the two. Where a
-        way is ``NONE`` the port is the one that the QP has anyway for its own path, and ``NONE``
-        for a backup.
+        A QP keeps the port that it had where that takes the way. Others of two NICs go round the
+        ports of a way by their number among all of the two. Where a way is ``NONE`` the port is the
+        one that the QP has anyway for its own path, and ``NONE`` for a backup.
         """
         paths, known = self.paths, self.known
         count = paths.qp_count
@@ -157,6 +307,13 @@ class _Ports:
         has = row != NONE
         turn = (usual[has] - FIRST) % known.port_count[row[has]]
         ports[has] = known.ports[known.first_port[row[has]] + turn]
+        owner = np.repeat(np.arange(len(known)), known.port_count)
+        code, sought = owner * PORTS + known.ports, row * PORTS + kept
+        place = np.minimum(np.searchsorted(code, sought), max(len(code) - 1, 0))
+        stays = has & (kept != NONE)
+        if len(code):
+            stays &= code[place] == sought
+            ports[stays] = kept[stays]
         return ports
 
     def backups(self, network: Network) -> Ints:

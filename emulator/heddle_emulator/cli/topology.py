@@ -32,6 +32,13 @@ def _common(command: Command) -> Command:
         click.option(
             "--table-size", type=int, default=NONE, help="Exact-match entries a switch holds."
         ),
+        click.option(
+            "--forwarding",
+            type=click.Choice(["programmed", "ecmp"]),
+            default="programmed",
+            show_default=True,
+            help="What decides in switches; ecmp: they only hash, and nobody programs them.",
+        ),
         _out,
     ):
         command = option(command)
@@ -68,9 +75,12 @@ def _save(fabric: Fabric, out: Path) -> None:
     )
 
 
-def _build(builder: Callable[..., Fabric], out: Path, **options: object) -> None:
+def _build(
+    builder: Callable[..., Fabric], out: Path, *, forwarding: str, **options: object
+) -> None:
     """Build and save; options left open keep the builder's defaults."""
-    _save(builder(**{name: value for name, value in options.items() if value is not None}), out)
+    fabric = builder(**{name: value for name, value in options.items() if value is not None})
+    _save(builders.hashing(fabric) if forwarding == "ecmp" else fabric, out)
 
 
 @topology.command()

@@ -26,7 +26,7 @@ from heddle_emulator.netns.lab import Lab, LabOptions
 from heddle_emulator.netns.layout import lay_out
 from heddle_emulator.netns.ports import count, learn
 from heddle_emulator.netns.up import bring_up
-from heddle_emulator.topology import clos
+from heddle_emulator.topology import clos, hashing
 from heddle_emulator.traffic import flows_between, save_flows
 
 NAME = "demo-nic"
@@ -52,11 +52,13 @@ def play_nic(screen: Screen, *, seed: int, size: Size | None = None, name: str =
     """
     needs.check()
     size = size or Size()
-    fabric = clos(
-        leaves=size.leaves,
-        spines=size.spines,
-        nics_per_leaf=size.nics_per_leaf,
-        nics_per_host=size.nics_per_leaf,
+    fabric = hashing(
+        clos(
+            leaves=size.leaves,
+            spines=size.spines,
+            nics_per_leaf=size.nics_per_leaf,
+            nics_per_host=size.nics_per_leaf,
+        )
     )
     screen.title("Switches that nobody may program")
     with Lab(mark.claim(name), lay_out(fabric), LabOptions(rate_mbit=0.0, seed=seed)) as lab:

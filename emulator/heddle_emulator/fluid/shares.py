@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints
-from heddle_controller.model.plan import starts
 from heddle_emulator.fluid.streams import Streams, places
 
 PATIENCE = 3

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Floats, Ints
-from heddle_controller.model.plan import starts
 from heddle_emulator.fluid.shares import Shares
 from heddle_emulator.fluid.streams import Schedule, Streams, places
 from heddle_emulator.fluid.timeline import Timeline

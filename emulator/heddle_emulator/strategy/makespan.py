@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Bools, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.plan import Paths, starts
+from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.passing import ahead, crossed, repeated, where_held_up
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams

@@ -1,5 +1,6 @@
 """Fabric builders: Clos, three-tier, rail-optimised, dual-ToR and the published clusters."""
 
+from heddle_emulator.topology.assembly import hashing
 from heddle_emulator.topology.clos import clos, three_tier
 from heddle_emulator.topology.dual_tor import dual_tor
 from heddle_emulator.topology.flat import dragonfly, random_regular
@@ -11,6 +12,7 @@ __all__ = [
     "clos",
     "dragonfly",
     "dual_tor",
+    "hashing",
     "published",
     "rail_optimised",
     "random_regular",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from heddle_controller.model.fabric import (
     NONE,
     Fabric,
     Floats,
+    Forwarding,
     Ints,
     Links,
     NodeKind,
@@ -72,6 +73,7 @@ class Assembly:
             "host": host,
             "table_size": sized,
             "gpu": NONE,
+            "forwarding": int(Forwarding.PROGRAMMED),
         }.items():
             block = np.broadcast_to(np.asarray(values, dtype=np.int64), (count,))
             self._columns.setdefault(column, []).append(block)
@@ -100,6 +102,18 @@ class Assembly:
             link_state=np.full(ends.shape[1], State.UP, dtype=np.int64),
             node_state=np.full(len(self._ids), State.UP, dtype=np.int64),
         )
+
+
+def hashing(fabric: Fabric, zones: Sequence[str] = ()) -> Fabric:
+    """The same fabric with switches that only hash: those of some zones, or all."""
+    structure = fabric.structure
+    chosen = structure.nodes.kind != NodeKind.NIC
+    if zones:
+        named = [row for row, zone in enumerate(structure.zone_names) if zone in zones]
+        chosen &= np.isin(structure.nodes.zone, named)
+    forwarding = np.where(chosen, Forwarding.ECMP, structure.nodes.forwarding)
+    nodes = replace(structure.nodes, forwarding=forwarding.astype(np.int64))
+    return replace(fabric, structure=replace(structure, nodes=nodes))
 
 
 def _addresses(kind: Ints) -> tuple[str, ...]:

@@ -55,6 +55,34 @@ NODE_KIND_SWITCH: NodeKind.ValueType  # 5
 """A switch of a fabric without tiers."""
 Global___NodeKind: _TypeAlias = NodeKind  # noqa: Y015
 
+class _Forwarding:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ForwardingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Forwarding.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FORWARDING_UNSPECIFIED: _Forwarding.ValueType  # 0
+    """As FORWARDING_PROGRAMMED."""
+    FORWARDING_PROGRAMMED: _Forwarding.ValueType  # 1
+    """Entries, and a hash of addresses and ports where there is none."""
+    FORWARDING_ECMP: _Forwarding.ValueType  # 2
+    """That hash alone: it has no agent and is sent no entries. Source ports that hosts
+    choose carry flows that it has a choice about.
+    """
+
+class Forwarding(_Forwarding, metaclass=_ForwardingEnumTypeWrapper):
+    """What decides where a switch sends packets, where it has a choice."""
+
+FORWARDING_UNSPECIFIED: Forwarding.ValueType  # 0
+"""As FORWARDING_PROGRAMMED."""
+FORWARDING_PROGRAMMED: Forwarding.ValueType  # 1
+"""Entries, and a hash of addresses and ports where there is none."""
+FORWARDING_ECMP: Forwarding.ValueType  # 2
+"""That hash alone: it has no agent and is sent no entries. Source ports that hosts
+choose carry flows that it has a choice about.
+"""
+Global___Forwarding: _TypeAlias = Forwarding  # noqa: Y015
+
 @_typing.final
 class Node(_message.Message):
     """A NIC or a switch."""
@@ -72,6 +100,7 @@ class Node(_message.Message):
     ADMIN_STATE_FIELD_NUMBER: _builtins.int
     GPU_FIELD_NUMBER: _builtins.int
     CONDITION_FIELD_NUMBER: _builtins.int
+    FORWARDING_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Unique in the fabric."""
     kind: Global___NodeKind.ValueType
@@ -99,6 +128,8 @@ class Node(_message.Message):
     sends it nothing for a while ("set aside for 60 s more, as its agent ...").
     Empty where all is well; ignored in PutFabric.
     """
+    forwarding: Global___Forwarding.ValueType
+    """Switches only."""
     def __init__(
         self,
         *,
@@ -113,10 +144,11 @@ class Node(_message.Message):
         admin_state: _common_pb2.State.ValueType = ...,
         gpu: _builtins.int | None = ...,
         condition: _builtins.str = ...,
+        forwarding: Global___Forwarding.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "gpu", b"gpu", "plane", b"plane", "rail", b"rail", "table_size", b"table_size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "address", b"address", "admin_state", b"admin_state", "condition", b"condition", "gpu", b"gpu", "host", b"host", "id", b"id", "kind", b"kind", "plane", b"plane", "rail", b"rail", "table_size", b"table_size", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "_plane", b"_plane", "_rail", b"_rail", "_table_size", b"_table_size", "address", b"address", "admin_state", b"admin_state", "condition", b"condition", "forwarding", b"forwarding", "gpu", b"gpu", "host", b"host", "id", b"id", "kind", b"kind", "plane", b"plane", "rail", b"rail", "table_size", b"table_size", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gpu: _TypeAlias = _typing.Literal["gpu"]  # noqa: Y015
     _WhichOneofArgType__gpu: _TypeAlias = _typing.Literal["_gpu", b"_gpu"]  # noqa: Y015
@@ -153,6 +185,8 @@ class Link(_message.Message):
     CONDITION_FIELD_NUMBER: _builtins.int
     LOSS_RATIO_FIELD_NUMBER: _builtins.int
     RATE_RATIO_FIELD_NUMBER: _builtins.int
+    SOURCE_ADDRESS_FIELD_NUMBER: _builtins.int
+    TARGET_ADDRESS_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Node id of one end."""
     target: _builtins.str
@@ -177,6 +211,12 @@ class Link(_message.Message):
     """Share of its speed that it has to offer, 0 to 1; 0 where nothing is known
     to be wrong.
     """
+    source_address: _builtins.str
+    """IP address that the source has on this link, by which it may answer probes of
+    hosts; empty where unknown.
+    """
+    target_address: _builtins.str
+    """Likewise of the target."""
     @_builtins.property
     def state_time(self) -> _timestamp_pb2.Timestamp:
         """When the state last changed; unset if never."""
@@ -194,10 +234,12 @@ class Link(_message.Message):
         condition: _builtins.str = ...,
         loss_ratio: _builtins.float = ...,
         rate_ratio: _builtins.float = ...,
+        source_address: _builtins.str = ...,
+        target_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state_time", b"state_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_state", b"admin_state", "condition", b"condition", "gbps", b"gbps", "key", b"key", "loss_ratio", b"loss_ratio", "oper_state", b"oper_state", "rate_ratio", b"rate_ratio", "source", b"source", "state_time", b"state_time", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_state", b"admin_state", "condition", b"condition", "gbps", b"gbps", "key", b"key", "loss_ratio", b"loss_ratio", "oper_state", b"oper_state", "rate_ratio", b"rate_ratio", "source", b"source", "source_address", b"source_address", "state_time", b"state_time", "target", b"target", "target_address", b"target_address"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

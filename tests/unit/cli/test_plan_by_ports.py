@@ -15,11 +15,11 @@ from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_emulator.cli import run
 from heddle_emulator.switches import Switches
-from heddle_emulator.topology import clos
+from heddle_emulator.topology import clos, hashing
 from heddle_emulator.traffic import flows_between, save_flows
 from heddle_emulator.walk import walk
 
-FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4)
+FABRIC = hashing(clos(leaves=4, spines=4, nics_per_leaf=4))
 FLOWS = flows_between(FABRIC, "permutation", seed=3, qps=4)
 SEED = 5
 

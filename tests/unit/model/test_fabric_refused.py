@@ -79,6 +79,14 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "table a fraction": (node(4, table_size=1.5), r"table_size is 1.5; give an integer"),
     "table a boolean": (node(4, table_size=True), r"table_size is True; give an integer"),
     "table beyond reason": (node(4, table_size=2**63), r"table_size is \d+; give an integer"),
+    "unknown forwarding": (
+        node(4, forwarding="magic"),
+        r"node 'leaf1': unknown forwarding 'magic'; use one of programmed, ecmp",
+    ),
+    "forwarding of a NIC": (
+        node(0, forwarding="ecmp"),
+        r"nic 'h1n0': has a forwarding, which is of switches; drop it",
+    ),
     "address a word": (
         node(0, address="ten.one"),
         r"node 'h1n0': address is 'ten.one'; give an IP address such as 10.0.0.1",

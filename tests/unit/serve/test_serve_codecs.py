@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,8 +15,16 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.codec import job as job_codec
-from heddle_emulator.topology import clos, random_regular, three_tier
+from heddle_emulator.topology import clos, hashing, random_regular, three_tier
 from tests.support.store_samples import demands, plain
+
+
+def addressed(fabric: Fabric) -> Fabric:
+    """The same fabric with an address of each end of each link."""
+    links = fabric.structure.links
+    ends = tuple((f"192.0.2.{row}", f"198.51.100.{row}") for row in range(fabric.link_count))
+    structure = replace(fabric.structure, links=replace(links, address=ends))
+    return replace(fabric, structure=structure)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +33,10 @@ from tests.support.store_samples import demands, plain
         clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, parallel=2, table_size=128),
         three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2, nics_per_host=1),
         random_regular(switches=6, degree=3, nics_per_switch=2, seed=1),
+        hashing(three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2), ["z1"]),
+        addressed(clos(leaves=2, spines=2, nics_per_leaf=1)),
     ],
-    ids=["clos", "three-tier", "random-regular"],
+    ids=["clos", "three-tier", "random-regular", "a zone that hashes", "addresses of links"],
 )
 def test_a_fabric_survives_the_wire(fabric: Fabric) -> None:
     """Nodes, links, names and states come back as they were sent."""

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, Plan, starts
+from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_controller.solve.bounds.cuts import Cuts

@@ -6,9 +6,10 @@ import numpy as np
 import orjson
 import pytest
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, NodeKind
 from heddle_controller.model.load import utilization
-from heddle_controller.model.plan import Paths, starts
+from heddle_controller.model.plan import Paths
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from heddle_controller.web.plan_view import PlanView, SwitchLinks
 from tests.support.depth import fresh_seeds

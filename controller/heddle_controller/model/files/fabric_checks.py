@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from heddle_controller.model.errors import Problem
-from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind, Structure
+from heddle_controller.model.fabric import NONE, Bools, Forwarding, Ints, NodeKind, Structure
 
 NAMES_TOLD = 3
 
@@ -35,6 +35,10 @@ def graph_problems(structure: Structure) -> list[Problem]:
             "joins a NIC to a NIC; NICs have links to switches only",
         )
         for row in np.flatnonzero(pairs).tolist()
+    ]
+    found += [
+        Problem(f"nic {nodes.ids[row]!r}", "has a forwarding, which is of switches; drop it")
+        for row in np.flatnonzero(nic & (nodes.forwarding != Forwarding.PROGRAMMED)).tolist()
     ]
     found += _gpu_problems(structure, nic)
     return found or _separate(structure, nic)

@@ -20,6 +20,7 @@ from heddle_controller.model.fabric import (
     NONE,
     NUMBERS,
     Fabric,
+    Forwarding,
     Ints,
     LinkKey,
     Links,
@@ -38,6 +39,7 @@ CEILING = 64 * MEBIBYTE
 
 _KINDS = {kind.name.lower(): int(kind) for kind in NodeKind}
 _STATES = {state.name.lower(): int(state) for state in State}
+_FORWARDING = {one.name.lower(): int(one) for one in Forwarding}
 
 
 def load_fabric_file(path: Path) -> Fabric:
@@ -133,6 +135,7 @@ def _nodes(
         address=tuple(table.strings("address") if kept else table.addresses("address")),
         table_size=table.integers("table_size"),
         gpu=table.integers("gpu"),
+        forwarding=table.choices("forwarding", _FORWARDING, "programmed"),
     )
     states = table.choices("state", _STATES, "up")
     table.finish()
@@ -246,6 +249,7 @@ def _node_records(fabric: Fabric) -> list[dict[str, Any]]:
     }
     for name in NUMBERS:
         columns[name] = ["" if v == NONE else v for v in getattr(nodes, name).tolist()]
+    columns["forwarding"] = ["ecmp" if one else "" for one in structure.hashes.tolist()]
     columns["state"] = _state_names(fabric.node_state)
     for field, column in columns.items():
         for record, value in zip(records, column, strict=True):

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, Ints, State
-from heddle_controller.model.plan import Certificate, Paths, Plan, starts
+from heddle_controller.model.arrays import starts
+from heddle_controller.model.fabric import NONE, Fabric, Ints, State
+from heddle_controller.model.plan import Certificate, Paths, Plan
 
 Record = dict[str, Any]
 
@@ -87,7 +88,7 @@ def route_records(plan: Plan) -> list[Record]:
     if plan.nic_ports is not None:
         spare = plan.nic_ports.backup.tolist()
         for p, record in enumerate(backup):
-            if record["nodes"]:
+            if record["nodes"] and spare[bounds[p]] != NONE:
                 record["ports"] = spare[bounds[p] : bounds[p + 1]]
     rows, begins = np.unique(paths.flow, return_index=True)
     ends = np.append(begins, len(paths))[1:].tolist()

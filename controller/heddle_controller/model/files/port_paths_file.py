@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import orjson
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, Structure
 from heddle_controller.model.files.content import MEBIBYTE, read_json, write_content
 from heddle_controller.model.files.plan_parse import arcs_between
 from heddle_controller.model.files.records import short
-from heddle_controller.model.plan import starts
 from heddle_controller.model.port_paths import Learned, PortPaths, gathered
 
 CEILING = 4096 * MEBIBYTE

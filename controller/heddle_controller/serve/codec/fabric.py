@@ -11,7 +11,15 @@ from typing import Any
 
 from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
-from heddle_controller.model.fabric import NONE, NUMBERS, Fabric, LinkKey, NodeKind, State
+from heddle_controller.model.fabric import (
+    NONE,
+    NUMBERS,
+    Fabric,
+    Forwarding,
+    LinkKey,
+    NodeKind,
+    State,
+)
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.serve.codec import common, names
@@ -28,6 +36,8 @@ LONGEST_NUMBER = 18
 _KINDS = {kind + 1: kind.name.lower() for kind in NodeKind}
 _STATES = {state + 1: state.name.lower() for state in State}
 _STATES[0] = "up"
+_FORWARDING = {one + 1: one.name.lower() for one in Forwarding}
+_FORWARDING[0] = "programmed"
 
 
 def fabric_from_pb(message: pb.Fabric) -> Fabric:
@@ -52,6 +62,7 @@ def _node_document(node: pb.Node) -> dict[str, Any]:
         "host": node.host,
         "address": node.address,
         "state": _STATES.get(node.admin_state, node.admin_state),
+        "forwarding": _FORWARDING.get(node.forwarding, node.forwarding),
     }
     for name in NUMBERS:
         if node.HasField(name):
@@ -66,6 +77,10 @@ def _link_document(link: pb.Link) -> dict[str, Any]:
         "gbps": link.gbps,
         "state": _STATES.get(link.admin_state, link.admin_state),
     }
+    if link.source_address:
+        document["source_address"] = link.source_address
+    if link.target_address:
+        document["target_address"] = link.target_address
     if link.key:
         document["key"] = key_from_pb(link.key)
     return document
@@ -99,15 +114,24 @@ def node_to_pb(fabric: Fabric, row: int) -> pb.Node:
             setattr(message, name, value)
     if nodes.kind[row] != NodeKind.NIC:
         message.admin_state = common.state_to_pb(int(fabric.node_state[row]))
+        message.forwarding = pb.Forwarding.ValueType(int(nodes.forwarding[row]) + 1)
     return message
 
 
 def links_to_pb(record: FabricRecord, seen: SeenLinks, rows: Iterable[int]) -> list[pb.Link]:
     """Some of the links, with what is wanted of them and what agents say."""
-    return [
-        link_to_pb(record.link(row), down=row in seen.down, since=seen.since.get(row, 0.0))
-        for row in rows
-    ]
+    told = []
+    for row in rows:
+        since = seen.since.get(row, 0.0)
+        message = link_to_pb(record.link(row), down=row in seen.down, since=since)
+        _add_addresses(message, record.fabric, row)
+        told.append(message)
+    return told
+
+
+def _add_addresses(message: pb.Link, fabric: Fabric, row: int) -> None:
+    if fabric.structure.links.address:
+        message.source_address, message.target_address = fabric.structure.links.address[row]
 
 
 def link_to_pb(link: LinkRecord, *, down: bool, since: float) -> pb.Link:
@@ -166,4 +190,6 @@ def fabric_to_pb(name: str, fabric: Fabric) -> pb.Fabric:
             links.a.tolist(), links.b.tolist(), links.key, links.gbps.tolist(), states, strict=True
         )
     )
+    for row, link in enumerate(message.links):
+        _add_addresses(link, fabric, row)
     return message

@@ -16,8 +16,8 @@ from copy import copy
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Floats, Ints
-from heddle_controller.model.plan import starts
 from heddle_controller.solve.network import Network
 
 MOST_COLOURS = 1024

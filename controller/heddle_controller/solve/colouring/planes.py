@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Bools, Floats, Ints, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.plan import Paths, starts
+from heddle_controller.model.plan import Paths
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 from heddle_controller.solve.colouring.exchange import Edges
 from heddle_controller.solve.colouring.layers import Layer, ordinals

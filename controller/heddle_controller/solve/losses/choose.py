@@ -15,8 +15,9 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Ints, NodeKind
-from heddle_controller.model.plan import AfterLoss, Paths, Plan, starts
+from heddle_controller.model.plan import AfterLoss, Paths, Plan
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.losses.floor import least_worst
 from heddle_controller.solve.losses.loads import Survey, Uses, worst_of
@@ -51,7 +52,8 @@ def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
     best = replace(plan, certificate=replace(plan.certificate, after_loss=known))
     network = Network(plan.fabric)
     loose = any(_is_loose(one) for one in known if one.kind == kind)
-    if not network.tiered or not loose or len(plan.paths) > MOST_PATHS:
+    fixed = not network.tiered or plan.nic_ports is not None
+    if fixed or not loose or len(plan.paths) > MOST_PATHS:
         return best
     candidates = Candidates(network, (options or Options()).candidate_limit)
     backups = _Search(plan, kind, candidates).run()

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.plan import Paths, Plan, starts
+from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.losses.moves import MOVED, Moves, SingleLosses, among
 
 

@@ -17,7 +17,7 @@ def carried(previous: Plan, network: Network, flows: Flows) -> Paths:
     the same if its ends and QPs are.
     """
     paths = previous.paths
-    flow = _rows_now(previous, network.fabric, flows)[paths.flow]
+    flow = rows_now(previous, network.fabric, flows)[paths.flow]
     arcs = _arcs_now(previous.fabric, network.fabric)[paths.arcs]
     every = Paths(flow, paths.first_qp, paths.last_qp, paths.first, arcs)
     return every if (flow != NONE).all() else every.take(np.flatnonzero(flow != NONE))
@@ -52,7 +52,7 @@ def of_sole_links(network: Network) -> Bools:
     return marked
 
 
-def _rows_now(previous: Plan, fabric: Fabric, flows: Flows) -> Ints:
+def rows_now(previous: Plan, fabric: Fabric, flows: Flows) -> Ints:
     """Row that each earlier flow has now; ``NONE`` where it is gone or is another."""
     before = previous.flows
     if before is flows:

@@ -14,9 +14,10 @@ from collections import deque
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Bools, Ints, NodeKind
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, join_paths, no_paths, starts
+from heddle_controller.model.plan import Paths, join_paths, no_paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
 

@@ -6,9 +6,10 @@ from collections import defaultdict
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Bools, Floats, Ints, NodeKind
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, Plan, starts
+from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.export import with_nics

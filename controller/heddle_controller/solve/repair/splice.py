@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Ints
-from heddle_controller.model.plan import Paths, starts
+from heddle_controller.model.plan import Paths
 
 
 def with_flows_replaced(

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Floats, Ints
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, starts
+from heddle_controller.model.plan import Paths
 from heddle_controller.solve.commodities import Commodities
 
 WHOLE = 0.01

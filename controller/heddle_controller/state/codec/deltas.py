@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Fabric, Ints
-from heddle_controller.model.plan import Paths, Plan, starts
+from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Edit, Entries, Program
 from heddle_controller.plan.diff import difference, differing, partners
 from heddle_controller.plan.entry_edits import known_edit

@@ -8,16 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Fabric, Ints, Structure
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import (
-    AfterLoss,
-    Certificate,
-    Paths,
-    Plan,
-    TierCertificate,
-    starts,
-)
+from heddle_controller.model.plan import AfterLoss, Certificate, Paths, Plan, TierCertificate
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.state.codec.container import DamagedError, pack
 from heddle_controller.state.codec.pieces import PiecePacker, Table, table, unpack_pieces

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.load import arc_loads
-from heddle_controller.model.plan import Paths, starts
+from heddle_controller.model.plan import Paths
 from heddle_emulator.drill.fluid.traffic import Traffic
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.fluid.streams import Schedule, Streams, join_schedules, places

@@ -27,11 +27,11 @@ SEVERAL = ("dual-homed", "dual-plane", "multi-homed")
 
 
 @pytest.mark.deep
-def test_healthy_dual_tor_plans_are_at_the_bound() -> None:
-    """Permutations in 1, 2, 4 or more QPs: the worst link is at what cuts prove.
+def test_no_plan_of_a_healthy_dual_tor_has_a_less_full_worst_link() -> None:
+    """Permutations in 1, 2, 4 or more QPs: the worst link is at line rate or at what cuts prove.
 
-    No tier is above that, its own bound or line rate: a tier may be as full as the worst link
-    where that serves the slowest flow.
+    Where cuts prove less, as whole flows of one QP may have to share a link of a NIC, it is at the
+    exact optimum.
     """
     for seed in fresh_seeds(10):
         random = Random(seed)
@@ -44,7 +44,10 @@ def test_healthy_dual_tor_plans_are_at_the_bound() -> None:
         )
         flows = permutations(fabric, random, random.randint(1, 3), random.choice([1, 2, 4, 8, 16]))
         told = solve(fabric, flows).certificate
-        assert told.max_utilization <= max(1.0, told.lower_bound) + CLOSE, (seed, told)
+        least = max(1.0, told.lower_bound)
+        if told.max_utilization > least + CLOSE:
+            least = Exact(fabric, flows).least().high
+        assert told.max_utilization <= least + CLOSE, (seed, told)
 
 
 @pytest.mark.deep

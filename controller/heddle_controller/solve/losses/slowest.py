@@ -109,7 +109,8 @@ class _RatesAfterLosses:
         """Whether a flow gets just its floor after a loss: nobody else could leave it more.
 
         So it is where each of its paths is held by an arc on which no path is held more elsewhere:
-        such an arc fills up first of all that its users cross.
+        such an arc fills up first of all that its users cross. Where phases take turns, it holds
+        back the greatest phase of each job alone.
         """
         mine = np.flatnonzero(self.survey.plan.paths.flow == flow)
         arcs, owner = self._ways(loss, mine)
@@ -122,10 +123,27 @@ class _RatesAfterLosses:
         held = (level <= rate[owner] * (1 + TOLERANCE)) & (rate < self.unit[mine])[owner]
         tight, first = np.unique(arcs[held], return_index=True)
         place, others = members(self.survey, np.full(len(tight), loss), tight)
+        leads = self._leads(place, others)
+        met = np.searchsorted(tight, arcs[held]) * len(self.unit) + mine[owner[held]]
+        stops = among(met, np.sort((place * len(self.unit) + others)[leads]))
+        if not among(np.flatnonzero(rate < self.unit[mine]), np.unique(owner[held][stops])).all():
+            return False
         arcs, owner = self._ways(loss, others)
         lowest = self.unit[others]
         np.minimum.at(lowest, owner, self._levels_after(loss, arcs))
         return bool((lowest >= level[held][first][place] * (1 - TOLERANCE)).all())
+
+    def _leads(self, place: Ints, path: Ints) -> Bools:
+        """Whether uses of places by paths are of the phase of their job that has most QPs there."""
+        job, phase = self.amounts.job[path], self.amounts.phase[path]
+        share, of_share = ranked(place * self.amounts.jobs + job)
+        _, slot = ranked(of_share * (self.amounts.phases + 1) + phase + 1)
+        count = np.bincount(slot, weights=self.qps[path])[slot]
+        always = phase == ANY_PHASE
+        most = np.zeros(len(share))
+        np.maximum.at(most, of_share[~always], count[~always])
+        leads: Bools = always | (count >= most[of_share] * (1 - TOLERANCE))
+        return leads
 
     def _ratio_of(self, flow: int, paths: Ints, rate: Floats) -> float:
         """Part of its demand that a flow gets at these rates of a QP, less what rounding does."""

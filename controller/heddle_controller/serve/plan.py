@@ -54,7 +54,7 @@ class PlanService(PlanServiceServicer):
         self._indexes = indexes
         self._advisor = advisor
         self._flows_of_job = flows_of_job
-        self._summaries = Summaries(store)
+        self._summaries = Summaries(store, observations)
 
     @override
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.Plan:

@@ -2,23 +2,38 @@
 
 How many of its thousands of switches hold a plan takes milliseconds to count, and while it is
 rolled out everybody wants to know again and again. So it is counted once each time that the
-store has other facts, for all who ask or watch.
+store or agents have other facts, for all who ask or watch.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+
 from heddle.v1 import plan_pb2 as pb
+from heddle_controller.reconcile.observations import Observations, with_down
 from heddle_controller.reconcile.ports import Store
 from heddle_controller.serve.codec import plan as codec
 from heddle_controller.state.records import Committed
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """What was told last of a fabric."""
+
+    committed: Committed
+    about: tuple[int, int]
+    """Versions of the intent and of what agents see that it was compared with."""
+    plan: pb.Plan
+
+
 class Summaries:
     """One of these for all calls; who is given a message must not change it."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._known: dict[str, tuple[Committed, pb.Plan]] = {}
+    def __init__(self, store: Store, observations: Observations) -> None:
+        self._store, self._observations = store, observations
+        self._known: dict[str, _Known] = {}
 
     async def of(self, fabric: str) -> pb.Plan | None:
         """The newest plan; None where there is none yet.
@@ -31,10 +46,19 @@ class Summaries:
             self._known.pop(fabric, None)
             await self._store.versions(fabric)  # raises where it is the fabric that is missing
             return None
-        before, plan = self._known.get(fabric, (None, None))
-        if before is None or plan is None or not _same(before, committed):
+        seen = self._observations.of(fabric)
+        about = (await self._store.versions(fabric)).intent, seen.version
+        before = self._known.get(fabric)
+        if before is not None and _same(before.committed, committed):
+            if before.about == about:
+                return before.plan
+            plan = pb.Plan()
+            plan.CopyFrom(before.plan)
+        else:
             plan = codec.summary_to_pb(fabric, committed)
-            self._known[fabric] = committed, plan
+        links = with_down((await self._store.get_fabric(fabric)).fabric, seen.down)
+        plan.links_current = np.array_equal(links.link_state, committed.plan.fabric.link_state)
+        self._known[fabric] = _Known(committed, about, plan)
         return plan
 
 

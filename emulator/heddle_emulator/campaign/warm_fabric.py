@@ -7,8 +7,7 @@ another on one fabric, as in life, so the path of a flow may differ from trial t
 good the plan is.
 
 When is a trial's plan there? When the controller knows of just the links that are down, and the
-newest plan is of after that and held by every switch. Where several links change, a plan may
-have been made between two of the reports: then nothing newer must come for some time.
+newest plan was made for these and is held by every switch.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ from heddle_emulator.walk import crossing, moved
 FABRIC, DEMANDS = "fabrics/campaign", "flows"
 PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.005
-QUIET_SECONDS = 0.1
-"""Longer than the controller waits for changes to come together, and than it plans."""
 ASK_SECONDS = 0.05
 FLAPS = 3
 FLAP_SECONDS = 0.01
@@ -128,7 +125,7 @@ class WarmFabric:
         flapped = [event.row for event in trial.events if event.kind is FaultKind.FLAP]
         self.fleet.converge()
         converged = self._evaluate() if local.stranded else local
-        await self._settled(before, changed=bool(lost), several=len(trial.events) > 1 or not lost)
+        await self._settled(before + 1 if lost else before)
         self._seen = seen = self._evaluate()
         certificate = self._plan.certificate
         return replace(
@@ -154,7 +151,7 @@ class WarmFabric:
             await self._steps.do(repair)
         self.fleet.converge()
         await self.fleet.connected(PATIENCE_SECONDS)
-        await self._settled(before, changed=bool(lasting), several=len(lasting) > 1)
+        await self._settled(before + 1 if lasting else before)
         self._seen = seen = self._evaluate()
         fuller = seen.worst > self._first.worst * (1 + NEEDLESS)
         return replace(
@@ -180,24 +177,17 @@ class WarmFabric:
                 await self._steps.do(fault if turn % 2 else repair)
         return local
 
-    async def _settled(self, before: int, *, changed: bool, several: bool) -> None:
-        """Wait for the plan of the fabric as it is to be held by every switch of it."""
-        least = before + 1 if changed else before
+    async def _settled(self, least: int) -> None:
+        """Wait for the plan of the fabric as it is to be held by every switch of it.
+
+        Its generation is at least as given.
+        """
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                while not self._informed():
-                    self._view.news.clear()
-                    await self._view.news.wait()
-                self._plan = await self._programmed(least)
-                fabric = self.campaign.fabric
-                self.fleet.switches.hosts = await told_hosts(fabric, self._client)
-                if not several:
-                    return
-                await asyncio.sleep(QUIET_SECONDS)
-                least = self._plan.generation
-                newest = await self._client.plan()
-                if newest.generation == least and self._informed():
-                    return
+            while not self._informed():
+                self._view.news.clear()
+                await self._view.news.wait()
+            self._plan = await self._programmed(least)
+            self.fleet.switches.hosts = await told_hosts(self.campaign.fabric, self._client)
 
     def _informed(self) -> bool:
         """Whether the controller knows of just the links that are down, where anybody can tell."""
@@ -221,7 +211,8 @@ class WarmFabric:
             pushed = all(agent.held.generation >= least for agent in agents)
             if pushed or time.monotonic() - asked > ASK_SECONDS:
                 plan = await self._client.plan()
-                if plan.generation >= least and plan.HasField("programmed_time"):
+                current = plan.generation >= least and plan.links_current
+                if current and plan.HasField("programmed_time"):
                     return plan
                 asked = time.monotonic()
             await asyncio.sleep(POLL_SECONDS)

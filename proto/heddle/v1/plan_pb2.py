@@ -28,7 +28,7 @@ from heddle.v1 import demand_pb2 as heddle_dot_v1_dot_demand__pb2
 from heddle.v1 import placement_pb2 as heddle_dot_v1_dot_placement__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14heddle/v1/plan.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\x1a\x16heddle/v1/demand.proto\x1a\x19heddle/v1/placement.proto\"\xdc\x03\n\x04Plan\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0eintent_version\x18\x04 \x01(\x04\x12+\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0b\x32\x16.heddle.v1.Certificate\x12\x14\n\x0crouted_count\x18\x06 \x01(\r\x12\x16\n\x0eunrouted_count\x18\x07 \x01(\r\x12\x15\n\rchanged_count\x18\x08 \x01(\r\x12\x15\n\rsolve_seconds\x18\t \x01(\x01\x12/\n\x0b\x63ommit_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x17programmed_switch_count\x18\x0b \x01(\r\x12\x14\n\x0cswitch_count\x18\x0c \x01(\r\x12\x13\n\x0b\x65ntry_count\x18\r \x01(\x04\x12\x33\n\x0fprogrammed_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10\x61nswered_version\x18\x0f \x01(\x04\x12\x1a\n\x12settled_generation\x18\x10 \x01(\x04\x12\x1a\n\x12unsettled_switches\x18\x11 \x03(\t\"\xd4\x01\n\x05Route\x12\x0c\n\x04\x66low\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x03 \x01(\t\x12\x0c\n\x04gbps\x18\x04 \x01(\x01\x12\x0b\n\x03job\x18\x05 \x01(\t\x12\r\n\x05phase\x18\x06 \x01(\t\x12\x13\n\x0bsource_port\x18\x07 \x01(\r\x12\x1e\n\x05paths\x18\x08 \x03(\x0b\x32\x0f.heddle.v1.Path\x12 \n\x07\x62\x61\x63kups\x18\t \x03(\x0b\x32\x0f.heddle.v1.Path\x12\x17\n\x0funrouted_reason\x18\n \x01(\t\"\x1e\n\x0eGetPlanRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"y\n\x11ListRoutesRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x0b\n\x03job\x18\x04 \x01(\t\x12 \n\x04link\x18\x05 \x01(\x0b\x32\x12.heddle.v1.LinkRef\"c\n\x12ListRoutesResponse\x12 \n\x06routes\x18\x01 \x03(\x0b\x32\x10.heddle.v1.Route\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\" \n\x10WatchPlanRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\x12\x45xplainFlowRequest\x12\x0c\n\x04plan\x18\x01 \x01(\t\x12\x0c\n\x04\x66low\x18\x02 \x01(\t\"\x82\x01\n\x13\x45xplainFlowResponse\x12\x1f\n\x05route\x18\x01 \x01(\x0b\x32\x10.heddle.v1.Route\x12 \n\x04hops\x18\x02 \x03(\x0b\x32\x12.heddle.v1.HopLoad\x12\x0f\n\x07reasons\x18\x03 \x03(\t\x12\x17\n\x0f\x63\x61ndidate_count\x18\x04 \x01(\x04\"}\n\x07HopLoad\x12\x0c\n\x04path\x18\x01 \x01(\r\x12 \n\x04link\x18\x02 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12\x11\n\tload_gbps\x18\x03 \x01(\x01\x12\x15\n\rcapacity_gbps\x18\x04 \x01(\x01\x12\x18\n\x10other_flow_count\x18\x05 \x01(\r\"\xcc\x01\n\rWhatIfRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12$\n\x05links\x18\x02 \x03(\x0b\x32\x15.heddle.v1.LinkChange\x12)\n\x08switches\x18\x03 \x03(\x0b\x32\x17.heddle.v1.SwitchChange\x12\x1c\n\x04jobs\x18\x04 \x03(\x0b\x32\x0e.heddle.v1.Job\x12\x14\n\x0c\x64\x65leted_jobs\x18\x05 \x03(\t\x12&\n\x07\x64\x65mands\x18\x06 \x03(\x0b\x32\x15.heddle.v1.FlowDemand\"U\n\nLinkChange\x12 \n\x04link\x18\x01 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12%\n\x0b\x61\x64min_state\x18\x02 \x01(\x0e\x32\x10.heddle.v1.State\"C\n\x0cSwitchChange\x12\x0c\n\x04node\x18\x01 \x01(\t\x12%\n\x0b\x61\x64min_state\x18\x02 \x01(\x0e\x32\x10.heddle.v1.State\"\xf4\x01\n\x0eWhatIfResponse\x12\x1f\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0b\x32\x0f.heddle.v1.Plan\x12\x1e\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x0f.heddle.v1.Plan\x12\x13\n\x0bmoved_flows\x18\x03 \x03(\t\x12\"\n\x08unrouted\x18\x04 \x03(\x0b\x32\x10.heddle.v1.Route\x12#\n\x04jobs\x18\x05 \x03(\x0b\x32\x15.heddle.v1.JobOutcome\x12\x15\n\rstaying_flows\x18\x06 \x03(\t\x12\x15\n\rstaying_count\x18\x07 \x01(\r\x12\x15\n\rcut_off_hosts\x18\x08 \x03(\t\"h\n\nJobOutcome\x12\x0b\n\x03job\x18\x01 \x01(\t\x12&\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x16.heddle.v1.SlowestFlow\x12%\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x16.heddle.v1.SlowestFlow\"y\n\x0bSlowestFlow\x12\x0c\n\x04\x66low\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\x12 \n\x04link\x18\x03 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12\x13\n\x0butilization\x18\x04 \x01(\x01\x12\x16\n\x0eunrouted_count\x18\x05 \x01(\r\"X\n\x11WatchDrainRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12!\n\x05links\x18\x02 \x03(\x0b\x32\x12.heddle.v1.LinkRef\x12\x10\n\x08switches\x18\x03 \x03(\t\"\xa6\x01\n\rDrainProgress\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x12\n\nflow_count\x18\x02 \x01(\r\x12\x1a\n\x12settled_generation\x18\x03 \x01(\x04\x12\x1a\n\x12unsettled_switches\x18\x04 \x03(\t\x12\x0c\n\x04idle\x18\x05 \x01(\x08\x12\x16\n\x0eunrouted_count\x18\x06 \x01(\r\x12\x0f\n\x07planned\x18\x07 \x01(\x08\"\xb9\x01\n\x08JobPorts\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04nics\x18\x03 \x03(\t\x12\x11\n\taddresses\x18\x04 \x03(\t\x12\r\n\x05\x66lows\x18\x05 \x03(\t\x12\x0f\n\x07sources\x18\x06 \x03(\r\x12\x14\n\x0c\x64\x65stinations\x18\x07 \x03(\r\x12\x13\n\x0b\x66irst_ports\x18\x08 \x03(\r\x12\x11\n\tqp_counts\x18\t \x03(\r\x12\r\n\x05hosts\x18\n \x03(\t\"s\n\x12GetJobPortsRequest\x12\x0c\n\x04plan\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\r\n\x05hosts\x18\x03 \x03(\t\x12\x0c\n\x04nics\x18\x04 \x03(\t\x12\x11\n\tpage_size\x18\x05 \x01(\x05\x12\x12\n\npage_token\x18\x06 \x01(\t\"R\n\x13GetJobPortsResponse\x12\"\n\x05ports\x18\x01 \x01(\x0b\x32\x13.heddle.v1.JobPorts\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"O\n\x14WatchJobPortsRequest\x12\x0c\n\x04plan\x18\x01 \x01(\t\x12\x0c\n\x04jobs\x18\x02 \x03(\t\x12\r\n\x05hosts\x18\x03 \x03(\t\x12\x0c\n\x04nics\x18\x04 \x03(\t\"q\n\rJobPortsEvent\x12$\n\x05ports\x18\x01 \x01(\x0b\x32\x13.heddle.v1.JobPortsH\x00\x12\x11\n\x07\x64\x65leted\x18\x02 \x01(\tH\x00\x12\x10\n\x06synced\x18\x03 \x01(\x08H\x00\x12\x0c\n\x04more\x18\x04 \x01(\x08\x42\x07\n\x05\x65vent2\xbd\x04\n\x0bPlanService\x12\x35\n\x07GetPlan\x12\x19.heddle.v1.GetPlanRequest\x1a\x0f.heddle.v1.Plan\x12I\n\nListRoutes\x12\x1c.heddle.v1.ListRoutesRequest\x1a\x1d.heddle.v1.ListRoutesResponse\x12;\n\tWatchPlan\x12\x1b.heddle.v1.WatchPlanRequest\x1a\x0f.heddle.v1.Plan0\x01\x12L\n\x0b\x45xplainFlow\x12\x1d.heddle.v1.ExplainFlowRequest\x1a\x1e.heddle.v1.ExplainFlowResponse\x12=\n\x06WhatIf\x12\x18.heddle.v1.WhatIfRequest\x1a\x19.heddle.v1.WhatIfResponse\x12\x46\n\nWatchDrain\x12\x1c.heddle.v1.WatchDrainRequest\x1a\x18.heddle.v1.DrainProgress0\x01\x12L\n\x0bGetJobPorts\x12\x1d.heddle.v1.GetJobPortsRequest\x1a\x1e.heddle.v1.GetJobPortsResponse\x12L\n\rWatchJobPorts\x12\x1f.heddle.v1.WatchJobPortsRequest\x1a\x18.heddle.v1.JobPortsEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14heddle/v1/plan.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\x1a\x16heddle/v1/demand.proto\x1a\x19heddle/v1/placement.proto\"\xf3\x03\n\x04Plan\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0eintent_version\x18\x04 \x01(\x04\x12+\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0b\x32\x16.heddle.v1.Certificate\x12\x14\n\x0crouted_count\x18\x06 \x01(\r\x12\x16\n\x0eunrouted_count\x18\x07 \x01(\r\x12\x15\n\rchanged_count\x18\x08 \x01(\r\x12\x15\n\rsolve_seconds\x18\t \x01(\x01\x12/\n\x0b\x63ommit_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x17programmed_switch_count\x18\x0b \x01(\r\x12\x14\n\x0cswitch_count\x18\x0c \x01(\r\x12\x13\n\x0b\x65ntry_count\x18\r \x01(\x04\x12\x33\n\x0fprogrammed_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10\x61nswered_version\x18\x0f \x01(\x04\x12\x1a\n\x12settled_generation\x18\x10 \x01(\x04\x12\x1a\n\x12unsettled_switches\x18\x11 \x03(\t\x12\x15\n\rlinks_current\x18\x12 \x01(\x08\"\xd4\x01\n\x05Route\x12\x0c\n\x04\x66low\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x03 \x01(\t\x12\x0c\n\x04gbps\x18\x04 \x01(\x01\x12\x0b\n\x03job\x18\x05 \x01(\t\x12\r\n\x05phase\x18\x06 \x01(\t\x12\x13\n\x0bsource_port\x18\x07 \x01(\r\x12\x1e\n\x05paths\x18\x08 \x03(\x0b\x32\x0f.heddle.v1.Path\x12 \n\x07\x62\x61\x63kups\x18\t \x03(\x0b\x32\x0f.heddle.v1.Path\x12\x17\n\x0funrouted_reason\x18\n \x01(\t\"\x1e\n\x0eGetPlanRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"y\n\x11ListRoutesRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x0b\n\x03job\x18\x04 \x01(\t\x12 \n\x04link\x18\x05 \x01(\x0b\x32\x12.heddle.v1.LinkRef\"c\n\x12ListRoutesResponse\x12 \n\x06routes\x18\x01 \x03(\x0b\x32\x10.heddle.v1.Route\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\" \n\x10WatchPlanRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\x12\x45xplainFlowRequest\x12\x0c\n\x04plan\x18\x01 \x01(\t\x12\x0c\n\x04\x66low\x18\x02 \x01(\t\"\x82\x01\n\x13\x45xplainFlowResponse\x12\x1f\n\x05route\x18\x01 \x01(\x0b\x32\x10.heddle.v1.Route\x12 \n\x04hops\x18\x02 \x03(\x0b\x32\x12.heddle.v1.HopLoad\x12\x0f\n\x07reasons\x18\x03 \x03(\t\x12\x17\n\x0f\x63\x61ndidate_count\x18\x04 \x01(\x04\"}\n\x07HopLoad\x12\x0c\n\x04path\x18\x01 \x01(\r\x12 \n\x04link\x18\x02 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12\x11\n\tload_gbps\x18\x03 \x01(\x01\x12\x15\n\rcapacity_gbps\x18\x04 \x01(\x01\x12\x18\n\x10other_flow_count\x18\x05 \x01(\r\"\xcc\x01\n\rWhatIfRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12$\n\x05links\x18\x02 \x03(\x0b\x32\x15.heddle.v1.LinkChange\x12)\n\x08switches\x18\x03 \x03(\x0b\x32\x17.heddle.v1.SwitchChange\x12\x1c\n\x04jobs\x18\x04 \x03(\x0b\x32\x0e.heddle.v1.Job\x12\x14\n\x0c\x64\x65leted_jobs\x18\x05 \x03(\t\x12&\n\x07\x64\x65mands\x18\x06 \x03(\x0b\x32\x15.heddle.v1.FlowDemand\"U\n\nLinkChange\x12 \n\x04link\x18\x01 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12%\n\x0b\x61\x64min_state\x18\x02 \x01(\x0e\x32\x10.heddle.v1.State\"C\n\x0cSwitchChange\x12\x0c\n\x04node\x18\x01 \x01(\t\x12%\n\x0b\x61\x64min_state\x18\x02 \x01(\x0e\x32\x10.heddle.v1.State\"\xf4\x01\n\x0eWhatIfResponse\x12\x1f\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0b\x32\x0f.heddle.v1.Plan\x12\x1e\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x0f.heddle.v1.Plan\x12\x13\n\x0bmoved_flows\x18\x03 \x03(\t\x12\"\n\x08unrouted\x18\x04 \x03(\x0b\x32\x10.heddle.v1.Route\x12#\n\x04jobs\x18\x05 \x03(\x0b\x32\x15.heddle.v1.JobOutcome\x12\x15\n\rstaying_flows\x18\x06 \x03(\t\x12\x15\n\rstaying_count\x18\x07 \x01(\r\x12\x15\n\rcut_off_hosts\x18\x08 \x03(\t\"h\n\nJobOutcome\x12\x0b\n\x03job\x18\x01 \x01(\t\x12&\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x16.heddle.v1.SlowestFlow\x12%\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x16.heddle.v1.SlowestFlow\"y\n\x0bSlowestFlow\x12\x0c\n\x04\x66low\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\x12 \n\x04link\x18\x03 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12\x13\n\x0butilization\x18\x04 \x01(\x01\x12\x16\n\x0eunrouted_count\x18\x05 \x01(\r\"X\n\x11WatchDrainRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12!\n\x05links\x18\x02 \x03(\x0b\x32\x12.heddle.v1.LinkRef\x12\x10\n\x08switches\x18\x03 \x03(\t\"\xa6\x01\n\rDrainProgress\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x12\n\nflow_count\x18\x02 \x01(\r\x12\x1a\n\x12settled_generation\x18\x03 \x01(\x04\x12\x1a\n\x12unsettled_switches\x18\x04 \x03(\t\x12\x0c\n\x04idle\x18\x05 \x01(\x08\x12\x16\n\x0eunrouted_count\x18\x06 \x01(\r\x12\x0f\n\x07planned\x18\x07 \x01(\x08\"\xb9\x01\n\x08JobPorts\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04nics\x18\x03 \x03(\t\x12\x11\n\taddresses\x18\x04 \x03(\t\x12\r\n\x05\x66lows\x18\x05 \x03(\t\x12\x0f\n\x07sources\x18\x06 \x03(\r\x12\x14\n\x0c\x64\x65stinations\x18\x07 \x03(\r\x12\x13\n\x0b\x66irst_ports\x18\x08 \x03(\r\x12\x11\n\tqp_counts\x18\t \x03(\r\x12\r\n\x05hosts\x18\n \x03(\t\"s\n\x12GetJobPortsRequest\x12\x0c\n\x04plan\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\r\n\x05hosts\x18\x03 \x03(\t\x12\x0c\n\x04nics\x18\x04 \x03(\t\x12\x11\n\tpage_size\x18\x05 \x01(\x05\x12\x12\n\npage_token\x18\x06 \x01(\t\"R\n\x13GetJobPortsResponse\x12\"\n\x05ports\x18\x01 \x01(\x0b\x32\x13.heddle.v1.JobPorts\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"O\n\x14WatchJobPortsRequest\x12\x0c\n\x04plan\x18\x01 \x01(\t\x12\x0c\n\x04jobs\x18\x02 \x03(\t\x12\r\n\x05hosts\x18\x03 \x03(\t\x12\x0c\n\x04nics\x18\x04 \x03(\t\"q\n\rJobPortsEvent\x12$\n\x05ports\x18\x01 \x01(\x0b\x32\x13.heddle.v1.JobPortsH\x00\x12\x11\n\x07\x64\x65leted\x18\x02 \x01(\tH\x00\x12\x10\n\x06synced\x18\x03 \x01(\x08H\x00\x12\x0c\n\x04more\x18\x04 \x01(\x08\x42\x07\n\x05\x65vent2\xbd\x04\n\x0bPlanService\x12\x35\n\x07GetPlan\x12\x19.heddle.v1.GetPlanRequest\x1a\x0f.heddle.v1.Plan\x12I\n\nListRoutes\x12\x1c.heddle.v1.ListRoutesRequest\x1a\x1d.heddle.v1.ListRoutesResponse\x12;\n\tWatchPlan\x12\x1b.heddle.v1.WatchPlanRequest\x1a\x0f.heddle.v1.Plan0\x01\x12L\n\x0b\x45xplainFlow\x12\x1d.heddle.v1.ExplainFlowRequest\x1a\x1e.heddle.v1.ExplainFlowResponse\x12=\n\x06WhatIf\x12\x18.heddle.v1.WhatIfRequest\x1a\x19.heddle.v1.WhatIfResponse\x12\x46\n\nWatchDrain\x12\x1c.heddle.v1.WatchDrainRequest\x1a\x18.heddle.v1.DrainProgress0\x01\x12L\n\x0bGetJobPorts\x12\x1d.heddle.v1.GetJobPortsRequest\x1a\x1e.heddle.v1.GetJobPortsResponse\x12L\n\rWatchJobPorts\x12\x1f.heddle.v1.WatchJobPortsRequest\x1a\x18.heddle.v1.JobPortsEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,49 +36,49 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'heddle.v1.plan_pb2', _globa
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PLAN']._serialized_start=144
-  _globals['_PLAN']._serialized_end=620
-  _globals['_ROUTE']._serialized_start=623
-  _globals['_ROUTE']._serialized_end=835
-  _globals['_GETPLANREQUEST']._serialized_start=837
-  _globals['_GETPLANREQUEST']._serialized_end=867
-  _globals['_LISTROUTESREQUEST']._serialized_start=869
-  _globals['_LISTROUTESREQUEST']._serialized_end=990
-  _globals['_LISTROUTESRESPONSE']._serialized_start=992
-  _globals['_LISTROUTESRESPONSE']._serialized_end=1091
-  _globals['_WATCHPLANREQUEST']._serialized_start=1093
-  _globals['_WATCHPLANREQUEST']._serialized_end=1125
-  _globals['_EXPLAINFLOWREQUEST']._serialized_start=1127
-  _globals['_EXPLAINFLOWREQUEST']._serialized_end=1175
-  _globals['_EXPLAINFLOWRESPONSE']._serialized_start=1178
-  _globals['_EXPLAINFLOWRESPONSE']._serialized_end=1308
-  _globals['_HOPLOAD']._serialized_start=1310
-  _globals['_HOPLOAD']._serialized_end=1435
-  _globals['_WHATIFREQUEST']._serialized_start=1438
-  _globals['_WHATIFREQUEST']._serialized_end=1642
-  _globals['_LINKCHANGE']._serialized_start=1644
-  _globals['_LINKCHANGE']._serialized_end=1729
-  _globals['_SWITCHCHANGE']._serialized_start=1731
-  _globals['_SWITCHCHANGE']._serialized_end=1798
-  _globals['_WHATIFRESPONSE']._serialized_start=1801
-  _globals['_WHATIFRESPONSE']._serialized_end=2045
-  _globals['_JOBOUTCOME']._serialized_start=2047
-  _globals['_JOBOUTCOME']._serialized_end=2151
-  _globals['_SLOWESTFLOW']._serialized_start=2153
-  _globals['_SLOWESTFLOW']._serialized_end=2274
-  _globals['_WATCHDRAINREQUEST']._serialized_start=2276
-  _globals['_WATCHDRAINREQUEST']._serialized_end=2364
-  _globals['_DRAINPROGRESS']._serialized_start=2367
-  _globals['_DRAINPROGRESS']._serialized_end=2533
-  _globals['_JOBPORTS']._serialized_start=2536
-  _globals['_JOBPORTS']._serialized_end=2721
-  _globals['_GETJOBPORTSREQUEST']._serialized_start=2723
-  _globals['_GETJOBPORTSREQUEST']._serialized_end=2838
-  _globals['_GETJOBPORTSRESPONSE']._serialized_start=2840
-  _globals['_GETJOBPORTSRESPONSE']._serialized_end=2922
-  _globals['_WATCHJOBPORTSREQUEST']._serialized_start=2924
-  _globals['_WATCHJOBPORTSREQUEST']._serialized_end=3003
-  _globals['_JOBPORTSEVENT']._serialized_start=3005
-  _globals['_JOBPORTSEVENT']._serialized_end=3118
-  _globals['_PLANSERVICE']._serialized_start=3121
-  _globals['_PLANSERVICE']._serialized_end=3694
+  _globals['_PLAN']._serialized_end=643
+  _globals['_ROUTE']._serialized_start=646
+  _globals['_ROUTE']._serialized_end=858
+  _globals['_GETPLANREQUEST']._serialized_start=860
+  _globals['_GETPLANREQUEST']._serialized_end=890
+  _globals['_LISTROUTESREQUEST']._serialized_start=892
+  _globals['_LISTROUTESREQUEST']._serialized_end=1013
+  _globals['_LISTROUTESRESPONSE']._serialized_start=1015
+  _globals['_LISTROUTESRESPONSE']._serialized_end=1114
+  _globals['_WATCHPLANREQUEST']._serialized_start=1116
+  _globals['_WATCHPLANREQUEST']._serialized_end=1148
+  _globals['_EXPLAINFLOWREQUEST']._serialized_start=1150
+  _globals['_EXPLAINFLOWREQUEST']._serialized_end=1198
+  _globals['_EXPLAINFLOWRESPONSE']._serialized_start=1201
+  _globals['_EXPLAINFLOWRESPONSE']._serialized_end=1331
+  _globals['_HOPLOAD']._serialized_start=1333
+  _globals['_HOPLOAD']._serialized_end=1458
+  _globals['_WHATIFREQUEST']._serialized_start=1461
+  _globals['_WHATIFREQUEST']._serialized_end=1665
+  _globals['_LINKCHANGE']._serialized_start=1667
+  _globals['_LINKCHANGE']._serialized_end=1752
+  _globals['_SWITCHCHANGE']._serialized_start=1754
+  _globals['_SWITCHCHANGE']._serialized_end=1821
+  _globals['_WHATIFRESPONSE']._serialized_start=1824
+  _globals['_WHATIFRESPONSE']._serialized_end=2068
+  _globals['_JOBOUTCOME']._serialized_start=2070
+  _globals['_JOBOUTCOME']._serialized_end=2174
+  _globals['_SLOWESTFLOW']._serialized_start=2176
+  _globals['_SLOWESTFLOW']._serialized_end=2297
+  _globals['_WATCHDRAINREQUEST']._serialized_start=2299
+  _globals['_WATCHDRAINREQUEST']._serialized_end=2387
+  _globals['_DRAINPROGRESS']._serialized_start=2390
+  _globals['_DRAINPROGRESS']._serialized_end=2556
+  _globals['_JOBPORTS']._serialized_start=2559
+  _globals['_JOBPORTS']._serialized_end=2744
+  _globals['_GETJOBPORTSREQUEST']._serialized_start=2746
+  _globals['_GETJOBPORTSREQUEST']._serialized_end=2861
+  _globals['_GETJOBPORTSRESPONSE']._serialized_start=2863
+  _globals['_GETJOBPORTSRESPONSE']._serialized_end=2945
+  _globals['_WATCHJOBPORTSREQUEST']._serialized_start=2947
+  _globals['_WATCHJOBPORTSREQUEST']._serialized_end=3026
+  _globals['_JOBPORTSEVENT']._serialized_start=3028
+  _globals['_JOBPORTSEVENT']._serialized_end=3141
+  _globals['_PLANSERVICE']._serialized_start=3144
+  _globals['_PLANSERVICE']._serialized_end=3717
 # @@protoc_insertion_point(module_scope)

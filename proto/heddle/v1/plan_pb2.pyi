@@ -45,6 +45,7 @@ class Plan(_message.Message):
     ANSWERED_VERSION_FIELD_NUMBER: _builtins.int
     SETTLED_GENERATION_FIELD_NUMBER: _builtins.int
     UNSETTLED_SWITCHES_FIELD_NUMBER: _builtins.int
+    LINKS_CURRENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"fabrics/f1/plan"."""
     generation: _builtins.int
@@ -75,6 +76,10 @@ class Plan(_message.Message):
     """Newest generation that every switch of the fabric, with or without entries,
     has acknowledged to hold whole, itself or by a newer one: none holds an entry
     that only older plans want. 0 while any switch has acknowledged none.
+    """
+    links_current: _builtins.bool
+    """Whether it was made for the links as they are now: their administrative states, and
+    what agents tell the controller that answers. False: a newer plan is on its way.
     """
     @_builtins.property
     def certificate(self) -> _common_pb2.Certificate: ...
@@ -110,10 +115,11 @@ class Plan(_message.Message):
         answered_version: _builtins.int = ...,
         settled_generation: _builtins.int = ...,
         unsettled_switches: _abc.Iterable[_builtins.str] | None = ...,
+        links_current: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "commit_time", b"commit_time", "programmed_time", b"programmed_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_version", b"answered_version", "certificate", b"certificate", "changed_count", b"changed_count", "commit_time", b"commit_time", "entry_count", b"entry_count", "epoch", b"epoch", "generation", b"generation", "intent_version", b"intent_version", "name", b"name", "programmed_switch_count", b"programmed_switch_count", "programmed_time", b"programmed_time", "routed_count", b"routed_count", "settled_generation", b"settled_generation", "solve_seconds", b"solve_seconds", "switch_count", b"switch_count", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_version", b"answered_version", "certificate", b"certificate", "changed_count", b"changed_count", "commit_time", b"commit_time", "entry_count", b"entry_count", "epoch", b"epoch", "generation", b"generation", "intent_version", b"intent_version", "links_current", b"links_current", "name", b"name", "programmed_switch_count", b"programmed_switch_count", "programmed_time", b"programmed_time", "routed_count", b"routed_count", "settled_generation", b"settled_generation", "solve_seconds", b"solve_seconds", "switch_count", b"switch_count", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

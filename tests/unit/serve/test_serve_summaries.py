@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from heddle_controller.model.fabric import State
+from heddle_controller.reconcile.observations import Observations
+from heddle_controller.reconcile.southbound import AgentSession, LinkObservation, LinkReport
 from heddle_controller.serve.summaries import Summaries
 from heddle_controller.state.errors import NotFound
-from heddle_controller.state.records import Programmed
+from heddle_controller.state.records import LinkName, Programmed
 from heddle_controller.store.embedded import open_embedded
 from tests.support.store_samples import clos
 from tests.unit.serve.test_serve_flow_index import commit
@@ -17,7 +20,7 @@ from tests.unit.serve.test_serve_flow_index import commit
 async def test_it_is_told_as_it_stands_and_made_once(tmp_path: Path) -> None:
     """Asked twice, the very same message; another once a switch or a plan has come."""
     store = await open_embedded(tmp_path / "store.sqlite3")
-    summaries = Summaries(store)
+    summaries = Summaries(store, Observations())
     with pytest.raises(NotFound):
         await summaries.of("f1")
     await store.put_fabric("f1", clos())
@@ -50,7 +53,7 @@ async def test_it_is_told_as_it_stands_and_made_once(tmp_path: Path) -> None:
 async def test_a_plan_is_settled_when_every_switch_has_come_to_it(tmp_path: Path) -> None:
     """Those without entries too: they may hold entries of plans before."""
     store = await open_embedded(tmp_path / "store.sqlite3")
-    summaries = Summaries(store)
+    summaries = Summaries(store, Observations())
     await store.put_fabric("f1", clos())
     epoch = await store.acquire_leadership("test")
     await commit(store, epoch, 1)
@@ -69,4 +72,36 @@ async def test_a_plan_is_settled_when_every_switch_has_come_to_it(tmp_path: Path
         assert plan is not None
         told.append((plan.generation, plan.settled_generation, list(plan.unsettled_switches)))
     assert told == [(1, 0, ["s1"]), (1, 1, []), (2, 1, ["l1", "s0"]), (2, 2, [])]
+    await store.close()
+
+
+async def test_it_says_whether_a_plan_is_of_links_as_they_are(tmp_path: Path) -> None:
+    """Not from when an agent tells of a lost link, or an operator drains one, until all is back."""
+    store = await open_embedded(tmp_path / "store.sqlite3")
+    observations = Observations()
+    summaries = Summaries(store, observations)
+    await store.put_fabric("f1", clos())
+    await commit(store, await store.acquire_leadership("test"), 1)
+    link = LinkName("l0", "s0", 0)
+
+    async def current() -> bool:
+        plan = await summaries.of("f1")
+        assert plan is not None
+        return plan.links_current
+
+    def tell(sequence: int, state: State) -> None:
+        seen = (LinkObservation(link, state, 1.0, sequence),)
+        observations.report(about, LinkReport(seen, full=False), 1.0)
+
+    about = AgentSession(1, "f1", "l0", "i1", "", frozenset(), 0, 0, 0, b"")
+    observations.joined(about)
+    assert await current()
+    tell(1, State.DOWN)
+    assert not await current()
+    tell(2, State.UP)
+    assert await current()
+    await store.set_link_state("f1", link, State.DRAINED)
+    assert not await current()
+    await store.set_link_state("f1", link, State.UP)
+    assert await current()
     await store.close()

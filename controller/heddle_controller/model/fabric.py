@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
+from heddle.names import natural
 from heddle_controller.model import arrays
-from heddle_controller.model.names import natural
 from heddle_controller.model.reach import Reach
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from heddle_controller.model.names import natural
+from heddle.names import natural
 
 MAX_HOSTS = 1 << 20
 

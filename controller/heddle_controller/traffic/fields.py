@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, TypeGuard, TypeVar
 
+from heddle.sizes import size_of
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.files.records import short
-from heddle_controller.model.sizes import size_of
 
 T = TypeVar("T")
 

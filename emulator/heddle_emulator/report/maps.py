@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints, NodeKind
-from heddle_controller.model.names import natural
+from heddle.names import natural
 from heddle_emulator.report.evidence import Dead, HeatMap, Moment
 
 DIGITS = 4

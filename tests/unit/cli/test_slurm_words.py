@@ -10,9 +10,10 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heddle.shape import parse_shape, shape_text
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.slurm.allocation import allocation
-from heddle_controller.cli.slurm.shape import parse_shape, read_shape, shape_text
+from heddle_controller.cli.slurm.shape import read_shape, shape_of
 from heddle_controller.cli.slurm.topology import units_of
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
@@ -142,7 +143,7 @@ def test_words_become_a_specification() -> None:
         "gpus=8, tp=8,pp=4 all_reduce=dp:2GiB:tree:overlap send-recv=pp qps=4 "
         "priority=2.5 class=latency order=slurm"
     )
-    assert shape.keeps_order
+    assert shape.order == "slurm"
     assert MessageToDict(shape.spec, preserving_proto_field_name=True) == {
         "gpus_per_host": 8,
         "parallelism": {"tp": 8, "pp": 4},
@@ -188,7 +189,7 @@ def test_words_become_a_specification() -> None:
 def test_what_is_no_shape_is_named(text: str, said: str) -> None:
     """The word, and the cure."""
     with pytest.raises(Failure, match=said):
-        parse_shape(text)
+        shape_of(text)
 
 
 def test_a_file_is_read_only_if_it_is_the_users_own(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo, echo_json
 from heddle_controller.cli.slurm.allocation import Allocation, allocation
-from heddle_controller.cli.slurm.shape import parse_shape
+from heddle_controller.cli.slurm.shape import shape_of
 from heddle_controller.model.errors import InputError
 
 
@@ -77,7 +77,7 @@ def _ordered(client: Terms, mine: Allocation, shape: str | None) -> Sequence[str
     """The hosts in rank order; in Slurm's, where nobody can say."""
     try:
         with client.failing():
-            spec = parse_shape(shape).spec if shape else _any_shape()
+            spec = shape_of(shape).spec if shape else _any_shape()
             spec.hosts.extend(mine.hosts)
             return _asked(client, mine, spec)
     except (Failure, InputError) as error:

@@ -18,6 +18,7 @@ import click
 
 from heddle.client import PROGRAMMED, HeddleError, InvalidRequest, NotFound, PreconditionFailed
 from heddle.ports import ports_document
+from heddle.shape import Shape, shape_text
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1 import plan_pb2
 from heddle_controller.cli.client import Terms
@@ -33,7 +34,7 @@ from heddle_controller.cli.slurm.handover import (
     pay,
     said,
 )
-from heddle_controller.cli.slurm.shape import Shape, read_shape, shape_text
+from heddle_controller.cli.slurm.shape import read_shape
 from heddle_controller.cli.slurm.topology import NODE_NAME
 
 
@@ -89,7 +90,7 @@ def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape
     spec = pb.JobSpec()
     spec.CopyFrom(shape.spec)
     spec.hosts.extend(mine.hosts)
-    if not shape.keeps_order:
+    if shape.order != "slurm":
         asked = pb.OrderRanksRequest(parent=client.fabric, spec=spec, replaces=mine.name)
         try:
             found = client.api.jobs.OrderRanks(asked, timeout=patience.left / 2)

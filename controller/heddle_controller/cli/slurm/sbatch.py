@@ -17,12 +17,13 @@ from pathlib import Path
 
 import click
 
+from heddle.shape import Shape, shape_text
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo
-from heddle_controller.cli.slurm.shape import Shape, read_shape, shape_text
+from heddle_controller.cli.slurm.shape import read_shape
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.host_lists import expand_list
 

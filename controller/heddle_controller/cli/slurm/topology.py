@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import click
 
+from heddle.names import natural
+from heddle.units import host_units
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo, echo_json
 from heddle_controller.model.host_lists import expand_list, fold
-from heddle_controller.model.names import natural
 
 NODE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")
@@ -28,7 +29,7 @@ class Unit:
 
     name: str
     zone: str
-    hosts: list[str] = field(default_factory=list)
+    hosts: list[str]
 
 
 @click.command("topology")
@@ -90,45 +91,35 @@ def units_of(fabric: pb.Fabric, chosen: set[str] | None, top: str) -> list[Unit]
     """
     if not NODE_NAME.fullmatch(top):
         raise Failure(f"--top: Slurm cannot read {top[:80]!r}: use letters, digits, '-', '_', '.'")
-    switches = _switches_of_hosts(fabric)
-    if not switches:
+    found = host_units(fabric)
+    if not found:
         raise Failure("the fabric names no hosts: give its NICs a 'host', and import it again")
-    if missing := sorted((chosen or set()) - switches.keys(), key=natural):
+    known = {host for unit in found for host in unit.hosts}
+    if missing := sorted((chosen or set()) - known, key=natural):
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise Failure(f"--nodes: the fabric has no host {missing[0][:80]!r}{more}")
-    zone_of = {node.id: node.zone for node in fabric.nodes if node.kind != pb.NODE_KIND_NIC}
-    names = _Names({top, *map(_plain, zone_of.values())})
-    units: dict[tuple[str, ...], Unit] = {}
-    for host in sorted(switches, key=natural):
-        key = tuple(sorted(switches[host], key=natural))
-        if chosen is not None and host not in chosen:
-            continue
-        if not NODE_NAME.fullmatch(host):
-            raise Failure(
-                f"Slurm cannot read the name of host {host[:80]!r}: it takes letters, digits, '-', "
-                "'_' and '.'; name Slurm's nodes by --nodes"
-            )
-        if not key:
-            echo(f"note: host {host!r} has no link, and is left out", err=True)
-            continue
-        if key not in units:
-            units[key] = Unit(names.new(key), zone_of[key[0]])
-        units[key].hosts.append(host)
+    zones = {node.zone for node in fabric.nodes if node.kind != pb.NODE_KIND_NIC}
+    names = _Names({top, *map(_plain, zones)})
+    units = []
+    for unit in found:
+        hosts = [host for host in unit.hosts if chosen is None or host in chosen]
+        for host in hosts:
+            _check_host(host, linked=bool(unit.switches))
+        if hosts and unit.switches:
+            units.append(Unit(names.new(unit.switches), unit.zone, hosts))
     if not units:
         raise Failure("no host has a link to a switch: see heddle fabric show --links")
-    order = sorted(units, key=lambda key: [natural(switch) for switch in key])
-    return [units[key] for key in order]
+    return units
 
 
-def _switches_of_hosts(fabric: pb.Fabric) -> dict[str, set[str]]:
-    host_of = {n.id: n.host for n in fabric.nodes if n.kind == pb.NODE_KIND_NIC and n.host}
-    found: dict[str, set[str]] = {host: set() for host in host_of.values()}
-    switches = {node.id for node in fabric.nodes if node.kind != pb.NODE_KIND_NIC}
-    for link in fabric.links:
-        for nic, other in ((link.source, link.target), (link.target, link.source)):
-            if nic in host_of and other in switches:
-                found[host_of[nic]].add(other)
-    return found
+def _check_host(host: str, *, linked: bool) -> None:
+    if not NODE_NAME.fullmatch(host):
+        raise Failure(
+            f"Slurm cannot read the name of host {host[:80]!r}: it takes letters, digits, '-', "
+            "'_' and '.'; name Slurm's nodes by --nodes"
+        )
+    if not linked:
+        echo(f"note: host {host!r} has no link, and is left out", err=True)
 
 
 def _plain(name: str) -> str:

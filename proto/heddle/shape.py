@@ -1,0 +1,148 @@
+"""The shape of a job in words, short enough for ``sbatch --comment`` or an annotation.
+
+    heddle: gpus=8 tp=8 pp=4 all_reduce=dp:2GiB send_recv=pp:64MiB class=latency
+
+Schedulers have their users write it. Words are parted by blanks or commas. ``gpus`` has to be
+there. Operations that are not named follow from the parallelism, as in jobs.yaml. What the words
+mean for a fabric is the controller's to check.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from heddle.sizes import size_of
+from heddle.text import integer, number
+from heddle.v1 import common_pb2
+from heddle.v1 import placement_pb2 as pb
+
+MARK = re.compile(r"(?:^|[\s;,])heddle:([^;]*)")
+NOMINAL_BYTES = 1 << 30
+LARGEST = 1 << 32
+DEGREES = ("tp", "pp", "dp", "cp", "ep")
+KEYS = ("gpus", *DEGREES, "qps", "priority", "class", "order")
+
+
+def _words(enum: object, prefix: str) -> dict[str, int]:
+    """The words of a wire enum; that for "not said" is none of them."""
+    named: dict[str, int] = dict(getattr(enum, "items")())  # noqa: B009 - of every wire enum
+    return {name.removeprefix(prefix).lower(): value for name, value in named.items() if value}
+
+
+OPERATIONS = _words(pb.CollectiveOperation, "COLLECTIVE_OPERATION_")
+GROUPS = _words(pb.GroupKind, "GROUP_KIND_")
+ALGORITHMS = _words(pb.CollectiveAlgorithm, "COLLECTIVE_ALGORITHM_")
+CLASSES = _words(common_pb2.TrafficClass, "TRAFFIC_CLASS_")
+
+
+class ShapeError(ValueError):
+    """Some words are no shape; names the word and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a job says of itself."""
+
+    spec: pb.JobSpec
+    """Without hosts."""
+    order: str = ""
+    """``slurm``, ``best``, or nothing: which order of hosts its ranks are to go over."""
+
+
+def shape_text(comment: str) -> str | None:
+    """What stands behind ``heddle:`` in a comment, up to a semicolon; None without that word."""
+    found = MARK.search(comment)
+    return found[1].strip() if found else None
+
+
+def parse_shape(text: str) -> Shape:
+    """The shape that some words tell.
+
+    Raises:
+        ShapeError: naming the word and the cure.
+    """
+    spec = pb.JobSpec()
+    order = ""
+    seen: set[str] = set()
+    for word in text.replace(",", " ").split():
+        key, equals, value = word.partition("=")
+        key = key.lower().replace("-", "_")
+        if not equals or not value:
+            raise ShapeError(
+                f"{word[:80]!r} is no word of a shape: write KEY=VALUE, such as gpus=8"
+            )
+        if key in OPERATIONS:
+            spec.collectives.append(_collective(word, key, value))
+            continue
+        if key not in KEYS:
+            close = get_close_matches(key, (*KEYS, *OPERATIONS), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(KEYS)}"
+            raise ShapeError(f"{word[:80]!r}: unknown key; {hint}")
+        if key in seen:
+            raise ShapeError(f"{word[:80]!r}: {key} is there twice; keep one of them")
+        seen.add(key)
+        if key == "order":
+            _choice(word, value, {"slurm": 1, "best": 0})
+            order = value.lower()
+        else:
+            _set(spec, word, key, value)
+    if "gpus" not in seen:
+        raise ShapeError("the shape has no gpus: write how many GPUs each host gives, as gpus=8")
+    return Shape(spec, order)
+
+
+def _set(spec: pb.JobSpec, word: str, key: str, value: str) -> None:
+    if key == "class":
+        spec.traffic_class = common_pb2.TrafficClass.ValueType(_choice(word, value, CLASSES))
+    elif key == "priority":
+        try:
+            spec.priority = number(value)
+        except ValueError as error:
+            raise ShapeError(f"{word[:80]!r}: {error}") from None
+        if spec.priority <= 0:
+            raise ShapeError(f"{word[:80]!r}: give a number above 0")
+    elif key in DEGREES:
+        setattr(spec.parallelism, key, _whole(word, value))
+    else:
+        setattr(spec, {"gpus": "gpus_per_host"}.get(key, key), _whole(word, value))
+
+
+def _whole(word: str, value: str) -> int:
+    try:
+        found = integer(value)
+    except ValueError as error:
+        raise ShapeError(f"{word[:80]!r}: {error}") from None
+    if not 1 <= found < LARGEST:
+        raise ShapeError(f"{word[:80]!r}: give an integer, 1 or more")
+    return found
+
+
+def _choice(word: str, value: str, choices: dict[str, int]) -> int:
+    found = choices.get(value.lower().replace("-", "_"))
+    if found is None:
+        raise ShapeError(f"{word[:80]!r}: give one of {', '.join(choices)}")
+    return found
+
+
+def _collective(word: str, operation: str, value: str) -> pb.Collective:
+    """Of ``dp:2GiB:tree:overlap``; all but the group may be left out."""
+    group, *more = value.split(":")
+    found = pb.Collective(
+        operation=pb.CollectiveOperation.ValueType(OPERATIONS[operation]),
+        group=pb.GroupKind.ValueType(_choice(word, group, GROUPS)),
+        bytes=NOMINAL_BYTES,
+    )
+    for part in more:
+        size = size_of(part)
+        if part == "overlap":
+            found.overlap = True
+        elif part in ALGORITHMS:
+            found.algorithm = pb.CollectiveAlgorithm.ValueType(ALGORITHMS[part])
+        elif size is not None and 1 <= size < 1 << 62 and size == int(size):
+            found.bytes = int(size)
+        else:
+            cure = f"bytes such as 64MiB, {', '.join(ALGORITHMS)}, or overlap"
+            raise ShapeError(f"{word[:80]!r}: {part[:40]!r} is none of {cure}")
+    return found

@@ -1,4 +1,4 @@
-"""Write requirements.lock: one universal, hashed lock for the four distributions and the tools.
+"""Write requirements.lock: one universal, hashed lock for the five distributions and the tools.
 
 What only tests need, in the same versions, is in requirements-tests.lock: the optional extra of the
 emulator, axe, which finds what keeps people from using a page, kubectl, and the schemas of
@@ -20,7 +20,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DISTRIBUTIONS = ("proto", "controller", "agents", "emulator")
+DISTRIBUTIONS = ("proto", "controller", "agents", "emulator", "deploy/kubernetes")
 LOCK = ROOT / "requirements.lock"
 TESTS_LOCK = ROOT / "requirements-tests.lock"
 AXE, DRIVER = "axe-playwright-python", ("playwright", "pyee", "greenlet")

@@ -14,6 +14,7 @@ DISTRIBUTIONS = (
     "controller/heddle_controller",
     "agents/heddle_agent",
     "emulator/heddle_emulator",
+    "deploy/kubernetes/heddle_kubernetes",
 )
 
 

@@ -15,6 +15,7 @@ PACKAGES = (
     "controller/heddle_controller",
     "agents/heddle_agent",
     "emulator/heddle_emulator",
+    "deploy/kubernetes/heddle_kubernetes",
 )
 
 

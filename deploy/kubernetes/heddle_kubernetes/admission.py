@@ -1,0 +1,369 @@
+"""The admission check of Kueue: a workload starts once its routes are there, or its time is up.
+
+Nothing here ever fails a workload: its check becomes Ready, with a message that says what is so.
+Two replicas do the same twice, which is once: a job that is there with the same specification is
+left as it is, a check that is answered stays answered, and a job is deleted only as the very one
+that was seen before the API server said that nobody wants it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from heddle.client import (
+    PROGRAMMED,
+    AsyncClient,
+    Conflict,
+    HeddleError,
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+)
+from heddle.text import clean
+from heddle.v1 import placement_pb2 as pb
+from heddle_kubernetes.cluster import (
+    CONFLICT,
+    FORBIDDEN,
+    MISSING,
+    PAUSE,
+    Cluster,
+    ClusterError,
+    Mirror,
+)
+from heddle_kubernetes.decision import (
+    PENDING,
+    READY,
+    Decision,
+    Names,
+    decide,
+    is_running,
+    needs_owner,
+)
+from heddle_kubernetes.objects import (
+    ADMISSION_CHECK,
+    CONTROLLER,
+    JOB,
+    JOB_SET,
+    SHAPE,
+    WORKLOAD,
+    Object,
+    condition,
+    each,
+    key_of,
+    part,
+    text,
+    written,
+)
+
+LONGEST_MESSAGE = 1024
+"""Characters of a check's message; the schema takes more, people do not."""
+OWNERS = {("batch/v1", "Job"): JOB, ("jobset.x-k8s.io/v1alpha2", "JobSet"): JOB_SET}
+REFUSALS = (InvalidRequest, PreconditionFailed, NotAllowed)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take, in seconds."""
+
+    wait: float = 10.0
+    """From the reservation of a workload's quota until its check is Ready, at most."""
+    sweep: float = 30.0
+    """Between two looks at whether all jobs are as they are to be."""
+
+
+class Admission:
+    """Answers the admission checks of a cluster."""
+
+    def __init__(self, cluster: Cluster, heddle: AsyncClient, names: Names, limits: Limits) -> None:
+        self.workloads = Mirror(cluster, WORKLOAD, self._changed)
+        self.checks = Mirror(cluster, ADMISSION_CHECK, self._check_changed)
+        self._cluster, self._heddle, self._names = cluster, heddle, names
+        self._limits = limits
+        self._decisions: dict[str, Decision] = {}
+        self._work: dict[str, asyncio.Task[None]] = {}
+        self._stored: dict[str, bytes] = {}  # jobs of ours at Heddle, and their specifications
+        self._resolved: dict[str, Decision] = {}  # by key; with shapes that stand at owners
+        self._sweeping = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Until cancelled; what is under way ends then."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.checks.run())
+                await self.checks.synced.wait()
+                tasks.create_task(self.workloads.run())
+                await self.workloads.synced.wait()
+                while True:
+                    await self._sweep()
+                    await asyncio.sleep(self._limits.sweep)
+        finally:
+            under_way = list(self._work.values())
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    @property
+    def _ours(self) -> set[str]:
+        """Names of the AdmissionChecks that are answered here."""
+        return {
+            key
+            for key, check in self.checks.objects.items()
+            if text(check, "spec", "controllerName") == CONTROLLER
+        }
+
+    def _check_changed(self, key: str, found: Object | None) -> None:
+        if found is not None and text(found, "spec", "controllerName") == CONTROLLER:
+            self._start(f"check {key}", self._activate(key))
+            for workload in list(self.workloads.objects.values()):
+                self._changed(key_of(workload), workload)
+
+    def _changed(self, key: str, found: Object | None) -> None:
+        """A workload changed: see to it that what is decided becomes so."""
+        if found is None:
+            known = self._decisions.pop(key, None)
+            self._resolved.pop(key, None)
+            if known is not None:
+                self._start(key, self._end(key, known.job))
+            return
+        wanted = decide(found, self._names, self._ours)
+        if self._decisions.get(key) != wanted:
+            self._decisions[key] = wanted
+            self._start(key, self._act(wanted, found))
+
+    def _start(self, key: str, work: Coroutine[Any, Any, None]) -> None:
+        """Begin some work; other work on the same object ends."""
+        if before := self._work.pop(key, None):
+            before.cancel()
+        task = asyncio.create_task(work)
+        self._work[key] = task
+        task.add_done_callback(lambda done: self._done(key, done))
+
+    def _done(self, key: str, task: asyncio.Task[None]) -> None:
+        if self._work.get(key) is task:
+            del self._work[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s: a fault of this program, tried again soon", key, exc_info=error)
+            self._decisions.pop(key, None)
+
+    async def _act(self, wanted: Decision, found: Object) -> None:
+        """Make what is decided so."""
+        if wanted.reason and needs_owner(found):
+            shape = await self._owner_shape(wanted, found)
+            wanted = decide(found, self._names, self._ours, shape)
+        self._resolved[wanted.key] = wanted
+        if not wanted.spec:
+            if wanted.over or wanted.reason:
+                await self._end(wanted.key, wanted.job, over=wanted.over)
+            if wanted.checks:
+                await self._answer(wanted, found, f"not planned, on the underlay: {wanted.reason}")
+        elif wanted.checks:
+            message = await self._plan(wanted)
+            _log.info("%s: %s", wanted.key, message)
+            await self._answer(wanted, found, message)
+        elif self._stored.get(wanted.job) != wanted.spec:
+            try:
+                await self._submit(wanted)
+            except HeddleError as error:
+                _log.info("%s: still not planned: %s", wanted.key, error)
+
+    async def _plan(self, wanted: Decision) -> str:
+        """Submit a job and wait for its routes; what came of it, in words."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._left(wanted)
+        said = "its time was up before it was seen"
+        while (left := end - clock()) > 0:
+            said = "no controller answered"
+            try:
+                async with asyncio.timeout(left):
+                    job = await self._submit(wanted)
+                said = "its routes were not programmed"
+                left = max(end - clock(), 0.001)
+                async with asyncio.timeout(left + PAUSE):  # so that the client says what it saw
+                    await self._heddle.wait_until(PROGRAMMED, [job], left)
+            except TimeoutError:
+                break
+            except REFUSALS as error:
+                return f"not planned, on the underlay: {error}"
+            except HeddleError as error:
+                said = str(error)
+            else:
+                return f"planned: the routes of job {wanted.job} are programmed"
+            await asyncio.sleep(min(PAUSE, max(end - clock(), 0)))
+        return f"not planned within {self._limits.wait:g} s, on the underlay until it is: {said}"
+
+    def _left(self, wanted: Decision) -> float:
+        """Seconds until a check is to be Ready; never more than the limit, whatever clocks say."""
+        limit = self._limits.wait
+        if wanted.since is None:
+            return limit
+        return min(max(wanted.since + limit - time.time(), 0.0), limit)
+
+    async def _submit(self, wanted: Decision) -> pb.Job:
+        """The job, durably stored."""
+        spec = pb.JobSpec.FromString(wanted.spec)
+        self._stored[wanted.job] = b""  # it may be there from now on
+        try:
+            job = await self._heddle.submit_job(wanted.job, spec, replace=True)
+        except PreconditionFailed:
+            await self._sweep()  # its hosts may be those of a job that is over
+            job = await self._heddle.submit_job(wanted.job, spec, replace=True)
+        self._stored[wanted.job] = wanted.spec
+        return job
+
+    async def _answer(self, wanted: Decision, found: Object, message: str) -> None:
+        """Make the pending checks of a workload Ready."""
+        while True:
+            checks = [
+                {
+                    **one,
+                    "state": READY,
+                    "message": clean(message)[:LONGEST_MESSAGE],
+                    "lastTransitionTime": written(time.time()),
+                }
+                if text(one, "name") in wanted.checks and text(one, "state") == PENDING
+                else one
+                for one in each(found, "status", "admissionChecks")
+            ]
+            try:
+                await self._cluster.patch(
+                    WORKLOAD.Status, found, {"status": {"admissionChecks": checks}}
+                )
+            except ClusterError as error:
+                if error.code == MISSING:
+                    return
+                if error.code != CONFLICT:
+                    _log.warning("%s: %s; it is tried again", wanted.key, error)
+                    await asyncio.sleep(1)
+            else:
+                return
+            fresh = await self._fresh(wanted.key)
+            if fresh is None or decide(fresh, self._names, self._ours).checks != wanted.checks:
+                return
+            found = fresh
+
+    async def _fresh(self, key: str) -> Object | None:
+        """A workload as the API server has it now; None where there is none."""
+        namespace, _, name = key.partition("/")
+        while True:
+            try:
+                return await self._cluster.get(WORKLOAD, name, namespace)
+            except ClusterError as error:
+                if error.code == MISSING:
+                    return None
+                _log.warning("%s; it is tried again", error)
+            await asyncio.sleep(1)
+
+    async def _owner_shape(self, wanted: Decision, found: Object) -> str | None:
+        """The shape that stands at the job that a workload is of; None where none does."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._left(wanted)
+        for owner in each(found, "metadata", "ownerReferences"):
+            kind = OWNERS.get((text(owner, "apiVersion"), text(owner, "kind")))
+            while kind is not None:
+                try:
+                    namespace = text(found, "metadata", "namespace")
+                    job = await self._cluster.get(kind, text(owner, "name"), namespace)
+                except ClusterError as error:
+                    if error.code in {MISSING, FORBIDDEN} or clock() >= end:
+                        _log.info("%s: %s", wanted.key, error)
+                        break
+                    await asyncio.sleep(PAUSE)
+                else:
+                    shape = part(job, "metadata", "annotations", SHAPE)
+                    if shape is not None:
+                        return str(shape)
+                    break
+        return None
+
+    async def _end(self, key: str, job: str, *, over: bool = True) -> None:
+        """Delete a job that nobody wants, if it is there; what fails is for the next sweep."""
+        if job not in self._stored:
+            return
+        try:
+            stored = await self._heddle.get_job(job)
+            if over:
+                fresh = await self._fresh(key)
+                if fresh is not None and self._names.of(fresh) == job and is_running(fresh):
+                    return
+            await self._delete(stored)
+        except NotFound:
+            self._stored.pop(job, None)
+        except HeddleError as error:
+            _log.warning("%s: job %s is not ended yet: %s", key, job, error)
+
+    async def _delete(self, job: pb.Job) -> None:
+        """Delete a job, if it still is the one that was seen."""
+        name = job.name.rpartition("/")[2]
+        await self._heddle.jobs.DeleteJob(pb.DeleteJobRequest(name=job.name, etag=job.etag))
+        self._stored.pop(name, None)
+        _log.info("job %s is ended", name)
+
+    async def _sweep(self) -> None:
+        """End jobs that nobody wants, and submit those that are missing.
+
+        Jobs are read before workloads: a job that is there belongs to a workload that held its
+        quota before, so one that holds none after that is over.
+        """
+        async with self._sweeping:
+            try:
+                jobs = {job.name.rpartition("/")[2]: job for job in await self._heddle.list_jobs()}
+                workloads, _ = await self._cluster.list(WORKLOAD)
+                ours = {name: job for name, job in jobs.items() if self._names.is_ours(name)}
+                running = {self._names.of(found) for found in workloads if is_running(found)}
+                for name, job in ours.items():
+                    if name not in running:
+                        with suppress(NotFound, Conflict):
+                            await self._delete(job)
+                    else:
+                        self._stored[name] = job.spec.SerializeToString(deterministic=True)
+            except (ClusterError, HeddleError) as error:
+                _log.warning("looking for jobs that are over: %s", error)
+                return
+        self._mend(jobs.keys())
+
+    def _mend(self, jobs: Collection[str]) -> None:
+        """Take up jobs that are missing, and what failed before."""
+        for key, found in list(self.workloads.objects.items()):
+            if key in self._work:
+                continue
+            wanted = self._resolved.get(key)
+            if wanted is not None and wanted.spec and wanted.job not in jobs:
+                self._stored.pop(wanted.job, None)
+                self._decisions.pop(key, None)
+            self._changed(key, found)
+
+    async def _activate(self, key: str) -> None:
+        """Say that the check is answered: Kueue holds the queues of a check that nobody answers."""
+        while (found := self.checks.objects.get(key)) is not None:
+            known = condition(found, "Active")
+            generation = part(found, "metadata", "generation") or 0
+            if known.get("status") == "True" and known.get("observedGeneration") == generation:
+                return
+            active = {
+                "type": "Active",
+                "status": "True",
+                "reason": "Answered",
+                "message": "heddle-kubernetes answers this check",
+                "observedGeneration": generation,
+                "lastTransitionTime": written(time.time()),
+            }
+            others = [
+                one for one in each(found, "status", "conditions") if text(one, "type") != "Active"
+            ]
+            try:
+                change = {"status": {"conditions": [*others, active]}}
+                await self._cluster.patch(ADMISSION_CHECK.Status, found, change)
+            except ClusterError as error:
+                if error.code != CONFLICT:
+                    _log.warning("%s; it is tried again", error)
+                await asyncio.sleep(1)  # the watch brings the object as it is
+            else:
+                return

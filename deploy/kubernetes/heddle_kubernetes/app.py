@@ -1,0 +1,97 @@
+"""The only wiring: a cluster, a controller, and what goes on between them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+import httpx2
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.async_client import AsyncClient as ClusterClient
+
+from heddle.client import AsyncClient, Credentials
+from heddle_kubernetes.admission import Admission, Limits
+from heddle_kubernetes.cluster import Cluster, ClusterError
+from heddle_kubernetes.decision import Names
+from heddle_kubernetes.health import Health
+from heddle_kubernetes.objects import NAMESPACE, OURS, text
+from heddle_kubernetes.tiers import Tiers
+
+FIRST_NAMESPACE = "kube-system"
+CALL_SECONDS = 10.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the program is told."""
+
+    servers: str = "127.0.0.1:7400"
+    fabric: str = ""
+    credentials: Credentials = field(default_factory=Credentials)
+    limits: Limits = field(default_factory=Limits)
+    admission: bool = True
+    tiers: bool = True
+    topology: str = "heddle"
+    """Name of the Topology of Kueue."""
+    health: tuple[str, int] | None = None
+    """Host and port of the answer to probes."""
+
+
+async def serve(settings: Settings, config: KubeConfig | None = None) -> None:
+    """Run until cancelled.
+
+    Args:
+        settings: What to do.
+        config: How to reach the cluster; None: as a pod does, or by KUBECONFIG.
+    """
+    client = ClusterClient(config=config, timeout=httpx2.Timeout(CALL_SECONDS), field_manager=OURS)
+    cluster = Cluster(client)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(client.close)
+        heddle = await stack.enter_async_context(
+            AsyncClient(
+                settings.servers,
+                fabric=settings.fabric,
+                credentials=settings.credentials,
+                timeout=CALL_SECONDS,
+                patience=0,
+            )
+        )
+        health = Health()
+        if settings.health is not None:
+            stack.push_async_callback(await health.listen(*settings.health))
+        names = Names(await _identity(cluster))
+        async with asyncio.TaskGroup() as tasks:
+            if settings.admission:
+                admission = Admission(cluster, heddle, names, settings.limits)
+                health.watch(admission.checks, admission.workloads)
+                tasks.create_task(admission.run())
+            if settings.tiers:
+                tiers = Tiers(cluster, heddle, settings.topology)
+                health.watch(*tiers.mirrors)
+                tasks.create_task(tiers.run())
+
+
+async def clear(config: KubeConfig | None = None) -> None:
+    """Remove every label and object that is ours from a cluster."""
+    client = ClusterClient(config=config, timeout=httpx2.Timeout(CALL_SECONDS), field_manager=OURS)
+    try:
+        await Tiers(Cluster(client), None, "").clear()
+    finally:
+        await client.close()
+
+
+async def _identity(cluster: Cluster) -> str:
+    """What tells this cluster from all others, for as long as it lives."""
+    told = ""
+    while True:
+        try:
+            return text(await cluster.get(NAMESPACE, FIRST_NAMESPACE), "metadata", "uid")
+        except ClusterError as error:
+            if str(error) != told:
+                _log.warning("%s; it is tried again and again", error)
+            told = str(error)
+        await asyncio.sleep(1)

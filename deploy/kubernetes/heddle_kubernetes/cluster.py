@@ -1,0 +1,210 @@
+"""The API of a cluster: calls that say how they failed, and mirrors of what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, cast
+
+import httpx2
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError
+from lightkube.generic_resource import GenericNamespacedResource
+from lightkube.types import PatchType
+
+from heddle.text import clean
+from heddle_kubernetes.objects import Kind, Object, key_of, text
+
+PAUSE = 0.1
+"""Seconds after the first failure; doubles up to ``LONGEST_PAUSE``."""
+LONGEST_PAUSE = 5.0
+WATCH_SECONDS = 60
+"""How long the server keeps a watch open."""
+GRACE = 30.0
+"""Seconds by which a watch may be late in ending: after them the connection counts as lost."""
+CONFLICT, MISSING, FORBIDDEN, GONE = 409, 404, 403, 410
+
+_log = logging.getLogger(__name__)
+
+
+class ClusterError(Exception):
+    """A call of the API that failed; ``str()`` of it is one line."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        """Of HTTP; 0 where nobody answered."""
+
+
+def _error(error: httpx2.HTTPError, what: str) -> ClusterError:
+    if isinstance(error, ApiError):
+        code = error.status.code or 0
+        return ClusterError(clean(f"{what}: {error.status.message or code}")[:500], code)
+    if isinstance(error, httpx2.HTTPStatusError):
+        code = error.response.status_code
+        return ClusterError(f"{what}: the API server answered {code}", code)
+    why = str(error) or type(error).__name__
+    return ClusterError(clean(f"{what}: the API server is not reached ({why})")[:500])
+
+
+class Cluster:
+    """Calls of the API. Each raises ``ClusterError``."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client: Any = client  # its overloads know no kind of kinds
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
+        """One object, as the API server has it now."""
+        try:
+            return dict(await self._client.get(kind, name, **_of(namespace)))
+        except httpx2.HTTPError as error:
+            raise _error(error, f"read {kind.__name__} {name}") from None
+
+    async def list(self, kind: Kind) -> tuple[list[Object], str]:
+        """All objects of a kind as they are now, and the version of that."""
+        try:
+            found = self._client.list(kind, chunk_size=500, **_of(_all(kind)))
+            return [dict(one) async for one in found], found.resourceVersion
+        except httpx2.HTTPError as error:
+            raise _error(error, f"list {kind.__name__}") from None
+
+    async def watch(self, kind: Kind, version: str) -> AsyncIterator[tuple[str, Object]]:
+        """Changes since a version, until the server ends it, or says nothing for too long."""
+        events = self._client.watch(
+            kind, resource_version=version, server_timeout=WATCH_SECONDS, **_of(_all(kind))
+        )
+        stream = cast("Any", events)
+        try:
+            async with aclosing(stream):
+                while True:
+                    async with asyncio.timeout(WATCH_SECONDS + GRACE):
+                        what, found = await anext(stream)
+                    yield what, dict(found)
+        except (StopAsyncIteration, TimeoutError):
+            return
+        except httpx2.HTTPError as error:
+            raise _error(error, f"watch {kind.__name__}") from None
+
+    async def patch(self, kind: Kind, found: Object, change: Mapping[str, Any]) -> Object:
+        """Change an object, if it still is as it was found."""
+        name = text(found, "metadata", "name")
+        version = text(found, "metadata", "resourceVersion")
+        metadata = {**change.get("metadata", {}), "resourceVersion": version}
+        namespace = text(found, "metadata", "namespace") or None
+        try:
+            changed = await self._client.patch(
+                kind,
+                name,
+                {**change, "metadata": metadata},
+                patch_type=PatchType.MERGE,
+                **_of(namespace),
+            )
+        except httpx2.HTTPError as error:
+            raise _error(error, f"patch {kind.__name__} {key_of(found)}") from None
+        return dict(changed)
+
+    async def create(self, kind: Kind, wanted: Object) -> None:
+        """Make an object."""
+        try:
+            await self._client.create(kind.from_dict(wanted))
+        except httpx2.HTTPError as error:
+            raise _error(error, f"create {kind.__name__} {key_of(wanted)}") from None
+
+    async def delete(self, kind: Kind, name: str) -> None:
+        """Delete an object of the whole cluster."""
+        try:
+            await self._client.delete(kind, name)
+        except httpx2.HTTPError as error:
+            raise _error(error, f"delete {kind.__name__} {name}") from None
+
+
+def _all(kind: Kind) -> str | None:
+    return "*" if issubclass(kind, GenericNamespacedResource) else None
+
+
+def _of(namespace: str | None) -> dict[str, str]:
+    return {"namespace": namespace} if namespace else {}
+
+
+class Mirror:
+    """All objects of a kind, kept up to date: listed, then watched, and listed again after a break.
+
+    Attributes:
+        kind: Of which objects.
+        objects: By ``namespace/name``.
+        served: Whether the API server knows the kind; None until it was asked.
+        synced: Set once the objects are there, or are known not to be.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        kind: Kind,
+        changed: Callable[[str, Object | None], None],
+    ) -> None:
+        """Make a mirror; ``run`` fills it.
+
+        Args:
+            cluster: Where it looks.
+            kind: Of which objects.
+            changed: Told each object that came or changed, and each that went, as it last was,
+                with None.
+        """
+        self.objects: dict[str, Object] = {}
+        self.served: bool | None = None
+        self.synced = asyncio.Event()
+        self.kind = kind
+        self._cluster, self._changed = cluster, changed
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        pause, told = PAUSE, ""
+        while True:
+            try:
+                version = await self._list()
+                pause, told = PAUSE, ""
+                while True:
+                    version = await self._watch(version)
+            except ClusterError as error:
+                if error.code == MISSING and self.served is not True:
+                    self.served = False
+                    self.synced.set()
+                if str(error) != told and error.code != GONE:
+                    _log.warning("%s; it is tried again and again", error)
+                told = str(error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _list(self) -> str:
+        found, version = await self._cluster.list(self.kind)
+        self.replace(found)
+        self.served = True
+        self.synced.set()
+        return version
+
+    def replace(self, found: list[Object]) -> None:
+        """Take a whole list."""
+        fresh = {key_of(one): one for one in found}
+        for key in self.objects.keys() - fresh.keys():
+            self._take("DELETED", self.objects[key])
+        for one in fresh.values():
+            self._take("MODIFIED", one)
+
+    async def _watch(self, version: str) -> str:
+        async with aclosing(self._cluster.watch(self.kind, version)) as events:  # type: ignore[type-var]
+            async for what, found in events:
+                self._take(what, found)
+                version = text(found, "metadata", "resourceVersion") or version
+        return version
+
+    def _take(self, what: str, found: Object) -> None:
+        key = key_of(found)
+        if what == "DELETED":
+            self.objects.pop(key, None)
+        elif what in {"ADDED", "MODIFIED"}:
+            if self.objects.get(key) == found:
+                return
+            self.objects[key] = found
+        self._changed(key, None if what == "DELETED" else found)

@@ -1,0 +1,333 @@
+"""The fabric as a cluster sees it: tiers of nodes, a Topology for Kueue, HyperNodes for Volcano.
+
+``shown`` is a pure function of the fabric and of the nodes; ``Tiers`` makes the cluster so. What is
+not marked as ours is left alone: a label that somebody else set, and an object without our labels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from heddle.client import AsyncClient, HeddleError
+from heddle.text import clean
+from heddle.units import host_units
+from heddle.v1 import fabric_pb2
+from heddle_kubernetes.cluster import CONFLICT, MISSING, Cluster, ClusterError, Mirror
+from heddle_kubernetes.objects import (
+    FABRIC,
+    HOSTNAME,
+    HYPER_NODE,
+    LABELLED,
+    MANAGED_BY,
+    NODE,
+    OURS,
+    TIER,
+    TOPOLOGY,
+    Object,
+    key_of,
+    part,
+    text,
+)
+
+EVERY = 5.0
+"""Seconds between two looks at the fabric."""
+LONGEST_LABEL, LONGEST_NAME = 63, 200
+_ODD_IN_LABEL, _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9_.-]"), re.compile(r"[^a-z0-9.-]")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the cluster is to show of a fabric."""
+
+    labels: Mapping[str, Mapping[str, str]]
+    """Of each node that is a host of the fabric."""
+    topologies: Mapping[str, Object]
+    """By name."""
+    hyper_nodes: Mapping[str, Object]
+    """By name."""
+
+
+def tiers_of(fabric: fabric_pb2.Fabric) -> dict[str, tuple[str, ...]]:
+    """For each host with a link, what it is below: leaf, zone if there are any, fabric."""
+    name = fabric.name.rpartition("/")[2]
+    units = [unit for unit in host_units(fabric) if unit.switches]
+    zoned = any(unit.zone for unit in units)
+    found = {}
+    for unit in units:
+        first, *more = unit.switches
+        leaf = f"{first}-{_digest(*unit.switches)}" if more else first
+        zone = (unit.zone or f"{name}-no-zone",) if zoned else ()
+        tiers = tuple(_label(one) for one in (leaf, *zone, name))
+        found.update(dict.fromkeys(unit.hosts, tiers))
+    return found
+
+
+def shown(fabric: fabric_pb2.Fabric, nodes: Iterable[Object], topology: str) -> Shown:
+    """What a cluster is to show of a fabric.
+
+    Args:
+        fabric: With nodes and links.
+        nodes: Of the cluster.
+        topology: Name of the object for Kueue.
+    """
+    name = fabric.name.rpartition("/")[2]
+    tiers = tiers_of(fabric)
+    labels = {}
+    below: dict[tuple[int, str], set[str]] = {}
+    for node in nodes:
+        host = text(node, "metadata", "labels", HOSTNAME) or key_of(node)
+        if (found := tiers.get(host)) is None:
+            continue
+        labels[key_of(node)] = {f"{TIER}{n}": value for n, value in enumerate(found)}
+        for n, value in enumerate(found):
+            below.setdefault((n, value), set()).add(
+                _hyper_name(name, n - 1, found[n - 1]) if n else ""
+            )
+    depth = max(map(len, tiers.values()), default=0)
+    levels = [*(f"{TIER}{n}" for n in reversed(range(depth))), HOSTNAME]
+    objects = [
+        _hyper_node(name, n, value, sorted(members)) for (n, value), members in below.items()
+    ]
+    kueue = _object(
+        "kueue.x-k8s.io/v1beta2",
+        "Topology",
+        topology,
+        name,
+        {"levels": [{"nodeLabel": label} for label in levels]},
+    )
+    return Shown(labels, {topology: kueue} if depth else {}, {key_of(one): one for one in objects})
+
+
+def _hyper_node(fabric: str, tier: int, value: str, members: list[str]) -> Object:
+    """Of the lowest tier: the nodes with its label, whichever come and go; else others of these."""
+    key = f"{TIER}{tier}"
+    if tier == 0:
+        chosen: list[Object] = [
+            {"type": "Node", "selector": {"labelMatch": {"matchLabels": {key: value}}}}
+        ]
+    else:
+        chosen = [
+            {"type": "HyperNode", "selector": {"exactMatch": {"name": one}}} for one in members
+        ]
+    spec = {"tier": tier + 1, "tierName": key, "members": chosen}
+    name = _hyper_name(fabric, tier, value)
+    return _object("topology.volcano.sh/v1alpha1", "HyperNode", name, fabric, spec)
+
+
+def _object(version: str, kind: str, name: str, fabric: str, spec: Object) -> Object:
+    labels = {MANAGED_BY: OURS, FABRIC: _label(fabric)}
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _hyper_name(fabric: str, tier: int, value: str) -> str:
+    wanted = f"heddle-{fabric}-tier-{tier}-{value}"
+    plain = _ODD_IN_NAME.sub("-", wanted)
+    good = plain == wanted and len(plain) <= LONGEST_NAME and _parts_end_well(plain)
+    plain = re.sub(r"[.-]*\.[.-]*", "-", plain)[:LONGEST_NAME].strip("-.")
+    return wanted if good else f"{plain}-{_digest(wanted)}"
+
+
+def _parts_end_well(name: str) -> bool:
+    return all(one[:1].isalnum() and one[-1:].isalnum() for one in name.split("."))
+
+
+def _label(value: str) -> str:
+    """A name as the value of a label: itself where that may be, else with a digest at its end."""
+    plain = _ODD_IN_LABEL.sub("-", value)
+    if (
+        plain == value
+        and len(value) <= LONGEST_LABEL
+        and value[0].isalnum()
+        and value[-1].isalnum()
+    ):
+        return value
+    readable = plain[: LONGEST_LABEL - 9].strip("-_.")
+    return f"{readable}-{_digest(value)}" if readable else _digest(value)
+
+
+def _digest(*values: str) -> str:
+    return hashlib.sha256("\0".join(values).encode()).hexdigest()[:8]
+
+
+class Tiers:
+    """Keeps a cluster showing the fabric."""
+
+    def __init__(self, cluster: Cluster, heddle: AsyncClient | None, topology: str) -> None:
+        """Make one; ``run`` does it.
+
+        Args:
+            cluster: Where.
+            heddle: Whose fabric; None: of nobody, so that all that is ours goes.
+            topology: Name of the object for Kueue.
+        """
+        self.nodes = Mirror(cluster, NODE, self._woken)
+        self._kinds = {
+            "topologies": Mirror(cluster, TOPOLOGY, self._woken),
+            "hyper_nodes": Mirror(cluster, HYPER_NODE, self._woken),
+        }
+        self._cluster, self._heddle, self._topology = cluster, heddle, topology
+        self._wake = asyncio.Event()
+        self._fabric: fabric_pb2.Fabric | None = None
+        self._told: set[str] = set()
+
+    @property
+    def mirrors(self) -> tuple[Mirror, ...]:
+        """Of what is read in the cluster."""
+        return (self.nodes, *self._kinds.values())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for mirror in self.mirrors:
+                tasks.create_task(mirror.run())
+            for mirror in self.mirrors:
+                await mirror.synced.wait()
+            while True:
+                self._wake.clear()
+                await self._look()
+                if self._fabric is not None and await self._apply(self._fabric):
+                    self._told.clear()
+                await self._woken_within(EVERY)
+
+    async def clear(self) -> None:
+        """Remove all that is ours."""
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(mirror.run()) for mirror in self.mirrors]
+            for mirror in self.mirrors:
+                await mirror.synced.wait()
+            while not await self._show(Shown({}, {}, {}), None):
+                await self._woken_within(1)
+                self._wake.clear()
+            for task in running:
+                task.cancel()
+
+    async def _woken_within(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    def _woken(self, _: str, __: Object | None) -> None:
+        self._wake.set()
+
+    async def _look(self) -> None:
+        """Read the fabric, if it changed. While nobody answers, all stays as it is."""
+        if self._heddle is None:
+            return
+        try:
+            name = await self._heddle.fabric()
+            etags = {one.name: one.etag for one in await self._heddle.list_fabrics()}
+            if self._fabric is not None and etags.get(name) == self._fabric.etag:
+                return
+            request = fabric_pb2.GetFabricRequest(name=name)
+            self._fabric = await self._heddle.fabrics.GetFabric(request)
+        except HeddleError as error:
+            self._tell(f"the fabric is not read, labels and topologies stay: {error}")
+
+    async def _apply(self, fabric: fabric_pb2.Fabric) -> bool:
+        name = fabric.name.rpartition("/")[2]
+        wanted = shown(fabric, self.nodes.objects.values(), self._topology)
+        return await self._show(wanted, _label(name))
+
+    async def _show(self, wanted: Shown, fabric: str | None) -> bool:
+        """Make the cluster show that; whether nothing failed.
+
+        Args:
+            wanted: What it is to show.
+            fabric: Whose objects are removed where they are not wanted; None: of all fabrics.
+        """
+        steps = [
+            self._labelled(node, wanted.labels.get(key, {}))
+            for key, node in sorted(self.nodes.objects.items())
+        ]
+        for field, mirror in self._kinds.items():
+            if mirror.served:
+                steps += self._changes(mirror, getattr(wanted, field), fabric)
+        done = True
+        for step in steps:
+            try:
+                await step
+            except ClusterError as error:
+                if error.code not in {CONFLICT, MISSING}:
+                    self._tell(str(error))
+                done = False
+        return done
+
+    def _changes(
+        self, mirror: Mirror, wanted: Mapping[str, Object], fabric: str | None
+    ) -> Iterable[Any]:
+        """Calls that make objects of a kind as they are to be."""
+        for name, one in sorted(wanted.items()):
+            found = mirror.objects.get(name)
+            if found is None:
+                yield self._cluster.create(mirror.kind, one)
+            elif not _is_ours(found, None):
+                self._tell(f"{mirror.kind.__name__} {name} is somebody else's, and is left alone")
+            elif found.get("spec") != one["spec"] or not _is_ours(found, fabric):
+                change = {"metadata": {"labels": one["metadata"]["labels"]}, "spec": one["spec"]}
+                yield self._cluster.patch(mirror.kind, found, change)
+        for name, found in sorted(mirror.objects.items()):
+            if name not in wanted and _is_ours(found, fabric):
+                yield self._cluster.delete(mirror.kind, name)
+
+    async def _labelled(self, node: Object, wanted: Mapping[str, str]) -> None:
+        """Give a node its labels; what was ours and is not wanted goes."""
+        known, ours = part(node, "metadata", "labels") or {}, _recorded(node)
+        change: dict[str, str | None] = {}
+        keep: dict[str, str] = {}
+        for label in sorted({*wanted, *ours}):
+            value, present = wanted.get(label), known.get(label)
+            mine = present is None or (label in ours and present == ours[label])
+            if not mine:
+                if value is not None and present != value:
+                    self._tell(
+                        f"node {key_of(node)}: label {label}={present} is somebody else's, and is "
+                        f"left alone; it would be {value}"
+                    )
+                continue
+            if value is not None:
+                keep[label] = value
+            if present != value:
+                change[label] = value
+        record = json.dumps(keep, sort_keys=True) if keep else None
+        if change or record != part(node, "metadata", "annotations", LABELLED):
+            annotations = {LABELLED: record}
+            await self._cluster.patch(
+                NODE, node, {"metadata": {"labels": change, "annotations": annotations}}
+            )
+
+    def _tell(self, what: str) -> None:
+        """Say it once, until all is well again."""
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("%s", clean(what))
+
+
+def _is_ours(found: Object, fabric: str | None) -> bool:
+    labels = part(found, "metadata", "labels")
+    mine = text(labels, MANAGED_BY) == OURS and bool(text(labels, FABRIC))
+    return mine and (fabric is None or text(labels, FABRIC) == fabric)
+
+
+def _recorded(node: Object) -> dict[str, str]:
+    """The labels of a node that are ours, as it says itself; only such as could be."""
+    try:
+        found = json.loads(text(node, "metadata", "annotations", LABELLED))
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        label: value
+        for label, value in found.items()
+        if label.startswith(TIER) and isinstance(value, str)
+    }

@@ -1,0 +1,361 @@
+"""Workloads of Kueue, their admission check, and a real controller with the agents of a fabric."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from heddle.client import Client
+from heddle.v1.placement_pb2 import JobSpec
+from tests.support.kube_api import Json, KubeApi, merge, now
+from tests.support.kube_world import CHECK, SHAPE, SPACE, World, assignment, kube_world, workload
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One for all tests of this file."""
+    with kube_world(tmp_path_factory.mktemp("kube")) as world:
+        yield world
+
+
+@pytest.fixture(autouse=True)
+def quiet(world: World) -> Iterator[None]:
+    """Nothing of a test is left for the next one."""
+    yield
+    world.tidy()
+
+
+def pair(number: int) -> list[str]:
+    """Two hosts, others for each number from 0 to 3."""
+    return [f"n{number}", f"n{number + 4}"]
+
+
+def hosts(world: World, key: str) -> list[str]:
+    """Of the job of a workload; none where it has none."""
+    job = world.job(key)
+    return list(job.spec.hosts) if job else []
+
+
+def test_a_workload_is_ready_once_its_routes_are_programmed(world: World) -> None:
+    """Its hosts are in the order of completion indices; nobody else's check is touched."""
+    world.start()
+    key = world.submit(workload("first", ["n4", "n0", "n6", "n1"]))
+    message = world.ready(key)
+    job = world.job(key)
+    assert job is not None
+    assert message == f"planned: the routes of job {job.name.rpartition('/')[2]} are programmed"
+    assert list(job.spec.hosts) == ["n4", "n0", "n6", "n1"]
+    assert world.check(key, "other")["state"] == "Pending"
+    active = world.of("admissionchecks")[CHECK]["status"]["conditions"]
+    assert [(one["type"], one["status"]) for one in active] == [("Active", "True")]
+
+
+def ends(kind: str) -> Callable[[World, str], None]:
+    """Give a workload that condition."""
+    return lambda world, key: world.conclude(key, kind)
+
+
+def unreserved(world: World, key: str) -> None:
+    """Take the quota of a workload back, as Kueue does after an eviction."""
+    status: Json = {"conditions": [], "admission": None}
+    world.change(key, {"status": status})
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        ends("Finished"),
+        ends("Evicted"),
+        unreserved,
+        lambda world, key: world.change(key, {"spec": {"active": False}}),
+        lambda world, key: world.change(key, {"metadata": {"deletionTimestamp": now()}}),
+        lambda world, key: world.remove(key),
+    ],
+    ids=["finished", "evicted", "unreserved", "inactive", "deleting", "deleted"],
+)  # fmt: skip
+def test_the_job_ends_with_its_workload(world: World, over: Callable[[World, str], None]) -> None:
+    """However that ends; another one that runs keeps its job."""
+    world.start(tiers=False)
+    key, other = (
+        world.submit(workload(name, on)) for name, on in (("a", ["n0", "n2"]), ("b", ["n1", "n3"]))
+    )
+    world.ready(key), world.ready(other)
+    over(world, key)
+    wait_until(lambda: world.job(key) is None, "its job to be ended")
+    assert hosts(world, other) == ["n1", "n3"]
+
+
+def test_a_workload_that_is_admitted_anew_is_planned_anew(world: World) -> None:
+    """On the hosts that it has then, which may be those of one that made room."""
+    world.start(tiers=False)
+    key = world.submit(workload("moves", ["n0", "n2"]))
+    world.ready(key)
+    world.conclude(key, "Evicted")
+    unreserved(world, key)
+    taker = world.submit(workload("taker", ["n2", "n0"]))
+    assert world.ready(taker).startswith("planned: ")
+    world.change(key, workload("moves", ["n5", "n7", "n1"]) | {"metadata": {}})
+    assert world.ready(key).startswith("planned: ")
+    assert (hosts(world, key), hosts(world, taker)) == (["n5", "n7", "n1"], ["n2", "n0"])
+
+
+def spoilt(change: Json) -> Json:
+    """A workload with something else in it."""
+    found: Json = merge(workload("odd", ["n0", "n2"]), change)
+    return found
+
+
+def assigned(value: object, **more: object) -> Json:
+    """A workload whose pods are placed so."""
+    one = {"name": "main", "count": 2, "topologyAssignment": value, **more}
+    return spoilt({"status": {"admission": {"podSetAssignments": [one]}}})
+
+
+RACK: Json = assignment(["r1", "r2"]) | {"levels": ["example.net/rack"]}
+OLD: Json = {"levels": ["kubernetes.io/hostname"], "domains": [{"values": ["n0"], "count": 1}]}
+UNEQUAL: Json = assignment(["n0", "n2"])
+UNEQUAL["slices"][0]["podCounts"] = {"individual": [1, 2]}
+NOTED: Json = {"metadata": {"annotations": {"heddle.run/shape": SHAPE}}}
+LATER = {"delayedTopologyRequest": "Pending"}
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [
+        (workload("odd", ["n0"], None), "nobody wrote its shape: annotate the job with heddle.run"),
+        (workload("odd", ["n0"], "gpus=8 qp=2"), "'qp=2': unknown key; did you mean qps"),
+        (workload("odd", ["n0"], ""), "the shape has no gpus"),
+        (workload("odd", ["n0"], "gpus=1 order=best"), "'order' is a word for Slurm"),
+        (workload("odd", ["n0"], "@/etc/passwd"), "'@/etc/passwd' is no word of a shape"),
+        (workload("odd", ["n0", "n99"]), "n99"),
+        (workload("odd", ["n0", "n2"], "gpus=1 tp=3"), "3"),
+        (assigned(None), "pod set 'main' has no topologyAssignment"),
+        (assigned(None, **LATER), "gets its topology after the checks"),
+        (assigned(OLD), "has 'domains', as v1beta1 writes it; v1beta2 is read here"),
+        (assigned(RACK), "ends at 'example.net/rack', not at kubernetes.io/hostname"),
+        (assigned(UNEQUAL), "different numbers of pods: 'n0' has 1, 'n2' has 2"),
+        (assigned(assignment(["n0", "n2", "n0"])), "host 'n0' is there twice"),
+        (assigned("n0"), "topologyAssignment is 'n0', not an object"),
+        (assigned({"levels": ["kubernetes.io/hostname"], "slices": 7}), "slices is 7, not a list"),
+        (spoilt({"status": {"admission": None}}), "has no topologyAssignment"),
+        (spoilt({"spec": {"podSets": None}} | NOTED), "it has no pod sets"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_starts_all_the_same(world: World, one: Json, reason: str) -> None:
+    """Ready at once, with the exact reason; Heddle knows nothing of it."""
+    world.start(tiers=False)
+    key = world.submit(one)
+    message = world.ready(key)
+    assert message.startswith("not planned, on the underlay: ")
+    assert reason in message
+    assert not world.jobs()
+
+
+def test_hosts_that_are_in_use_are_named(world: World) -> None:
+    """A second workload on a host runs on the underlay; it is planned once the first is over."""
+    world.start(tiers=False)
+    first = world.submit(workload("first", ["n0", "n2"]))
+    world.ready(first)
+    second = world.submit(workload("second", ["n2", "n4"]))
+    message = world.ready(second)
+    assert message.startswith("not planned, on the underlay: ")
+    assert "n2" in message
+    assert hosts(world, first) == ["n0", "n2"]
+    world.conclude(first, "Finished")
+    wait_until(lambda: hosts(world, second) == ["n2", "n4"], "the second to be planned")
+
+
+def test_a_shape_may_stand_at_the_job(world: World) -> None:
+    """In its own annotations; at the workload itself it comes first."""
+    world.start(tiers=False)
+    for name in ("one", "two"):
+        shape = {"heddle.run/shape": "heddle: gpus=1 tp=2 qps=4"}
+        owner = {"metadata": {"name": name, "namespace": SPACE, "annotations": shape}}
+        world.put("jobs", owner)
+    its = {"apiVersion": "batch/v1", "kind": "Job", "uid": "u", "controller": True}
+    one, two = workload("w-one", ["n0", "n2"], None), workload("w-two", ["n1", "n3"], None)
+    one["metadata"]["ownerReferences"] = [its | {"name": "one"}]
+    two["metadata"]["ownerReferences"] = [its | {"name": "two"}]
+    two["metadata"]["annotations"] = {"heddle.run/shape": "gpus=1 qps=2"}
+    for key, qps in ((world.submit(one), 4), (world.submit(two), 2)):
+        assert world.ready(key).startswith("planned: ")
+        job = world.job(key)
+        assert job is not None
+        assert job.spec.qps == qps
+
+
+def test_pod_sets_are_one_job(world: World) -> None:
+    """In their order; one without a topology, as a launcher has none, takes no part."""
+    world.start(tiers=False)
+    both = workload("sets", ["n0"], None)
+    both["metadata"]["annotations"] = {"heddle.run/shape": SHAPE}
+    both["spec"]["podSets"] = [
+        {"name": name, "count": 1, "template": {}} for name in ("launcher", "master", "worker")
+    ]
+    both["status"]["admission"]["podSetAssignments"] = [
+        {"name": "worker", "topologyAssignment": assignment(["n2", "n4"])},
+        {"name": "launcher"},
+        {"name": "master", "topologyAssignment": assignment(["n6"])},
+    ]
+    key = world.submit(both)
+    assert world.ready(key).startswith("planned: ")
+    assert hosts(world, key) == ["n6", "n2", "n4"]
+
+
+def test_a_workload_starts_at_its_limit_where_no_controller_answers(world: World) -> None:
+    """And is planned while it runs, once one does."""
+    world.kill_controller()
+    try:
+        world.start(tiers=False, wait=1.0)
+        key = world.submit(workload("alone", ["n0", "n2"]))
+        message = world.ready(key)
+        assert message.startswith("not planned within 1 s, on the underlay until it is: ")
+        assert "cannot reach the controller" in message or "its time was up" in message
+    finally:
+        world.start_controller()
+    wait_until(lambda: hosts(world, key) == ["n0", "n2"], "it to be planned")
+
+
+def test_a_controller_that_is_killed_meanwhile_costs_nothing(world: World) -> None:
+    """It comes back within the limit, and the workload is planned."""
+    world.start(tiers=False)
+    world.kill_controller()
+    try:
+        key = world.submit(workload("patient", ["n0", "n2"]))
+    finally:
+        world.start_controller()
+    assert world.ready(key).startswith("planned: ")
+
+
+def test_our_program_may_be_killed_at_any_moment(world: World) -> None:
+    """What is to be stands in the objects and at Heddle: also what ended while nobody ran."""
+    first = world.launch("--sweep", "0.5", "--no-tiers")
+    kept, over = (world.submit(workload(name, pair(n))) for n, name in enumerate(("kept", "over")))
+    world.ready(kept), world.ready(over)
+    world.kill_controller()
+    try:
+        waiting = world.submit(workload("waiting", pair(2)))
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        world.remove(over)
+        assert world.check(waiting)["state"] == "Pending"
+    finally:
+        world.start_controller()
+    before = world.job(kept)
+    world.launch("--sweep", "0.5", "--no-tiers", "--wait", "600")
+    assert world.ready(waiting).startswith("planned: ")
+    wait_until(lambda: world.job(over) is None, "the job of what is gone to be ended")
+    after = world.job(kept)
+    assert before is not None
+    assert after is not None
+    assert before.etag == after.etag
+
+
+def test_watches_that_break_lose_nothing(world: World) -> None:
+    """Cut, or too old to go on (410), also where an object came and another went meanwhile."""
+    world.start(tiers=False)
+    gone = world.submit(workload("gone", pair(0)))
+    world.ready(gone)
+    world.on_api(lambda api: api.cut_watches())
+    key = world.submit(workload("cut", pair(1)))
+    assert world.ready(key).startswith("planned: ")
+
+    def meanwhile(api: KubeApi) -> None:
+        api.remove("workloads", SPACE, "gone")
+        api.put("workloads", workload("came", pair(2)))
+        api.compact()
+
+    world.on_api(meanwhile)
+    assert world.ready(f"{SPACE}/came").startswith("planned: ")
+    wait_until(lambda: world.job(gone) is None, "the job of what is gone to be ended")
+
+
+def test_a_conflict_is_read_and_tried_again(world: World) -> None:
+    """What another controller wrote meanwhile stays."""
+    world.start(tiers=False)
+    world.on_api(lambda api: api.failing.extend([("patch", "workloads/status", 409)] * 3))
+    world.on_api(lambda api: api.failing.append(("patch", "workloads/status", 500)))
+    key = world.submit(workload("busy", ["n0", "n2"]))
+    assert world.ready(key).startswith("planned: ")
+    assert not world.on_api(lambda api: api.failing)
+    assert world.check(key, "other")["state"] == "Pending"
+
+
+def test_an_api_server_that_is_away_comes_back_to_the_same(world: World) -> None:
+    """Jobs stay meanwhile; then what came is answered, and what went is ended."""
+    world.start(tiers=False)
+    kept, gone = (world.submit(workload(f"w{n}", pair(n))) for n in (0, 1))
+    world.ready(kept), world.ready(gone)
+
+    def away(api: KubeApi, *, so: bool) -> None:
+        api.away = so
+        api.cut_watches()
+
+    world.on_api(lambda api: away(api, so=True))
+    world.remove(gone)
+    key = world.submit(workload("new", pair(2)))
+    assert hosts(world, kept) == pair(0)
+    world.on_api(lambda api: away(api, so=False))
+    assert world.ready(key).startswith("planned: ")
+    wait_until(lambda: world.job(gone) is None, "the job of what is gone to be ended")
+    assert hosts(world, kept) == pair(0)
+
+
+def test_two_replicas_do_what_one_does(world: World) -> None:
+    """Each workload is answered once, its job is one; either replica may go."""
+    first = world.start(tiers=False)
+    world.start(tiers=False)
+    keys = [world.submit(workload(f"w{n}", pair(n))) for n in range(3)]
+    assert all(world.ready(key).startswith("planned: ") for key in keys)
+    assert len(world.jobs()) == 3
+    states = [
+        {one["state"] for one in world.of("workloads")[key]["status"]["admissionChecks"]}
+        for key in keys
+    ]
+    assert states == [{"Pending", "Ready"}] * 3
+    etags = {key: world.job(key).etag for key in keys}  # type: ignore[union-attr]
+    world.stop(first)
+    world.running.pop(first)
+    world.conclude(keys[0], "Finished")
+    world.change(keys[1], workload("w1", pair(3)) | {"metadata": {}})
+    late = world.submit(workload("late", pair(0)))
+    assert world.ready(late).startswith("planned: ")
+    wait_until(lambda: hosts(world, keys[1]) == pair(3), "the one that moved to be planned anew")
+    wait_until(lambda: world.job(keys[0]) is None, "the finished one to be ended")
+    for key in keys[2:]:
+        assert world.job(key).etag == etags[key]  # type: ignore[union-attr]
+
+
+def test_a_job_that_somebody_deleted_comes_back(world: World) -> None:
+    """As long as its workload runs."""
+    world.start(tiers=False)
+    key = world.submit(workload("again", ["n0", "n2"]))
+    world.ready(key)
+    job = world.job(key)
+    assert job is not None
+    with Client(world.address, fabric="f1") as client:
+        client.delete_job(job.name.rpartition("/")[2])
+    wait_until(lambda: hosts(world, key) == ["n0", "n2"], "it to come back")
+
+
+def test_what_is_not_ours_is_left_alone(world: World) -> None:
+    """Workloads without our check, checks of others, and jobs that nobody of this cluster made."""
+    with Client(world.address, fabric="f1") as client:
+        client.submit_job("mine", JobSpec(hosts=["n6"], gpus_per_host=1))
+        client.submit_job("k8s-00000000-other", JobSpec(hosts=["n7"], gpus_per_host=1))
+    foreign = workload("foreign", ["n0"])
+    foreign["status"]["admissionChecks"] = foreign["status"]["admissionChecks"][:1]
+    foreign_key = world.submit(foreign)
+    world.start(tiers=False)
+    key = world.submit(workload("ours", ["n2"]))
+    world.ready(key)
+    world.conclude(key, "Finished")
+    wait_until(lambda: world.job(key) is None, "its job to be ended")
+    assert set(world.jobs()) == {"mine", "k8s-00000000-other"}
+    assert world.check(foreign_key, "other")["state"] == "Pending"
+    assert {
+        path.rpartition("/workloads/")[2] for _, path, _ in world.api.writes if "workloads" in path
+    } == {"ours/status"}

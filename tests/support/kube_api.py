@@ -1,0 +1,368 @@
+"""A small API server of Kubernetes: objects with versions, watches that end, and refusals.
+
+It speaks what clients rely on: list with pages, watch from a version with 410 where that is gone,
+merge patches and creation with 409, a status that only its own path changes, 422 for what the
+schemas refuse, and 403 for what a role does not allow. Nothing of it is of Kubernetes itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tests.support.waiting import until
+
+Json = dict[str, Any]
+Validator = Callable[[Json | None, Json], list[str]]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A kind that is served."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = False
+    has_status: bool = False
+    validate: Validator = field(default=lambda _, __: [])
+
+    @property
+    def api_version(self) -> str:
+        """As objects say it."""
+        return f"{self.group}/{self.version}".removeprefix("/")
+
+
+class Refused(Exception):  # noqa: N818 - an answer
+    """A request that ends in a status."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(eq=False)
+class _Watcher:
+    """A watch that is open."""
+
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    cut: bool = False
+
+
+class KubeApi:
+    """The server's state, and what a test does to it. All of it belongs to one event loop."""
+
+    def __init__(self, kinds: list[Served]) -> None:
+        self.kinds = {(kind.group, kind.plural): kind for kind in kinds}
+        self.objects: dict[tuple[str, str, str], Json] = {}
+        """By plural, namespace and name."""
+        self.version = 100
+        self.floor = 0
+        """Watches from an older version are refused."""
+        self.writes: list[tuple[str, str, Json | None]] = []
+        """Of clients: verb, path, body."""
+        self.used: Counter[tuple[str, str, str]] = Counter()
+        """Verb, group, plural of requests."""
+        self.allowed: Callable[[str, str, str, str], bool] = lambda *_: True
+        """Verb, group, plural (with subresource) and name."""
+        self.failing: list[tuple[str, str, int]] = []
+        """Verb, plural and code of requests that are to fail, once each."""
+        self.away = False
+        self._events: list[tuple[int, str, str, Json]] = []
+        self._watchers: set[_Watcher] = set()
+        self.url = ""
+
+    # What a test does.
+
+    def put(self, plural: str, wanted: Json) -> Json:
+        """Make or replace an object, past all checks but those of a well-made test."""
+        one = copy.deepcopy(wanted)
+        meta = one.setdefault("metadata", {})
+        key = (plural, meta.get("namespace", ""), meta["name"])
+        before = self.objects.get(key)
+        kept = (before or {}).get("metadata", {})
+        meta.setdefault("uid", kept.get("uid") or str(uuid.uuid4()))
+        meta.setdefault("creationTimestamp", kept.get("creationTimestamp") or now())
+        self._store(key, one, "MODIFIED" if before else "ADDED")
+        return one
+
+    def change(self, plural: str, namespace: str, name: str, change: Json) -> Json:
+        """Merge something into an object."""
+        merged: Json = merge(self.objects[plural, namespace, name], change)
+        self._store((plural, namespace, name), merged, "MODIFIED")
+        return merged
+
+    def remove(self, plural: str, namespace: str, name: str) -> None:
+        """Let an object be gone."""
+        gone = self.objects.pop((plural, namespace, name))
+        self.version += 1
+        gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
+        self._tell("DELETED", plural, gone)
+
+    def of(self, plural: str) -> dict[str, Json]:
+        """Objects of a kind by name; with the namespace where there is one."""
+        return {
+            f"{namespace}/{name}".removeprefix("/"): copy.deepcopy(one)
+            for (kind, namespace, name), one in self.objects.items()
+            if kind == plural
+        }
+
+    def cut_watches(self) -> None:
+        """Break every watch that is open."""
+        for watcher in self._watchers:
+            watcher.cut = True
+            watcher.wake.set()
+
+    def compact(self) -> None:
+        """Forget all events: watches have to begin with a list."""
+        self.floor = self.version
+        self._events.clear()
+        self.cut_watches()
+
+    @property
+    def watching(self) -> int:
+        """How many watches are open."""
+        return len(self._watchers)
+
+    # What clients do.
+
+    async def handle(self, request: Request) -> Response:
+        """One request."""
+        try:
+            return await self._answer(request)
+        except Refused as refused:
+            return JSONResponse(status_of(refused.code, str(refused)), refused.code)
+
+    async def _answer(self, request: Request) -> Response:
+        kind, namespace, name, part = self._parsed(request.url.path)
+        query = request.query_params
+        verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(
+            request.method, "get" if name else "watch" if query.get("watch") else "list"
+        )
+        resource = f"{kind.plural}/{part}" if part else kind.plural
+        self.used[verb, kind.group, resource] += 1
+        if not self.allowed(verb, kind.group, resource, name):
+            raise Refused(
+                403, f"{resource} is forbidden: cannot {verb} in API group {kind.group!r}"
+            )
+        self._fail(verb, resource)
+        if verb == "list":
+            return self._list(kind, namespace, query)
+        if verb == "watch":
+            stream = self._watch(kind, namespace, int(query.get("resourceVersion") or 0))
+            return StreamingResponse(stream, media_type="application/json")
+        key = (kind.plural, namespace, name)
+        if verb == "get":
+            return JSONResponse(self._found(key))
+        body = json.loads(await request.body()) if verb != "delete" else None
+        self.writes.append((verb, request.url.path, body))
+        if verb == "create":
+            return JSONResponse(self._create(kind, namespace, body), 201)
+        self._found(key)
+        if verb == "delete":
+            self.remove(*key)
+            return JSONResponse(status_of(200, "deleted"))
+        if request.headers["content-type"] != "application/merge-patch+json":
+            raise Refused(415, f"patches of {request.headers['content-type']} are not taken")
+        self._patch(kind, key, part, body)
+        return JSONResponse(self.objects[key])
+
+    def _fail(self, verb: str, resource: str) -> None:
+        if self.away:
+            raise Refused(503, "the server is away")
+        for place, (one, plural, code) in enumerate(self.failing):
+            if (one, plural) == (verb, resource):
+                del self.failing[place]
+                raise Refused(code, f"made to fail with {code}")
+
+    def _found(self, key: tuple[str, str, str]) -> Json:
+        if key not in self.objects:
+            raise Refused(404, f'{key[0]} "{key[2]}" not found')
+        return self.objects[key]
+
+    def _parsed(self, path: str) -> tuple[Served, str, str, str]:
+        words = path.strip("/").split("/")
+        group, version, rest = (
+            ("", words[1], words[2:]) if words[0] == "api" else (words[1], words[2], words[3:])
+        )
+        namespace = ""
+        if rest[0] == "namespaces" and len(rest) > 2:
+            namespace, rest = rest[1], rest[2:]
+        kind = self.kinds.get((group, rest[0]))
+        if kind is None or kind.version != version:
+            raise Refused(404, "the server could not find the requested resource")
+        name, part = [*rest[1:], "", ""][:2]
+        if part not in ({"", "status"} if kind.has_status else {""}):
+            raise Refused(404, "the server could not find the requested resource")
+        return kind, namespace, name, part
+
+    def _list(self, kind: Served, namespace: str, query: Mapping[str, str]) -> Response:
+        found = [
+            one
+            for (plural, place, _), one in sorted(self.objects.items())
+            if plural == kind.plural and namespace in {"", place}
+        ]
+        begin, limit = int(query.get("continue") or 0), int(query.get("limit") or 0)
+        page = found[begin : begin + limit] if limit else found[begin:]
+        meta: Json = {"resourceVersion": str(self.version)}
+        if begin + len(page) < len(found):
+            meta["continue"] = str(begin + len(page))
+        return JSONResponse(
+            {
+                "apiVersion": kind.api_version,
+                "kind": f"{kind.kind}List",
+                "metadata": meta,
+                "items": page,
+            }
+        )
+
+    async def _watch(self, kind: Served, namespace: str, since: int) -> AsyncIterator[bytes]:
+        watcher = _Watcher()
+        self._watchers.add(watcher)
+        try:
+            while not watcher.cut:
+                if since < self.floor:
+                    gone = status_of(410, f"too old resource version: {since} ({self.floor})")
+                    yield json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n"
+                    return
+                watcher.wake.clear()
+                for version, what, plural, one in [one for one in self._events if one[0] > since]:
+                    since = version
+                    places = {"", one["metadata"].get("namespace", "")}
+                    if plural == kind.plural and namespace in places:
+                        yield json.dumps({"type": what, "object": one}).encode() + b"\n"
+                await watcher.wake.wait()
+        finally:
+            self._watchers.discard(watcher)
+
+    def _create(self, kind: Served, namespace: str, body: Any) -> Json:
+        name = body["metadata"]["name"]
+        key = (kind.plural, namespace, name)
+        if key in self.objects:
+            raise Refused(409, f'{kind.plural} "{name}" already exists')
+        if (body.get("apiVersion"), body.get("kind")) != (kind.api_version, kind.kind):
+            raise Refused(400, f"the object is {body.get('apiVersion')} {body.get('kind')}")
+        one = {key: value for key, value in body.items() if key != "status" or not kind.has_status}
+        self._check(kind, None, one)
+        one["metadata"] = {
+            **one["metadata"],
+            "uid": str(uuid.uuid4()),
+            "generation": 1,
+            "creationTimestamp": now(),
+        }
+        self._store(key, one, "ADDED")
+        return one
+
+    def _patch(self, kind: Served, key: tuple[str, str, str], part: str, body: Any) -> None:
+        before = self.objects[key]
+        wanted = body.get("metadata", {}).get("resourceVersion")
+        if wanted not in {None, before["metadata"]["resourceVersion"]}:
+            raise Refused(
+                409,
+                f'Operation cannot be fulfilled on {kind.plural} "{key[2]}": the object has been '
+                "modified; please apply your changes to the latest version and try again",
+            )
+        after: Json = merge(before, body)
+        if kind.has_status:  # each path changes its own part alone
+            for name in ("spec", "status"):
+                if (name == "status") != (part == "status"):
+                    after[name] = copy.deepcopy(before.get(name))
+                    if after[name] is None:
+                        del after[name]
+        self._check(kind, before, after)
+        if after == before:
+            return
+        if after.get("spec") != before.get("spec"):
+            after["metadata"]["generation"] = before["metadata"].get("generation", 1) + 1
+        self._store(key, after, "MODIFIED")
+
+    @staticmethod
+    def _check(kind: Served, before: Json | None, after: Json) -> None:
+        if wrong := kind.validate(before, after):
+            name = after["metadata"]["name"]
+            raise Refused(422, f'{kind.kind} "{name}" is invalid: {"; ".join(wrong)}')
+
+    def _store(self, key: tuple[str, str, str], one: Json, what: str) -> None:
+        self.version += 1
+        kind = next(kind for kind in self.kinds.values() if kind.plural == key[0])
+        one.setdefault("apiVersion", kind.api_version)
+        one.setdefault("kind", kind.kind)
+        one["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[key] = one
+        self._tell(what, key[0], copy.deepcopy(one))
+
+    def _tell(self, what: str, plural: str, one: Json) -> None:
+        self._events.append((self.version, what, plural, one))
+        for watcher in self._watchers:
+            watcher.wake.set()
+
+
+def merge(before: Any, change: Any) -> Any:
+    """A JSON merge patch, carried out (RFC 7386)."""
+    if not isinstance(change, dict):
+        return copy.deepcopy(change)
+    found = dict(copy.deepcopy(before)) if isinstance(before, dict) else {}
+    for name, value in change.items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = merge(found.get(name), value)
+    return found
+
+
+def status_of(code: int, message: str) -> Json:
+    """The object that says how a request ended."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success" if code < 400 else "Failure",
+        "message": message,
+        "code": code,
+    }
+
+
+def now() -> str:
+    """As objects have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class _Server(uvicorn.Server):
+    """One that leaves signals to the test run."""
+
+    def install_signal_handlers(self) -> None:
+        """None."""
+
+
+@asynccontextmanager
+async def kube_api(kinds: list[Served], port: int = 0) -> AsyncIterator[KubeApi]:
+    """A server that listens on loopback."""
+    api = KubeApi(kinds)
+    methods = ["GET", "POST", "PATCH", "DELETE"]
+    app = Starlette(routes=[Route("/{path:path}", api.handle, methods=methods)])
+    config = uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1)
+    server = _Server(config)
+    task = asyncio.create_task(server._serve())
+    await until(lambda: server.started or task.done(), "the API to listen")
+    api.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        yield api
+    finally:
+        api.cut_watches()
+        server.should_exit = True
+        await task

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints, NodeKind
 from heddle.names import natural
+from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints, NodeKind
 from heddle_emulator.report.evidence import Dead, HeatMap, Moment
 
 DIGITS = 4

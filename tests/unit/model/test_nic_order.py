@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from heddle.names import natural
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
-from heddle.names import natural
 
 
 def _host(*nics: dict[str, object]) -> Fabric:

@@ -38,7 +38,7 @@ PROGRAM = Path(sys.executable).with_name("heddle-kubernetes")
 CHECK, SPACE = "heddle", "team"
 INDEX = "batch.kubernetes.io/job-completion-index"
 SHAPE = "gpus=1 all_reduce=dp:1GiB"
-WAIT = 60.0
+WAIT = 600.0
 """The limit of tests in which it is not to be reached."""
 
 
@@ -222,8 +222,10 @@ class World:
         self.on_api(lambda api: api.put(plural, one))
 
     def submit(self, one: Json) -> str:
-        """Have a workload reserved; its key."""
-        self.put("workloads", one)
+        """Have a workload reserved now; its key."""
+        conditions = one["status"]["conditions"]
+        fresh = [{**each, "lastTransitionTime": now()} for each in conditions]
+        self.put("workloads", {**one, "status": {**one["status"], "conditions": fresh}})
         return f"{SPACE}/{one['metadata']['name']}"
 
     def change(self, key: str, change: Json) -> None:

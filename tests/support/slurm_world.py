@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +33,16 @@ NODES = tuple(f"n{number}" for number in range(8))
 EVEN, ODD = ("n0", "n2", "n4", "n6"), ("n1", "n3", "n5", "n7")
 
 
-def even_and_odd() -> Fabric:
+def even_and_odd(
+    leaf_of: Callable[[int], int] = lambda number: number % 2, hosts: Sequence[str] = NODES
+) -> Fabric:
     """Even hosts below one leaf, odd ones below the other, and half as many links between them.
 
     So a ring in alphabetical order crosses the spines with every hop.
+
+    Args:
+        leaf_of: Another leaf for each host by its number.
+        hosts: Those that there are.
     """
     nodes: list[dict[str, Any]] = [{"id": f"l{leaf}", "kind": "leaf"} for leaf in range(2)]
     nodes += [{"id": f"s{spine}", "kind": "spine"} for spine in range(2)]
@@ -45,10 +51,10 @@ def even_and_odd() -> Fabric:
         for leaf in range(2)
         for spine in range(2)
     ]
-    for number, host in enumerate(NODES):
-        nic = f"{host}-nic"
+    for host in hosts:
+        number, nic = NODES.index(host), f"{host}-nic"
         nodes.append({"id": nic, "kind": "nic", "host": host, "address": f"10.0.0.{number}"})
-        edges.append({"source": nic, "target": f"l{number % 2}", "key": 0, "gbps": 400})
+        edges.append({"source": nic, "target": f"l{leaf_of(number)}", "key": 0, "gbps": 400})
     return parse_fabric({"graph": {"name": "f1"}, "nodes": nodes, "edges": edges}, "even and odd")
 
 

@@ -21,6 +21,7 @@ LISTS = {
     "agent": "heddle-agent",
     "controller": "heddle-controller[web]",
     "emulator": "heddle-emulator",
+    "kubernetes": "heddle-kubernetes",
     "build": "hatchling",  # makes the wheels of the house
     "uv": "uv",  # installs all others
 }

@@ -6,11 +6,21 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
+import yaml
 
 from heddle.client import Client
 from heddle.v1.placement_pb2 import JobSpec
 from tests.support.kube_api import Json, KubeApi, merge, now
-from tests.support.kube_world import CHECK, SHAPE, SPACE, World, assignment, kube_world, workload
+from tests.support.kube_world import (
+    CHECK,
+    MANIFEST,
+    SHAPE,
+    SPACE,
+    World,
+    assignment,
+    kube_world,
+    workload,
+)
 from tests.support.waiting import wait_until
 
 
@@ -26,6 +36,9 @@ def quiet(world: World) -> Iterator[None]:
     """Nothing of a test is left for the next one."""
     yield
     world.tidy()
+
+
+OURS = {"app.kubernetes.io/managed-by": "heddle-kubernetes", "heddle.run/fabric": "f1"}
 
 
 def pair(number: int) -> list[str]:
@@ -359,3 +372,41 @@ def test_what_is_not_ours_is_left_alone(world: World) -> None:
     assert {
         path.rpartition("/workloads/")[2] for _, path, _ in world.api.writes if "workloads" in path
     } == {"ours/status"}
+
+
+def test_the_role_allows_what_is_done_and_no_more(world: World) -> None:
+    """Each rule of the manifest is used, and nothing else is asked of the API server."""
+    world.start()
+    job = {"metadata": {"name": "one", "namespace": SPACE}}
+    world.put("jobs", job)
+    world.put("jobsets", job)
+    world.put("hypernodes", {"metadata": {"name": "old", "labels": OURS}, "spec": {"tier": 1}})
+    world.put("topologies", {"metadata": {"name": "old", "labels": OURS}, "spec": {}})
+    broken = {"metadata": {"name": "heddle", "labels": OURS}, "spec": {"levels": []}}
+    world.put("topologies", broken)
+    tier = {"metadata": {"name": "heddle-f1-tier-0-l0", "labels": OURS}, "spec": {"tier": 7}}
+    world.put("hypernodes", tier)
+    world.put("nodes", {"metadata": {"name": "n0", "labels": {}}})
+    one = workload("one", pair(0), None)
+    its = {"name": "one", "uid": "u", "controller": True}
+    one["metadata"]["ownerReferences"] = [
+        its | {"apiVersion": "batch/v1", "kind": "Job"},
+        its | {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"},
+    ]
+    world.ready(world.submit(one))
+    planned = world.submit(workload("two", pair(1)))
+    world.ready(planned)
+    world.conclude(planned, "Finished")
+    world.on_api(lambda api: api.remove("topologies", "", "heddle"))
+    (role,) = [
+        one for one in yaml.safe_load_all(MANIFEST.read_text()) if one["kind"] == "ClusterRole"
+    ]
+    allowed = {
+        (verb, group, resource)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    wait_until(lambda: set(world.api.used) >= allowed, "all that is allowed to be done")
+    assert set(world.api.used) == allowed

@@ -205,6 +205,7 @@ CORE = [
     Served("", "v1", "Node", "nodes", has_status=True, validate=_node),
     Served("", "v1", "Namespace", "namespaces"),
     Served("batch", "v1", "Job", "jobs", namespaced=True, has_status=True),
+    Served("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", namespaced=True, has_status=True),
 ]
 OF_KUEUE = [
     Served(KUEUE, "v1beta2", "Workload", "workloads", True, True, _workload),

@@ -312,6 +312,8 @@ class Admission:
         Jobs are read before workloads: a job that is there belongs to a workload that held its
         quota before, so one that holds none after that is over.
         """
+        if not self.workloads.served:
+            return
         async with self._sweeping:
             try:
                 jobs = {job.name.rpartition("/")[2]: job for job in await self._heddle.list_jobs()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -128,15 +129,16 @@ def hosts_of(workload: object, pod_sets: Sequence[str]) -> list[str]:
 
 def _even(found: Sequence[tuple[str, int]]) -> list[str]:
     """The hosts, if ranks go over them as a job of Heddle has them."""
-    seen: set[str] = set()
+    times = Counter(host for host, _ in found)
     for host, pods in found:
-        if host in seen:
-            raise Unfit(f"host {host[:80]!r} is there twice, with other hosts between: so ranks do "
-                        "not follow hosts")  # fmt: skip
+        if times[host] > 1:
+            raise Unfit(
+                f"host {host[:80]!r} is there twice, with other hosts between: ranks do not follow "
+                "hosts"
+            )
         if pods != found[0][1]:
             raise Unfit(
                 f"hosts have different numbers of pods: {found[0][0][:80]!r} has {found[0][1]}, "
                 f"{host[:80]!r} has {pods}; each host of a job gives the same number of GPUs"
             )
-        seen.add(host)
     return [host for host, _ in found]

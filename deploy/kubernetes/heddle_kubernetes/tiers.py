@@ -11,10 +11,10 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from heddle.client import AsyncClient, HeddleError
 from heddle.text import clean
@@ -178,6 +178,7 @@ class Tiers:
         self._cluster, self._heddle, self._topology = cluster, heddle, topology
         self._wake = asyncio.Event()
         self._fabric: fabric_pb2.Fabric | None = None
+        self._known: set[str] = set()  # what was told in the last round, and in this one
         self._told: set[str] = set()
 
     @property
@@ -194,9 +195,10 @@ class Tiers:
                 await mirror.synced.wait()
             while True:
                 self._wake.clear()
+                self._known, self._told = self._told, set()
                 await self._look()
-                if self._fabric is not None and await self._apply(self._fabric):
-                    self._told.clear()
+                if self._fabric is not None:
+                    await self._apply(self._fabric)
                 await self._woken_within(EVERY)
 
     async def clear(self) -> None:
@@ -233,10 +235,10 @@ class Tiers:
         except HeddleError as error:
             self._tell(f"the fabric is not read, labels and topologies stay: {error}")
 
-    async def _apply(self, fabric: fabric_pb2.Fabric) -> bool:
+    async def _apply(self, fabric: fabric_pb2.Fabric) -> None:
         name = fabric.name.rpartition("/")[2]
         wanted = shown(fabric, self.nodes.objects.values(), self._topology)
-        return await self._show(wanted, _label(name))
+        await self._show(wanted, _label(name))
 
     async def _show(self, wanted: Shown, fabric: str | None) -> bool:
         """Make the cluster show that; whether nothing failed.
@@ -245,8 +247,8 @@ class Tiers:
             wanted: What it is to show.
             fabric: Whose objects are removed where they are not wanted; None: of all fabrics.
         """
-        steps = [
-            self._labelled(node, wanted.labels.get(key, {}))
+        steps: list[Callable[[], Awaitable[object]]] = [
+            partial(self._labelled, node, wanted.labels.get(key, {}))
             for key, node in sorted(self.nodes.objects.items())
         ]
         for field, mirror in self._kinds.items():
@@ -255,7 +257,7 @@ class Tiers:
         done = True
         for step in steps:
             try:
-                await step
+                await step()
             except ClusterError as error:
                 if error.code not in {CONFLICT, MISSING}:
                     self._tell(str(error))
@@ -264,20 +266,20 @@ class Tiers:
 
     def _changes(
         self, mirror: Mirror, wanted: Mapping[str, Object], fabric: str | None
-    ) -> Iterable[Any]:
+    ) -> Iterator[Callable[[], Awaitable[object]]]:
         """Calls that make objects of a kind as they are to be."""
         for name, one in sorted(wanted.items()):
             found = mirror.objects.get(name)
             if found is None:
-                yield self._cluster.create(mirror.kind, one)
+                yield partial(self._cluster.create, mirror.kind, one)
             elif not _is_ours(found, None):
                 self._tell(f"{mirror.kind.__name__} {name} is somebody else's, and is left alone")
             elif found.get("spec") != one["spec"] or not _is_ours(found, fabric):
                 change = {"metadata": {"labels": one["metadata"]["labels"]}, "spec": one["spec"]}
-                yield self._cluster.patch(mirror.kind, found, change)
+                yield partial(self._cluster.patch, mirror.kind, found, change)
         for name, found in sorted(mirror.objects.items()):
             if name not in wanted and _is_ours(found, fabric):
-                yield self._cluster.delete(mirror.kind, name)
+                yield partial(self._cluster.delete, mirror.kind, name)
 
     async def _labelled(self, node: Object, wanted: Mapping[str, str]) -> None:
         """Give a node its labels; what was ours and is not wanted goes."""
@@ -306,10 +308,10 @@ class Tiers:
             )
 
     def _tell(self, what: str) -> None:
-        """Say it once, until all is well again."""
-        if what not in self._told:
-            self._told.add(what)
+        """Say it, unless it was so in the last round, too."""
+        if what not in self._known | self._told:
             _log.warning("%s", clean(what))
+        self._told.add(what)
 
 
 def _is_ours(found: Object, fabric: str | None) -> bool:

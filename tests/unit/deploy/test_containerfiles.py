@@ -8,8 +8,13 @@ import pytest
 
 from tests.unit.deploy.containerfile import IMAGES, NAMES, ROOT, Stage, read
 
-FOLDERS = {"agent": "agents", "controller": "controller", "emulator": "emulator"}
-PORTS = {"agent": ["7402"], "controller": ["7400", "7401"], "emulator": []}
+FOLDERS = {
+    "agent": "agents",
+    "controller": "controller",
+    "emulator": "emulator",
+    "kubernetes": "deploy/kubernetes",
+}
+PORTS = {"agent": ["7402"], "controller": ["7400", "7401"], "emulator": [], "kubernetes": ["8080"]}
 
 
 def project(name: str) -> dict[str, Any]:
@@ -87,7 +92,7 @@ def test_all_that_is_written_goes_to_the_volume(name: str) -> None:
     written = {
         key: value for key, value in variables.items() if key.endswith(("_STORE", "_STATE_FILE"))
     }
-    assert len(written) == (0 if name == "emulator" else 1)
+    assert len(written) == (0 if name in {"emulator", "kubernetes"} else 1)
     assert all(value.removeprefix("sqlite:///").startswith(volume) for value in written.values())
 
 

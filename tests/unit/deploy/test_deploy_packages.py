@@ -55,13 +55,13 @@ def test_what_is_installed_here_is_what_the_lock_names() -> None:
 
 
 def test_a_switch_is_sent_no_solver_and_no_database_client() -> None:
-    """What the agent pulls in, near or far, has none of these; the controller has them all."""
-    assert not listed("agent") & NOT_ON_A_SWITCH
+    """What agent and cluster pull in, near or far, has none of these; the controller has all."""
+    assert not (listed("agent") | listed("kubernetes")) & NOT_ON_A_SWITCH
     assert listed("agent") < listed("controller")
     assert listed("controller") >= NOT_ON_A_SWITCH
 
 
-@pytest.mark.parametrize("name", ["agent", "build", "controller", "emulator"])
+@pytest.mark.parametrize("name", ["agent", "build", "controller", "emulator", "kubernetes"])
 def test_the_part_of_the_lock_is_whole_and_hashed(name: str) -> None:
     """Every listed package, no other, each with the lock's own versions and hashes."""
     done = run("subset.py", LOCK, DEPLOY / "packages" / f"{name}.txt")

@@ -1,0 +1,198 @@
+"""The fabric in a cluster: labels of nodes, a Topology of Kueue, HyperNodes of Volcano."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from lightkube.config.kubeconfig import KubeConfig
+
+from heddle_kubernetes.app import clear
+from tests.support.kube_api import Json, KubeApi
+from tests.support.kube_world import World, kube_world
+from tests.support.slurm_world import NODES, even_and_odd
+from tests.support.waiting import wait_until
+
+TIER = "fabric.topograph.run/tier-"
+HOST = "kubernetes.io/hostname"
+OURS = {"app.kubernetes.io/managed-by": "heddle-kubernetes", "heddle.run/fabric": "f1"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One for all tests of this file."""
+    with kube_world(tmp_path_factory.mktemp("tiers")) as world:
+        yield world
+
+
+@pytest.fixture(autouse=True)
+def quiet(world: World) -> Iterator[None]:
+    """Nothing of a test is left for the next one."""
+    yield
+    world.tidy()
+    world.put_fabric(even_and_odd())
+
+
+def node(name: str, **labels: str) -> Json:
+    """A node as a kubelet registers it, with a label of somebody's."""
+    mine = {HOST: name, "node-group": "gpus", **labels}
+    return {"metadata": {"name": name, "labels": mine, "annotations": {"theirs": "stays"}}}
+
+
+def join(world: World, *names: str) -> None:
+    """Have nodes join."""
+    for name in names:
+        world.put("nodes", node(name))
+
+
+def labels(world: World) -> dict[str, tuple[str, ...]]:
+    """The tiers of each node."""
+    return {
+        name: tuple(
+            value for key, value in sorted(one["metadata"]["labels"].items()) if TIER in key
+        )
+        for name, one in world.of("nodes").items()
+    }
+
+
+def members(world: World) -> dict[str, Any]:
+    """Of each HyperNode: its tier, and what is in it."""
+    found = {}
+    for name, one in world.of("hypernodes").items():
+        chosen = [next(iter(each["selector"].values())) for each in one["spec"].get("members", [])]
+        found[name] = (one["spec"]["tier"], [next(iter(each.values())) for each in chosen])
+    return found
+
+
+LEAVES = {f"heddle-f1-tier-0-l{n}": (1, [{f"{TIER}0": f"l{n}"}]) for n in (0, 1)}
+ALL = LEAVES | {"heddle-f1-tier-1-f1": (2, sorted(LEAVES))}
+
+
+def test_a_cluster_shows_the_fabric(world: World) -> None:
+    """Each node by what it is below; what others wrote on it stays; a stranger has no tiers."""
+    join(world, "n0", "n1", "n2", "stranger")
+    world.start()
+    tiers = {"n0": ("l0", "f1"), "n1": ("l1", "f1"), "n2": ("l0", "f1"), "stranger": ()}
+    wait_until(lambda: labels(world) == tiers and members(world) == ALL, "the fabric to be shown")
+    (topology,) = world.of("topologies").values()
+    assert topology["metadata"]["name"] == "heddle"
+    assert topology["metadata"]["labels"] == OURS
+    levels = [one["nodeLabel"] for one in topology["spec"]["levels"]]
+    assert levels == [f"{TIER}1", f"{TIER}0", HOST]
+    for one in world.of("nodes").values():
+        assert one["metadata"]["labels"]["node-group"] == "gpus"
+        assert one["metadata"]["annotations"]["theirs"] == "stays"
+
+
+def test_nothing_is_written_where_all_is_right(world: World) -> None:
+    """By a program that starts anew, and by a second replica."""
+    join(world, "n0", "n1")
+    first = world.start()
+    wait_until(lambda: members(world) == ALL, "the fabric to be shown")
+    wait_until(lambda: world.of("topologies"), "the topology")
+    world.stop(first)
+    world.running.clear()
+    world.on_api(lambda api: api.writes.clear())
+    world.start()
+    world.start()
+    join(world, "n2")
+    wait_until(lambda: labels(world)["n2"] == ("l0", "f1"), "the new node to be labelled")
+    written = {(verb, path) for verb, path, _ in world.api.writes}
+    assert written == {("patch", "/api/v1/nodes/n2")}
+
+
+def test_labels_follow_the_fabric(world: World) -> None:
+    """A host that moves to the other leaf; then one that leaves the fabric, and with it a leaf."""
+    join(world, "n0", "n1")
+    world.start()
+    wait_until(lambda: labels(world) == {"n0": ("l0", "f1"), "n1": ("l1", "f1")}, "labels")
+    world.put_fabric(even_and_odd(lambda _: 0))
+    wait_until(lambda: labels(world)["n1"] == ("l0", "f1"), "n1 to be below the other leaf")
+    rest = {name: one for name, one in ALL.items() if not name.endswith("l1")}
+    rest["heddle-f1-tier-1-f1"] = (2, ["heddle-f1-tier-0-l0"])
+    wait_until(lambda: members(world) == rest, "the leaf without nodes to go")
+    world.put_fabric(even_and_odd(lambda _: 0, NODES[:1] + NODES[2:]))
+    wait_until(lambda: labels(world)["n1"] == (), "n1 to have no tiers")
+    found = world.of("nodes")["n1"]["metadata"]
+    assert found["labels"] == {HOST: "n1", "node-group": "gpus"}
+    assert found["annotations"] == {"theirs": "stays"}
+
+
+def test_what_is_somebody_elses_is_left_alone(world: World) -> None:
+    """A tier that another set, one that another changed after us, a HyperNode, a Topology."""
+    world.put("nodes", node("n0", **{f"{TIER}0": "theirs"}))
+    world.put("nodes", node("n1"))
+    for plural, name in (("hypernodes", "heddle-f1-tier-0-l0"), ("topologies", "heddle")):
+        world.put(plural, {"metadata": {"name": name}, "spec": {"tier": 9, "members": [{}]}})
+    theirs = {"metadata": {"name": "rack", "labels": {"app.kubernetes.io/managed-by": "them"}}}
+    world.put("hypernodes", theirs)
+    world.start()
+    wait_until(lambda: labels(world) == {"n0": ("theirs", "f1"), "n1": ("l1", "f1")}, "labels")
+    change = {"metadata": {"labels": {f"{TIER}0": "by-hand"}}}
+    world.on_api(lambda api: api.change("nodes", "", "n1", change))
+    join(world, "n2")
+    wait_until(lambda: labels(world)["n2"] == ("l0", "f1"), "a later node to be labelled")
+    assert labels(world)["n1"] == ("by-hand", "f1")
+    world.stop()
+    world.background.run(clear(KubeConfig.from_file(world.kubeconfig)))
+    assert labels(world) == {"n0": ("theirs",), "n1": ("by-hand",), "n2": ()}
+    assert set(world.of("hypernodes")) == {"heddle-f1-tier-0-l0", "rack"}
+    assert world.of("topologies")["heddle"]["spec"] == {"tier": 9, "members": [{}]}
+
+
+def test_what_is_stale_goes_and_what_was_spoilt_is_mended(world: World) -> None:
+    """Objects of ours that no fabric has, one that somebody edited, one that somebody deleted."""
+    join(world, "n0", "n1")
+    old = {"metadata": {"name": "heddle-f1-tier-0-gone", "labels": OURS}, "spec": {"tier": 1}}
+    world.put("hypernodes", old)
+    other = {**OURS, "heddle.run/fabric": "f2"}
+    world.put("hypernodes", {"metadata": {"name": "of-f2", "labels": other}, "spec": {"tier": 1}})
+    world.put("topologies", {"metadata": {"name": "renamed", "labels": OURS}, "spec": {}})
+    world.start()
+    wait_until(lambda: "heddle-f1-tier-0-gone" not in world.of("hypernodes"), "the old one to go")
+    wait_until(lambda: set(world.of("topologies")) == {"heddle"}, "the other topology to go")
+    assert "of-f2" in world.of("hypernodes")
+
+    def spoil(api: KubeApi) -> None:
+        api.change("hypernodes", "", "heddle-f1-tier-0-l0", {"spec": {"tier": 7}})
+        api.remove("hypernodes", "", "heddle-f1-tier-0-l1")
+
+    world.on_api(spoil)
+    wait_until(lambda: {**members(world), **ALL} == members(world), "both to be as they were")
+
+
+def test_labels_stay_while_no_controller_answers(world: World) -> None:
+    """A program that starts then changes nothing, and goes on once one answers."""
+    record = json.dumps({f"{TIER}0": "elsewhere"})
+    one = node("n0", **{f"{TIER}0": "elsewhere"})
+    one["metadata"]["annotations"]["heddle.run/tiers"] = record
+    world.put("nodes", one)
+    world.start(servers="127.0.0.1:1")
+    join(world, "n1")
+    wait_until(lambda: world.api.watching >= 5, "all kinds to be watched")
+    assert labels(world) == {"n0": ("elsewhere",), "n1": ()}
+    assert not [path for _, path, _ in world.api.writes if "nodes" in path]
+    world.start()
+    wait_until(lambda: labels(world) == {"n0": ("l0", "f1"), "n1": ("l1", "f1")}, "labels")
+
+
+def test_a_cluster_without_kueue_and_volcano_has_labels(world: World) -> None:
+    """Kinds that the API server does not know are left out; conflicts are tried again."""
+
+    def lacking(api: KubeApi) -> dict[tuple[str, str], Any]:
+        kinds = dict(api.kinds)
+        for key in [key for key in kinds if key[0]]:
+            del api.kinds[key]
+        return kinds
+
+    kinds = world.on_api(lacking)
+    try:
+        world.on_api(lambda api: api.failing.append(("patch", "nodes", 409)))
+        join(world, "n0")
+        world.start()
+        wait_until(lambda: labels(world) == {"n0": ("l0", "f1")}, "the label")
+    finally:
+        world.on_api(lambda api: api.kinds.update(kinds))
+    wait_until(lambda: world.of("topologies"), "what is installed later to be written")

@@ -59,6 +59,10 @@ log = structlog.stdlib.get_logger(__name__)
 STORE_RETRY = 1.0
 """Seconds until facts that the store could not take are written again."""
 
+SHARE = 0.2
+"""Most of the time that looks at everything may take while answers are due: each holds up the event
+loop, and answers of thousands of switches come by themselves one by one."""
+
 TELL_AFTER = 0.05
 """Seconds for which the store is not told of a look while answers are due that make another."""
 
@@ -98,6 +102,11 @@ class Rollout:
         self._presence = Presence(settings.patience, clock.monotonic())
         self._reporter = FactWriter(fabric, epoch, store, clock, metrics)
         self._wake = asyncio.Event()
+        self._settled = asyncio.Event()
+        """No push is under way any more, or there is another target."""
+        self._under_way = 0
+        self._look_seconds = 0.0
+        """How long the last look took."""
         self._next: Target | None = None
         self._target: Target | None = None
         self._ledger: Ledger | None = None
@@ -113,6 +122,7 @@ class Rollout:
         """Make this the plan to bring about, in place of any other."""
         self._next = target
         self._wake.set()
+        self._settled.set()
 
     async def run(self) -> None:
         """Work until cancelled.
@@ -196,6 +206,7 @@ class Rollout:
             retry=retry_at is not None and now >= retry_at,
         )
         seen = probe() if is_quick(ledger, heard) else await asyncio.to_thread(probe)
+        self._look_seconds = self._clock.monotonic() - now
         self._ledger = seen.ledger
         self._plan_retry(now, failing=seen.failing)
         self._ask(seen.ledger, seen.doubtful)
@@ -289,6 +300,7 @@ class Rollout:
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
         self._followers.add(session.switch)
+        self._under_way += 1
         task = asyncio.ensure_future(self._gateway.push(session, push))
         task.add_done_callback(self._answered)
         self._presence.sent[session.switch] = PendingPush(session, step, push, now, task)
@@ -296,6 +308,9 @@ class Rollout:
     def _answered(self, task: asyncio.Task[PushReport]) -> None:
         if not task.cancelled():
             task.exception()  # taken here: the epoch may be over, and nobody look any more
+        self._under_way -= 1
+        if not self._under_way:
+            self._settled.set()
         self._wake.set()
 
     def _measure(self, sent: PendingPush, failures: int) -> None:
@@ -341,12 +356,12 @@ class Rollout:
         """Until something happens; then a little longer, for what comes with it."""
         clock = self._clock
         await pause(clock, self._wake, self._ends())
-        end = clock.monotonic() + self._settings.linger
-        while self._next is None and self._presence.busy(clock.monotonic()):
-            if clock.monotonic() >= end:
-                return
-            self._wake.clear()
-            await pause(clock, self._wake, [end])
+        now = clock.monotonic()
+        rest = self._look_seconds * (1.0 / SHARE - 1.0)
+        if self._next is None and self._presence.busy(now):
+            self._settled.clear()
+            end = now + max(self._settings.linger, rest)
+            await pause(clock, self._settled, [end, *self._ends()])
 
     def _ends(self) -> Sequence[float | None]:
         if self._ledger is None:

@@ -179,6 +179,14 @@ class Structure:
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), arcs
 
     @cached_property
+    def place_out(self) -> Ints:
+        """Where each arc is among the arcs of ``out``."""
+        _, arcs = self.out
+        place = np.empty_like(arcs)
+        place[arcs] = np.arange(len(arcs))
+        return place
+
+    @cached_property
     def tier_of_arc(self) -> Ints:
         """Index into ``tiers`` of each arc."""
         low, high = self._kind_pairs

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from heddle.v1 import agent_pb2 as pb
 from heddle_controller.model.fabric import Ints
 
@@ -18,12 +16,12 @@ class Columns:
 
     def __init__(self, into: Sequence[pb.OperationBatch]) -> None:
         self._into = into
-        self._owners = np.arange(len(into) + 1)
 
-    def add(self, name: str, owner: Ints, values: Ints) -> None:
-        """Write a column of numbers; ``owner`` is that of each, ascending."""
-        first = (np.searchsorted(owner, self._owners) * BYTES).tolist()
-        data = values.astype("<u4").tobytes()
-        for made, low, high in zip(self._into, first, first[1:], strict=False):
+    def add(self, first: Ints, **columns: Ints) -> None:
+        """Write columns of numbers of one length; ``first`` is where those of each owner begin."""
+        bounds = (first * BYTES).tolist()
+        data = [(name, values.astype("<u4").tobytes()) for name, values in columns.items()]
+        for made, low, high in zip(self._into, bounds, bounds[1:], strict=False):
             if low < high:
-                setattr(made, name, data[low:high])
+                for name, content in data:
+                    setattr(made, name, content[low:high])

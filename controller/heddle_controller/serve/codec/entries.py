@@ -13,7 +13,7 @@ told is known only when its push is sent (``told``), and each message comes with
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -83,17 +83,20 @@ def _fill(
     owner, is_set = turn >> 1, turn & 1 == 0
     source = np.concatenate([entries.source for entries in both])
     destination = np.concatenate([entries.destination for entries in both])
-    columns.add("sources", owner, source)
-    columns.add("destinations", owner, destination)
-    columns.add("source_ports", owner, np.concatenate([e.source_port for e in both]))
-    columns.add("destination_ports", owner, np.concatenate([e.destination_port for e in both]))
     way = np.zeros(len(owner), dtype=np.int64)
     sets = _Sets.of(owner[is_set], [pair[0] for pair in operations])
     hops, primary, backup = _hops(fabric, sets)
     links, risk, backup_risk = _risks(columns, fabric, sets)
     if len(sets.owner):
         way[is_set] = _ways(columns, sets, (primary, backup, risk, backup_risk)) + 1
-    columns.add("ways", owner, way)
+    columns.add(
+        np.append(0, np.cumsum(counts))[::2],
+        sources=source,
+        destinations=destination,
+        source_ports=np.concatenate([e.source_port for e in both]),
+        destination_ports=np.concatenate([e.destination_port for e in both]),
+        ways=way,
+    )
     named = [(owner, source), (owner, destination), *_named(columns, fabric, hops, links)]
     return _parted(named, len(into))
 
@@ -106,17 +109,17 @@ def _named(
     node = fabric.structure.head[hops.value]
     address = words.address[node]
     if (address != NONE).any():
-        columns.add("hop_addresses", hops.owner, address + 1)
-    names = {
-        "hop_nodes": (hops.owner, node),
-        "hop_keys": (hops.owner, words.key[hops.value >> 1]),
-        "link_sources": (links.owner, words.low[links.value]),
-        "link_targets": (links.owner, words.high[links.value]),
-        "link_keys": (links.owner, words.key[links.value]),
+        columns.add(hops.first, hop_addresses=address + 1)
+    of_hops = {"hop_nodes": node, "hop_keys": words.key[hops.value >> 1]}
+    columns.add(hops.first, **of_hops)
+    of_links = {
+        "link_sources": words.low[links.value],
+        "link_targets": words.high[links.value],
+        "link_keys": words.key[links.value],
     }
-    for name, (owner, numbers) in names.items():
-        columns.add(name, owner, numbers)
-        yield owner, numbers
+    columns.add(links.first, **of_links)
+    yield from ((hops.owner, numbers) for numbers in of_hops.values())
+    yield from ((links.owner, numbers) for numbers in of_links.values())
 
 
 def _parted(named: Sequence[tuple[Ints, Ints]], owners: int) -> list[Ints]:
@@ -147,17 +150,25 @@ class _Sets:
             owner=owner,
             primary=np.concatenate([part.primary for part in parts]),
             backup=np.concatenate([part.backup for part in parts]),
-            risk_size=np.concatenate([np.diff(part.risk_first) for part in parts]),
+            risk_size=np.concatenate([part.risk_first[1:] for part in parts])
+            - np.concatenate([part.risk_first[:-1] for part in parts]),
             risk_links=np.concatenate([part.risk_links for part in parts]),
         )
 
 
 def _hops(fabric: Fabric, sets: _Sets) -> tuple[Distinct, Ints, Ints]:
     """Next hops, by arc; the row of each primary, and of each backup plus 1."""
+    structure = fabric.structure
+    begin, arcs = structure.out
     has = np.flatnonzero(sets.backup != NONE)
     owner = np.append(sets.owner, sets.owner[has])
     arc = np.append(sets.primary, sets.backup[has])
-    hops = distinct(owner, arc, sets.owners, len(fabric.structure.head))
+    base = begin[structure.tail[arc]]
+    place = structure.place_out[arc] - base  # few: sorting all arcs would take longer
+    ways_out = distinct(owner, place, sets.owners, int(place.max(initial=0)) + 1)
+    first_out = np.zeros(sets.owners, dtype=np.int64)
+    first_out[owner] = base
+    hops = replace(ways_out, value=arcs[first_out[ways_out.owner] + ways_out.value])
     rows = hops.within(owner)
     backup = np.zeros(len(sets.owner), dtype=np.int64)
     backup[has] = rows[len(sets.owner) :] + 1
@@ -176,8 +187,7 @@ def _risks(columns: Columns, fabric: Fabric, sets: _Sets) -> tuple[Distinct, Int
     size = np.bincount(slot, minlength=2 * count)
     row = np.zeros(2 * count, dtype=np.int64)
     if size.max(initial=0) <= 1:  # two tiers: one link is ahead of each, and is its group
-        columns.add("risk_ends", links.owner, links.rows + 1)
-        columns.add("risk_links", links.owner, links.rows)
+        columns.add(links.first, risk_ends=links.rows + 1, risk_links=links.rows)
         row[slot] = links.within(owner[slot]) + 1
         return links, row[:count], row[count:]
     begin = np.cumsum(size) - size
@@ -217,9 +227,9 @@ def _write_groups(
     owner = np.repeat(groups.owner, sizes)
     within = np.arange(len(owner)) - np.repeat(ends - sizes, sizes)
     place = links.place[np.repeat(begin, sizes) + within]
-    before = np.append(0, ends)[groups.first[groups.owner]]
-    columns.add("risk_ends", groups.owner, ends - before)
-    columns.add("risk_links", owner, place - links.first[owner])
+    begins = np.append(0, ends)[groups.first]
+    columns.add(groups.first, risk_ends=ends - begins[groups.owner])
+    columns.add(begins, risk_links=place - links.first[owner])
 
 
 def _ways(columns: Columns, sets: _Sets, rows: tuple[Ints, Ints, Ints, Ints]) -> Ints:
@@ -229,9 +239,9 @@ def _ways(columns: Columns, sets: _Sets, rows: tuple[Ints, Ints, Ints, Ints]) ->
     for column, span in zip(rows, spans, strict=True):
         code = code * span + column
     ways = distinct(sets.owner, code, sets.owners, int(np.prod(spans)))
-    rest = ways.value
+    rest, parts = ways.value, {}
     names = ("way_primaries", "way_backups", "way_risks", "way_backup_risks")
     for name, span in zip(reversed(names), reversed(spans), strict=True):
-        columns.add(name, ways.owner, rest % span)
-        rest = rest // span
+        rest, parts[name] = np.divmod(rest, span)
+    columns.add(ways.first, **parts)
     return ways.within(sets.owner)

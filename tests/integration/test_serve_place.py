@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from heddle.client import AsyncClient, InvalidRequest, NotFound, PreconditionFailed
-from heddle.v1.placement_pb2 import JobSpec, Parallelism
+from heddle.v1.placement_pb2 import JobScore, JobSpec, Parallelism
 from heddle_emulator.topology import three_tier
 from tests.support.operating import operating
 
@@ -41,11 +42,16 @@ def leaves(hosts: Iterable[str]) -> list[str]:
     return [host.rpartition("-")[0] for host in hosts]
 
 
+def expected(score: JobScore) -> float:
+    """By which choices are ranked."""
+    return sqrt(score.network_seconds * score.least_network_seconds)
+
+
 RUNNING = [f"z0-l{leaf}-h{host}" for leaf in (0, 1) for host in (0, 2)]
 
 
 async def test_a_placement_is_recommended(tmp_path: Path) -> None:
-    """Free hosts alone; together in the zone that has room; no answer is slower than first fit."""
+    """Free hosts alone; together in the zone that has room; none is worse than first fit."""
     async with operating(tmp_path) as operator:
         await operator.s.put_fabric(FABRIC)
         async with AsyncClient(f"127.0.0.1:{operator.s.api.port}") as client:
@@ -59,7 +65,8 @@ async def test_a_placement_is_recommended(tmp_path: Path) -> None:
             assert "8 hosts below 2 leaves of zone z1 8" in best.reason
             for one in found.placements:
                 assert not set(one.hosts) & set(RUNNING)
-                assert 0 < one.score.network_seconds <= found.first_fit.network_seconds
+                assert 0 < one.score.least_network_seconds <= one.score.network_seconds
+                assert expected(one.score) <= expected(found.first_fit) * (1 + 1e-9)
             assert await client.list_reservations() == []
             assert [job.name for job in await client.list_jobs()] == ["fabrics/f1/jobs/run"]
 

@@ -87,7 +87,9 @@ def order(client: Terms, file: Path, only: str | None) -> None:
     echo(
         f"worst link {was.max_utilization:.3f} -> {now.max_utilization:.3f}, slowest flow "
         f"{was.slowest_flow:.3f} -> {now.slowest_flow:.3f}, network "
-        f"{was.network_seconds:.4g} s -> {now.network_seconds:.4g} s, against alphabetical order",
+        f"{was.network_seconds:.4g} s -> {now.network_seconds:.4g} s at once, "
+        f"{was.least_network_seconds:.4g} s -> {now.least_network_seconds:.4g} s at best, against "
+        "alphabetical order",
         err=True,
     )
 

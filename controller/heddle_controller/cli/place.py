@@ -107,7 +107,8 @@ def _expanded(patterns: tuple[str, ...]) -> list[str]:
 
 def _score(found: pb.JobScore) -> str:
     return (
-        f"network {found.network_seconds:.4g} s, slowest flow {found.slowest_flow:.3f}, "
+        f"network {found.network_seconds:.4g} s at once, {found.least_network_seconds:.4g} s at "
+        f"best, slowest flow {found.slowest_flow:.3f}, "
         f"worst link {found.max_utilization:.3f}"
     )
 

@@ -19,7 +19,14 @@ from heddle_controller.model.fabric import Bools, Fabric, Floats
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.place.estimate import Estimate, Estimator, Surroundings
-from heddle_controller.place.order import Hosts, Place, candidates, places, run_lengths
+from heddle_controller.place.order import (
+    Hosts,
+    Place,
+    candidates,
+    pipeline_lengths,
+    places,
+    run_lengths,
+)
 from heddle_controller.traffic.groups import resolve_parallelism
 
 FlowsOfJob = Callable[[Job, Fabric], Flows]
@@ -94,7 +101,9 @@ def choose(ask: PlacementAsk, fabric: Fabric, loads: Floats, flows_of_job: Flows
         return Choices(refused=_too_narrow(ask, most))
     fits = [tuple(group[:count]) for group in fitting]
     first_fit = min(fits)
-    lengths = run_lengths(resolve_parallelism(ask.job), ask.job.gpus_per_host)
+    parallelism = resolve_parallelism(ask.job)
+    runs = run_lengths(parallelism, ask.job.gpus_per_host)
+    lengths = list(dict.fromkeys([*runs, *pipeline_lengths(parallelism, ask.job.gpus_per_host)]))
     sets = list(fits)
     for group in fitting:
         sets += _sets(group, count, lengths, where, around)

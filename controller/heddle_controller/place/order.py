@@ -3,12 +3,14 @@
 Ranks are numbered tp innermost, then cp, dp and pp, so a group of a kind takes a run of hosts, or
 one host of each of several runs. Runs nest: those of cp in those of ep, these in those of dp. An
 order is good where a run stays below few switches: then rings and all-to-alls turn inside leaves,
-or at least inside zones, and only pipelines, which send least, go between them.
+or at least inside zones, and pipelines go between them. Or the other way: a ring leaves a leaf
+once however many of its hosts are there, while every rank of a stage sends to the next stage. So
+where leaves or zones are over-subscribed, whole pipelines below one leaf leave less to the fabric.
 
 Runs are cut from the hosts below one leaf as long as there are enough; what is left over is put
 together zone by zone, and what is left of that over all zones. That fills as many runs inside a
 leaf and inside a zone as there can be. Going from the longest runs to the shortest favours dp,
-the other way cp and ep; which is better is the planner's to say.
+the other way cp and ep, and runs of whole pipelines pp; which is better is the planner's to say.
 """
 
 from __future__ import annotations
@@ -74,6 +76,20 @@ def run_lengths(parallelism: Parallelism, gpus_per_host: int) -> list[int]:
     return sorted((length for length in hosts if 1 < length < total), reverse=True)
 
 
+def pipeline_lengths(parallelism: Parallelism, gpus_per_host: int) -> dict[int, int]:
+    """How many hosts whole pipelines take, and how many of these one stage has in a row.
+
+    One for each length that the hosts of a stage may be divided into; none without pipelines, or
+    where a host has ranks of several stages. ``parallelism`` is resolved.
+    """
+    p = parallelism
+    stage, rest = divmod(p.tp * p.cp * p.dp, gpus_per_host)
+    if p.pp == 1 or rest:
+        return {}
+    units = [*run_lengths(parallelism, gpus_per_host), 1]
+    return {p.pp * unit: unit for unit in units if unit < stage and stage % unit == 0}
+
+
 def candidates(job: Job, parallelism: Parallelism, where: Mapping[str, Place]) -> list[Hosts]:
     """Orders of the hosts of a job, no two alike, the alphabetical one first.
 
@@ -90,7 +106,15 @@ def candidates(job: Job, parallelism: Parallelism, where: Mapping[str, Place]) -
         tuple(_gathered(alphabetical, lengths, where)),
         tuple(_by_place(alphabetical, where)),
     ]
+    for length, unit in pipeline_lengths(parallelism, job.gpus_per_host).items():
+        found.append(_by_stage(_nested(alphabetical, [length, unit], where), length, unit))
     return list(dict.fromkeys(found))
+
+
+def _by_stage(hosts: Sequence[str], length: int, unit: int) -> Hosts:
+    """Hosts that come pipeline by pipeline, each a unit a stage, in the order of ranks."""
+    rows = np.arange(len(hosts)).reshape(-1, length // unit, unit)
+    return tuple(hosts[row] for row in rows.transpose(1, 0, 2).ravel().tolist())
 
 
 def _nested(hosts: Sequence[str], lengths: Sequence[int], where: Mapping[str, Place]) -> list[str]:

@@ -25,7 +25,7 @@ class RankOrder:
     hosts: Hosts
     score: Score
     alphabetical: Score
-    """Of the alphabetical order; no better in anything."""
+    """Of the alphabetical order; no better in expected time, nor in the worst link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Placements, best first, none slower than the first fit."""
+    """Placements, best first, none expected to be slower than the first fit."""
 
     placements: tuple[Placement, ...] = ()
     first_fit: Placement | None = None
@@ -51,7 +51,7 @@ async def order_ranks(
 ) -> RankOrder:
     """The best order found of the hosts of a job, beside the other jobs of an intent.
 
-    Plans once for each order that is tried, four at most.
+    Plans once for each order that is tried, a few more than four at most.
     """
 
     async def scored(hosts: Hosts) -> Score:
@@ -74,7 +74,7 @@ async def recommend(
 ) -> Recommendation:
     """Host sets for a job, each weighed by the plan that it would have.
 
-    The first free hosts by name are weighed too, and no answer is slower than they are.
+    The first free hosts by name are weighed too, and no answer is expected to be slower.
     """
     choices = await planner.choose(intent, ask, standing)
     if choices.refused:
@@ -88,8 +88,8 @@ async def recommend(
     found = [first_fit, *[await tried(hosts) for hosts in choices.others]]
     if ask.isolated:
         found = [one for one in found if not one.trial.shares_links]
-    limit = first_fit.trial.score.seconds * (1 + EQUAL)
-    best = [one for one in found if one.trial.score.seconds <= limit]
+    limit = first_fit.trial.score.expected_seconds * (1 + EQUAL)
+    best = [one for one in found if one.trial.score.expected_seconds <= limit]
     best.sort(key=lambda one: _rank(one, intent.fabric))
     if not best:
         return Recommendation(
@@ -109,7 +109,7 @@ def _rank(placement: Placement, fabric: Fabric) -> tuple[float, float, int, floa
     lost = sum(
         cost.after.seconds / cost.before.seconds for cost in trial.costs if cost.before.seconds > 0
     )
-    seconds = float(f"{trial.score.seconds:.6g}")
+    seconds = float(f"{trial.score.expected_seconds:.6g}")
     return (
         seconds,
         round(lost, 6),

@@ -16,7 +16,12 @@ from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.place.choose import Choices, PlacementAsk, choose
-from heddle_controller.place.estimate import cross_zone_gbps, zone_of_nodes
+from heddle_controller.place.estimate import (
+    Estimator,
+    Surroundings,
+    cross_zone_gbps,
+    zone_of_nodes,
+)
 from heddle_controller.place.score import EQUAL, Score, scores
 from heddle_controller.plan.what_if import compare
 from heddle_controller.planner.engine import Engine, Repair
@@ -129,7 +134,13 @@ class PlanningCore:
         before = self._standing(intent, standing)
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         wanted = one.tried = wanted_of(_with_job(intent, job), self._engine, one.tried)
-        return _trial(job.name, before, self._mended(before, wanted))
+        trial = _trial(job.name, before, self._mended(before, wanted))
+        least = trial.score.seconds
+        if len(before.flows):  # else it was planned anew
+            around = Surroundings(intent.fabric, _loads_without(before, job.name))
+            estimator = Estimator(around, self._engine.flows_of_job(job, intent.fabric), job.hosts)
+            least = min(least, estimator.of(job.hosts).seconds)
+        return replace(trial, score=replace(trial.score, least_seconds=least))
 
     def _mended(self, before: Plan, wanted: Wanted) -> Plan:
         """What repair makes of a plan for other flows, at its bound if that takes moving few.

@@ -616,22 +616,31 @@ class JobScore(_message.Message):
     MAX_UTILIZATION_FIELD_NUMBER: _builtins.int
     SLOWEST_FLOW_FIELD_NUMBER: _builtins.int
     NETWORK_SECONDS_FIELD_NUMBER: _builtins.int
+    LEAST_NETWORK_SECONDS_FIELD_NUMBER: _builtins.int
     max_utilization: _builtins.float
     """Load over capacity of the worst link that its flows use; 1.0 is full."""
     slowest_flow: _builtins.float
     """Least part of what one of its flows asks for that it gets, 0 to 1."""
     network_seconds: _builtins.float
-    """Predicted time in the network of one round of its collectives, in seconds."""
+    """Time in the network of one round of its collectives in the plan that it would have
+    at once, in seconds.
+    """
+    least_network_seconds: _builtins.float
+    """What the links that leave its leaves and zones leave any plan, in seconds; where all was
+    planned anew, network_seconds; 0 for jobs that run already. Choices are ranked by the geometric mean of this and network_seconds:
+    a plan made anew lies between them.
+    """
     def __init__(
         self,
         *,
         max_utilization: _builtins.float = ...,
         slowest_flow: _builtins.float = ...,
         network_seconds: _builtins.float = ...,
+        least_network_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_utilization", b"max_utilization", "network_seconds", b"network_seconds", "slowest_flow", b"slowest_flow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["least_network_seconds", b"least_network_seconds", "max_utilization", b"max_utilization", "network_seconds", b"network_seconds", "slowest_flow", b"slowest_flow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -654,7 +663,7 @@ class OrderRanksResponse(_message.Message):
 
     @_builtins.property
     def alphabetical(self) -> Global___JobScore:
-        """In alphabetical order, which no score here is worse than, in any of the three."""
+        """In alphabetical order, which is no better by that mean, nor by max_utilization."""
 
     def __init__(
         self,

@@ -109,6 +109,7 @@ def score_to_pb(found: Score) -> pb.JobScore:
         max_utilization=found.max_utilization,
         slowest_flow=found.slowest_flow,
         network_seconds=found.seconds,
+        least_network_seconds=found.least_seconds,
     )
 
 

@@ -14,10 +14,10 @@ FUZZ_ARGS ?=
 test deep: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test deep lint format shape proto lock bench fuzz drills soak
+.PHONY: help setup demo test deep lint format shape proto lock bench fuzz drills soak deploy-check docs
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## make .venv from requirements.lock; nothing to do when it is up to date
 	@.ci/setup
@@ -27,12 +27,12 @@ demo: setup  ## the main job end to end on this machine (DEMO_ARGS=--keep leaves
 
 test: setup  ## set up, lint, and run every test (PYTEST_ARGS='-k word' narrows)
 	@$(MAKE) --no-print-directory lint & lint=$$!; \
-	.ci/setup test && $(PY) -m pytest tests --ignore=tests/bench -n auto --dist worksteal $(PYTEST_ARGS); tested=$$?; \
+	.ci/setup test && $(PY) -m pytest tests --ignore=tests/bench --ignore=tests/deploy --ignore=tests/docs -n auto --dist worksteal $(PYTEST_ARGS); tested=$$?; \
 	wait $$lint || { echo "lint failed, as told above" >&2; exit 1; }; exit $$tested
 
 deep:  ## the tests that draw cases, with thousands of fresh ones each (PYTEST_ARGS='-k word' narrows)
 	@.ci/setup test
-	@HEDDLE_TEST_DEPTH=deep $(PY) -m pytest tests --ignore=tests/bench -n auto --dist worksteal -m 'deep or hypothesis' --timeout 7200 $(PYTEST_ARGS)
+	@HEDDLE_TEST_DEPTH=deep $(PY) -m pytest tests --ignore=tests/bench --ignore=tests/deploy --ignore=tests/docs -n auto --dist worksteal -m 'deep or hypothesis' --timeout 7200 $(PYTEST_ARGS)
 
 lint: setup  ## style, types, import contract, generated code
 	@.venv/bin/ruff check
@@ -60,6 +60,14 @@ bench: setup  ## Heddle and its peers side by side; writes bench.json (BENCH_ARG
 
 fuzz: setup  ## over a million odd inputs for all that reads what strangers write (FUZZ_ARGS='--seed 7')
 	@$(PY) -m tests.fuzz.both $(FUZZ_ARGS)
+
+deploy-check: setup  ## all of deploy/, the slow parts too: Debian packages in bare systems, upgrade and roll-back (as root)
+	@.ci/setup test
+	@$(PY) -m pytest tests/unit/deploy tests/deploy $(PYTEST_ARGS)
+
+docs:  ## the documentation as a site in build/docs/site, with pictures of the page; fails for any broken link
+	@.ci/setup docs
+	@$(PY) .ci/docs.py
 
 drills: setup  ## play every drill, in virtual time and (as root) on real kernels; reports in drills-report (DRILL_ARGS='--runs 3')
 	@.venv/bin/heddle-emulator drill tests/drills/fluid/*.yaml --report drills-report/fluid $(DRILL_ARGS)

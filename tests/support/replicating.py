@@ -35,6 +35,11 @@ SECONDS = 240.0
 """No measure of speed: a limit for machines that do much else."""
 
 
+def running(tree: Path) -> tuple[str, ...]:
+    """A Python that has the code of another tree, and the packages of this environment."""
+    return ("env", f"PYTHONPATH={tree / 'proto'}:{tree / 'controller'}", sys.executable)
+
+
 def small_fabric() -> Fabric:
     """Eight leaves in two zones."""
     return three_tier(zones=2, leaves=4, spines=2, nics_per_leaf=8, cores=2, taper=2.0)
@@ -102,6 +107,8 @@ class House:
     clients: dict[str, Client] = field(default_factory=dict)
     """By address."""
     jobs: list[Job] = field(default_factory=list)
+    tree: Path | None = None
+    """Of the code that replicas run, if it is another one than this; started from now on."""
     lost: list[str] = field(default_factory=list)
     """Packets of programmed jobs that were found to be lost, whenever that was looked at."""
     fleet: Fleet = field(init=False)
@@ -116,11 +123,17 @@ class House:
         name = f"r{self.started}"
         folder = self.folder / name
         await asyncio.to_thread(folder.mkdir)
+        program: tuple[str, ...] = (
+            *(sys.executable, "-m", "tests.support.dying_controller", str(folder)),
+        )
+        if self.tree is not None:
+            main = "from heddle_controller.app import main; main()"
+            program = (*running(self.tree), "-c", main)
         started = controlling(
             folder,
             *("--store", self.redis.url, "--controller-id", name, "--log-format", "json"),
             *options,
-            program=(sys.executable, "-m", "tests.support.dying_controller", str(folder)),
+            program=program,
         )
         replica = Replica(name, await self.stack.enter_async_context(started))
         self.replicas.append(replica)
@@ -195,12 +208,16 @@ class House:
 
 @asynccontextmanager
 async def replicated(
-    folder: Path, count: int = 2, *options: str, redis: tuple[str, ...] = EVERY_SECOND
+    folder: Path,
+    count: int = 2,
+    *options: str,
+    redis: tuple[str, ...] = EVERY_SECOND,
+    tree: Path | None = None,
 ) -> AsyncIterator[House]:
     """Replicas on a Redis, the first of which leads, and agents of all switches."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(RedisServer(folder / "redis", *redis))
-        house = House(folder, server, small_fabric(), stack)
+        house = House(folder, server, small_fabric(), stack, tree=tree)
         for _ in range(count):
             await house.another(*options)
         addresses = [replica.address for replica in house.replicas]

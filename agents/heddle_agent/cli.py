@@ -43,6 +43,9 @@ map of all ports (agents/README.md describes it), and JOB.env, variables for pro
 ports from their environment. They are replaced in one step, removed when the job ends, and stay
 while no controller can be reached.
 
+Where switches hash (forwarding: ecmp), it probes which path each source port of the host takes and
+tells all controllers, which choose ports by that. It takes CAP_NET_RAW, and switches that answer.
+
 \b
 heddle-agent host --fabric fabrics/f1 --host node-17 --controller 10.0.0.1:7400 \\
     --tls-ca ca.crt --tls-cert node-17.crt --tls-key node-17.key
@@ -205,6 +208,21 @@ def run(**given: object) -> None:
     "--directory",
     type=click.Path(path_type=Path),
     help="Folder of the files.  [default: /run/heddle/ports]",
+)
+@click.option(
+    "--hops",
+    type=int,
+    metavar="N",
+    help="Where switches hash: switches on the longest path.  [default: 5]",
+)
+@click.option(
+    "--probes-per-second", type=float, metavar="N", help="Probes of paths.  [default: 1000]"
+)
+@click.option(
+    "--recheck-seconds",
+    type=float,
+    metavar="S",
+    help="Within how long all ports are probed again.  [default: 60]",
 )
 @_process_options
 def host(**given: object) -> None:

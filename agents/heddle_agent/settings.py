@@ -106,6 +106,12 @@ class HostSettings(ProcessSettings):
     """Ids of the host's NICs, where the fabric file does not say which host NICs are of."""
     directory: Path = Path("/run/heddle/ports")
     """Folder of the files."""
+    hops: int = Field(default=5, ge=1, le=16)
+    """Where switches hash: how many are on the longest path."""
+    probes_per_second: float = Field(default=1000.0, ge=1, le=100_000)
+    """How many probes are sent a second to find out which path each port takes."""
+    recheck_seconds: float = Field(default=60.0, ge=1, le=86_400)
+    """Within how long all ports are probed again."""
 
     @field_validator("directory")
     @classmethod

@@ -10,13 +10,15 @@
 
 There is one object for each flow, in the order of the plan, with the port of each of its QPs, QP 0
 first. A pair of NICs has as many objects as it has flows; no port is there twice for a pair,
-unless it has more QPs than there are ports. Addresses are empty where the fabric gives none. More
+unless it has more QPs than there are ports. Where switches hash and ports carry a flow, QPs may
+share a port, and ``backup_ports`` take QPs over their backups; 0 where there is none.
+Addresses are empty where the fabric gives none. More
 names may come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from heddle.v1 import plan_pb2 as pb
@@ -31,13 +33,26 @@ def ports_of(first_port: int, qp_count: int) -> list[int]:
     return [FIRST_PORT + (start + qp) % PORT_COUNT for qp in range(qp_count)]
 
 
+def _ports_of_flows(part: pb.JobPorts) -> Iterator[dict[str, list[int]]]:
+    """The ports of each flow of a part, and where ports carry it those of backups."""
+    begin = 0
+    for row, (first, count) in enumerate(zip(part.first_ports, part.qp_counts, strict=True)):
+        end = begin + count
+        if not part.probe_counts or not part.probe_counts[row]:
+            yield {"ports": ports_of(first, count)}
+        else:
+            ports, backups = part.qp_ports[begin:end], part.backup_ports[begin:end]
+            yield {"ports": list(ports), "backup_ports": list(backups)}
+        begin = end
+
+
 def ports_document(fabric: str, job: str, parts: Iterable[pb.JobPorts]) -> dict[str, Any]:
     """The document of a job, of all the parts that its ports came in."""
     flows: list[dict[str, Any]] = []
     generation = 0
     for part in parts:
         generation = part.generation
-        columns = (part.flows, part.sources, part.destinations, part.first_ports, part.qp_counts)
+        columns = (part.flows, part.sources, part.destinations, _ports_of_flows(part))
         flows += [
             {
                 "flow": flow,
@@ -45,8 +60,8 @@ def ports_document(fabric: str, job: str, parts: Iterable[pb.JobPorts]) -> dict[
                 "source_address": part.addresses[source],
                 "destination": part.nics[destination],
                 "destination_address": part.addresses[destination],
-                "ports": ports_of(first, count),
+                **ports,
             }
-            for flow, source, destination, first, count in zip(*columns, strict=True)
+            for flow, source, destination, ports in zip(*columns, strict=True)
         ]
     return {"fabric": fabric, "job": job, "generation": generation, "flows": flows}

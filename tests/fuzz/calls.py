@@ -126,6 +126,17 @@ GOOD: dict[str, Callable[[], Message]] = {
     "WatchDrain": lambda: plan_pb2.WatchDrainRequest(fabric=F1, links=[LINK], switches=["s1"]),
     "ExamineInstallation": lambda: doctor_pb2.ExamineInstallationRequest(fabric=F1),
     "ExamineJob": lambda: doctor_pb2.ExamineJobRequest(name=f"{F1}/jobs/j1"),
+    "ReportPortPaths": lambda: plan_pb2.ReportPortPathsRequest(
+        fabric=F1,
+        host="h0.0",
+        pairs=[
+            plan_pb2.PortPaths(
+                source="n0.0",
+                destination="n1.0",
+                paths=[plan_pb2.PortPath(hops=["10.9.0.1"], ports=[49152])],
+            )
+        ],
+    ),
     "GetJobPorts": lambda: plan_pb2.GetJobPortsRequest(
         plan=PLAN, job="j1", hosts=["h0.0"], nics=["n1.0"], page_size=1
     ),

@@ -15,7 +15,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from heddle_agent.host import HostAgent, PortsFolder, Wanted
+from heddle_agent.host import HostAgent, PortsFolder, Probing, Wanted
 from heddle_agent.session import Backoff, Channels, Tls
 from heddle_controller.serve.security.keys import Tls as ServerTls
 from tests.integration.certifying import Authority
@@ -39,6 +39,7 @@ async def watching(
         controllers=[f"localhost:{port}" for port in ports],
         channels=channels,
         backoff=Backoff(first=0.02, longest=0.1),
+        probing=Probing(),
     )
     running = asyncio.create_task(agent.run())
     try:

@@ -55,6 +55,7 @@ NAMED: list[Made] = [
         ("plans.ExplainFlow", plan_pb2.ExplainFlowRequest, "plan", ""),
         ("plans.GetJobPorts", plan_pb2.GetJobPortsRequest, "plan", "job: 'j1'"),
         ("plans.WatchJobPorts", plan_pb2.WatchJobPortsRequest, "plan", ""),
+        ("plans.ReportPortPaths", plan_pb2.ReportPortPathsRequest, "fabric", "host: 'h0.0'"),
         ("plans.WhatIf", plan_pb2.WhatIfRequest, "fabric", ""),
         ("plans.WatchDrain", plan_pb2.WatchDrainRequest, "fabric", ""),
         ("doctor.ExamineInstallation", doctor_pb2.ExamineInstallationRequest, "fabric", ""),
@@ -317,6 +318,20 @@ OTHER += [
         doctor_pb2.ExamineInstallationRequest,
         "fabric: 'fabrics/no'",
         "NOT_FOUND",
+        "",
+    ),
+    (
+        "plans.ReportPortPaths",
+        plan_pb2.ReportPortPathsRequest,
+        "fabric: 'fabrics/no' host: 'h0.0'",
+        "NOT_FOUND",
+        "",
+    ),
+    (
+        "plans.ReportPortPaths",
+        plan_pb2.ReportPortPathsRequest,
+        "fabric: 'fabrics/f1' host: 'h0.0'",
+        "FAILED_PRECONDITION",
         "",
     ),
     (

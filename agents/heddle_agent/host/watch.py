@@ -18,6 +18,7 @@ from heddle.ports import ports_document
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_agent.host.files import PortsFolder
+from heddle_agent.host.report import PathReporter, Probing
 from heddle_agent.session import Address, Backoff, Channels, Endpoint, Resolver
 
 _log = structlog.get_logger()
@@ -59,6 +60,7 @@ class HostAgent:
         controllers: Sequence[str],
         channels: Channels,
         backoff: Backoff,
+        probing: Probing,
     ) -> None:
         """ValueError for addresses that cannot be used, or plain text that would leave unasked."""
         addresses = [Address.parse(text) for text in controllers]
@@ -69,6 +71,13 @@ class HostAgent:
         self._resolver = Resolver(addresses)
         self._channels = channels
         self._backoff = backoff
+        self._reporter = PathReporter(
+            wanted.fabric,
+            wanted.host,
+            resolver=self._resolver,
+            channels=channels,
+            probing=probing,
+        )
         self._random = random.SystemRandom()
         self._parts: list[pb.JobPorts] = []
         """Of the job that is being told."""
@@ -77,7 +86,12 @@ class HostAgent:
         """Why, by controller, since ports were last known."""
 
     async def run(self) -> None:
-        """Follow one controller after the other until cancelled."""
+        """Follow one controller after the other, and probe what they want, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reporter.run())
+            await self._watch()
+
+    async def _watch(self) -> None:
         failures = 0
         while True:
             for endpoint in await self._resolver.endpoints():
@@ -114,12 +128,15 @@ class HostAgent:
                 job, parts, self._parts = event.ports.job, self._parts, []
                 document = ports_document(self._wanted.fabric, job, parts)
                 told.add(job)
+                self._reporter.want(job, parts)
                 if await asyncio.to_thread(self._folder.write, document):
                     self._log.info("ports written", job=job, flows=len(document["flows"]))
         elif event.HasField("deleted"):
+            self._reporter.forget(event.deleted)
             await asyncio.to_thread(self._folder.remove, event.deleted)
             self._log.info("ports removed", job=event.deleted)
         elif event.synced:
+            self._reporter.keep(told)
             for job in await asyncio.to_thread(self._folder.keep, told):
                 self._log.info("ports removed", job=job)
 

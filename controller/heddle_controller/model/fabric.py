@@ -146,6 +146,11 @@ class Structure:
         return np.flatnonzero(self.nodes.kind != NodeKind.NIC)
 
     @cached_property
+    def programmed(self) -> Ints:
+        """Node rows of the switches that have agents and hold entries, ascending."""
+        return self.switches[~self.hashes[self.switches]]
+
+    @cached_property
     def hashes(self) -> Bools:
         """Switches that hash and are not programmed, shape (nodes,)."""
         switch = self.nodes.kind != NodeKind.NIC

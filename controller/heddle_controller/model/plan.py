@@ -8,7 +8,7 @@ Paths of one flow stand together, flows in row order, QPs ascending.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Bools, Fabric, Floats, Ints
 from heddle_controller.model.flows import Flows, qp_ports
 from heddle_controller.model.load import arc_loads
+from heddle_controller.model.port_paths import Learned, PortPaths, gathered, no_port_paths
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +186,13 @@ class NicPorts:
     probes: Ints
     """Ports wanted known of the two NICs of each flow, shape (flows,); 0: entries carry it."""
 
+    def same_as(self, other: NicPorts | None) -> bool:
+        """Whether both are equal in every column."""
+        return other is not None and all(
+            np.array_equal(getattr(self, one.name), getattr(other, one.name))
+            for one in fields(self)
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -213,6 +221,23 @@ class Plan:
         usual = qp_ports(np.repeat(self.flows.source_ports()[self.paths.flow], count), qp)
         chosen = self.nic_ports
         return usual if chosen is None else np.where(chosen.port == NONE, usual, chosen.port)
+
+    def known_ways(self) -> PortPaths:
+        """What the plan itself says of the paths of source ports."""
+        ports = self.nic_ports
+        if ports is None:
+            return no_port_paths()
+        parts = []
+        count = self.paths.qp_count
+        for paths, column in ((self.paths, ports.port), (self.backups, ports.backup)):
+            path = np.repeat(np.arange(len(paths)), count)
+            rows = np.flatnonzero((column != NONE) & (np.diff(paths.first)[path] > 0))
+            parts.append((paths.take(path[rows]), column[rows]))
+        ways = join_paths([way for way, _ in parts])
+        ends = np.stack([self.flows.source[ways.flow], self.flows.destination[ways.flow]])
+        learned = np.full(len(ways), int(Learned.PROBED), dtype=np.int64)
+        port = np.concatenate([column for _, column in parts])
+        return gathered(ends, port, learned, (ways.first, ways.arcs))
 
     @property
     def by_ports(self) -> Bools:

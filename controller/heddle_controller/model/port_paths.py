@@ -7,7 +7,8 @@ Compressed rows: one row a way, by source, then by destination.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 import numpy as np
@@ -62,7 +63,7 @@ class PortPaths:
         )
 
     def take(self, rows: Ints) -> PortPaths:
-        """Some ways, rows ascending."""
+        """Some ways, in the order of ``rows``."""
         first, at = _cut(self.first, rows)
         first_port, port_at = _cut(self.first_port, rows)
         return PortPaths(
@@ -74,6 +75,22 @@ class PortPaths:
             first_port,
             self.ports[port_at],
         )
+
+    def same_as(self, other: PortPaths | None) -> bool:
+        """Whether both are equal in every column."""
+        return self is other or (
+            other is not None
+            and all(
+                np.array_equal(getattr(self, one.name), getattr(other, one.name))
+                for one in fields(self)
+            )
+        )
+
+    def without(self, source: Ints, destination: Ints) -> PortPaths:
+        """The ways between all but some pairs of NICs, given in parallel."""
+        pairs = set(zip(source.tolist(), destination.tolist(), strict=True))
+        ends = zip(self.source.tolist(), self.destination.tolist(), strict=True)
+        return self.take(np.flatnonzero([pair not in pairs for pair in ends]))
 
     def over(self, usable: Bools) -> PortPaths:
         """The ways of which every arc is marked."""
@@ -87,6 +104,27 @@ def no_port_paths() -> PortPaths:
     none = np.empty(0, dtype=np.int64)
     begin = np.zeros(1, dtype=np.int64)
     return PortPaths(none, none, none, begin, none, begin, none)
+
+
+def joined(parts: Sequence[PortPaths]) -> PortPaths:
+    """All ways of several sets, of which no two know the same two NICs."""
+    known = [part for part in parts if len(part)]
+    if not known:
+        return no_port_paths()
+    source, destination, learned = (
+        np.concatenate([getattr(part, name) for part in known])
+        for name in ("source", "destination", "learned")
+    )
+    whole = PortPaths(
+        source,
+        destination,
+        learned,
+        starts(np.concatenate([np.diff(part.first) for part in known])),
+        np.concatenate([part.arcs for part in known]),
+        starts(np.concatenate([part.port_count for part in known])),
+        np.concatenate([part.ports for part in known]),
+    )
+    return whole.take(np.lexsort((whole.destination, whole.source)))
 
 
 def _cut(first: Ints, rows: Ints) -> tuple[Ints, Ints]:

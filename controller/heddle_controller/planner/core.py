@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Floats
+from heddle_controller.model.fabric import Fabric, Floats
 from heddle_controller.model.job import Job
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Certificate, Plan
@@ -33,8 +33,10 @@ from heddle_controller.planner.planning import (
     make_plan,
     reoptimise,
     same_input,
+    same_plan,
     wanted_again,
     wanted_of,
+    with_known_ports,
 )
 from heddle_controller.planner.port import Cost, PlanAnswer, Trial, WhatIf
 from heddle_controller.state.codec.jobs import job_json
@@ -59,6 +61,14 @@ class _FabricPlans:
     """The plan that ``repair`` begins with; a repair of it may have failed to be made."""
     told: Plan | None = None
     """A plan that was answered, and whose repair is not made ready yet."""
+    kept: tuple[Plan, Fabric] | None = None
+    """A plan beside which none was found, and the fabric with all that was known of it."""
+
+    def keeps(self, standing: Plan, wanted: Wanted) -> bool:
+        """Whether it was found before that this plan is what is wanted."""
+        if self.kept is None or self.kept[0] is not standing:
+            return False
+        return same_input(replace(standing, fabric=self.kept[1]), wanted)
 
 
 class PlanningCore:
@@ -76,13 +86,17 @@ class PlanningCore:
         """
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         wanted = one.wanted = self._wanted(intent, one.wanted, standing)
-        if standing is not None and same_input(standing, wanted):
+        wanted = _knowing(wanted, standing)
+        if standing is not None and (same_input(standing, wanted) or one.keeps(standing, wanted)):
             return PlanAnswer(None, wanted.refused)
         if standing is not None:
             self.prepare(intent.name, standing)
         repair = one.repair if standing is not None else None
         one.prepared = None  # whatever comes of this, the repair goes on from another plan
         planned = make_plan(wanted, standing, repair, self._engine, one.made)
+        if standing is not None and planned.plan.nic_ports and same_plan(planned.plan, standing):
+            one.kept = standing, wanted.fabric
+            return PlanAnswer(None, wanted.refused)
         one.made, one.told = (planned.plan, planned.entries), planned.plan
         return PlanAnswer(planned, wanted.refused)
 
@@ -116,7 +130,8 @@ class PlanningCore:
 
     def reoptimise(self, standing: Plan, worth_moving: float) -> Planned | Certificate | None:
         """See ``Planner``."""
-        return reoptimise(standing, self._engine, worth_moving)
+        fabric = with_known_ports(standing.fabric, standing)
+        return reoptimise(replace(standing, fabric=fabric), self._engine, worth_moving)
 
     def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
         """See ``Planner``."""
@@ -147,6 +162,7 @@ class PlanningCore:
 
         Planning anew would sometimes be better, and takes a hundred times as long.
         """
+        wanted = _knowing(wanted, before)
         if not len(before.flows):
             return best_plan(wanted, None, None, self._engine)
         repair = self._engine.repairer(before)
@@ -161,7 +177,13 @@ class PlanningCore:
     def _rehearsed(self, intent: Intent, previous: Plan | None) -> Plan:
         """The plan the loop would make of an intent after ``previous``."""
         repair = self._engine.repairer(previous) if previous is not None else None
-        return best_plan(wanted_of(intent, self._engine), previous, repair, self._engine)
+        wanted = _knowing(wanted_of(intent, self._engine), previous)
+        return best_plan(wanted, previous, repair, self._engine)
+
+
+def _knowing(wanted: Wanted, standing: Plan | None) -> Wanted:
+    """The same with all that is known of source ports, where switches hash."""
+    return replace(wanted, fabric=with_known_ports(wanted.fabric, standing))
 
 
 def _with_job(intent: Intent, job: Job) -> Intent:

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Certificate, Paths, Plan
+from heddle_controller.model.plan import Certificate, NicPorts, Paths, Plan
+from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import Edit, Entries
 from heddle_controller.plan.diff import changed_places, keep_places
 from heddle_controller.plan.entry_edits import known_edit, splice_entries
@@ -55,6 +56,8 @@ class _PackedIntent(NamedTuple):
     """Place among those of before, or what is new."""
     demands: list[int | DemandRecord]
     overlay: Overlay
+    port_paths: tuple[PortPaths | None] | None
+    """None: those of before."""
 
 
 class _PackedPlan(NamedTuple):
@@ -69,6 +72,7 @@ class _PackedPlan(NamedTuple):
     certificate: Certificate
     unrouted: dict[int, str]
     notes: tuple[str, ...]
+    nic_ports: NicPorts | None
 
 
 class _PackedEdit(NamedTuple):
@@ -89,6 +93,8 @@ class FabricMirror:
         self._fabric: Fabric | None = None
         self._jobs: tuple[JobRecord, ...] = ()
         self._demands: tuple[DemandRecord, ...] = ()
+        self._port_paths: PortPaths | None = None
+        """Of the last intent; what a plan was made with does not travel."""
         self._plan: Plan | None = None
         self._entries: Entries | None = None
 
@@ -126,6 +132,8 @@ class FabricMirror:
         jobs = _records(intent.jobs, self._jobs)
         demands = _records(intent.demands, self._demands)
         self._jobs, self._demands = intent.jobs, intent.demands
+        ports, known = intent.fabric.port_paths, self._port_paths
+        self._port_paths = ports
         return _PackedIntent(
             intent.name,
             intent.version,
@@ -135,6 +143,7 @@ class FabricMirror:
             jobs,
             demands,
             intent.overlay,
+            None if ports is known else (ports,),
         )
 
     def unpack_intent(self, packed: _PackedIntent) -> Intent:
@@ -142,12 +151,17 @@ class FabricMirror:
         jobs = tuple(self._jobs[o] if isinstance(o, int) else o for o in packed.jobs)
         demands = tuple(self._demands[o] if isinstance(o, int) else o for o in packed.demands)
         self._jobs, self._demands = jobs, demands
+        if packed.port_paths is not None:
+            (self._port_paths,) = packed.port_paths
+        fabric = self.unpack_fabric(packed.fabric)
+        if self._port_paths is not None:
+            fabric = replace(fabric, port_paths=self._port_paths)
         return Intent(
             packed.name,
             packed.version,
             packed.change_time,
             packed.revision,
-            self.unpack_fabric(packed.fabric),
+            fabric,
             jobs,
             demands,
             packed.overlay,
@@ -176,6 +190,7 @@ class FabricMirror:
             plan.certificate,
             plan.unrouted,
             plan.notes,
+            plan.nic_ports,
         )
 
     def unpack_plan(self, packed: _PackedPlan | None) -> Plan:
@@ -202,6 +217,7 @@ class FabricMirror:
             packed.certificate,
             packed.unrouted,
             packed.notes,
+            packed.nic_ports,
         )
         return self._plan
 

@@ -19,7 +19,7 @@ Pure but for the time it takes. What is planned how:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.port_paths import joined, no_port_paths
 from heddle_controller.model.program import Entries
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.state.errors import FailedPrecondition
@@ -143,10 +144,51 @@ def _asked_of(intent: Intent) -> _Asked:
     )
 
 
+def with_known_ports(fabric: Fabric, standing: Plan | None) -> Fabric:
+    """The fabric with what hosts told of source ports and, of NICs that none spoke of, the plan.
+
+    Hosts tell all they know within a while; a controller that begins to lead need not wait for it.
+    """
+    if not fabric.structure.hashes.any():
+        return fabric
+    told = fabric.port_paths or no_port_paths()
+    if standing is not None and standing.fabric.structure is fabric.structure:
+        planned = standing.known_ways().without(told.source, told.destination)
+        told = joined([told, planned])
+    return replace(fabric, port_paths=told)
+
+
+def _same_ports(old: Fabric, new: Fabric) -> bool:
+    if old.port_paths is new.port_paths:
+        return True
+    known = new.port_paths or no_port_paths()
+    return known.same_as(old.port_paths or no_port_paths())
+
+
+def same_plan(one: Plan, other: Plan) -> bool:
+    """Whether two plans say the same of the same flows on the same fabric as it stands."""
+    if one.fabric.structure is not other.fabric.structure:
+        return False
+    pairs = (one.paths, other.paths), (one.backups, other.backups)
+    ports = one.nic_ports
+    return (
+        one.flows.same_as(other.flows)
+        and np.array_equal(one.fabric.link_state, other.fabric.link_state)
+        and np.array_equal(one.fabric.node_state, other.fabric.node_state)
+        and one.unrouted.keys() == other.unrouted.keys()
+        and (other.nic_ports is None if ports is None else ports.same_as(other.nic_ports))
+        and all(
+            np.array_equal(getattr(now, field.name), getattr(was, field.name))
+            for now, was in pairs
+            for field in fields(now)
+        )
+    )
+
+
 def same_input(plan: Plan, wanted: Wanted) -> bool:
     """Whether a plan was made for just these flows on just this fabric."""
     old, new = plan.fabric, wanted.fabric
-    if old.structure is not new.structure:
+    if old.structure is not new.structure or not _same_ports(old, new):
         return False
     states = ((old.effective, new.effective), (old.node_state, new.node_state))
     if not all(np.array_equal(one, other) for one, other in states):
@@ -253,5 +295,7 @@ def only_losses(previous: Plan, wanted: Wanted) -> bool:
     """Whether all that changed since a plan is that links or switches went out of service."""
     old, new = previous.fabric, wanted.fabric
     if old.structure is not new.structure or not previous.flows.same_as(wanted.flows):
+        return False
+    if not _same_ports(old, new):
         return False
     return not bool((new.plannable & ~old.plannable).any())

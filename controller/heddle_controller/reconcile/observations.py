@@ -9,6 +9,9 @@ something else, also while it has no session: whoever is silent has not said tha
 - A full report forgets what the same agent said of links that it does not name.
 - An agent speaks for links that end at its switch, and for no others.
 
+Where switches hash, hosts say which path each source port of their NICs takes. That is soft, too:
+hosts tell every controller again and again, and what a plan was made with is in its ports.
+
 A controller that has just begun to lead knows less than the last plan did. What that held to be
 down stays down until the agents at both ends have told all their links in sessions that stand, or
 until patience is over: see ``undecided``. What is told to be down is believed at once.
@@ -19,12 +22,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric, NodeKind, State
+from heddle_controller.model.fabric import Fabric, Ints, NodeKind, State, Structure
+from heddle_controller.model.port_paths import PortPaths, joined, no_port_paths
 from heddle_controller.reconcile.southbound import AgentSession, LinkReport
 from heddle_controller.state.records import LinkName
 
@@ -60,6 +64,18 @@ class SeenLinks:
     """When the state last changed, Unix seconds; links that never changed are absent."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PortReport:
+    """Paths of source ports that a host found out, where switches hash."""
+
+    structure: Structure
+    """The one that all rows are of; what was told of another counts no more."""
+    source: Ints
+    """Pairs of NICs it is about, parallel with ``destination``; none else is spoken of."""
+    destination: Ints
+    known: PortPaths
+
+
 class LinkStates:
     """Of one fabric; a live view, which each report changes by what it says."""
 
@@ -73,6 +89,43 @@ class LinkStates:
         """Which switches say so."""
         self._since: dict[LinkEnds, float] = {}
         self._heard: set[str] = set()
+        self._ports: dict[str, PortReport] = {}
+        """By host; these are the hosts of one structure, mostly."""
+        self._all_ports: tuple[Structure, PortPaths] | None = None
+
+    def report_ports(self, host: str, told: PortReport) -> bool:
+        """Take in what a host found out of source ports; whether anything changed by it."""
+        before = self._ports.get(host)
+        if before is not None and before.structure is told.structure:
+            known = before.known.without(told.source, told.destination)
+            ports = joined([known, told.known])
+            if ports.same_as(before.known):
+                return False
+            told = replace(told, known=ports)
+        self._ports[host] = told
+        self._all_ports = None
+        return True
+
+    def ports_of(self, host: str, structure: Structure) -> PortPaths:
+        """What a host told of the ports of its NICs, as far as it is about this structure."""
+        told = self._ports.get(host)
+        return told.known if told and told.structure is structure else no_port_paths()
+
+    def with_ports(self, fabric: Fabric) -> Fabric:
+        """The fabric with what all hosts told; the same object while nothing changes."""
+        if not self._ports:
+            return fabric
+        structure = fabric.structure
+        if self._all_ports is None or self._all_ports[0] is not structure:
+            parts = [self.ports_of(host, structure) for host in sorted(self._ports)]
+            self._all_ports = structure, joined(parts)
+        return replace(fabric, port_paths=self._all_ports[1])
+
+    def tells_ports(self, known: PortPaths | None) -> bool:
+        """Whether what all hosts told is what ``with_ports`` gave last, and is this."""
+        if known is None:
+            return not self._ports
+        return self._all_ports is not None and self._all_ports[1] is known
 
     @property
     def down(self) -> AbstractSet[LinkEnds]:
@@ -176,6 +229,12 @@ class Observations:
         if self.of(about.fabric).report(about, report, now) or report.full:
             for listener in self._listeners:
                 listener.tell(about.fabric)
+
+    def report_ports(self, fabric: str, host: str, told: PortReport) -> None:
+        """Take in what a host found out of source ports."""
+        if self.of(fabric).report_ports(host, told):
+            for listener in self._listeners:
+                listener.tell(fabric)
 
     async def changes(self) -> AsyncIterator[str]:
         """Names of fabrics of which something was told from now on; coalesced, and never ends."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from heddle_controller.model.plan import Certificate
+from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import Program
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer, Planner, PlannerLost, PlanningFailed
@@ -91,6 +92,8 @@ class Worker:
         """Of the intent that the newest plan answers to; None while there is no such."""
         self._down: frozenset[LinkEnds] = frozenset()
         """Links that were taken to be down then."""
+        self._ports: PortPaths | None = None
+        """What was known of source ports then."""
         self._held: frozenset[LinkEnds] | None = None
         """Links that the plan we began with held to be down, until it is known how they are."""
         self._held_until = world.clock.monotonic() + world.settings.rollout.patience
@@ -168,12 +171,13 @@ class Worker:
         if self._committed is None:
             await self._pick_up()
         version = (await world.store.versions(fabric)).intent
-        if version == self._version and not self._held and self._seen().down == self._down:
+        if version == self._version and not self._held and self._is_as_then():
             return
         intent, down = self._merged(await world.store.intent(fabric))
-        if intent.version == self._version and down == self._down:
+        ports = intent.fabric.port_paths
+        if intent.version == self._version and down == self._down and ports is self._ports:
             return
-        self._down = down
+        self._down, self._ports = down, ports
         start = world.clock.monotonic()
         previous = self._committed.plan if self._committed else None
         try:
@@ -194,6 +198,11 @@ class Worker:
     def _seen(self) -> LinkStates:
         return self._world.observations.of(self._fabric)
 
+    def _is_as_then(self) -> bool:
+        """Whether agents and hosts say what they said when the newest plan was made."""
+        seen = self._seen()
+        return seen.down == self._down and seen.tells_ports(self._ports)
+
     def _merged(self, intent: Intent) -> tuple[Intent, frozenset[LinkEnds]]:
         """The intent with links DOWN that are taken to be down; and these."""
         seen, held = self._seen(), self._held or frozenset()
@@ -202,7 +211,8 @@ class Worker:
         self._held = undecided(held, seen.heard, intent.fabric)
         down = self._held | seen.down
         changed = max(intent.change_time, seen.change_time)
-        return replace(intent, fabric=with_down(intent.fabric, down), change_time=changed), down
+        fabric = seen.with_ports(with_down(intent.fabric, down))
+        return replace(intent, fabric=fabric, change_time=changed), down
 
     async def _pick_up(self) -> None:
         """Go on from the plan that the store has, whoever made it."""

@@ -76,9 +76,11 @@ class FlowIndex:
         return (self.epoch, self.generation) == newest
 
     def is_of(self, plan: Plan) -> bool:
-        """Whether a plan is for the same flows between the same rows."""
-        mine = self.plan
-        return mine.fabric.structure is plan.fabric.structure and mine.flows.same_as(plan.flows)
+        """Whether a plan is for the same flows between the same rows, with the same ports."""
+        mine, ports = self.plan, plan.nic_ports
+        same = mine.nic_ports is None if ports is None else ports.same_as(mine.nic_ports)
+        structure = mine.fabric.structure
+        return same and structure is plan.fabric.structure and mine.flows.same_as(plan.flows)
 
     @cached_property
     def rows(self) -> dict[str, int]:

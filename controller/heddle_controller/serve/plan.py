@@ -26,6 +26,7 @@ from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.job_ports import ToldPorts, rows_of
 from heddle_controller.serve.paging import page
+from heddle_controller.serve.port_paths import check_reporter, check_room, report_of
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.serve.summaries import Summaries
 from heddle_controller.serve.watch import Changes
@@ -182,6 +183,19 @@ class PlanService(PlanServiceServicer):
                     continue
                 for event in await asyncio.to_thread(told.events, index):
                     yield event
+
+    @override
+    async def ReportPortPaths(
+        self, request: pb.ReportPortPathsRequest, context: Context
+    ) -> pb.ReportPortPathsResponse:
+        """Into the observations of this controller, and no further."""
+        fabric = names.parse_fabric(request.fabric, "fabric")
+        check_reporter(current_caller(), fabric, request.host)
+        record = await self._store.get_fabric(fabric)
+        told = await asyncio.to_thread(report_of, request, record.fabric)
+        check_room(self._observations.of(fabric), request.host, told)
+        self._observations.report_ports(fabric, request.host, told)
+        return pb.ReportPortPathsResponse()
 
 
 def _check_host(fabric: str, request: pb.GetJobPortsRequest | pb.WatchJobPortsRequest) -> None:

@@ -143,7 +143,7 @@ class _Planning:
         """The plan that comes nearest to the one wished for, with the ports of the one before."""
         network, flows, ways = self.network, self.flows, self.ways
         deadline = self.options.deadline()
-        unrouted = dict(wished.unrouted) | self._unknown(wished)
+        unrouted = dict(wished.unrouted) | self._pathless(wished)
         routed = np.ones(len(flows), dtype=np.bool_)
         routed[list(unrouted)] = False
         bound = cut_bound(network, flows, routed)
@@ -180,14 +180,18 @@ class _Planning:
             self._nic_ports(paths, ports, spare, before, self._wanted(wish)),
         )
 
-    def _unknown(self, wished: Plan) -> dict[int, str]:
-        """Flows that ports are to carry and of whose NICs no port is known, and what to do."""
-        nodes, found = self.network.fabric.structure.nodes.ids, {}
-        for flow in np.flatnonzero(self.ways.by_ports).tolist():
-            ends = self.ways.ends_of(self.flows, flow)
-            if flow not in wished.unrouted and not len(self.ways.between(*ends)):
-                named = " to ".join(nodes[end] for end in ends)
-                found[flow] = f"no port from {named} is known by its path; probe the two"
+    def _pathless(self, wished: Plan) -> dict[int, str]:
+        """Flows that have no path where switches hash, and why."""
+        nodes, flows, found = self.network.fabric.structure.nodes.ids, self.flows, {}
+        for flow in sorted(set(range(len(flows))) - set(wished.unrouted)):
+            if len(self.ways.between(*self.ways.ends_of(flows, flow))):
+                continue
+            ends = f"{nodes[flows.source[flow]]} to {nodes[flows.destination[flow]]}"
+            found[flow] = (
+                f"no port from {ends} is known by its path; probe the two"
+                if self.ways.by_ports[flow]
+                else f"every way left from {ends} passes a switch that hashes, over a detour"
+            )
         return found
 
     def _wanted(self, wish: Paths) -> Ints:

@@ -310,7 +310,7 @@ class Committed:
         """
         structure, held = self.plan.fabric.structure, self.programmed
         others = {structure.index[s]: at for s, at in held.others.items() if s in structure.index}
-        alike = len(others) < len(structure.switches)
+        alike = len(others) < len(structure.programmed)
         least = min(
             [*others.values(), *([held.generation] if alike else [])], default=self.generation
         )
@@ -318,7 +318,7 @@ class Committed:
             return self.generation, ()
         if alike and held.generation == least:
             ahead = [row for row, at in others.items() if at != least]
-            behind = np.setdiff1d(structure.switches, ahead).tolist()
+            behind = np.setdiff1d(structure.programmed, ahead).tolist()
         else:
             behind = sorted(row for row, at in others.items() if at == least)
         return least, tuple(structure.nodes.ids[row] for row in behind)

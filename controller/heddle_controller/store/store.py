@@ -416,7 +416,10 @@ class StateStore:
         if before is None or before.fabric.structure is plan.fabric.structure:
             return [], []
         old, new = (
-            {one.fabric.structure.nodes.ids[row] for row in one.fabric.structure.switches.tolist()}
+            {
+                one.fabric.structure.nodes.ids[row]
+                for row in one.fabric.structure.programmed.tolist()
+            }
             for one in (before, plan)
         )
         return sorted(new - old), sorted(old - new)

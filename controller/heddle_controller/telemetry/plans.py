@@ -59,7 +59,7 @@ async def _tell(fabric: str, store: Store, telemetry: Telemetry, told: dict[str,
     except NotFound:
         return
     jobs = {state.name.lower(): states[state] for state in JobState}
-    telemetry.fabric_known(fabric, len(record.fabric.structure.switches), jobs)
+    telemetry.fabric_known(fabric, len(record.fabric.structure.programmed), jobs)
     if now.generation != before.generation:
         committed = await store.committed(fabric)
         if committed is not None:

@@ -45,12 +45,17 @@ def _node(fabric: Fabric, row: int) -> fabric_pb2.Node:
         value = int(getattr(nodes, field)[row])
         if value != NONE:
             setattr(node, field, value)
+    if fabric.structure.hashes[row]:
+        node.forwarding = fabric_pb2.FORWARDING_ECMP
     return node
 
 
 def _link(fabric: Fabric, row: int) -> fabric_pb2.Link:
     ids, links = fabric.structure.nodes.ids, fabric.structure.links
+    source, target = links.address[row] if links.address else ("", "")
     return fabric_pb2.Link(
+        source_address=source,
+        target_address=target,
         source=ids[int(links.a[row])],
         target=ids[int(links.b[row])],
         key=str(links.key[row]),

@@ -58,7 +58,7 @@ class Fleet:
         self._channels = Channels()
         self._options = SessionOptions()
         self._running: dict[int, asyncio.Task[None]] = {}
-        for row in self.switches.fibs:
+        for row in fabric.structure.programmed.tolist():
             self._prepare(row)
 
     def _prepare(self, row: int) -> None:

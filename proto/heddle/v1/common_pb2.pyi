@@ -108,6 +108,7 @@ class Path(_message.Message):
     FIRST_QP_FIELD_NUMBER: _builtins.int
     LAST_QP_FIELD_NUMBER: _builtins.int
     SHARE_FIELD_NUMBER: _builtins.int
+    PORTS_FIELD_NUMBER: _builtins.int
     first_qp: _builtins.int
     """First QP of the flow on this path, counted from 0."""
     last_qp: _builtins.int
@@ -122,6 +123,12 @@ class Path(_message.Message):
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Link keys; keys[i] joins nodes[i] and nodes[i + 1]."""
 
+    @_builtins.property
+    def ports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """UDP source port of each of these QPs where ports carry the flow, as switches hash;
+        empty: see Route.source_port.
+        """
+
     def __init__(
         self,
         *,
@@ -130,10 +137,11 @@ class Path(_message.Message):
         first_qp: _builtins.int = ...,
         last_qp: _builtins.int = ...,
         share: _builtins.float = ...,
+        ports: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_qp", b"first_qp", "keys", b"keys", "last_qp", b"last_qp", "nodes", b"nodes", "share", b"share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_qp", b"first_qp", "keys", b"keys", "last_qp", b"last_qp", "nodes", b"nodes", "ports", b"ports", "share", b"share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

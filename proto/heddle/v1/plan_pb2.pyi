@@ -720,6 +720,9 @@ class JobPorts(_message.Message):
     FIRST_PORTS_FIELD_NUMBER: _builtins.int
     QP_COUNTS_FIELD_NUMBER: _builtins.int
     HOSTS_FIELD_NUMBER: _builtins.int
+    PROBE_COUNTS_FIELD_NUMBER: _builtins.int
+    QP_PORTS_FIELD_NUMBER: _builtins.int
+    BACKUP_PORTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job that the flows are counted with."""
     generation: _builtins.int
@@ -758,6 +761,24 @@ class JobPorts(_message.Message):
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Host of each NIC, parallel to nics; empty where the fabric names none."""
 
+    @_builtins.property
+    def probe_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many source ports of its two NICs, from 49152 on, the host is to probe, so that
+        their paths are known; 0 where entries in switches carry the flow. Empty: 0 for all.
+        """
+
+    @_builtins.property
+    def qp_ports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where any of these is not 0: UDP source port of each QP, of all flows one after
+        another, in place of first_ports.
+        """
+
+    @_builtins.property
+    def backup_ports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Parallel to qp_ports: the port that takes the QP over the backup of its path; 0
+        where there is none.
+        """
+
     def __init__(
         self,
         *,
@@ -771,14 +792,126 @@ class JobPorts(_message.Message):
         first_ports: _abc.Iterable[_builtins.int] | None = ...,
         qp_counts: _abc.Iterable[_builtins.int] | None = ...,
         hosts: _abc.Iterable[_builtins.str] | None = ...,
+        probe_counts: _abc.Iterable[_builtins.int] | None = ...,
+        qp_ports: _abc.Iterable[_builtins.int] | None = ...,
+        backup_ports: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "destinations", b"destinations", "first_ports", b"first_ports", "flows", b"flows", "generation", b"generation", "hosts", b"hosts", "job", b"job", "nics", b"nics", "qp_counts", b"qp_counts", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "backup_ports", b"backup_ports", "destinations", b"destinations", "first_ports", b"first_ports", "flows", b"flows", "generation", b"generation", "hosts", b"hosts", "job", b"job", "nics", b"nics", "probe_counts", b"probe_counts", "qp_counts", b"qp_counts", "qp_ports", b"qp_ports", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobPorts: _TypeAlias = JobPorts  # noqa: Y015
+
+@_typing.final
+class ReportPortPathsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FABRIC_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PAIRS_FIELD_NUMBER: _builtins.int
+    fabric: _builtins.str
+    """"fabrics/f1"."""
+    host: _builtins.str
+    """Whose NICs send."""
+    @_builtins.property
+    def pairs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PortPaths]:
+        """At most 20000 ports in one message."""
+
+    def __init__(
+        self,
+        *,
+        fabric: _builtins.str = ...,
+        host: _builtins.str = ...,
+        pairs: _abc.Iterable[Global___PortPaths] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fabric", b"fabric", "host", b"host", "pairs", b"pairs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportPortPathsRequest: _TypeAlias = ReportPortPathsRequest  # noqa: Y015
+
+@_typing.final
+class ReportPortPathsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportPortPathsResponse: _TypeAlias = ReportPortPathsResponse  # noqa: Y015
+
+@_typing.final
+class PortPaths(_message.Message):
+    """What is known of the UDP source ports of two NICs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DESTINATION_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """Id or address of a NIC of the host."""
+    destination: _builtins.str
+    """Id or address of the NIC that its packets are for."""
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___PortPath]:
+        """Empty where nothing was found out, or holds no more."""
+
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        destination: _builtins.str = ...,
+        paths: _abc.Iterable[Global___PortPath] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "paths", b"paths", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PortPaths: _TypeAlias = PortPaths  # noqa: Y015
+
+@_typing.final
+class PortPath(_message.Message):
+    """Ports that take one path."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOPS_FIELD_NUMBER: _builtins.int
+    PORTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hops(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses of the switches that answered probes, in order of travel; empty for one
+        that did not.
+        """
+
+    @_builtins.property
+    def ports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The ports."""
+
+    def __init__(
+        self,
+        *,
+        hops: _abc.Iterable[_builtins.str] | None = ...,
+        ports: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hops", b"hops", "ports", b"ports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PortPath: _TypeAlias = PortPath  # noqa: Y015
 
 @_typing.final
 class GetJobPortsRequest(_message.Message):

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PlanServiceStub:
-    """Answers questions about plans. Nothing here changes anything.
+    """Answers questions about plans. Nothing here changes anything but ReportPortPaths.
     """
 
     def __init__(self, channel):
@@ -75,10 +75,15 @@ class PlanServiceStub:
                 request_serializer=heddle_dot_v1_dot_plan__pb2.WatchJobPortsRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_plan__pb2.JobPortsEvent.FromString,
                 _registered_method=True)
+        self.ReportPortPaths = channel.unary_unary(
+                '/heddle.v1.PlanService/ReportPortPaths',
+                request_serializer=heddle_dot_v1_dot_plan__pb2.ReportPortPathsRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_plan__pb2.ReportPortPathsResponse.FromString,
+                _registered_method=True)
 
 
 class PlanServiceServicer:
-    """Answers questions about plans. Nothing here changes anything.
+    """Answers questions about plans. Nothing here changes anything but ReportPortPaths.
     """
 
     def GetPlan(self, request, context):
@@ -140,6 +145,17 @@ class PlanServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportPortPaths(self, request, context):
+        """Tells what a host found out by probing: which path each UDP source port of its NICs
+        takes through switches that hash. Plans give QPs ports that are known so. It is not
+        stored: hosts tell every controller, at least once a minute. What they say of two
+        NICs replaces all that was said of these. Refused with RESOURCE_EXHAUSTED where a
+        host has told of too many, and with FAILED_PRECONDITION where no switch hashes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlanServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -183,6 +199,11 @@ def add_PlanServiceServicer_to_server(servicer, server):
                     request_deserializer=heddle_dot_v1_dot_plan__pb2.WatchJobPortsRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_plan__pb2.JobPortsEvent.SerializeToString,
             ),
+            'ReportPortPaths': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportPortPaths,
+                    request_deserializer=heddle_dot_v1_dot_plan__pb2.ReportPortPathsRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_plan__pb2.ReportPortPathsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'heddle.v1.PlanService', rpc_method_handlers)
@@ -192,7 +213,7 @@ def add_PlanServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlanService:
-    """Answers questions about plans. Nothing here changes anything.
+    """Answers questions about plans. Nothing here changes anything but ReportPortPaths.
     """
 
     @staticmethod
@@ -401,6 +422,33 @@ class PlanService:
             '/heddle.v1.PlanService/WatchJobPorts',
             heddle_dot_v1_dot_plan__pb2.WatchJobPortsRequest.SerializeToString,
             heddle_dot_v1_dot_plan__pb2.JobPortsEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportPortPaths(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.PlanService/ReportPortPaths',
+            heddle_dot_v1_dot_plan__pb2.ReportPortPathsRequest.SerializeToString,
+            heddle_dot_v1_dot_plan__pb2.ReportPortPathsResponse.FromString,
             options,
             channel_credentials,
             insecure,

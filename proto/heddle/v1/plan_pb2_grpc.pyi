@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PlanServiceStub:
-    """Answers questions about plans. Nothing here changes anything."""
+    """Answers questions about plans. Nothing here changes anything but ReportPortPaths."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -55,10 +55,17 @@ class PlanServiceStub:
     """Streams the ports of jobs: those of every job in the plan, "synced", and then of
     each job whose ports changed or that went. It begins with the first plan.
     """
+    ReportPortPaths: _grpc.UnaryUnaryMultiCallable[_plan_pb2.ReportPortPathsRequest, _plan_pb2.ReportPortPathsResponse]
+    """Tells what a host found out by probing: which path each UDP source port of its NICs
+    takes through switches that hash. Plans give QPs ports that are known so. It is not
+    stored: hosts tell every controller, at least once a minute. What they say of two
+    NICs replaces all that was said of these. Refused with RESOURCE_EXHAUSTED where a
+    host has told of too many, and with FAILED_PRECONDITION where no switch hashes.
+    """
 
 @_typing.type_check_only
 class PlanServiceAsyncStub(PlanServiceStub):
-    """Answers questions about plans. Nothing here changes anything."""
+    """Answers questions about plans. Nothing here changes anything but ReportPortPaths."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetPlan: _aio.UnaryUnaryMultiCallable[_plan_pb2.GetPlanRequest, _plan_pb2.Plan]  # type: ignore[assignment]
@@ -83,9 +90,16 @@ class PlanServiceAsyncStub(PlanServiceStub):
     """Streams the ports of jobs: those of every job in the plan, "synced", and then of
     each job whose ports changed or that went. It begins with the first plan.
     """
+    ReportPortPaths: _aio.UnaryUnaryMultiCallable[_plan_pb2.ReportPortPathsRequest, _plan_pb2.ReportPortPathsResponse]  # type: ignore[assignment]
+    """Tells what a host found out by probing: which path each UDP source port of its NICs
+    takes through switches that hash. Plans give QPs ports that are known so. It is not
+    stored: hosts tell every controller, at least once a minute. What they say of two
+    NICs replaces all that was said of these. Refused with RESOURCE_EXHAUSTED where a
+    host has told of too many, and with FAILED_PRECONDITION where no switch hashes.
+    """
 
 class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Answers questions about plans. Nothing here changes anything."""
+    """Answers questions about plans. Nothing here changes anything but ReportPortPaths."""
 
     @_abc_1.abstractmethod
     def GetPlan(
@@ -155,6 +169,19 @@ class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_plan_pb2.JobPortsEvent], _abc.AsyncIterator[_plan_pb2.JobPortsEvent]]:
         """Streams the ports of jobs: those of every job in the plan, "synced", and then of
         each job whose ports changed or that went. It begins with the first plan.
+        """
+
+    @_abc_1.abstractmethod
+    def ReportPortPaths(
+        self,
+        request: _plan_pb2.ReportPortPathsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_plan_pb2.ReportPortPathsResponse, _abc.Awaitable[_plan_pb2.ReportPortPathsResponse]]:
+        """Tells what a host found out by probing: which path each UDP source port of its NICs
+        takes through switches that hash. Plans give QPs ports that are known so. It is not
+        stored: hosts tell every controller, at least once a minute. What they say of two
+        NICs replaces all that was said of these. Refused with RESOURCE_EXHAUSTED where a
+        host has told of too many, and with FAILED_PRECONDITION where no switch hashes.
         """
 
 def add_PlanServiceServicer_to_server(servicer: PlanServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

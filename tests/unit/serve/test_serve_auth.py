@@ -160,7 +160,7 @@ def test_what_roles_may_do() -> None:
             assert Role.OPERATOR in roles
 
 
-def test_hosts_read_the_ports_of_their_own_nics_alone() -> None:
+def test_hosts_read_and_tell_of_their_own_nics_alone() -> None:
     """And call nothing else but health; another host, another fabric, or NICs by name: no."""
     caller = Mapper().caller({"uri": ["spiffe://heddle/host/f1/node-17"]})
     assert (caller.role, caller.fabric, caller.speaks_for) == (Role.HOST, "f1", "node-17")
@@ -168,7 +168,11 @@ def test_hosts_read_the_ports_of_their_own_nics_alone() -> None:
     assert {name for name in mine if name.startswith("heddle.v1.")} == {
         "heddle.v1.PlanService/GetJobPorts",
         "heddle.v1.PlanService/WatchJobPorts",
+        "heddle.v1.PlanService/ReportPortPaths",
     }
+    assert caller.may_report_ports("f1", "node-17")
+    assert not caller.may_report_ports("f1", "node-18")
+    assert not caller.may_report_ports("f2", "node-17")
     assert caller.may_read_ports("f1", ["node-17"], [])
     for fabric, hosts, nics in (
         ("f2", ["node-17"], []),

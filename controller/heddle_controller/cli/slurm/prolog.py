@@ -10,8 +10,9 @@ import hashlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 
 import click
@@ -146,4 +147,13 @@ def _part(page: plan_pb2.JobPorts, rows: list[int]) -> plan_pb2.JobPorts:
         destinations=[page.destinations[row] for row in rows],
         first_ports=[page.first_ports[row] for row in rows],
         qp_counts=[page.qp_counts[row] for row in rows],
+        probe_counts=[page.probe_counts[row] for row in rows] if page.probe_counts else [],
+        qp_ports=_of_flows(page.qp_ports, page, rows),
+        backup_ports=_of_flows(page.backup_ports, page, rows),
     )
+
+
+def _of_flows(column: Sequence[int], page: plan_pb2.JobPorts, rows: list[int]) -> list[int]:
+    """The elements of some flows, of a column with one for each QP, or none at all."""
+    ends = [*accumulate(page.qp_counts)]
+    return [port for row in rows for port in column[ends[row] - page.qp_counts[row] : ends[row]]]

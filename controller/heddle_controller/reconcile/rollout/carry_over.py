@@ -71,7 +71,7 @@ def _behind(newest: Committed, structure: Structure, generation: int) -> list[in
 
 
 def _switches(structure: Structure) -> list[int]:
-    rows: list[int] = structure.switches.tolist()
+    rows: list[int] = structure.programmed.tolist()
     return rows
 
 

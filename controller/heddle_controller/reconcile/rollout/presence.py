@@ -131,4 +131,4 @@ class Presence:
 
 
 def _switches(structure: Structure) -> frozenset[str]:
-    return frozenset(structure.nodes.ids[row] for row in structure.switches.tolist())
+    return frozenset(structure.nodes.ids[row] for row in structure.programmed.tolist())

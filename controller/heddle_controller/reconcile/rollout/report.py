@@ -87,7 +87,7 @@ class FactWriter:
 
 def _told(reached: Ints, structure: Structure, time: float) -> Programmed:
     """What all switches hold: what most of them do, and who holds another generation."""
-    switches, ids = structure.switches, structure.nodes.ids
+    switches, ids = structure.programmed, structure.nodes.ids
     generations, counts = np.unique(reached[switches], return_counts=True)
     most = int(generations[counts.argmax()])
     others = switches[reached[switches] != most].tolist()

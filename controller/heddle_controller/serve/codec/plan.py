@@ -6,6 +6,7 @@ import numpy as np
 
 from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import NONE, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan
@@ -72,6 +73,8 @@ class Routes:
         self._plan = plan
         self._ports = ports
         """Source port of QP 0 of each flow."""
+        self._first_qp: Ints | None = None
+        """Where the QPs of each path begin, once it is asked for."""
 
     def route(self, row: int) -> pb.Route:
         """One flow and where it goes."""
@@ -94,7 +97,8 @@ class Routes:
 
     def _path(self, paths: Paths, path: int) -> common_pb2.Path:
         """One path; a backup that there is not has no nodes."""
-        structure, arcs = self._plan.fabric.structure, paths.of(path)
+        plan = self._plan
+        structure, arcs = plan.fabric.structure, paths.of(path)
         if not len(arcs):
             return common_pb2.Path()
         rows = [int(structure.tail[arcs[0]]), *structure.head[arcs].tolist()]
@@ -105,7 +109,20 @@ class Routes:
             first_qp=int(paths.first_qp[path]),
             last_qp=int(paths.last_qp[path]),
             share=int(paths.qp_count[path]) / qps,
+            ports=self._ports_of(paths, path),
         )
+
+    def _ports_of(self, paths: Paths, path: int) -> list[int]:
+        """Where ports carry the flow."""
+        plan = self._plan
+        if plan.nic_ports is None or not plan.nic_ports.probes[paths.flow[path]]:
+            return []
+        column = plan.nic_ports.backup if paths is plan.backups else plan.nic_ports.port
+        if self._first_qp is None:
+            self._first_qp = starts(plan.paths.qp_count)
+        begin, end = self._first_qp[path : path + 2].tolist()
+        ports: list[int] = column[begin:end].tolist()
+        return ports
 
 
 def explanation_to_pb(plan: Plan, ports: Ints, explanation: Explanation) -> pb.ExplainFlowResponse:

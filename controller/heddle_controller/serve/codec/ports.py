@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from heddle.v1 import plan_pb2 as pb
+from heddle_controller.model.arrays import starts
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.flows import qp_ports
+from heddle_controller.model.plan import NicPorts, Plan
 
 MOST_FLOWS = 10_000
 """Of one message."""
@@ -50,7 +52,7 @@ def ports_to_pb(plan: Plan, first_ports: Ints, rows: Ints, job: str) -> pb.JobPo
     hosts = plan.fabric.structure.host_names
     source, destination = flows.source[rows], flows.destination[rows]
     nics, number = np.unique(np.concatenate([source, destination]), return_inverse=True)
-    return pb.JobPorts(
+    message = pb.JobPorts(
         job=job,
         nics=[nodes.ids[row] for row in nics.tolist()],
         addresses=[nodes.address[row] for row in nics.tolist()],
@@ -61,6 +63,30 @@ def ports_to_pb(plan: Plan, first_ports: Ints, rows: Ints, job: str) -> pb.JobPo
         qp_counts=flows.qps[rows].tolist(),
         hosts=[hosts[row] if row != NONE else "" for row in nodes.host[nics].tolist()],
     )
+    if plan.nic_ports is not None and plan.nic_ports.probes[rows].any():
+        ports, backups = _of_qps(plan, plan.nic_ports, first_ports, rows)
+        message.probe_counts.extend(plan.nic_ports.probes[rows].tolist())
+        message.qp_ports.extend(ports.tolist())
+        message.backup_ports.extend(backups.tolist())
+    return message
+
+
+def _of_qps(plan: Plan, chosen: NicPorts, first_ports: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Ports of the QPs of some flows, and those of their backups, 0 where there is none."""
+    count = plan.flows.qps[rows]
+    bounds = starts(count)
+    qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1], count)
+    ports, backups = qp_ports(np.repeat(first_ports[rows], count), qp), np.zeros_like(qp)
+    place = np.full(len(plan.flows), NONE, dtype=np.int64)
+    place[rows] = bounds[:-1]
+    paths = plan.paths
+    of_path = starts(paths.qp_count)
+    number = np.arange(of_path[-1]) - np.repeat(of_path[:-1] - paths.first_qp, paths.qp_count)
+    begin = np.repeat(place[paths.flow], paths.qp_count)
+    for column, found in ((chosen.port, ports), (chosen.backup, backups)):
+        at = np.flatnonzero((begin != NONE) & (column != NONE))
+        found[begin[at] + number[at]] = column[at]
+    return ports, backups
 
 
 def parts_to_pb(plan: Plan, first_ports: Ints, rows: Ints, job: str) -> list[pb.JobPorts]:

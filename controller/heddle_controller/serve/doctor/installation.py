@@ -63,7 +63,7 @@ def _store(now: Installation) -> Iterator[pb.Finding]:
 
 def _agents(now: Installation) -> Iterator[pb.Finding]:
     structure = now.record.fabric.structure
-    switches = [structure.nodes.ids[row] for row in structure.switches.tolist()]
+    switches = [structure.nodes.ids[row] for row in structure.programmed.tolist()]
     missing = [one for one in switches if one not in now.sessions and one not in now.aside]
     if missing:
         has = many(len(missing), "agent has", "agents have")
@@ -94,7 +94,7 @@ def _tables(now: Installation) -> Iterator[pb.Finding]:
     structure = now.committed.plan.fabric.structure
     nodes = structure.nodes
     held = np.bincount(now.committed.program.entries.switch, minlength=len(nodes.ids))
-    for row in structure.switches.tolist():
+    for row in structure.programmed.tolist():
         session = now.sessions.get(nodes.ids[row])
         told = [int(nodes.table_size[row])] if nodes.table_size[row] != NONE else []
         told += [session.table_size] if session is not None and session.table_size else []

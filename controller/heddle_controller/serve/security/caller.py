@@ -24,7 +24,7 @@ class Role(StrEnum):
     AGENT = "agent"
     """One session, as its own switch; reads nothing."""
     HOST = "host"
-    """Reads the ports of the QPs that leave its own NICs, and nothing else."""
+    """Reads the ports of the QPs that leave its own NICs, tells which paths these take, no more."""
     LOCAL = "local"
     """Plain text from this host, or from anywhere with --insecure: may do everything."""
     NOBODY = "nobody"
@@ -56,6 +56,12 @@ class Caller:
         """Whether the ports of these hosts' and these NICs' QPs may be told."""
         if self.role is Role.HOST:
             return self.fabric == fabric and set(hosts) == {self.speaks_for} and not nics
+        return True
+
+    def may_report_ports(self, fabric: str, host: str) -> bool:
+        """Whether the paths of the ports of this host's NICs may be told."""
+        if self.role is Role.HOST:
+            return (self.fabric, self.speaks_for) == (fabric, host)
         return True
 
 

@@ -50,6 +50,7 @@ PERMISSIONS: Mapping[str, frozenset[Role]] = {
     # Which host may read which ports is asked again by the service.
     "heddle.v1.PlanService/GetJobPorts": READS | {Role.HOST},
     "heddle.v1.PlanService/WatchJobPorts": READS | {Role.HOST},
+    "heddle.v1.PlanService/ReportPortPaths": OPERATORS | {Role.HOST},
     "heddle.v1.DoctorService/ExamineJob": READS,
     "heddle.v1.DoctorService/ExamineInstallation": READS,
     "heddle.v1.OverlayService/SetOverlay": OPERATORS,

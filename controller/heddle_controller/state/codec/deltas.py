@@ -23,7 +23,14 @@ from heddle_controller.model.program import Edit, Entries, Program
 from heddle_controller.plan.diff import difference, differing, partners
 from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.state.codec.container import DamagedError, pack, unpack
-from heddle_controller.state.codec.plans import ENTRIES, PATHS, certificate_of, meta_of
+from heddle_controller.state.codec.plans import (
+    ENTRIES,
+    PATHS,
+    certificate_of,
+    meta_of,
+    ports_columns,
+    ports_of,
+)
 
 MOST = 1 / 8
 """Of the rows of a table, or of the bytes of the base, beyond which a plan is packed whole."""
@@ -69,6 +76,7 @@ class Base:
         if changed is None or not _worth(changed, was.entries):
             return None
         columns |= _packed("entries", _ENTRIES, changed, entries.take(changed.came))
+        columns |= ports_columns(plan)
         packed = pack(meta_of(plan, program), columns)
         return packed if len(packed) <= MOST * self.size else None
 
@@ -168,6 +176,7 @@ def _applied(meta: dict[str, Any], columns: Mapping[str, Any], base: Whole) -> W
         certificate=certificate_of(meta),
         unrouted={int(row): str(reason) for row, reason in meta["unrouted"]},
         notes=tuple(meta["notes"]),
+        nic_ports=ports_of(columns),
     )
     epoch, generation, intent_version = meta["program"]
     rows: dict[str, Any] = _edited(columns, "entries", _ENTRIES, was.entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Any
 
@@ -11,7 +12,14 @@ import numpy as np
 from heddle_controller.model.arrays import starts
 from heddle_controller.model.fabric import Fabric, Ints, Structure
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import AfterLoss, Certificate, Paths, Plan, TierCertificate
+from heddle_controller.model.plan import (
+    AfterLoss,
+    Certificate,
+    NicPorts,
+    Paths,
+    Plan,
+    TierCertificate,
+)
 from heddle_controller.model.program import Entries, Program
 from heddle_controller.state.codec.container import DamagedError, pack
 from heddle_controller.state.codec.pieces import PiecePacker, Table, table, unpack_pieces
@@ -27,6 +35,7 @@ _FLOWS = (
     "weight",
     "bytes",
 )
+PORTS = ("port", "backup", "probes")
 PATHS = ("flow", "first_qp", "last_qp")
 ENTRIES = (
     "switch",
@@ -58,6 +67,7 @@ class PlanPacker:
         """Bytes of a plan and its program, without the structure."""
         entries = program.entries
         states = {"link_state": plan.fabric.link_state, "node_state": plan.fabric.node_state}
+        states |= ports_columns(plan)
         columns = {name: getattr(entries, name) for name in ENTRIES}
         columns |= {"lengths": np.diff(entries.risk_first), "risk_links": entries.risk_links}
         return self._pieces.pack(
@@ -96,6 +106,19 @@ def meta_of(plan: Plan, program: Program) -> dict[str, Any]:
         "notes": plan.notes,
         "program": [program.epoch, program.generation, program.intent_version],
     }
+
+
+def ports_columns(plan: Plan) -> dict[str, Ints]:
+    """The ports of NICs, if they carry flows; see ``ports_of``."""
+    ports = plan.nic_ports
+    return {} if ports is None else {f"ports.{one}": getattr(ports, one) for one in PORTS}
+
+
+def ports_of(columns: Mapping[str, Any]) -> NicPorts | None:
+    """The ports in columns."""
+    if f"ports.{PORTS[0]}" not in columns:
+        return None
+    return NicPorts(*(columns[f"ports.{one}"] for one in PORTS))
 
 
 def certificate_of(meta: dict[str, Any]) -> Certificate:
@@ -152,6 +175,7 @@ def _plan(
         certificate=certificate_of(meta),
         unrouted={int(row): str(reason) for row, reason in meta["unrouted"]},
         notes=tuple(meta["notes"]),
+        nic_ports=ports_of(columns),
     )
     epoch, generation, intent_version = meta["program"]
     rows = part("entries", (*ENTRIES, "risk_links"))

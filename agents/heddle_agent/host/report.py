@@ -1,0 +1,164 @@
+"""Finds out which path each source port of a host takes, and tells every controller.
+
+Where switches hash, controllers say how many ports of each two NICs they want known
+(``JobPorts.probe_counts``). These are probed at once, and all of them again within a stated time:
+a reboot or another route changes where ports lead. What a controller hears is soft, so all are
+told each time, whether anything changed or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import grpc
+import structlog
+
+from heddle.ports import FIRST_PORT
+from heddle.v1 import plan_pb2 as pb
+from heddle.v1.plan_pb2_grpc import PlanServiceStub
+from heddle_agent.host.trace import Pace, Tracer
+from heddle_agent.session import Channels, Resolver
+
+_log = structlog.get_logger()
+
+MOST_PORTS = 20_000
+"""Ports that a controller takes in one message."""
+CALL_SECONDS = 30.0
+
+Pair = tuple[str, str]
+"""Addresses of two NICs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """How a host probes."""
+
+    pace: Pace = field(default_factory=Pace)
+    again_seconds: float = 60.0
+    """Within which all ports are probed again."""
+
+
+class PathReporter:
+    """Of one host; ``run`` it in a task, cancel it to end it."""
+
+    def __init__(
+        self, fabric: str, host: str, *, resolver: Resolver, channels: Channels, probing: Probing
+    ) -> None:
+        self._fabric, self._host = fabric, host
+        self._resolver, self._channels, self._probing = resolver, channels, probing
+        self._of_job: dict[str, dict[Pair, int]] = {}
+        """How many ports are wanted known, by job."""
+        self._more = asyncio.Event()
+        self._log = _log.bind(host=host)
+        self._told: set[str] = set()
+        """Why nothing could be probed or told, since it could."""
+
+    def want(self, job: str, parts: Sequence[pb.JobPorts]) -> None:
+        """Note what a controller wants known for a job."""
+        wanted = {
+            (part.addresses[source], part.addresses[destination]): count
+            for part in parts
+            for source, destination, count in zip(
+                part.sources, part.destinations, part.probe_counts, strict=False
+            )
+            if count and part.addresses[source] and part.addresses[destination]
+        }
+        if any(count > self._wanted().get(pair, 0) for pair, count in wanted.items()):
+            self._more.set()
+        self._of_job[job] = wanted
+
+    def keep(self, jobs: set[str]) -> None:
+        """Forget all other jobs."""
+        self._of_job = {job: wanted for job, wanted in self._of_job.items() if job in jobs}
+
+    def forget(self, job: str) -> None:
+        """A job has ended."""
+        self._of_job.pop(job, None)
+
+    def _wanted(self) -> dict[Pair, int]:
+        most: dict[Pair, int] = {}
+        for wanted in self._of_job.values():
+            for pair, count in wanted.items():
+                most[pair] = max(count, most.get(pair, 0))
+        return most
+
+    async def run(self) -> None:
+        """Probe and tell until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(self._probing.again_seconds):
+                    await self._more.wait()
+            except TimeoutError:
+                pass
+            self._more.clear()
+            wanted = self._wanted()
+            if wanted:
+                await self._probe_and_tell(wanted)
+
+    async def _probe_and_tell(self, wanted: dict[Pair, int]) -> None:
+        found: list[pb.PortPaths] = []
+        for source in dict.fromkeys(source for source, _ in wanted):
+            counts = {to: count for (one, to), count in wanted.items() if one == source}
+            try:
+                found += await asyncio.to_thread(self._probed, source, counts)
+            except ValueError as error:
+                self._tell_once(f"paths not probed: {error}")
+        if not found:
+            return
+        for endpoint in await self._resolver.endpoints():
+            try:
+                stub = PlanServiceStub(self._channels.get(endpoint))
+                for pairs in _messages(found):
+                    request = pb.ReportPortPathsRequest(
+                        fabric=self._fabric, host=self._host, pairs=pairs
+                    )
+                    await stub.ReportPortPaths(request, timeout=CALL_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                why = error.details() or error.code().name
+                self._tell_once(f"paths not told to {endpoint}: {why}")
+            except (OSError, ValueError) as error:
+                self._tell_once(f"paths not told to {endpoint}: {error}")
+            else:
+                self._told.clear()
+                self._log.info("paths told", controller=str(endpoint), pairs=len(found))
+
+    def _probed(self, source: str, counts: dict[str, int]) -> list[pb.PortPaths]:
+        """What the ports of one NIC take; ValueError where this process may not probe."""
+        found: list[pb.PortPaths] = []
+        with Tracer(source, self._probing.pace) as tracer:
+            for count in sorted(set(counts.values())):
+                to = [one for one, wanted in counts.items() if wanted == count]
+                traces = tracer.trace(to, range(FIRST_PORT, FIRST_PORT + count))
+                found += [_told_of(source, destination, traces) for destination in to]
+        return found
+
+    def _tell_once(self, why: str) -> None:
+        log = self._log.debug if why in self._told else self._log.warning
+        self._told.add(why)
+        log(why)
+
+
+def _told_of(
+    source: str, destination: str, traces: dict[tuple[str, int], tuple[str, ...]]
+) -> pb.PortPaths:
+    ways: dict[tuple[str, ...], list[int]] = {}
+    for (to, port), hops in traces.items():
+        if to == destination and hops:
+            ways.setdefault(hops, []).append(port)
+    paths = [pb.PortPath(hops=hops, ports=ports) for hops, ports in ways.items()]
+    return pb.PortPaths(source=source, destination=destination, paths=paths)
+
+
+def _messages(found: Sequence[pb.PortPaths]) -> Iterator[list[pb.PortPaths]]:
+    """Pairs of NICs, as many at a time as a controller takes."""
+    part, room = list[pb.PortPaths](), MOST_PORTS
+    for pair in found:
+        count = max(1, sum(len(path.ports) for path in pair.paths))
+        if part and count > room:
+            yield part
+            part, room = [], MOST_PORTS
+        part.append(pair)
+        room -= count
+    yield part

@@ -91,12 +91,7 @@ class PlayedHosts:
             self.reported += 1
 
     def _probed(self, source: str, destination: str, count: int) -> pb.PortPaths:
-        index = self.fabric.structure.index
-        flows = replace(
-            across(self.fabric, 0).take(np.array([0])),
-            source=np.array([index[source]]),
-            destination=np.array([index[destination]]),
-        )
+        flows = self._pair(source, destination)
         tried = FIRST_SOURCE_PORT + np.arange(count)
         known = probed(self.fabric, flows, self.switches, tried[None])
         structure = self.fabric.structure
@@ -113,6 +108,15 @@ class PlayedHosts:
                 ports=known.ports[known.first_port[way] : known.first_port[way + 1]].tolist(),
             )
         return message
+
+    def _pair(self, source: str, destination: str) -> Flows:
+        """A flow between two NICs."""
+        index = self.fabric.structure.index
+        return replace(
+            across(self.fabric, 0).take(np.array([0])),
+            source=np.array([index[source]]),
+            destination=np.array([index[destination]]),
+        )
 
     async def settled(self, flows: Flows) -> pb.Plan:
         """Look again and again until the plan asks for nothing that is not reported."""

@@ -20,6 +20,7 @@ import orjson
 
 from heddle.client import HeddleError
 from heddle_emulator.netns import LabError
+from tests.bench.admission import measure as admission
 from tests.bench.after_loss import measure as after_loss
 from tests.bench.arrival import measure as arrival
 from tests.bench.campaign import measure as campaign
@@ -81,6 +82,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "event": event,
     "submits": submits,
     "prolog": prolog,
+    "admission": admission,
     "hostile": hostile,
     "reads": reads,
     "fluid": fluid,

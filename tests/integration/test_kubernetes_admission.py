@@ -291,9 +291,13 @@ def test_a_conflict_is_read_and_tried_again(world: World) -> None:
     world.start(tiers=False)
     world.on_api(lambda api: api.failing.extend([("patch", "workloads/status", 409)] * 3))
     world.on_api(lambda api: api.failing.append(("patch", "workloads/status", 500)))
+    calls = [("list", "workloads"), ("watch", "workloads"), ("patch", "workloads/status")]
+    odd = [(*call, code) for code in (0, 502) for call in calls]
+    world.on_api(lambda api: api.failing.extend(odd))
     key = world.submit(workload("busy", ["n0", "n2"]))
     assert world.ready(key).startswith("planned: ")
-    assert not world.on_api(lambda api: api.failing)
+    world.on_api(lambda api: api.cut_watches())
+    wait_until(lambda: not world.api.failing, "all that was to fail to have failed")
     assert world.check(key, "other")["state"] == "Pending"
 
 

@@ -56,6 +56,10 @@ class Refused(Exception):  # noqa: N818 - an answer
         self.code = code
 
 
+class Garbled(Exception):  # noqa: N818 - an answer
+    """A request that something between client and server answers with nonsense."""
+
+
 @dataclass(eq=False)
 class _Watcher:
     """A watch that is open."""
@@ -81,7 +85,7 @@ class KubeApi:
         self.allowed: Callable[[str, str, str, str], bool] = lambda *_: True
         """Verb, group, plural (with subresource) and name."""
         self.failing: list[tuple[str, str, int]] = []
-        """Verb, plural and code of requests that are to fail, once each."""
+        """Verb, plural and code of requests that fail, once each; 0: answered with nonsense."""
         self.away = False
         self._events: list[tuple[int, str, str, Json]] = []
         self._watchers: set[_Watcher] = set()
@@ -145,7 +149,11 @@ class KubeApi:
         """One request."""
         try:
             return await self._answer(request)
+        except Garbled:
+            return Response(b"<html>a gateway", 200, {"content-type": "application/json"})
         except Refused as refused:
+            if refused.code == 502:
+                return Response(b"bad gateway", 502)
             return JSONResponse(status_of(refused.code, str(refused)), refused.code)
 
     async def _answer(self, request: Request) -> Response:
@@ -188,6 +196,8 @@ class KubeApi:
         for place, (one, plural, code) in enumerate(self.failing):
             if (one, plural) == (verb, resource):
                 del self.failing[place]
+                if not code:
+                    raise Garbled
                 raise Refused(code, f"made to fail with {code}")
 
     def _found(self, key: tuple[str, str, str]) -> Json:

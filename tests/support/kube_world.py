@@ -38,6 +38,7 @@ PROGRAM = Path(sys.executable).with_name("heddle-kubernetes")
 CHECK, SPACE = "heddle", "team"
 INDEX = "batch.kubernetes.io/job-completion-index"
 SHAPE = "gpus=1 all_reduce=dp:1GiB"
+PODS = {"containers": [{"name": "train", "image": "train"}]}
 WAIT = 600.0
 """The limit of tests in which it is not to be reached."""
 
@@ -94,7 +95,7 @@ def workload(
                 {
                     "name": "main",
                     "count": count,
-                    "template": {"metadata": {"annotations": annotations}, "spec": {}},
+                    "template": {"metadata": {"annotations": annotations}, "spec": PODS},
                     "topologyRequest": {
                         "podIndexLabel": "batch.kubernetes.io/job-completion-index"
                     },

@@ -20,6 +20,7 @@ from heddle.client import (
     PROGRAMMED,
     AsyncClient,
     Conflict,
+    CredentialsError,
     HeddleError,
     InvalidRequest,
     NotAllowed,
@@ -65,7 +66,8 @@ from heddle_kubernetes.objects import (
 LONGEST_MESSAGE = 1024
 """Characters of a check's message; the schema takes more, people do not."""
 OWNERS = {("batch/v1", "Job"): JOB, ("jobset.x-k8s.io/v1alpha2", "JobSet"): JOB_SET}
-REFUSALS = (InvalidRequest, PreconditionFailed, NotAllowed)
+REFUSALS = (InvalidRequest, PreconditionFailed, NotAllowed, CredentialsError)
+FAULTS = (HeddleError, CredentialsError)
 _log = logging.getLogger(__name__)
 
 
@@ -154,7 +156,18 @@ class Admission:
             self._decisions.pop(key, None)
 
     async def _act(self, wanted: Decision, found: Object) -> None:
-        """Make what is decided so."""
+        """Make what is decided so; a fault of this program holds nobody either."""
+        try:
+            await self._done_as(wanted, found)
+        except Exception as error:
+            if wanted.checks:
+                _log.exception("%s: a fault of this program", wanted.key)
+                message = f"not planned, on the underlay: a fault of this program ({error!r})"
+                await self._answer(wanted, found, message)
+                return
+            raise
+
+    async def _done_as(self, wanted: Decision, found: Object) -> None:
         if wanted.reason and needs_owner(found):
             shape = await self._owner_shape(wanted, found)
             wanted = decide(found, self._names, self._ours, shape)
@@ -171,7 +184,7 @@ class Admission:
         elif self._stored.get(wanted.job) != wanted.spec:
             try:
                 await self._submit(wanted)
-            except HeddleError as error:
+            except FAULTS as error:
                 _log.info("%s: still not planned: %s", wanted.key, error)
 
     async def _plan(self, wanted: Decision) -> str:
@@ -296,7 +309,7 @@ class Admission:
             await self._delete(stored)
         except NotFound:
             self._stored.pop(job, None)
-        except HeddleError as error:
+        except FAULTS as error:
             _log.warning("%s: job %s is not ended yet: %s", key, job, error)
 
     async def _delete(self, job: pb.Job) -> None:
@@ -326,7 +339,7 @@ class Admission:
                             await self._delete(job)
                     else:
                         self._stored[name] = job.spec.SerializeToString(deterministic=True)
-            except (ClusterError, HeddleError) as error:
+            except (ClusterError, *FAULTS) as error:
                 _log.warning("looking for jobs that are over: %s", error)
                 return
         self._mend(jobs.keys())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, cast
 
 import httpx2
+import msgspec
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
 from lightkube.generic_resource import GenericNamespacedResource
@@ -49,6 +50,18 @@ def _error(error: httpx2.HTTPError, what: str) -> ClusterError:
     return ClusterError(clean(f"{what}: the API server is not reached ({why})")[:500])
 
 
+@contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Whatever goes wrong with a call is a ``ClusterError``."""
+    try:
+        yield
+    except httpx2.HTTPError as error:
+        raise _error(error, what) from None
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
+        message = f"{what}: the API server's answer is none ({type(error).__name__}: {error})"
+        raise ClusterError(clean(message)[:500]) from None
+
+
 class Cluster:
     """Calls of the API. Each raises ``ClusterError``."""
 
@@ -57,18 +70,14 @@ class Cluster:
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
         """One object, as the API server has it now."""
-        try:
+        with _telling(f"read {kind.__name__} {name}"):
             return dict(await self._client.get(kind, name, **_of(namespace)))
-        except httpx2.HTTPError as error:
-            raise _error(error, f"read {kind.__name__} {name}") from None
 
     async def list(self, kind: Kind) -> tuple[list[Object], str]:
         """All objects of a kind as they are now, and the version of that."""
-        try:
+        with _telling(f"list {kind.__name__}"):
             found = self._client.list(kind, chunk_size=500, **_of(_all(kind)))
             return [dict(one) async for one in found], found.resourceVersion
-        except httpx2.HTTPError as error:
-            raise _error(error, f"list {kind.__name__}") from None
 
     async def watch(self, kind: Kind, version: str) -> AsyncIterator[tuple[str, Object]]:
         """Changes since a version, until the server ends it, or says nothing for too long."""
@@ -76,16 +85,12 @@ class Cluster:
             kind, resource_version=version, server_timeout=WATCH_SECONDS, **_of(_all(kind))
         )
         stream = cast("Any", events)
-        try:
+        with _telling(f"watch {kind.__name__}"), suppress(StopAsyncIteration, TimeoutError):
             async with aclosing(stream):
                 while True:
                     async with asyncio.timeout(WATCH_SECONDS + GRACE):
                         what, found = await anext(stream)
                     yield what, dict(found)
-        except (StopAsyncIteration, TimeoutError):
-            return
-        except httpx2.HTTPError as error:
-            raise _error(error, f"watch {kind.__name__}") from None
 
     async def patch(self, kind: Kind, found: Object, change: Mapping[str, Any]) -> Object:
         """Change an object, if it still is as it was found."""
@@ -93,7 +98,7 @@ class Cluster:
         version = text(found, "metadata", "resourceVersion")
         metadata = {**change.get("metadata", {}), "resourceVersion": version}
         namespace = text(found, "metadata", "namespace") or None
-        try:
+        with _telling(f"patch {kind.__name__} {key_of(found)}"):
             changed = await self._client.patch(
                 kind,
                 name,
@@ -101,23 +106,17 @@ class Cluster:
                 patch_type=PatchType.MERGE,
                 **_of(namespace),
             )
-        except httpx2.HTTPError as error:
-            raise _error(error, f"patch {kind.__name__} {key_of(found)}") from None
         return dict(changed)
 
     async def create(self, kind: Kind, wanted: Object) -> None:
         """Make an object."""
-        try:
+        with _telling(f"create {kind.__name__} {key_of(wanted)}"):
             await self._client.create(kind.from_dict(wanted))
-        except httpx2.HTTPError as error:
-            raise _error(error, f"create {kind.__name__} {key_of(wanted)}") from None
 
     async def delete(self, kind: Kind, name: str) -> None:
         """Delete an object of the whole cluster."""
-        try:
+        with _telling(f"delete {kind.__name__} {name}"):
             await self._client.delete(kind, name)
-        except httpx2.HTTPError as error:
-            raise _error(error, f"delete {kind.__name__} {name}") from None
 
 
 def _all(kind: Kind) -> str | None:

@@ -23,7 +23,7 @@ class Health:
 
     async def listen(self, host: str, port: int) -> Callable[[], Awaitable[None]]:
         """Begin to answer; what ends it."""
-        server = await asyncio.start_server(self._answer, host, port, limit=8192)
+        server = await asyncio.start_server(self.answer, host, port, limit=8192)
 
         async def close() -> None:
             server.close()
@@ -36,7 +36,7 @@ class Health:
         """Whether all that is watched was read."""
         return bool(self._mirrors) and all(one.synced.is_set() for one in self._mirrors)
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request a connection: /live or /ready."""
         with suppress(
             OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from heddle.client import AsyncClient, HeddleError
+from heddle.client import AsyncClient, CredentialsError, HeddleError
 from heddle.text import clean
 from heddle.units import host_units
 from heddle.v1 import fabric_pb2
@@ -232,7 +232,7 @@ class Tiers:
                 return
             request = fabric_pb2.GetFabricRequest(name=name)
             self._fabric = await self._heddle.fabrics.GetFabric(request)
-        except HeddleError as error:
+        except (HeddleError, CredentialsError) as error:
             self._tell(f"the fabric is not read, labels and topologies stay: {error}")
 
     async def _apply(self, fabric: fabric_pb2.Fabric) -> None:

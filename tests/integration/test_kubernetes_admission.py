@@ -245,7 +245,8 @@ def test_a_controller_that_is_killed_meanwhile_costs_nothing(world: World) -> No
 
 def test_our_program_may_be_killed_at_any_moment(world: World) -> None:
     """What is to be stands in the objects and at Heddle: also what ended while nobody ran."""
-    first = world.launch("--sweep", "0.5", "--no-tiers")
+    words = ("--sweep", "0.5", "--no-tiers", "--wait", "600")
+    first = world.launch(*words)
     kept, over = (world.submit(workload(name, pair(n))) for n, name in enumerate(("kept", "over")))
     world.ready(kept), world.ready(over)
     world.kill_controller()
@@ -258,7 +259,7 @@ def test_our_program_may_be_killed_at_any_moment(world: World) -> None:
     finally:
         world.start_controller()
     before = world.job(kept)
-    world.launch("--sweep", "0.5", "--no-tiers", "--wait", "600")
+    world.launch(*words)
     assert world.ready(waiting).startswith("planned: ")
     wait_until(lambda: world.job(over) is None, "the job of what is gone to be ended")
     after = world.job(kept)

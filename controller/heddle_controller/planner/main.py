@@ -22,6 +22,7 @@ from heddle_controller.planner.pipe import Unpacker, packed, received
 from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.planner.port import PlanningFailed
 from heddle_controller.planner.protocol import Failed, Question, answered
+from heddle_controller.solve import cp_sat
 
 PR_SET_PDEATHSIG = 1
 OOM_SCORE = 500
@@ -59,6 +60,7 @@ def _serve(end: socket.socket, core: PlanningCore) -> None:
             _send(end, _answer(core, mirror, question))
             if question.kind == "plan":
                 core.make_ready(question.fabric)  # nobody waits for that
+                cp_sat.load()  # nor for that; the next plan may need it
 
 
 def _answer(core: PlanningCore, mirror: FabricMirror, question: Question) -> Any:  # noqa: ANN401 - packed

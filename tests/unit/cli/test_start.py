@@ -43,3 +43,15 @@ def test_help_names_every_command_without_the_planner() -> None:
     ]
     assert told == sorted(COMMANDS)
     assert set(done.stderr.split()) & {"networkx", "ortools", "pandas", "scipy"} == set()
+
+
+def test_a_controller_starts_without_what_only_hard_plans_need() -> None:
+    """Neither it nor a planning process loads CP-SAT, and pandas with it, to begin with."""
+    script = (
+        "import sys, heddle_controller.app, heddle_controller.planner.main;"
+        "print(*sorted({'pandas', 'ortools.sat.python.cp_model'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []

@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from ortools.sat.python import cp_model
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from heddle_controller.model.fabric import Ints
+from heddle_controller.solve import cp_sat
 
 PATIENCE = 60
 """Pairings tried in a row without gain before giving up; a count, so that plans repeat."""
@@ -175,7 +175,7 @@ def _solved(edges: Edges, colours: int, most: int) -> Ints | None:
     count = len(edges.left)
     if count * colours > MOST_CHOICES:
         return None
-    model = cp_model.CpModel()
+    model = cp_sat.new_model()
     takes = [[model.new_bool_var("") for _ in range(colours)] for _ in range(count)]
     for row in takes:
         model.add_exactly_one(row)
@@ -188,10 +188,8 @@ def _solved(edges: Edges, colours: int, most: int) -> Ints | None:
         for own in _by_vertex(zone, edges.cross):
             for column in range(colours):
                 model.add(sum(takes[edge][column] for edge in own) <= most)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = EFFORT_SECONDS
-    if solver.solve(model) not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+    solver = cp_sat.new_solver(EFFORT_SECONDS)
+    if not cp_sat.finds(solver, model):
         return None
     chosen = [[solver.value(v) for v in row].index(1) for row in takes]
     return np.array(chosen, dtype=np.int64)

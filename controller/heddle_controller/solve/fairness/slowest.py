@@ -24,16 +24,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from ortools.sat.python import cp_model
+from ortools.sat.python.cp_model_helper import LinearExpr
 
 from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_controller.model.flows import Flows
+from heddle_controller.solve import cp_sat
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.search.residue import QpGroup, put_in_numbers, rows_of
 from heddle_controller.solve.search.search import Search
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 WORTH = 1e-4
 """Relative gain of the slowest flow below which nothing is moved."""
@@ -54,7 +59,7 @@ SECONDS_A_CHOICE = 2e-5
 SCALE = 1_000_000
 """Rates in whole kbit/s, values in millionths: CP-SAT reckons in integers."""
 
-Column = list[cp_model.IntVar]
+Column: TypeAlias = "list[cp_model.IntVar]"
 """QPs of one flow on each of its paths."""
 
 
@@ -171,7 +176,7 @@ class _Neighbourhood:
         self._chunks: dict[int, list[int]] = {}
         for chunk, flow in enumerate(self._assignment.flow):
             self._chunks.setdefault(flow, []).append(chunk)
-        self._model = cp_model.CpModel()
+        self._model = cp_sat.new_model()
 
     def solve(self, effort: float) -> tuple[list[Ints] | None, float]:
         """QPs of each part on each of its paths, if that helps; and the effort it took."""
@@ -179,14 +184,12 @@ class _Neighbourhood:
         self._limit_arcs()
         least = self._least_value(self._value[self._slow])
         self._model.maximize(least)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.max_deterministic_time = effort
+        solver = cp_sat.new_solver(effort)
         solver.parameters.relative_gap_limit = CLOSE
         # The model is small and its relaxation tight: presolving it would take most of the time.
         solver.parameters.cp_model_presolve = False
         solver.parameters.linearization_level = 2
-        found = solver.solve(self._model) in {cp_model.OPTIMAL, cp_model.FEASIBLE}
+        found = cp_sat.finds(solver, self._model)
         spent = float(solver.response_proto.deterministic_time)
         spent += SECONDS_A_CHOICE * sum(len(part.column) for part in self.parts)
         if not found:
@@ -310,4 +313,4 @@ class _Neighbourhood:
 
 
 def _sum_of(column: Column, weights: Ints) -> cp_model.LinearExprT:
-    return cp_model.LinearExpr.weighted_sum(column, weights.tolist())
+    return LinearExpr.weighted_sum(column, weights.tolist())

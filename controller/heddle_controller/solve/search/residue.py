@@ -12,14 +12,18 @@ QP more, and so on outwards, as long as it stays small.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from heddle_controller.model.fabric import Floats, Ints
+from heddle_controller.solve import cp_sat
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.search.chains import TOLERANCE
 from heddle_controller.solve.search.search import Search
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 MOST_CHOICES = 20_000
 """Pairs of a commodity and a path beyond which the residue is not small."""
@@ -109,7 +113,7 @@ def _solve(
     assignment: Assignment, groups: list[QpGroup], limit: Floats, seconds: float | None
 ) -> list[Ints] | None:
     """QPs of each group on each of its paths, if some are found within all limits."""
-    model = cp_model.CpModel()
+    model = cp_sat.new_model()
     pad, per_gbps = assignment.network.pad, assignment.network.per_gbps
     load = assignment.load.copy()
     uses: dict[int, list[tuple[cp_model.IntVar, int]]] = {}
@@ -130,12 +134,10 @@ def _solve(
         room = limit[arc] / per_gbps[arc] - load[arc] + TOLERANCE
         # Rates are rounded to whole Mbit/s: one for each QP is what that may amount to.
         model.add(sum(mbps * variable for variable, mbps in terms) <= int(room * SCALE))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = EFFORT_SECONDS
+    solver = cp_sat.new_solver(EFFORT_SECONDS)
     if seconds is not None:
         solver.parameters.max_time_in_seconds = seconds
-    if solver.solve(model) not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+    if not cp_sat.finds(solver, model):
         return None
     return [
         np.array([solver.value(variable) for variable in column], dtype=np.int64)

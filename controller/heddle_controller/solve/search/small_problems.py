@@ -19,12 +19,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from heddle_controller.model.fabric import Ints
 from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.solve import cp_sat
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import PlanningProblem, tier_worst
 from heddle_controller.solve.commodities import LINEAR
@@ -32,6 +33,9 @@ from heddle_controller.solve.phases import phased_jobs
 from heddle_controller.solve.search.chains import TOLERANCE
 from heddle_controller.solve.search.residue import QpGroup, put_in_numbers, rows_of
 from heddle_controller.solve.search.search import Search
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 MOST_CHOICES = 3000
 """Pairs of a group and a path beyond which a problem is not small."""
@@ -128,7 +132,7 @@ class _Programme:
     def __init__(
         self, problem: PlanningProblem, search: Search, of_key: dict[Key, QpGroup]
     ) -> None:
-        self._model = cp_model.CpModel()
+        self._model = cp_sat.new_model()
         groups, turns = [*of_key.values()], [key[-1] for key in of_key]
         self._problem, self._search, self._groups = problem, search, groups
         network = problem.network
@@ -226,13 +230,10 @@ class _Programme:
                 self._model.add_hint(variable, found.value(variable))
 
     def _solved(self) -> cp_model.CpSolver | None:
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
+        solver = cp_sat.new_solver(EFFORT_SECONDS)
         # Several ways of searching take turns, in an order that is always the same.
         solver.parameters.interleave_search = True
-        solver.parameters.max_deterministic_time = EFFORT_SECONDS
         remaining = self._problem.deadline.remaining()
         if remaining is not None:
             solver.parameters.max_time_in_seconds = remaining
-        ended = solver.solve(self._model)
-        return solver if ended in {cp_model.OPTIMAL, cp_model.FEASIBLE} else None
+        return solver if cp_sat.finds(solver, self._model) else None

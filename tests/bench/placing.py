@@ -22,7 +22,7 @@ from heddle_controller.model.fabric import Fabric, Floats
 from heddle_controller.model.flows import concatenate
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.model.plan import Plan
-from heddle_controller.place.choose import PlacementAsk
+from heddle_controller.place.ask import PlacementAsk
 from heddle_controller.place.estimate import Estimator, Surroundings
 from heddle_controller.planner.advice import order_ranks, recommend
 from heddle_controller.planner.direct import DirectPlanner

@@ -18,6 +18,7 @@ import numpy as np
 from heddle_controller.model.fabric import Bools, Fabric, Floats
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
+from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.place.estimate import Estimate, Estimator, Surroundings
 from heddle_controller.place.order import (
     Hosts,
@@ -30,35 +31,6 @@ from heddle_controller.place.order import (
 from heddle_controller.traffic.groups import resolve_parallelism
 
 FlowsOfJob = Callable[[Job, Fabric], Flows]
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementAsk:
-    """A job that is to be placed, and where it may run."""
-
-    job: Job
-    """Its hosts are as many as it takes; which they are means nothing."""
-    hosts: Hosts
-    """Free hosts that may be taken, each in the fabric, in order."""
-    most: int
-    """Choices to give at most, besides the first fit."""
-    same_zone: bool = False
-    hosts_per_leaf: int = 0
-    """At most so many below one leaf; 0: no limit."""
-    isolated: bool = False
-    """Whether no link may be shared with other jobs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Host sets in rank order."""
-
-    first_fit: Hosts = ()
-    """The first hosts by name that may be taken, in that order."""
-    others: tuple[Hosts, ...] = ()
-    """Best first, by cuts."""
-    refused: str = ""
-    """Why there is none, with the numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,52 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import sqrt
-
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Floats, Ints
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.load import utilization
 from heddle_controller.model.plan import Plan
+from heddle_controller.place.ask import EQUAL, Score
 from heddle_controller.solve.fairness.filling import Filling
-
-EQUAL = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How a job fares in a plan."""
-
-    max_utilization: float = 0.0
-    """Load over capacity of the worst link that its flows use; 1.0 is full."""
-    slowest_flow: float = 1.0
-    """Least part of what a flow asks for that it gets, 0 to 1."""
-    seconds: float = 0.0
-    """Time in the network of one round of its collectives in this plan; phases take turns."""
-    least_seconds: float = 0.0
-    """What cuts leave any plan; ``seconds`` where this one was made anew; 0: nobody has looked."""
-
-    @property
-    def expected_seconds(self) -> float:
-        """The geometric mean of what this plan gives and what cuts leave any.
-
-        A repaired plan may be far off what planning anew then makes of the same hosts, and cuts
-        know nothing of paths: where choices differ, what comes in the end lies between the two.
-        """
-        return sqrt(self.seconds * self.least_seconds) if self.least_seconds else self.seconds
-
-    @property
-    def rank(self) -> tuple[float, float, float]:
-        """Less is better: expected time, then the slowest flow, then the worst link."""
-        return self.expected_seconds, -self.slowest_flow, self.max_utilization
-
-    def no_worse_than(self, other: Score) -> bool:
-        """Whether neither the expected time nor the worst link is worse."""
-        return self.max_utilization <= other.max_utilization * (
-            1 + EQUAL
-        ) and self.expected_seconds <= other.expected_seconds * (1 + EQUAL)
 
 
 def scores(plan: Plan) -> dict[str, Score]:

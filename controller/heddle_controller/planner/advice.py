@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
-from heddle_controller.place.choose import PlacementAsk
+from heddle_controller.place.ask import EQUAL, PlacementAsk, Score
 from heddle_controller.place.order import Hosts, candidates, places
-from heddle_controller.place.score import EQUAL, Score
 from heddle_controller.planner.port import Planner, Trial
 from heddle_controller.state.records import Intent
 from heddle_controller.traffic.groups import resolve_parallelism

@@ -15,14 +15,15 @@ from heddle_controller.model.job import Job
 from heddle_controller.model.load import arc_loads, utilization
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Entries
-from heddle_controller.place.choose import Choices, PlacementAsk, choose
+from heddle_controller.place.ask import EQUAL, Choices, PlacementAsk, Score
+from heddle_controller.place.choose import choose
 from heddle_controller.place.estimate import (
     Estimator,
     Surroundings,
     cross_zone_gbps,
     zone_of_nodes,
 )
-from heddle_controller.place.score import EQUAL, Score, scores
+from heddle_controller.place.score import scores
 from heddle_controller.plan.what_if import compare
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.planner.planning import (

@@ -6,7 +6,7 @@ import asyncio
 
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
-from heddle_controller.place.choose import Choices, PlacementAsk
+from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.engine import Engine
 from heddle_controller.planner.planning import Planned

@@ -7,8 +7,7 @@ from typing import Protocol
 
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
-from heddle_controller.place.choose import Choices, PlacementAsk
-from heddle_controller.place.score import Score
+from heddle_controller.place.ask import Choices, PlacementAsk, Score
 from heddle_controller.plan.what_if import Comparison
 from heddle_controller.planner.planning import Planned
 from heddle_controller.state.errors import PortError

@@ -27,7 +27,7 @@ import structlog
 
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
-from heddle_controller.place.choose import Choices, PlacementAsk
+from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner import protocol
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.pipe import Unpacker, packed, received

@@ -8,16 +8,18 @@ unpacks: both mirrors go through the same steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Certificate, Plan
-from heddle_controller.place.choose import Choices, PlacementAsk
-from heddle_controller.planner.core import PlanningCore
+from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer, PlanningFailed, Trial, WhatIf
 from heddle_controller.state.records import Intent
+
+if TYPE_CHECKING:  # who only asks need not load what answers
+    from heddle_controller.planner.core import PlanningCore
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.place.choose import PlacementAsk
+from heddle_controller.place.ask import PlacementAsk, Score
 from heddle_controller.place.order import places
-from heddle_controller.place.score import Score
 from heddle_controller.planner.advice import Placement, Recommendation
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import job as job_codec

@@ -4,7 +4,7 @@ Each state is a fabric of some 3,072 NICs on which jobs came and went. A new job
 plan of all is made, and the emulator says how fast its flows are over the planned paths while all
 other jobs send: the time of the network is what its phases then take. Every placement is planned
 in the same way, as a controller plans a job that comes: by repair of the plan that stands, and
-anew where that is off its bound. So what differs is the placement alone.
+anew after some quiet. So what differs is the placement alone.
 "Best of N" draws N random placements, has cuts choose a few of them, and takes the one of these
 that the emulator likes best.
 """
@@ -26,7 +26,7 @@ from heddle_controller.place.ask import PlacementAsk
 from heddle_controller.place.estimate import Estimator, Surroundings
 from heddle_controller.planner.advice import order_ranks, recommend
 from heddle_controller.planner.direct import DirectPlanner
-from heddle_controller.planner.planning import Wanted, best_plan
+from heddle_controller.planner.planning import Wanted, settled_plan
 from heddle_controller.planner.planning_engine import planning_engine
 from heddle_controller.solve import Repairer, anew
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
@@ -141,7 +141,7 @@ def emulated(state: State, hosts: tuple[str, ...]) -> float:
     fabric, job = state.fabric, replace(state.job, hosts=hosts)
     flows = concatenate([state.standing.flows, flows_of_job(job, fabric)])
     wanted, engine = Wanted(fabric, flows, ()), planning_engine(None)
-    plan = best_plan(wanted, state.standing, Repairer(state.standing), engine)
+    plan = settled_plan(wanted, state.standing, Repairer(state.standing), engine)
     rates = path_rates(fabric.structure.capacity, flows, plan.paths)
     gbps = np.bincount(plan.paths.flow, weights=rates, minlength=len(flows))
     mine = np.flatnonzero(flows.job == flows.job_names.index(job.name))

@@ -27,7 +27,6 @@ from heddle_controller.place.score import scores
 from heddle_controller.plan.what_if import compare
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.planner.planning import (
-    WORTH_MOVING,
     Planned,
     Wanted,
     best_plan,
@@ -35,6 +34,7 @@ from heddle_controller.planner.planning import (
     reoptimise,
     same_input,
     same_plan,
+    settled_plan,
     wanted_again,
     wanted_of,
     with_known_ports,
@@ -150,7 +150,9 @@ class PlanningCore:
         before = self._standing(intent, standing)
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         wanted = one.tried = wanted_of(_with_job(intent, job), self._engine, one.tried)
-        trial = _trial(job.name, before, self._mended(before, wanted))
+        repair = self._engine.repairer(before)
+        after = best_plan(_knowing(wanted, before), before, repair, self._engine)
+        trial = _trial(job.name, before, after)
         least = trial.score.seconds
         if len(before.flows):  # else it was planned anew
             around = Surroundings(intent.fabric, _loads_without(before, job.name))
@@ -158,28 +160,14 @@ class PlanningCore:
             least = min(least, estimator.of(job.hosts).seconds)
         return replace(trial, score=replace(trial.score, least_seconds=least))
 
-    def _mended(self, before: Plan, wanted: Wanted) -> Plan:
-        """What repair makes of a plan for other flows, at its bound if that takes moving few.
-
-        Planning anew would sometimes be better, and takes a hundred times as long.
-        """
-        wanted = _knowing(wanted, before)
-        if not len(before.flows):
-            return best_plan(wanted, None, None, self._engine)
-        repair = self._engine.repairer(before)
-        mended = repair.repair(wanted.fabric, wanted.flows)
-        if mended.certificate.gap < WORTH_MOVING:
-            return mended
-        return repair.relieved() or mended
-
     def _standing(self, intent: Intent, standing: Plan | None) -> Plan:
         return standing if standing is not None else self._rehearsed(intent, None)
 
     def _rehearsed(self, intent: Intent, previous: Plan | None) -> Plan:
-        """The plan the loop would make of an intent after ``previous``."""
+        """What the loop would come to with an intent after ``previous``."""
         repair = self._engine.repairer(previous) if previous is not None else None
         wanted = _knowing(wanted_of(intent, self._engine), previous)
-        return best_plan(wanted, previous, repair, self._engine)
+        return settled_plan(wanted, previous, repair, self._engine)
 
 
 def _knowing(wanted: Wanted, standing: Plan | None) -> Wanted:

@@ -7,19 +7,18 @@ Pure but for the time it takes. What is planned how:
 - *Repair* wherever there is a plan: flows to which nothing happened stay.
 - *Relieved* where links came back and the repaired plan is off its bound: a few more flows
   are moved, most often those that had to leave when the links were lost.
-- *Anew* where there is none, where repair fails, or where what changed was not a
-  loss (jobs came or went, links came back), what comes of that is off its bound, and
-  solving anew is better by enough to be worth moving flows. After a loss nothing more
-  moves than repair moves, at first.
-- *Compared* once things are quiet: a plan off its bound with one made anew for the same
-  input, which takes its place if it wins by more than a set threshold. If it does not,
-  a better bound is looked for, and the plan keeps all but its certificate.
+- *Anew* where there is none, or where repair fails. Nobody who waits for a path waits for more.
+- *Compared* once things are quiet: a plan with one made anew for the same input, which takes
+  its place if the worst link or the times of jobs are better by more than a set threshold. If
+  they are not, a better bound is looked for, and the plan keeps all but its certificate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from math import log1p
 
 import numpy as np
 
@@ -27,9 +26,11 @@ from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows, concatenate
-from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.plan import IDLE, Certificate, Plan
 from heddle_controller.model.port_paths import joined, no_port_paths
 from heddle_controller.model.program import Entries
+from heddle_controller.place.ask import EQUAL
+from heddle_controller.place.score import gain_of_jobs
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.ids import check_ids
@@ -226,51 +227,55 @@ def best_plan(
         Exception: whatever the last attempt failed with.
     """
     fabric, flows = wanted.fabric, wanted.flows
-
-    def anew() -> Plan:
-        return _verified(engine.solve(fabric, flows, previous), engine)
-
-    if previous is None or repair is None:
-        return anew()
-    try:
-        repaired = repair.repair(fabric, flows)
-        enough = only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING
-        if not enough and (relieved := _relieved(previous, repaired, repair)) is not None:
-            return _verified(relieved, engine, known)
-        repaired = _verified(repaired, engine, known)
-    except Exception:  # noqa: BLE001 - whatever is wrong with the repair, a new plan may do
-        return anew()
-    if enough:
-        return repaired
-    try:
-        fresh = anew()
-    except Exception:  # noqa: BLE001 - the repaired plan is sound
-        return repaired
-    return fresh if fresh.beats(repaired, WORTH_MOVING) else repaired
+    with suppress(Exception):  # whatever is wrong with the repair, a new plan may do
+        if previous is not None and repair is not None and len(previous.flows):
+            repaired = repair.repair(fabric, flows)
+            enough = only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING
+            relieved = None if enough else repair.relieved()
+            return _verified(relieved or repaired, engine, known)
+    return _verified(engine.solve(fabric, flows, previous), engine)
 
 
-def _relieved(previous: Plan, repaired: Plan, repair: Repair) -> Plan | None:
-    """The repaired plan at its bound, where links came back and a few flows moved back do that."""
-    if repaired.unrouted or not previous.flows.same_as(repaired.flows):
-        return None
-    relieved = repair.relieved()
-    if relieved is None or relieved.certificate.gap >= WORTH_MOVING:
-        return None
-    return relieved
+def settled_plan(
+    wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: Engine
+) -> Plan:
+    """What there is after some quiet; after a loss, what there is at once.
+
+    Raises:
+        Exception: whatever the last attempt failed with.
+    """
+    plan = best_plan(wanted, previous, repair, engine)
+    if previous is None or only_losses(previous, wanted):
+        return plan
+    better = better_anew(plan, engine, WORTH_MOVING)
+    return plan if better is None else better.plan
 
 
 def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | None:
     """A verified plan made anew for the same input, where it wins by enough; None where not.
 
+    It wins where it beats the other, or where no link is fuller in it than the fullest of the
+    other, and the times of jobs, multiplied, are less by that share.
+
     Raises:
         Exception: whatever solving anew failed with.
     """
-    if plan.certificate.within(worth_moving) and not plan.unrouted:
+    reached = plan.certificate
+    slow = reached.max_utilization > IDLE * (1 + EQUAL)
+    if not slow and reached.within(worth_moving) and not plan.unrouted:
         return None
     fresh = _verified(engine.solve(plan.fabric, plan.flows, plan), engine)
-    if not fresh.beats(plan, worth_moving):
+    if not fresh.beats(plan, worth_moving) and not _faster(fresh, plan, worth_moving):
         return None
     return Planned(fresh, engine.entries_of(fresh), len(engine.changed_flows(plan, fresh)))
+
+
+def _faster(fresh: Plan, plan: Plan, share: float) -> bool:
+    """Whether jobs take less time by so much, all in all, and no link is fuller for it."""
+    most = plan.certificate.max_utilization * (1 + EQUAL)
+    if len(fresh.unrouted) > len(plan.unrouted) or fresh.certificate.max_utilization > most:
+        return False
+    return gain_of_jobs(plan, fresh) > -log1p(-share)
 
 
 def reoptimise(plan: Plan, engine: Engine, worth_moving: float) -> Planned | Certificate | None:

@@ -22,8 +22,8 @@ class ReconcileSettings:
     """Until planning is tried again after it failed; twice as long each time."""
     retry_last: float = 60.0
     """The longest until it is tried again."""
-    compare_after: float = 5.0
-    """Of quiet, until a plan off its bound is compared with one made anew."""
+    compare_after: float = 1.0
+    """Of quiet, until a plan is compared with one made anew."""
     worth_moving: float = 0.02
     """How much fuller than in another plan the worst link is, for flows to move that need not."""
     rollout: RolloutSettings = field(default_factory=RolloutSettings)

@@ -150,7 +150,7 @@ class PlanningCore:
         before = self._standing(intent, standing)
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         wanted = one.tried = wanted_of(_with_job(intent, job), self._engine, one.tried)
-        repair = self._engine.repairer(before)
+        repair = self._engine.repairer(before) if len(before.flows) else None
         after = best_plan(_knowing(wanted, before), before, repair, self._engine)
         trial = _trial(job.name, before, after)
         least = trial.score.seconds

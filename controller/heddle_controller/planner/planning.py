@@ -7,7 +7,8 @@ Pure but for the time it takes. What is planned how:
 - *Repair* wherever there is a plan: flows to which nothing happened stay.
 - *Relieved* where links came back and the repaired plan is off its bound: a few more flows
   are moved, most often those that had to leave when the links were lost.
-- *Anew* where there is none, or where repair fails. Nobody who waits for a path waits for more.
+- *Anew* where there is none, where repair fails, or where that is quick. Nobody who waits for a
+  path waits for a plan of many flows made anew.
 - *Compared* once things are quiet: a plan with one made anew for the same input, which takes
   its place if the worst link or the times of jobs are better by more than a set threshold. If
   they are not, a better bound is looked for, and the plan keeps all but its certificate.
@@ -41,6 +42,8 @@ WORTH_MOVING = 0.02
 
 Of changes that are no losses; what is compared in the background has a setting.
 """
+FEW = 256
+"""Flows that are planned anew in less than half a second of processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +229,24 @@ def best_plan(
     Raises:
         Exception: whatever the last attempt failed with.
     """
-    fabric, flows = wanted.fabric, wanted.flows
-    with suppress(Exception):  # whatever is wrong with the repair, a new plan may do
-        if previous is not None and repair is not None and len(previous.flows):
-            repaired = repair.repair(fabric, flows)
-            enough = only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING
-            relieved = None if enough else repair.relieved()
-            return _verified(relieved or repaired, engine, known)
-    return _verified(engine.solve(fabric, flows, previous), engine)
+    if previous is not None and repair is not None:
+        with suppress(Exception):  # whatever is wrong with the repair, a new plan may do
+            return _repaired(wanted, previous, repair, engine, known)
+    return _verified(engine.solve(wanted.fabric, wanted.flows, previous), engine)
+
+
+def _repaired(
+    wanted: Wanted, previous: Plan, repair: Repair, engine: Engine, known: Plan | None
+) -> Plan:
+    repaired = repair.repair(wanted.fabric, wanted.flows)
+    if only_losses(previous, wanted) or repaired.certificate.gap < WORTH_MOVING:
+        return _verified(repaired, engine, known)
+    plan = _verified(repair.relieved() or repaired, engine, known)
+    if len(plan.flows) <= FEW:
+        with suppress(Exception):  # the repaired plan is sound
+            better = better_anew(plan, engine, WORTH_MOVING)
+            return plan if better is None else better.plan
+    return plan
 
 
 def settled_plan(

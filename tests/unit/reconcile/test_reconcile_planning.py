@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import Fabric, State
@@ -13,6 +12,7 @@ from heddle_controller.place.score import scores
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.engine import Engine
 from heddle_controller.planner.planning import (
+    FEW,
     Wanted,
     better_anew,
     make_plan,
@@ -218,22 +218,33 @@ def test_after_a_loss_only_repair_moves_flows(plan: Plan) -> None:
     assert choose(plan, after, script) == ("repaired", ["repair"])
 
 
+@pytest.mark.parametrize(
+    ("script", "taken"),
+    [
+        (Scripted(repaired=2.0, fresh=1.0), "fresh"),
+        (Scripted(repaired=2.0, fresh=1.99), "repaired"),
+        (Scripted(repaired=2.0, fresh=1.0, fresh_unrouted=1), "repaired"),
+        (Scripted(repaired=2.0, fresh=None), "repaired"),
+    ],
+)
+def test_a_new_plan_must_be_worth_the_moves(plan: Plan, script: Scripted, taken: str) -> None:
+    """When few flows come, a plan made anew is taken where it wins and leaves nobody out."""
+    asked = ["repair", "relieve", "solve"]
+    assert choose(plan, wanted(FABRIC, J1, J2), script) == (taken, asked)
+
+
 @pytest.mark.parametrize(("better", "taken"), [(1.0, "relieved"), (None, "repaired")])
 @pytest.mark.parametrize("jobs", [(J1,), (J1, J2), (J2,)])
-def test_nobody_who_waits_for_a_path_waits_for_a_plan_made_anew(
+def test_nobody_who_waits_for_a_path_waits_for_many_flows_planned_anew(
     plan: Plan, jobs: tuple[Job, ...], better: float | None, taken: str
 ) -> None:
     """Where links, jobs come or go, repair decides, and a few flows that move where that does."""
     lossy = down(FABRIC, "l0.0", "s0.0")
     before = ENGINE.solve(lossy, plan.flows, None)
     script = Scripted(repaired=2.0, fresh=1.0, better=better)
-    assert choose(before, wanted(FABRIC, *jobs), script) == (taken, ["repair", "relieve"])
-
-
-def test_where_nothing_was_planned_all_is_planned_anew(plan: Plan) -> None:
-    """A plan without flows holds nothing that repair could keep."""
-    empty = ENGINE.solve(FABRIC, plan.flows.take(np.empty(0, dtype=np.int64)), None)
-    assert choose(empty, wanted(FABRIC, J1), Scripted()) == ("fresh", ["solve"])
+    after = wanted(FABRIC, *jobs)
+    many = replace(after, flows=concatenate([*[after.flows] * (FEW // len(after.flows) + 1)]))
+    assert choose(before, many, script) == (taken, ["repair", "relieve"])
 
 
 def test_where_repair_fails_all_is_planned_anew(plan: Plan) -> None:

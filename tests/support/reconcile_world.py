@@ -15,6 +15,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
+from heddle_controller.place.score import gain_of_jobs
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
@@ -45,6 +46,7 @@ ENGINE = Engine(
     verify=verify_plan,
     entries_of=entries_after,
     changed_flows=changed_flows,
+    gain_of_jobs=gain_of_jobs,
 )
 
 SETTINGS = ReconcileSettings(

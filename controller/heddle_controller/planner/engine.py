@@ -66,3 +66,5 @@ class Engine:
     """``plan.revision.entries_after``."""
     changed_flows: Callable[[Plan, Plan], Ints]
     """``plan.diff.changed_flows``."""
+    gain_of_jobs: Callable[[Plan, Plan], float]
+    """``place.score.gain_of_jobs``."""

@@ -31,7 +31,6 @@ from heddle_controller.model.plan import IDLE, Certificate, Plan
 from heddle_controller.model.port_paths import joined, no_port_paths
 from heddle_controller.model.program import Entries
 from heddle_controller.place.ask import EQUAL
-from heddle_controller.place.score import gain_of_jobs
 from heddle_controller.planner.engine import Engine, Repair
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.ids import check_ids
@@ -278,17 +277,17 @@ def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | No
     if not slow and reached.within(worth_moving) and not plan.unrouted:
         return None
     fresh = _verified(engine.solve(plan.fabric, plan.flows, plan), engine)
-    if not fresh.beats(plan, worth_moving) and not _faster(fresh, plan, worth_moving):
+    if not fresh.beats(plan, worth_moving) and not _faster(fresh, plan, engine, worth_moving):
         return None
     return Planned(fresh, engine.entries_of(fresh), len(engine.changed_flows(plan, fresh)))
 
 
-def _faster(fresh: Plan, plan: Plan, share: float) -> bool:
+def _faster(fresh: Plan, plan: Plan, engine: Engine, share: float) -> bool:
     """Whether jobs take less time by so much, all in all, and no link is fuller for it."""
     most = plan.certificate.max_utilization * (1 + EQUAL)
     if len(fresh.unrouted) > len(plan.unrouted) or fresh.certificate.max_utilization > most:
         return False
-    return gain_of_jobs(plan, fresh) > -log1p(-share)
+    return engine.gain_of_jobs(plan, fresh) > -log1p(-share)
 
 
 def reoptimise(plan: Plan, engine: Engine, worth_moving: float) -> Planned | Certificate | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from heddle_controller.place.score import gain_of_jobs
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.revision import entries_after
 from heddle_controller.plan.verify import verify_plan
@@ -26,4 +27,5 @@ def planning_engine(solve_seconds: float | None) -> Engine:
         verify=verify_plan,
         entries_of=entries_after,
         changed_flows=changed_flows,
+        gain_of_jobs=gain_of_jobs,
     )

@@ -3,8 +3,9 @@
     heddle: gpus=8 tp=8 pp=4 all_reduce=dp:2GiB send_recv=pp:64MiB class=latency
 
 Schedulers have their users write it. Words are parted by blanks or commas. ``gpus`` has to be
-there. Operations that are not named follow from the parallelism, as in jobs.yaml. What the words
-mean for a fabric is the controller's to check.
+there: how many GPUs each host gives; or which, as ``gpus=0-3``, where jobs share hosts. Operations
+that are not named follow from the parallelism, as in jobs.yaml. What the words mean for a fabric is
+the controller's to check.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from heddle.gpus import parse_gpus
 from heddle.sizes import size_of
 from heddle.text import integer, number
 from heddle.v1 import common_pb2
@@ -57,8 +59,12 @@ def shape_text(comment: str) -> str | None:
     return found[1].strip() if found else None
 
 
-def parse_shape(text: str) -> Shape:
+def parse_shape(text: str, *, gpus_told: bool = False) -> Shape:
     """The shape that some words tell.
+
+    Args:
+        text: The words.
+        gpus_told: Whether somebody else knows the GPUs, so that ``gpus`` may be left out.
 
     Raises:
         ShapeError: naming the word and the cure.
@@ -88,7 +94,7 @@ def parse_shape(text: str) -> Shape:
             order = value.lower()
         else:
             _set(spec, word, key, value)
-    if "gpus" not in seen:
+    if "gpus" not in seen and not gpus_told:
         raise ShapeError("the shape has no gpus: write how many GPUs each host gives, as gpus=8")
     return Shape(spec, order)
 
@@ -103,6 +109,13 @@ def _set(spec: pb.JobSpec, word: str, key: str, value: str) -> None:
             raise ShapeError(f"{word[:80]!r}: {error}") from None
         if spec.priority <= 0:
             raise ShapeError(f"{word[:80]!r}: give a number above 0")
+    elif key == "gpus" and "-" in value:
+        try:
+            part = parse_gpus(value)
+        except ValueError as error:
+            raise ShapeError(f"{word[:80]!r}: {error}") from None
+        spec.gpus.add(gpus=part)
+        spec.gpus_per_host = len(part)
     elif key in DEGREES:
         setattr(spec.parallelism, key, _whole(word, value))
     else:

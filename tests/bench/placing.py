@@ -174,7 +174,7 @@ def run(seed: int, draws: int, few: int) -> Found:
     planner = DirectPlanner(planning_engine(None))
     ask = PlacementAsk(state.job, state.free, 5)
     found = asyncio.run(recommend(planner, state.intent, ask, state.standing))
-    ours = found.placements[0].hosts
+    ours = found.placements[0].job.hosts
     around = Surroundings(state.fabric, state.standing.loads)
     flows = flows_of_job(state.job, state.fabric)
     estimator = Estimator(around, flows, state.job.hosts)

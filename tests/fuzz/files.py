@@ -92,9 +92,9 @@ def judge_jobs(jobs: Any, _: bytes) -> None:
     """Every job could run."""
     for job in jobs:
         parallel = job.parallelism
-        check(job.name and job.hosts and job.gpus_per_host >= 1, "a job has a name, hosts, GPUs")
+        check(job.name and job.hosts and min(job.counts) >= 1, "a job has a name, hosts, GPUs")
         check(len(set(job.hosts)) == len(job.hosts), "no host twice")
-        ranks = len(job.hosts) * job.gpus_per_host
+        ranks = job.rank_count
         sizes = [size or 1 for size in (parallel.tp, parallel.pp, parallel.cp, parallel.dp)]
         check(ranks % math.prod(sizes) == 0, f"{ranks} ranks for {sizes}")
         check(all(one.bytes > 0 for one in job.collectives), "collectives carry something")

@@ -247,6 +247,30 @@ def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) ->
     gone(world, *ids)
 
 
+def test_jobs_share_nodes_by_their_gpus(world: World) -> None:
+    """Each has the GPUs that Slurm gives it, also different numbers of them, and its own ports."""
+    text = look(world) + staying(world)
+    share = ("-p", "shared", "-w", "n[0-1]", "-N2", "-n2")
+    first = submitted(world, text, *share, "--gpus-per-node=1", "--comment", SHAPE)
+    of_first = seen(world, first)
+    second = submitted(world, text, *share, "--gpus-per-node=2", "--comment", "heddle: tp=2")
+    of_second = seen(world, second)
+    third = submitted(world, text, *share, "--gpus-per-node=1", "--comment", "heddle: gpus=3")
+    (world.slurm.folder / f"go.{third}").touch()
+    said = world.slurm.ended(third)
+    assert "the shape says gpus=3, and Slurm gives the job 1 of n0" in said, world.log()
+    told = [one["spec"]["gpus"] for one in (of_first, of_second)]
+    assert told == [[{"gpus": [0]}], [{"gpus": [1, 2]}]], world.log()
+    assert [one["state"] for one in (of_first, of_second)] == ["JOB_STATE_PROGRAMMED"] * 2
+    let_go(world, first, second)
+    uneven = ("-p", "shared", "-w", "n[0-1]", "-N2", "-n3", "--gpus=3", "--gpus-per-task=1")
+    job = submitted(world, text, *uneven, "--comment", "heddle: all_reduce=dp")
+    spec = seen(world, job)["spec"]
+    assert sorted(len(one["gpus"]) for one in spec["gpus"]) == [1, 2], world.log()
+    assert "gpus_per_host" not in spec
+    let_go(world, job)
+
+
 def chosen_sbatch(world: World, server: str, text: str, *words: str) -> tuple[int, str, str]:
     """What ``heddle slurm sbatch`` submits: the job, the nodes that it asks for, and the note."""
     script = world.slurm.script(text)

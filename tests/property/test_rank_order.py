@@ -104,7 +104,7 @@ def check_runs(seed: int) -> None:
     job = Job("order", hosts, 4, Parallelism(tp=4, dp=length, pp=count // length))
     parallelism = resolve_parallelism(job)
     assert run_lengths(parallelism, 4) == [length]
-    where = places(hosts, fabric)
+    where = places(job.held, fabric)
     order = candidates(job, parallelism, where)[1]
     runs = [order[at : at + length] for at in range(0, count, length)]
     for level in ("zone", "leaves"):
@@ -119,7 +119,7 @@ def test_alphabetical_is_tried_and_nothing_twice() -> None:
     fabric = clos(leaves=4, spines=2, nics_per_leaf=8, nics_per_host=2)
     hosts = tuple(sorted(fabric.structure.nics_of_host)[:6])
     job = Job("order", hosts[::-1], 2, Parallelism(tp=2))
-    found = candidates(job, resolve_parallelism(job), places(job.hosts, fabric))
+    found = candidates(job, resolve_parallelism(job), places(job.held, fabric))
     assert found[0] == hosts
     assert len(set(found)) == len(found)
     assert all(set(one) == set(hosts) for one in found)

@@ -44,6 +44,7 @@ states, switches = st.sampled_from(list(State)), st.sampled_from(["l0", "s0", "n
 links = st.builds(LinkName, st.sampled_from(["l0", "s1"]), st.sampled_from(["s0", "l1", "l0"]))
 requests = st.builds(Request, st.sampled_from(["", "", "", "r1", "r2"]))
 ids = st.sampled_from(["f", "g", "h", "a/dp/x->", "b/pp/x->"])
+gpus = st.sampled_from([[], [], [(0,), (1,)], [(1,), (1, 2)]])
 pairs = st.sampled_from([[("n0.0", "n1.0")], [("n0.0", "n1.0"), ("n1.0", "n0.1")]])
 revisions = st.sampled_from([1, 1, 1, 2])
 
@@ -125,10 +126,10 @@ async def everything(twin: Twin) -> Any:
 
 STEPS = st.one_of(
     step(
-        lambda n, h, r, q: lambda t: t.store.submit_job(
-            "f", job(n, tuple(h)), checked_revision=r, request=q
+        lambda n, h, g, r, q: lambda t: t.store.submit_job(
+            "f", job(n, tuple(h), gpus=tuple(g[: len(h)])), checked_revision=r, request=q
         ),
-        names, st.lists(hosts, max_size=2, unique=True), revisions, requests,
+        names, st.lists(hosts, max_size=2, unique=True), gpus, revisions, requests,
     ),
     step(
         lambda n, h, r, a, q: lambda t: t.store.update_job(
@@ -136,6 +137,13 @@ STEPS = st.one_of(
         ),
         names, st.lists(hosts, max_size=2, unique=True), revisions, st.integers(0, 9), requests,
     ),
+    step(
+        lambda n, h, g, q: lambda t: t.store.reserve(
+            "f", n, h, 9, gpus=g[: len(h)], checked_revision=1, request=q
+        ),
+        names, st.lists(hosts, min_size=1, max_size=2, unique=True), gpus, requests,
+    ),
+    step(lambda n, q: lambda t: t.store.release("f", n, request=q), names, requests),
     step(
         lambda n, a, q: lambda t: t.store.delete_job("f", n, etag=t.etag(a), request=q),
         names, st.integers(0, 9), requests,

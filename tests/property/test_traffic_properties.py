@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import random
 from collections import defaultdict
+from dataclasses import replace
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heddle_controller.model.errors import InputError
 from heddle_controller.model.job import (
     Algorithm,
     Collective,
@@ -17,7 +21,7 @@ from heddle_controller.model.job import (
 )
 from heddle_controller.traffic.groups import rank_count, rank_groups, resolve_parallelism
 from heddle_controller.traffic.implied import implied_collectives
-from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs
+from heddle_controller.traffic.jobs import flows_of_job, flows_of_jobs, host_of_ranks
 from heddle_controller.traffic.patterns import Layout, channels, hops_of, patterns_of, ring
 from heddle_controller.traffic.summary import BULK_BYTES, summarise
 from tests.support.small_fabrics import clos, star
@@ -52,8 +56,22 @@ def jobs(draw: st.DrawFn) -> Job:
     wanted = draw(st.lists(collectives, max_size=3))
     sizes = {group: rank_groups(parallelism, group).shape[1] for group in Group}
     used = tuple(c for c in wanted if sizes[c.group] > 1)
-    hosts = tuple(f"h{i}" for i in range(ranks // gpus))
-    return Job("j", hosts, gpus, parallelism, used)
+    parts = draw(st.sampled_from([(), *([_parts(draw, ranks)] if ranks > 1 else [])]))
+    hosts = tuple(f"h{i}" for i in range(len(parts) or ranks // gpus))
+    if parts:
+        counts = {len(part) for part in parts}
+        gpus = counts.pop() if len(counts) == 1 else 0
+    return Job("j", hosts, gpus, parallelism, used, gpus=parts)
+
+
+def _parts(draw: st.DrawFn, ranks: int) -> tuple[tuple[int, ...], ...]:
+    """So many GPUs on hosts that give up to eight each, in any order."""
+    parts = []
+    while ranks:
+        part = draw(st.permutations(range(8)))[: draw(st.integers(1, min(8, ranks)))]
+        parts.append(tuple(part))
+        ranks -= len(part)
+    return tuple(parts)
 
 
 @given(parallelisms, st.sampled_from(list(Group)))
@@ -79,16 +97,19 @@ def test_dp_is_found_from_the_rest(parallelism: Parallelism, gpus: int) -> None:
 def test_rings_are_cycles_over_all_hosts_of_their_group(job: Job, group: Group) -> None:
     """From any rank of a channel the hops visit every host of the group once and return."""
     groups = rank_groups(job.parallelism, group)
-    after = dict(zip(*map(np.ndarray.tolist, ring(groups, Layout(job.gpus_per_host))), strict=True))
+    after = dict(
+        zip(*map(np.ndarray.tolist, ring(groups, Layout(host_of_ranks(job)))), strict=True)
+    )
+    host_of = host_of_ranks(job).tolist()
     row_of = {rank: row for row, members in enumerate(groups.tolist()) for rank in members}
     hosts_of: dict[int, set[int]] = defaultdict(set)
     for rank, row in row_of.items():
-        hosts_of[row].add(rank // job.gpus_per_host)
+        hosts_of[row].add(host_of[rank])
     for start in after:
         visited: list[int] = []
         rank = start
         while not visited or rank != start:
-            visited.append(rank // job.gpus_per_host)
+            visited.append(host_of[rank])
             assert row_of[rank] == row_of[start]
             rank = after[rank]
         assert sorted(visited) == sorted(hosts_of[row_of[start]])
@@ -98,10 +119,11 @@ def test_rings_are_cycles_over_all_hosts_of_their_group(job: Job, group: Group) 
 def test_every_group_over_several_hosts_has_a_channel(job: Job, group: Group) -> None:
     """And every rank is in at most one."""
     groups = rank_groups(job.parallelism, group)
-    lines = channels(groups, job.gpus_per_host)
+    host = host_of_ranks(job)
+    lines = channels(groups, host)
     used = [rank for line in lines for rank in line.ravel().tolist()]
     assert len(used) == len(set(used))
-    spread = (groups // job.gpus_per_host).max(axis=1) > (groups // job.gpus_per_host).min(axis=1)
+    spread = host[groups].max(axis=1) > host[groups].min(axis=1)
     assert {rank in used for rank in groups[spread][:, 0].tolist()} <= {True}
 
 
@@ -117,7 +139,7 @@ def test_data_reaches_all_that_must_have_it(
     gpus = next(n for n in range(gpus, 0, -1) if ranks % n == 0)
     rail = np.arange(ranks) % gpus if pxn else None
     groups = rank_groups(parallelism, collective.group)
-    source, destination = hops_of(collective, groups, Layout(gpus, rail))
+    source, destination = hops_of(collective, groups, Layout(np.arange(ranks) // gpus, rail))
     assert (source // gpus != destination // gpus).all()
     edges: dict[int, set[int]] = defaultdict(set)
     for a, b in zip((source // gpus).tolist(), (destination // gpus).tolist(), strict=True):
@@ -175,10 +197,10 @@ def test_some_end_of_every_flow_is_full(speeds: list[float], *, everybody: bool)
 @given(jobs())
 def test_implied_traffic_uses_every_nic_that_has_partners_elsewhere(job: Job) -> None:
     """With one NIC a GPU and whole hosts in a dp group, none of its NICs idles."""
-    plain = Job("j", job.hosts, job.gpus_per_host)
-    fabric = clos(len(job.hosts), job.gpus_per_host)
+    plain = Job("j", job.hosts, len(job.hosts))
+    fabric = clos(len(job.hosts), plain.gpus_per_host)
     flows = flows_of_job(plain, fabric)
-    expected = len(job.hosts) * job.gpus_per_host if len(job.hosts) > 1 else 0
+    expected = plain.rank_count if len(job.hosts) > 1 else 0
     assert len(flows) == expected == len(set(flows.source.tolist()))
 
 
@@ -194,6 +216,7 @@ def test_jobs_side_by_side_are_the_sum_of_the_jobs(job: Job, copies: int) -> Non
             job.gpus_per_host,
             job.parallelism,
             job.collectives,
+            gpus=job.gpus,
         )
         for n in range(copies)
     ]
@@ -228,3 +251,49 @@ def test_implied_collectives_can_all_run(parallelism: Parallelism) -> None:
     sizes = {Group.TP: p.tp, Group.CP: p.cp, Group.DP: p.dp, Group.PP: p.pp, Group.EP: p.ep}
     assert groups == {group for group, size in sizes.items() if size > 1}
     assert prod((p.tp, p.cp, p.dp, p.pp)) == rank_count(p)
+
+
+@given(job=jobs(), nics=st.integers(1, 8), rails=st.booleans())
+def test_named_gpus_use_their_own_nics(job: Job, nics: int, *, rails: bool) -> None:
+    """Flows of a job leave and reach the NICs of the GPUs that it names, and no other NIC.
+
+    Where every host gives its first GPUs in order, that is what the job without names has.
+    """
+    fabric = clos(len(job.hosts), nics, rails=rails)
+    of_host = fabric.structure.nics_of_host
+    own = {
+        of_host[host][gpu % nics]
+        for host, part in job.held.items()
+        for gpu in part or range(job.gpus_per_host)
+    }
+    flows = flows_of_job(job, fabric)
+    assert {*flows.source.tolist(), *flows.destination.tolist()} <= own
+    first = tuple(tuple(range(count)) for count in job.counts)
+    if job.gpus_per_host:
+        plain, named = replace(job, gpus=()), replace(job, gpus=first)
+        assert flows_of_job(plain, fabric).ids == flows_of_job(named, fabric).ids
+
+
+@given(job=jobs(), seed=st.integers(0, 1 << 16))
+def test_halves_of_hosts_are_the_same_job_twice(job: Job, seed: int) -> None:
+    """Two jobs on GPUs that do not overlap run side by side; on one GPU in common they are refused.
+
+    Each has the flows that it has alone, and no NIC has flows of both.
+    """
+    draw = random.Random(seed)
+    gpus = tuple(tuple(range(count)) for count in job.counts)
+    more = tuple(tuple(gpu + 16 for gpu in part) for part in gpus)
+    fabric = clos(len(job.hosts), 32)
+    one = replace(job, name="one", gpus=gpus)
+    other = replace(job, name="other", gpus=more)
+    both = flows_of_jobs([one, other], fabric)
+    assert both.ids == flows_of_job(one, fabric).ids + flows_of_job(other, fabric).ids
+    ends = [set(both.source[both.job == row].tolist()) for row in range(len(both.job_names))]
+    assert len(ends) < 2 or not ends[0] & ends[1]
+    row = draw.randrange(len(more))
+    clash = (*more[:row], (draw.choice(gpus[row]), *more[row][1:]), *more[row + 1 :])
+    with pytest.raises(InputError) as refused:
+        flows_of_jobs([one, replace(other, gpus=clash)], fabric)
+    (problem,) = refused.value.problems
+    assert problem.record == f"job 'other', host {job.hosts[row]!r}"
+    assert f"its GPU {clash[row][0]} is in use by job 'one'" in problem.reason, seed

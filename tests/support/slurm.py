@@ -18,6 +18,8 @@ from tests.support.waiting import PATIENCE, wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 CLUSTER = "alps"
+GPUS = 4
+"""Of each node, played by plain files."""
 CONFIGURATION = """\
 ClusterName={cluster}
 SlurmctldHost=localhost(127.0.0.1)
@@ -39,6 +41,7 @@ TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -46,8 +49,10 @@ ReturnToService=2
 KillWait=1
 CompleteWait=0
 MessageTimeout=100
+GresTypes=gpu
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE
+PartitionName=shared Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 
 
@@ -71,7 +76,13 @@ class Slurm:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         (folder / "state").mkdir()
         self.file = folder / "slurm.conf"
-        lines = [f"NodeName={node} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4" for node in nodes]
+        lines = [
+            f"NodeName={node} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 Gres=gpu:{GPUS}"
+            for node in nodes
+        ]
+        for gpu in range(GPUS):
+            (folder / f"gpu{gpu}").touch()
+        (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
         self.file.write_text(
             CONFIGURATION.format(
                 cluster=CLUSTER, port=free_port(), folder=folder, nodes="\n".join(lines)

@@ -126,6 +126,7 @@ class World:
             "HEDDLE_SLURM_DIRECTORY": str(self.spool),
             "HEDDLE_SLURM_WAIT": "25",
             "HEDDLE_SLURM_ANSWER": "20",
+            "SLURM_CONF": str(self.slurm.file),
         }
         lines = [f"{name}='{value}'\n" for name, value in (known | settings).items()]
         fresh = self.slurm.folder / "heddle.env.new"

@@ -15,7 +15,14 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
-from heddle_controller.cli.place import one_job, place, release, reservations, reserve
+from heddle_controller.cli.place import (
+    host_texts,
+    one_job,
+    place,
+    release,
+    reservations,
+    reserve,
+)
 from heddle_controller.cli.withdrawal import wait_until_gone, waiting_options
 from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
@@ -81,7 +88,7 @@ def order(client: Terms, file: Path, only: str | None) -> None:
     if client.json:
         echo_json(answer)
         return
-    for host in answer.hosts:
+    for host in host_texts(answer.hosts, answer.gpus):
         echo(host)
     was, now = answer.alphabetical, answer.score
     echo(
@@ -140,8 +147,8 @@ def show(client: Terms, name: str) -> None:
             "job": last_part(one.name),
             "state": _state(one),
             "reason": one.reason,
-            "hosts": _some(list(one.spec.hosts)),
-            "gpus per host": one.spec.gpus_per_host,
+            "hosts": _some(host_texts(one.spec.hosts, one.spec.gpus)),
+            "gpus per host": one.spec.gpus_per_host or "",
             "parallelism": " ".join(
                 f"{degree} {getattr(degrees, degree)}"
                 for degree in codec.DEGREES

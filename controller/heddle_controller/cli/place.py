@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from heddle.gpus import gpu_ranges, parse_gpus
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
@@ -42,6 +44,11 @@ def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
     help="Choose among these hosts, such as n[001-128]; may be repeated. Else among all.",
 )
 @click.option("--exclude", multiple=True, metavar="HOSTS", help="Not these; may be repeated.")
+@click.option(
+    "--among-gpus",
+    metavar="GPUS",
+    help="Take parts of hosts: the job may have these GPUs of each, such as 0-7.",
+)
 @click.option("--same-zone", is_flag=True, help="All hosts in one zone.")
 @click.option("--per-leaf", type=int, default=0, help="At most so many hosts below one leaf.")
 @click.option("--isolated", is_flag=True, help="Share no link with another job.")
@@ -59,6 +66,7 @@ def place(
     host_count: int | None,
     among: tuple[str, ...],
     exclude: tuple[str, ...],
+    among_gpus: str | None,
     same_zone: bool,
     per_leaf: int,
     isolated: bool,
@@ -75,7 +83,9 @@ def place(
     one, spec = one_job(file, only)
     wanted = len(one.hosts) if host_count is None else host_count
     spec.ClearField("hosts")
+    spec.ClearField("gpus")
     spec.hosts.extend(_expanded(among))
+    spec.gpus.extend(gpus_option(among_gpus))
     answer = client.api.recommend_placement(
         spec,
         wanted,
@@ -87,15 +97,31 @@ def place(
     )
     best = answer.placements[0]
     if reserve:
-        client.api.reserve_placement(reserve, list(best.hosts), seconds)
+        client.api.reserve_placement(reserve, list(best.hosts), seconds, gpus=best.gpus)
     if client.json:
         echo_json(answer)
         return
-    for host in best.hosts:
+    for host in host_texts(best.hosts, best.gpus):
         echo(host)
     for row, choice in enumerate(answer.placements, 1):
         echo(f"{row}: {_score(choice.score)}: {choice.reason}", err=True)
     echo(f"first fit: {_score(answer.first_fit)}", err=True)
+
+
+def gpus_option(text: str | None) -> list[pb.HostGpus]:
+    """What an option says of the GPUs of each host; none where it is not given."""
+    try:
+        return [pb.HostGpus(gpus=parse_gpus(text))] if text else []
+    except ValueError as error:
+        raise Failure(str(error)) from None
+
+
+def host_texts(hosts: Sequence[str], gpus: Sequence[pb.HostGpus]) -> list[str]:
+    """Hosts, each with the GPUs that are meant: ``n1 GPUs 0-3``."""
+    if not gpus:
+        return list(hosts)
+    parts = list(gpus) * (len(hosts) if len(gpus) == 1 else 1)
+    return [f"{host} GPUs {gpu_ranges(part.gpus)}" for host, part in zip(hosts, parts, strict=True)]
 
 
 def _expanded(patterns: tuple[str, ...]) -> list[str]:
@@ -117,14 +143,18 @@ def _score(found: pb.JobScore) -> str:
 @click.argument("name")
 @click.argument("hosts", nargs=-1, required=True)
 @click.option("--seconds", type=int, default=SECONDS, show_default=True, help="For how long.")
+@click.option("--gpus", metavar="GPUS", help="Keep these GPUs of each alone, such as 0-3.")
 @with_client
-def reserve(client: Terms, name: str, hosts: tuple[str, ...], seconds: int) -> None:
+def reserve(
+    client: Terms, name: str, hosts: tuple[str, ...], seconds: int, gpus: str | None
+) -> None:
     """Keep free hosts for a job to come, such as n[001-016]: nobody else gets them.
 
     The reservation ends with its time, with the job that redeems it (`heddle job submit
     --reservation NAME`), or with `heddle job release`.
     """
-    _echo(client, [client.api.reserve_placement(name, _expanded(hosts), seconds)])
+    parts = gpus_option(gpus)
+    _echo(client, [client.api.reserve_placement(name, _expanded(hosts), seconds, gpus=parts)])
 
 
 @click.command("reservations")
@@ -149,7 +179,12 @@ def _echo(client: Terms, found: list[pb.Reservation]) -> None:
         echo_json(found)
         return
     rows = [
-        (last_part(one.name), len(one.hosts), one.hosts[0], common.time_text(one.end_time))
+        (
+            last_part(one.name),
+            len(one.hosts),
+            host_texts(one.hosts[:1], one.gpus[:1])[0],
+            common.time_text(one.end_time),
+        )
         for one in found
     ]
     echo_table(["reservation", "hosts", "first", "until"], rows)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from heddle.gpus import gpu_ranges
 from heddle_controller.model.flows import TrafficClass
 
 
@@ -80,15 +82,87 @@ class Parallelism:
     ep: int = 0
 
 
+Gpus = tuple[int, ...]
+"""GPUs of a host by their numbers; as what a job holds of a host, none stands for all of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One placement. Rank ``r`` is GPU ``r % gpus_per_host`` of host ``r // gpus_per_host``."""
+    """One placement. Ranks go over the hosts in order, and over the GPUs of each."""
 
     name: str
     hosts: tuple[str, ...]
     gpus_per_host: int
+    """How many each host gives; 0 where hosts give different numbers."""
     parallelism: Parallelism = Parallelism()
     collectives: tuple[Collective, ...] = ()
     priority: float = 1.0
     traffic_class: TrafficClass = TrafficClass.BANDWIDTH
     qps: int = 1
+    gpus: tuple[Gpus, ...] = ()
+    """GPUs of each host, in rank order, where the job has parts of hosts. Empty: hosts are its own,
+    and its ranks are GPUs 0 to ``gpus_per_host - 1`` of each."""
+
+    @property
+    def counts(self) -> list[int]:
+        """How many ranks each host has."""
+        if self.gpus:
+            return [len(part) for part in self.gpus]
+        return [self.gpus_per_host] * len(self.hosts)
+
+    @property
+    def rank_count(self) -> int:
+        """How many ranks there are."""
+        if self.gpus:
+            return sum(map(len, self.gpus))
+        return self.gpus_per_host * len(self.hosts)
+
+    @property
+    def held(self) -> dict[str, Gpus]:
+        """What it holds of each host."""
+        return held_of(self.hosts, self.gpus)
+
+    def on(self, hosts: Sequence[str]) -> Job:
+        """The same with its hosts in another order."""
+        held = self.held
+        gpus = tuple(held[host] for host in hosts) if self.gpus else ()
+        return replace(self, hosts=tuple(hosts), gpus=gpus)
+
+
+def held_of(hosts: Sequence[str], gpus: Sequence[Gpus]) -> dict[str, Gpus]:
+    """What is held of each host: ``gpus`` has one for each, or none at all."""
+    return dict(zip(hosts, gpus, strict=True)) if gpus else dict.fromkeys(hosts, ())
+
+
+def common(one: Gpus, other: Gpus) -> Gpus | None:
+    """What two hold in common of one host: some GPUs, or all of it; None for nothing."""
+    if not (one and other):
+        return one or other
+    return tuple(sorted(set(one).intersection(other))) or None
+
+
+def besides(wanted: Gpus, had: Gpus | None) -> Gpus | None:
+    """What is wanted of a host besides what is held of it already; None for nothing."""
+    if had is None:
+        return wanted
+    if not (wanted and had):
+        return wanted if had else None
+    return tuple(gpu for gpu in wanted if gpu not in had) or None
+
+
+def in_use(wanted: Gpus, holders: Mapping[str, Gpus], but: str = "") -> tuple[str, str] | None:
+    """Which job has some of what is wanted of a host, and what of it, in words; None: nobody."""
+    for owner, theirs in holders.items():
+        shared = None if owner == but else common(wanted, theirs)
+        if shared is not None:
+            return owner, f"{gpus_words(shared)}in use"
+    return None
+
+
+def gpus_words(gpus: Gpus) -> str:
+    """``is``, of a whole host; or ``its GPUs 0-3, 6 are``."""
+    if not gpus:
+        return "is "
+    return (
+        f"its GPU{'s' if len(gpus) > 1 else ''} {gpu_ranges(gpus)} {'are' if gpus[1:] else 'is'} "
+    )

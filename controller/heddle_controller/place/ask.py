@@ -5,10 +5,11 @@ Who asks loads this alone: what finds the answers loads SciPy and the solver.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import sqrt
 
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Gpus, Job
 from heddle_controller.place.order import Hosts
 
 EQUAL = 1e-9
@@ -29,6 +30,13 @@ class PlacementAsk:
     """At most so many below one leaf; 0: no limit."""
     isolated: bool = False
     """Whether no link may be shared with other jobs."""
+    parts: Mapping[str, Gpus] = field(default_factory=dict)
+    """The GPUs that it would have of each of the hosts; empty: whole hosts."""
+
+    def on(self, hosts: Sequence[str]) -> Job:
+        """The job on these hosts."""
+        gpus = tuple(self.parts[host] for host in hosts) if self.parts else ()
+        return replace(self.job, hosts=tuple(hosts), gpus=gpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ most here (``estimate``); the planner then says what the best of them are worth.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
 import numpy as np
@@ -24,6 +24,7 @@ from heddle_controller.place.order import (
     Hosts,
     Place,
     candidates,
+    nics_of,
     pipeline_lengths,
     places,
     run_lengths,
@@ -56,15 +57,16 @@ def choose(ask: PlacementAsk, fabric: Fabric, loads: Floats, flows_of_job: Flows
     """
     around = Surroundings(fabric, loads)
     count = len(ask.job.hosts)
-    up, nics_of_host = _attached(fabric), fabric.structure.nics_of_host
-    usable = [host for host in ask.hosts if up[list(nics_of_host[host])].all()]
-    where = places(usable, fabric)
+    held = ask.on(ask.hosts).held
+    up, nics = _attached(fabric), nics_of(held, fabric)
+    usable = [host for host in ask.hosts if up[list(nics[host])].all()]
+    where = places({host: held[host] for host in usable}, fabric)
     usable = _thinned(usable, where, ask.hosts_per_leaf)
     if len(usable) < count:
         return Choices(refused=_too_few(ask, len(usable), fabric))
     groups = [usable]
     if ask.isolated:
-        groups = _unshared(usable, where, around)
+        groups = _unshared(usable, where, around, nics)
     if ask.same_zone:
         groups = [part for group in groups for part in _by_zone(group, where)]
     fitting = [group for group in groups if len(group) >= count]
@@ -78,7 +80,7 @@ def choose(ask: PlacementAsk, fabric: Fabric, loads: Floats, flows_of_job: Flows
     lengths = list(dict.fromkeys([*runs, *pipeline_lengths(parallelism, ask.job.gpus_per_host)]))
     sets = list(fits)
     for group in fitting:
-        sets += _sets(group, count, lengths, where, around)
+        sets += _sets(_blocks(group, where, around, nics), count, lengths, around)
     found = _ordered(ask, list(dict.fromkeys(map(_sorted, sets))), where, around, flows_of_job)
     best: dict[Hosts, tuple[Estimate, Hosts]] = {}
     for estimate, hosts in sorted(found, key=lambda pair: pair[0]):
@@ -97,25 +99,20 @@ def _ordered(
     """Every set in every order that may suit it, estimated."""
     fabric, parallelism = around.fabric, resolve_parallelism(ask.job)
     nics_of_host = fabric.structure.nics_of_host
-    known: dict[tuple[int, ...], Estimator] = {}
+    known: dict[tuple[object, ...], Estimator] = {}
     for hosts in sets:
-        for order in candidates(replace(ask.job, hosts=hosts), parallelism, where):
-            counts = tuple(len(nics_of_host[host]) for host in order)
-            if counts not in known:
-                flows = flows_of_job(replace(ask.job, hosts=order), fabric)
-                known[counts] = Estimator(around, flows, order)
-            yield known[counts].of(order), order
+        for order in candidates(ask.on(hosts), parallelism, where):
+            alike = tuple(len(nics_of_host[host]) for host in order), ask.on(order).gpus
+            if alike not in known:
+                flows = flows_of_job(ask.on(order), fabric)
+                known[alike] = Estimator(around, flows, order)
+            yield known[alike].of(order), order
 
 
 def _sets(
-    usable: Sequence[str],
-    count: int,
-    lengths: Sequence[int],
-    where: Mapping[str, Place],
-    around: Surroundings,
+    blocks: Sequence[_Block], count: int, lengths: Sequence[int], around: Surroundings
 ) -> Iterator[Hosts]:
     """Sets of so many of the hosts: within each zone that has as many, and over several."""
-    blocks = _blocks(usable, where, around)
     of_zone: dict[tuple[int, ...], list[_Block]] = {}
     for block in blocks:
         of_zone.setdefault(block.place.zone, []).append(block)
@@ -210,12 +207,15 @@ def _spread(blocks: Sequence[_Block], count: int) -> Hosts:
 
 
 def _blocks(
-    usable: Sequence[str], where: Mapping[str, Place], around: Surroundings
+    usable: Sequence[str],
+    where: Mapping[str, Place],
+    around: Surroundings,
+    nics_of_host: Mapping[str, tuple[int, ...]],
 ) -> list[_Block]:
     of_place: dict[Place, list[str]] = {}
     for host in usable:
         of_place.setdefault(where[host], []).append(host)
-    nics_of_host, cut = around.fabric.structure.nics_of_host, around.leaves
+    cut = around.leaves
     line, used = around.fabric.structure.nic_line, cut.used().max(axis=0)
     capacity = np.maximum(cut.capacity.min(axis=0), 1e-9)
     found = []
@@ -255,14 +255,17 @@ def _thinned(hosts: Sequence[str], where: Mapping[str, Place], most: int) -> lis
 
 
 def _unshared(
-    hosts: Sequence[str], where: Mapping[str, Place], around: Surroundings
+    hosts: Sequence[str],
+    where: Mapping[str, Place],
+    around: Surroundings,
+    nics_of_host: Mapping[str, tuple[int, ...]],
 ) -> list[list[str]]:
     """Groups of hosts within which traffic meets no other job's, as far as cuts can tell.
 
     Those below one leaf; those of one zone whose leaves carry nothing upwards; and all such
     hosts of zones that carry nothing to others.
     """
-    nics_of_host, leaves = around.fabric.structure.nics_of_host, around.leaves
+    leaves = around.leaves
     quiet = leaves.load.max(axis=0) <= 0
     idle = [host for host in hosts if quiet[leaves.part[list(nics_of_host[host])]].all()]
     of_zone = _by_zone(idle, where)

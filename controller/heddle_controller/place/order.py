@@ -22,7 +22,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from heddle_controller.model.fabric import NONE, Fabric, Ints
-from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.model.job import Gpus, Job, Parallelism
 
 Hosts = tuple[str, ...]
 
@@ -37,10 +37,20 @@ class Place:
     """Node rows of the switches that its NICs are attached to."""
 
 
-def places(hosts: Sequence[str], fabric: Fabric) -> dict[str, Place]:
-    """The place of each host; all are in the fabric."""
+def nics_of(held: Mapping[str, Gpus], fabric: Fabric) -> dict[str, tuple[int, ...]]:
+    """Rows of the NICs that serve what is held of each host; all hosts are in the fabric."""
+    nics_of_host = fabric.structure.nics_of_host
+    return {
+        host: tuple(dict.fromkeys(nics[gpu % len(nics)] for gpu in gpus)) if gpus else nics
+        for host, gpus in held.items()
+        for nics in [nics_of_host[host]]
+    }
+
+
+def places(held: Mapping[str, Gpus], fabric: Fabric) -> dict[str, Place]:
+    """The place of each host, by what is held of it; all are in the fabric."""
     structure = fabric.structure
-    zone, nics_of_host = structure.nodes.zone, structure.nics_of_host
+    hosts, zone, nics_of_host = [*held], structure.nodes.zone, nics_of(held, fabric)
     first, arcs = structure.out
     nics = np.array([nic for host in hosts for nic in nics_of_host[host]], dtype=np.int64)
     of_host = np.repeat(np.arange(len(hosts)), [len(nics_of_host[host]) for host in hosts])
@@ -67,9 +77,11 @@ def _distinct(owner: Ints, value: Ints, count: int) -> list[tuple[int, ...]]:
 def run_lengths(parallelism: Parallelism, gpus_per_host: int) -> list[int]:
     """How many hosts the runs of each kind take, longest first, those of a single host left out.
 
-    ``parallelism`` is resolved.
+    ``parallelism`` is resolved. None where hosts give different numbers of GPUs (0).
     """
     p = parallelism
+    if not gpus_per_host:
+        return []
     ranks = {p.tp * p.cp, p.tp * p.ep, p.tp * p.cp * p.dp}
     hosts = {count // gpus_per_host for count in ranks if count % gpus_per_host == 0}
     total = p.tp * p.cp * p.dp * p.pp // gpus_per_host
@@ -83,8 +95,10 @@ def pipeline_lengths(parallelism: Parallelism, gpus_per_host: int) -> dict[int, 
     where a host has ranks of several stages. ``parallelism`` is resolved.
     """
     p = parallelism
+    if p.pp == 1 or not gpus_per_host:
+        return {}
     stage, rest = divmod(p.tp * p.cp * p.dp, gpus_per_host)
-    if p.pp == 1 or rest:
+    if rest:
         return {}
     units = [*run_lengths(parallelism, gpus_per_host), 1]
     return {p.pp * unit: unit for unit in units if unit < stage and stage % unit == 0}
@@ -100,11 +114,14 @@ def candidates(job: Job, parallelism: Parallelism, where: Mapping[str, Place]) -
     """
     alphabetical = tuple(sorted(job.hosts))
     lengths = run_lengths(parallelism, job.gpus_per_host)
+    held, by_place = job.held, _by_place(alphabetical, where)
     found = [
         alphabetical,
         tuple(_nested(alphabetical, lengths, where)),
         tuple(_gathered(alphabetical, lengths, where)),
-        tuple(_by_place(alphabetical, where)),
+        tuple(by_place),
+        # Groups of ranks stay whole longest where hosts that give many GPUs come first.
+        tuple(sorted(by_place, key=lambda host: -len(held[host]))),
     ]
     for length, unit in pipeline_lengths(parallelism, job.gpus_per_host).items():
         found.append(_by_stage(_nested(alphabetical, [length, unit], where), length, unit))

@@ -5,7 +5,7 @@ Whoever asks may go away after any of them, and no more is asked then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Job
@@ -29,9 +29,9 @@ class RankOrder:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Hosts for a job in rank order, and what they are worth."""
+    """A job on hosts in rank order, and what they are worth."""
 
-    hosts: Hosts
+    job: Job
     trial: Trial
 
 
@@ -54,10 +54,10 @@ async def order_ranks(
     """
 
     async def scored(hosts: Hosts) -> Score:
-        trial = await planner.try_job(intent, replace(job, hosts=hosts), standing)
+        trial = await planner.try_job(intent, job.on(hosts), standing)
         return trial.score
 
-    where = places(job.hosts, intent.fabric)
+    where = places(job.held, intent.fabric)
     first, *others = candidates(job, resolve_parallelism(job), where)
     alphabetical = await scored(first)
     best = RankOrder(first, alphabetical, alphabetical)
@@ -80,8 +80,8 @@ async def recommend(
         return Recommendation(refused=choices.refused)
 
     async def tried(hosts: Hosts) -> Placement:
-        job = replace(ask.job, hosts=hosts)
-        return Placement(hosts, await planner.try_job(intent, job, standing))
+        job = ask.on(hosts)
+        return Placement(job, await planner.try_job(intent, job, standing))
 
     first_fit = await tried(choices.first_fit)
     found = [first_fit, *[await tried(hosts) for hosts in choices.others]]
@@ -104,7 +104,9 @@ def _rank(placement: Placement, fabric: Fabric) -> tuple[float, float, int, floa
     Of equal ones that below the fewest leaves: it leaves most links to jobs that come.
     """
     trial = placement.trial
-    leaves = {leaf for place in places(placement.hosts, fabric).values() for leaf in place.leaves}
+    leaves = {
+        leaf for place in places(placement.job.held, fabric).values() for leaf in place.leaves
+    }
     lost = sum(
         cost.after.seconds / cost.before.seconds for cost in trial.costs if cost.before.seconds > 0
     )

@@ -15,9 +15,10 @@ from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Gpus, Job
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import DemandRecord, JobRecord, Request
+from heddle_controller.traffic.groups import gpu_problems
 
 JobFlows = Callable[[Job, Fabric], Flows]
 """``traffic.jobs.flows_of_job``: the flows of a job, or ``InputError``."""
@@ -60,7 +61,7 @@ def admit_job(fabric: Fabric, job: Job, flows_of_job: JobFlows) -> Flows:
 
 def _number_problems(job: Job) -> list[Problem]:
     problems = []
-    if job.gpus_per_host < 1:
+    if not job.gpus and job.gpus_per_host < 1:
         problems.append(Problem("gpus_per_host", f"is {job.gpus_per_host}; give 1 or more"))
     if job.qps < 1:
         problems.append(Problem("qps", f"is {job.qps}; give 1 or more"))
@@ -79,13 +80,15 @@ def _number_problems(job: Job) -> list[Problem]:
     return problems
 
 
-def admit_reservation(fabric: Fabric, name: str, hosts: Sequence[str], seconds: float) -> None:
+def admit_reservation(
+    fabric: Fabric, name: str, hosts: Sequence[str], gpus: Sequence[Gpus], seconds: float
+) -> None:
     """Nothing, where a reservation names hosts of a fabric, each once, and a time it may last.
 
     Raises:
         InputError: names each fault.
     """
-    problems = _host_problems(hosts, fabric)
+    problems = [*_host_problems(hosts, fabric), *gpu_problems(hosts, gpus)]
     if not 1 <= seconds <= LONGEST_RESERVATION:
         problems.append(Problem("seconds", f"is {seconds:g}; give 1 to {LONGEST_RESERVATION}"))
     if problems:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Gpus, Job
 from heddle_controller.model.limits import MAX_TITLE, too_long
 from heddle_controller.reconcile.admission import (
     JobFlows,
@@ -135,7 +135,7 @@ class Intake:
 
     async def _check_job(self, fabric: str, job: Job) -> int:
         record = await self._store.get_fabric(fabric)
-        ranks = len(job.hosts) * max(job.gpus_per_host, 1)
+        ranks = max(job.rank_count, len(job.hosts))
         if max(ranks, len(job.collectives)) <= SMALL:
             admit_job(record.fabric, job, self.flows_of_job)
         else:
@@ -149,19 +149,26 @@ class Intake:
         hosts: Sequence[str],
         seconds: float,
         *,
+        gpus: Sequence[Gpus] = (),
         request: Request = NOBODY,
     ) -> Reservation:
-        """Keep hosts that the fabric has and nobody else wants."""
+        """Keep hosts, or GPUs of them, that the fabric has and nobody else wants."""
         check_name("reservation", name)
 
         async def check() -> int:
             record = await self._store.get_fabric(fabric)
-            admit_reservation(record.fabric, name, hosts, seconds)
+            admit_reservation(record.fabric, name, hosts, gpus, seconds)
             return record.revision
 
         async def write(revision: int) -> Reservation:
             return await self._store.reserve(
-                fabric, name, hosts, seconds, checked_revision=revision, request=request
+                fabric,
+                name,
+                hosts,
+                seconds,
+                gpus=gpus,
+                checked_revision=revision,
+                request=request,
             )
 
         return await _checked(check, write, request)

@@ -29,7 +29,7 @@ from typing import Protocol
 
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, State
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Gpus, Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.metrics import Metric
@@ -197,10 +197,11 @@ class WorkStore(Protocol):
         hosts: Sequence[str],
         seconds: float,
         *,
+        gpus: Sequence[Gpus] = ...,
         checked_revision: int,
         request: Request = ...,
     ) -> Reservation:
-        """Keep free hosts for a job to come, for so long by this store's clock.
+        """Keep free hosts, or GPUs of them, for a job to come, for so long by this store's clock.
 
         Raises:
             NotFound: there is no such fabric.

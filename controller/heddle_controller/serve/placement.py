@@ -130,6 +130,7 @@ class PlacementService(PlacementServiceServicer):
             hosts=found.hosts,
             score=placements.score_to_pb(found.score),
             alphabetical=placements.score_to_pb(found.alphabetical),
+            gpus=codec.gpus_to_pb(job.on(found.hosts).gpus),
         )
 
     @override
@@ -158,7 +159,12 @@ class PlacementService(PlacementServiceServicer):
         asked = request_of(request.request_id)
         name = names.check_id(request.reservation_id, "reservation_id")
         found = await self._intake.reserve(
-            fabric, name, tuple(request.hosts), request.seconds, request=asked
+            fabric,
+            name,
+            tuple(request.hosts),
+            request.seconds,
+            gpus=codec.gpus_from_pb(request.gpus, len(request.hosts)),
+            request=asked,
         )
         return placements.reservation_to_pb(fabric, found)
 

@@ -18,7 +18,7 @@ from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import Problem, refuse
 from heddle_controller.model.fabric import NONE, Fabric, Ints, NodeKind, State
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Gpus, Job, in_use
 from heddle_controller.plan.drain import cut_off, flows_over, links_of
 from heddle_controller.plan.fares import Fares, fares_of
 from heddle_controller.planner.port import WhatIf
@@ -106,12 +106,14 @@ def _fabric(fabric: Fabric, down: AbstractSet[int], request: pb.WhatIfRequest) -
 
 def check_free(job: Job, others: Iterable[JobRecord]) -> None:
     """Nothing, where no other job has its hosts. Raises ``FailedPrecondition``."""
-    others = [other for other in others if other.job.name != job.name]
-    used = {host: other.job.name for other in others for host in other.job.hosts}
+    holders: dict[str, dict[str, Gpus]] = {}
+    for other in others:
+        for host, gpus in other.job.held.items():
+            holders.setdefault(host, {})[other.job.name] = gpus
     taken = [
-        Problem(f"host {host!r}", f"is in use by job {used[host]!r}; suppose that deleted too")
-        for host in job.hosts
-        if host in used
+        Problem(f"host {host!r}", f"{found[1]} by job {found[0]!r}; suppose that deleted too")
+        for host, gpus in job.held.items()
+        if (found := in_use(gpus, holders.get(host, {}), but=job.name))
     ]
     if taken:
         raise FailedPrecondition(f"job {job.name!r}", *taken)

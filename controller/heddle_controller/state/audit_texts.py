@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from heddle.gpus import gpu_ranges
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
 from heddle_controller.state.codec.jobs import job_json
@@ -42,6 +43,7 @@ def reservation_text(one: Reservation) -> str:
             "name": one.name,
             "host_count": len(one.hosts),
             "hosts": [host[:64] for host in one.hosts[:_NAMED]],
+            **({"gpus": [gpu_ranges(part) for part in one.gpus[:_NAMED]]} if one.gpus else {}),
             "end_time": one.end_time,
         }
     )

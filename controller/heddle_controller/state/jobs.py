@@ -1,17 +1,18 @@
-"""Jobs: a host has one at a time, and their flows' ids are nobody else's.
+"""Jobs: a GPU has one at a time, and their flows' ids are nobody else's.
 
-Each host in use is a field that whoever takes it guards. What the leader finds out of a
-job is a field of its own: that of an earlier specification is not looked at.
+Who has which host, or which GPUs of it, is a field of the host (``holds``). What the leader finds
+out of a job is a field of its own: that of an earlier specification is not looked at.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from heddle_controller.model.errors import Problem
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Gpus, Job, besides, in_use
 from heddle_controller.state.audit_texts import job_text
-from heddle_controller.state.change import ABSENT, INTENT, NEITHER, Change, Stamp, entry_of
+from heddle_controller.state.change import INTENT, NEITHER, Change, Stamp, entry_of
 from heddle_controller.state.codec.jobs import parse_facts, parse_record, record_json
 from heddle_controller.state.demands import SETS, jobs_meant_by_sets
 from heddle_controller.state.errors import (
@@ -20,6 +21,7 @@ from heddle_controller.state.errors import (
     FailedPrecondition,
     NotFound,
 )
+from heddle_controller.state.holds import Holds
 from heddle_controller.state.ids import MAX_PROBLEMS, check_job_ids
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from heddle_controller.state.reservations import taken
@@ -65,13 +67,15 @@ def delete_job(view: View, job: str, etag: str, stamp: Stamp) -> Change:
     """Take a job away, and free its hosts. Raises ``NotFound``, ``Conflict``."""
     check_known(view)
     old = job_record(view, job, etag)
-    gone = [_field(job), f"{FACT}/{job}", *(f"{HOST}/{host}" for host in old.job.hosts)]
+    holds = Holds(view, HOST)
+    for host in old.job.hosts:
+        holds.put(host, job, None)
     return Change(
         fabric=view.name,
         moves=INTENT,
         time=stamp.now,
-        guards=(view.guard(_field(job)),),
-        sets=dict.fromkeys(gone),
+        guards=(view.guard(_field(job)), *holds.guards()),
+        sets={_field(job): None, f"{FACT}/{job}": None, **holds.sets()},
         audit=entry_of(stamp, "delete_job", _name(view.name, job), (job_text(old.job), "")),
     )
 
@@ -111,13 +115,17 @@ def _save(
     view: View, job: Job, old: JobRecord | None, redeems: str, stamp: Stamp
 ) -> tuple[Change, JobRecord]:
     """Write a specification, ACCEPTED; its hosts, if no other job and no reservation has them."""
-    _check_hosts(view, job)
+    holds, had = Holds(view, HOST), old.job.held if old else {}
+    _take_hosts(holds, job, had)
     facts = JobFacts(stamp.token, JobState.ACCEPTED, state_time=stamp.now)
     record = JobRecord(job, stamp.token, old.create_time if old else stamp.now, facts)
-    raw, had = record_json(record), set(old.job.hosts if old else ())
-    come = [host for host in job.hosts if host not in had]
+    raw = record_json(record)
+    come = {
+        host: more
+        for host, gpus in job.held.items()
+        if (more := besides(gpus, had.get(host))) is not None
+    }
     reserved = taken(view, job.name, come, redeems, stamp)
-    freed = [f"{HOST}/{host}" for host in had.difference(job.hosts)]
     action, before = ("update_job", job_text(old.job)) if old else ("submit_job", "")
     texts = before, job_text(job)
     change = Change(
@@ -126,14 +134,13 @@ def _save(
         time=stamp.now,
         guards=(
             view.guard(_field(job.name)),
-            *((f"{HOST}/{host}", ABSENT) for host in come),
+            *holds.guards(),
             *reserved.guards,
         ),
         sets={
             _field(job.name): raw,
             **({f"{FACT}/{job.name}": None} if old else {}),
-            **dict.fromkeys(freed),
-            **{f"{HOST}/{host}": job.name.encode() for host in come},
+            **holds.sets(),
             **reserved.sets,
         },
         audit=entry_of(stamp, action, _name(view.name, job.name), texts),
@@ -142,16 +149,19 @@ def _save(
     return change, record
 
 
-def _check_hosts(view: View, job: Job) -> None:
-    """Nothing if no other job has the hosts. Raises ``FailedPrecondition``."""
+def _take_hosts(holds: Holds, job: Job, had: Mapping[str, Gpus]) -> None:
+    """Its hosts are the job's, if no other job has them. Raises ``FailedPrecondition``."""
     problems = []
-    for host in job.hosts:
-        owner = view.raw(f"{HOST}/{host}")
-        if owner is not None and owner.decode() != job.name:
-            text = f"is in use by job {owner.decode()!r}; delete it, or choose others"
+    for host, gpus in job.held.items():
+        if found := in_use(gpus, holds.of(host), but=job.name):
+            owner, words = found
+            text = f"{words} by job {owner!r}; delete it, or choose others"
             problems.append(Problem(f"host {host!r}", text))
     if problems:
         raise FailedPrecondition(f"job {job.name!r}", *problems[:MAX_PROBLEMS])
+    now = job.held
+    for host in {**had, **now}:
+        holds.put(host, job.name, now.get(host))
 
 
 def _field(job: str) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, Floats, LinkKey, State
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Gpus, Job, held_of
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
 
@@ -139,6 +139,13 @@ class Reservation:
     hosts: tuple[str, ...]
     create_time: float
     end_time: float
+    gpus: tuple[Gpus, ...] = ()
+    """GPUs of each host, where parts of hosts are kept."""
+
+    @property
+    def held(self) -> dict[str, Gpus]:
+        """What is kept of each host."""
+        return held_of(self.hosts, self.gpus)
 
     def over(self, now: float) -> bool:
         """Whether its time is up."""

@@ -1,22 +1,23 @@
 """Reservations: hosts that are kept for a job to come, for so long.
 
-A reservation is a field, and each of its hosts is one that says whose it is. Whoever takes a host
-guards that field, so that of two who want it one is refused. A reservation that is over counts as
-gone from that moment on; its fields are swept by whoever reserves next.
+A reservation is a field, and so is who holds what of each of its hosts (``holds``). A reservation
+that is over counts as gone from that moment on; its fields are swept by whoever reserves next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import orjson
 
 from heddle_controller.model.errors import Problem
+from heddle_controller.model.job import Gpus, common, gpus_words, in_use
 from heddle_controller.state.audit_texts import reservation_text
 from heddle_controller.state.change import NEITHER, Change, Guard, Stamp, entry_of
 from heddle_controller.state.errors import AlreadyExists, FailedPrecondition, NotFound
+from heddle_controller.state.holds import Holds
 from heddle_controller.state.ids import MAX_PROBLEMS
 from heddle_controller.state.records import Reservation
 from heddle_controller.state.view import HOST, View, check_known, check_revision
@@ -39,29 +40,28 @@ def reserve(
     there = _found(view, wanted.name)
     if there is not None and not there.over(stamp.now):
         raise AlreadyExists(_name(view.name, wanted.name))
-    over = [one for one in _all(view) if one.over(stamp.now)]
+    jobs, held = Holds(view, HOST), Holds(view, HELD)
+    standing = _standing(view, stamp.now)
     problems = [
         Problem(f"host {host!r}", why)
-        for host in wanted.hosts
-        if (why := _job_of(view, host) or _holder(view, host, stamp.now))
+        for host, gpus in wanted.held.items()
+        if (why := _job_of(jobs, host, gpus) or _holder(held, host, gpus, standing))
     ]
     if problems:
         raise FailedPrecondition(f"reservation {wanted.name!r}", *problems[:MAX_PROBLEMS])
-    raw = reservation_json(wanted)
-    sets: dict[str, bytes | None] = {}
+    over = [one for one in _all(view) if one.over(stamp.now)]
     for one in over:
-        sets |= _ended(view, one)
-    sets |= dict.fromkeys(map(_held, wanted.hosts), wanted.name.encode())
-    sets[_field(wanted.name)] = raw
+        _end(held, one)
+    for host, gpus in wanted.held.items():
+        held.put(host, wanted.name, gpus)
+    raw = reservation_json(wanted)
+    fields = dict.fromkeys([*(_field(one.name) for one in over), _field(wanted.name)])
     change = Change(
         fabric=view.name,
         moves=NEITHER,
         time=stamp.now,
-        guards=(
-            *(view.guard(field) for field in sets),
-            *(view.guard(f"{HOST}/{host}") for host in wanted.hosts),
-        ),
-        sets=sets,
+        guards=(*(view.guard(field) for field in fields), *held.guards(), *jobs.guards()),
+        sets={**fields, **held.sets(), _field(wanted.name): raw},
         audit=entry_of(
             stamp,
             "reserve",
@@ -79,13 +79,14 @@ def release(view: View, name: str, stamp: Stamp) -> Change:
     old = _found(view, name)
     if old is None or old.over(stamp.now):
         raise NotFound(_name(view.name, name))
-    sets = _ended(view, old)
+    held = Holds(view, HELD)
+    _end(held, old)
     return Change(
         fabric=view.name,
         moves=NEITHER,
         time=stamp.now,
-        guards=tuple(view.guard(field) for field in sets),
-        sets=sets,
+        guards=(view.guard(_field(name)), *held.guards()),
+        sets={_field(name): None, **held.sets()},
         audit=entry_of(stamp, "release", _name(view.name, name), (reservation_text(old), "")),
     )
 
@@ -96,8 +97,15 @@ def reservations_of(view: View, now: float) -> list[Reservation]:
     return [one for one in _all(view) if not one.over(now)]
 
 
-def taken(view: View, job: str, hosts: Iterable[str], redeems: str, stamp: Stamp) -> Taken:
+def taken(view: View, job: str, come: Mapping[str, Gpus], redeems: str, stamp: Stamp) -> Taken:
     """What is written where a job takes hosts, and ends a reservation if it names one.
+
+    Args:
+        view: Of now.
+        job: Its name.
+        come: What it takes of each host that it did not have.
+        redeems: Name of a reservation; empty: none.
+        stamp: Of now.
 
     Raises:
         FailedPrecondition: another reservation has hosts; or there is none of that name, or it is
@@ -112,21 +120,24 @@ def taken(view: View, job: str, hosts: Iterable[str], redeems: str, stamp: Stamp
         raise FailedPrecondition(
             f"job {job!r}", Problem(f"reservation {redeems!r}", f"{why}; {cure}")
         )
-    hosts = list(hosts)
+    held, standing = Holds(view, HELD), _standing(view, stamp.now, but=redeems)
     problems = [
         Problem(f"host {host!r}", why)
-        for host in hosts
-        if (why := _holder(view, host, stamp.now, but=redeems))
+        for host, gpus in come.items()
+        if (why := _holder(held, host, gpus, standing))
     ]
     if problems:
         raise FailedPrecondition(f"job {job!r}", *problems[:MAX_PROBLEMS])
-    guards = [view.guard(_held(host)) for host in hosts]
-    sets: dict[str, bytes | None] = {field: None for field, value in guards if value is not None}
-    if mine is not None:
-        ended = _ended(view, mine)
-        guards += [view.guard(field) for field in ended]
-        sets |= ended
-    return Taken(tuple(dict(guards).items()), sets)
+    for host, gpus in come.items():
+        for name, theirs in [*held.of(host).items()]:
+            if common(gpus, theirs) is not None:  # over, or redeemed
+                held.put(host, name, None)
+    if mine is None:
+        return Taken(held.guards(), held.sets())
+    _end(held, mine)
+    return Taken(
+        (view.guard(_field(redeems)), *held.guards()), {**held.sets(), _field(redeems): None}
+    )
 
 
 def reservation_json(one: Reservation) -> bytes:
@@ -137,7 +148,8 @@ def reservation_json(one: Reservation) -> bytes:
 def parse_reservation(content: bytes) -> Reservation:
     """What ``reservation_json`` gave."""
     fields = orjson.loads(content)
-    return Reservation(**{**fields, "hosts": tuple(fields["hosts"])})
+    lists = {"hosts": tuple(fields["hosts"]), "gpus": tuple(map(tuple, fields["gpus"]))}
+    return Reservation(**{**fields, **lists})
 
 
 def _all(view: View) -> list[Reservation]:
@@ -148,37 +160,38 @@ def _found(view: View, name: str) -> Reservation | None:
     return view.get(RESERVATION, name, parse_reservation)
 
 
-def _job_of(view: View, host: str) -> str:
-    """Why a host cannot be had, where a job has it."""
-    owner = view.raw(f"{HOST}/{host}")
-    return f"is in use by job {owner.decode()!r}; choose others" if owner is not None else ""
+def _job_of(jobs: Holds, host: str, gpus: Gpus) -> str:
+    """Why something of a host cannot be had, where a job has it."""
+    found = in_use(gpus, jobs.of(host))
+    return f"{found[1]} by job {found[0]!r}; choose others" if found else ""
 
 
-def _holder(view: View, host: str, now: float, but: str = "") -> str:
-    """Why a host cannot be had, where a reservation that is not over has it."""
-    raw = view.raw(_held(host))
-    if raw is None or raw.decode() == but:
-        return ""
-    holder = _found(view, raw.decode())
-    if holder is None or holder.over(now):
-        return ""
-    until = _clock(holder.end_time)
-    return f"is reserved by {holder.name!r} until {until}; redeem that, or choose others"
+def _holder(held: Holds, host: str, gpus: Gpus, standing: Mapping[str, Reservation]) -> str:
+    """Why something of a host cannot be had, where a reservation that stands has it."""
+    for name, theirs in held.of(host).items():
+        shared = common(gpus, theirs)
+        if shared is not None and name in standing:
+            until = _clock(standing[name].end_time)
+            return (
+                f"{gpus_words(shared)}reserved by {name!r} until {until}; "
+                "redeem that, or choose others"
+            )
+    return ""
 
 
-def _ended(view: View, one: Reservation) -> dict[str, bytes | None]:
-    """The fields of a reservation, to be taken away; hosts that others have by now stay."""
-    own = one.name.encode()
-    held = [_held(host) for host in one.hosts if view.raw(_held(host)) == own]
-    return dict.fromkeys([_field(one.name), *held])
+def _standing(view: View, now: float, but: str = "") -> dict[str, Reservation]:
+    """Reservations that are not over, but for one."""
+    return {one.name: one for one in _all(view) if one.name != but and not one.over(now)}
+
+
+def _end(held: Holds, one: Reservation) -> None:
+    """Take a reservation's hosts from it; what others have by now stays."""
+    for host in one.hosts:
+        held.put(host, one.name, None)
 
 
 def _clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _held(host: str) -> str:
-    return f"{HELD}/{host}"
 
 
 def _field(name: str) -> str:

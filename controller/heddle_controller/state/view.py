@@ -21,7 +21,7 @@ VERSION, FACTS_VERSION, CHANGE_TIME = "version", "facts", "change_time"
 """Fields that a store moves with each change: see ``Versions``."""
 REVISION, GENERATION = "revision", "generation"
 JOB, HOST = "job", "host"
-"""Kinds of the fields that are jobs, and of those that say which job has a host."""
+"""Kinds of the fields that are jobs, and of those that say which jobs have a host (``holds``)."""
 
 
 class View:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, State, Structure
-from heddle_controller.model.job import Job
+from heddle_controller.model.job import Gpus, Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.reconcile.replicas import Following, Leader, heed_nobody
@@ -235,16 +235,19 @@ class StateStore:
         hosts: Sequence[str],
         seconds: float,
         *,
+        gpus: Sequence[Gpus] = (),
         checked_revision: int,
         request: Request = NOBODY,
     ) -> Reservation:
         """See ``WorkStore``."""
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, Reservation]:
-            wanted = Reservation(name, tuple(hosts), stamp.now, stamp.now + seconds)
+            end = stamp.now + seconds
+            wanted = Reservation(name, tuple(hosts), stamp.now, end, tuple(gpus))
             return reservations.reserve(view, wanted, checked_revision, stamp)
 
-        ask = Ask(request, fingerprint("reserve", fabric, name, repr(seconds), *hosts))
+        parts = [repr(part) for part in gpus]
+        ask = Ask(request, fingerprint("reserve", fabric, name, repr(seconds), *hosts, *parts))
         return await self._write(fabric, ask, decide, reservations.parse_reservation)
 
     async def list_reservations(self, fabric: str) -> Sequence[Reservation]:

@@ -11,7 +11,7 @@ from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import SOURCE_PORT_COUNT
-from heddle_controller.model.job import Collective, Job, Parallelism
+from heddle_controller.model.job import Collective, Gpus, Job, Parallelism, in_use
 from heddle_controller.traffic.groups import group_size, rank_count
 from heddle_controller.traffic.patterns import pairwise, patterns_of
 
@@ -75,15 +75,19 @@ def _unknown(host: str, fabric: Fabric, *, guess: bool) -> str:
 
 
 def shared_hosts(jobs: Iterable[Job]) -> Iterator[Problem]:
-    """Names that two jobs have, and hosts that two jobs are on."""
+    """Names that two jobs have, and hosts, or GPUs of hosts, that two jobs are on."""
     names: set[str] = set()
-    owner: dict[str, str] = {}
+    holders: dict[str, dict[str, Gpus]] = {}
     for job in jobs:
         if job.name in names:
             yield Problem(f"job {job.name!r}", "this name is used twice; give each job its own")
             continue
         names.add(job.name)
-        for host in dict.fromkeys(job.hosts):
-            if owner.setdefault(host, job.name) != job.name:
-                reason = f"is in use by job {owner[host]!r}; give each job hosts of its own"
+        for host, gpus in job.held.items():
+            known = holders.setdefault(host, {})
+            if taken := in_use(gpus, known):
+                owner, words = taken
+                reason = f"{words} by job {owner!r}; give each job hosts of its own, or GPUs"
                 yield Problem(f"job {job.name!r}, host {host!r}", reason)
+            else:
+                known[job.name] = gpus

@@ -9,13 +9,15 @@ Everything here is a reshape: 9,216 ranks cost microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
+from heddle.gpus import MAX_GPUS
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Ints
-from heddle_controller.model.job import Group, Job, Parallelism
+from heddle_controller.model.job import Gpus, Group, Job, Parallelism
 
 MAX_RANKS = 1 << 22
 
@@ -32,7 +34,7 @@ def resolve_parallelism(job: Job) -> Parallelism:
     if problems:
         raise InputError(job_label(job), *problems)
     tp, pp, cp, ep = (degree or 1 for degree in (given.tp, given.pp, given.cp, given.ep))
-    ranks = len(job.hosts) * job.gpus_per_host
+    ranks = job.rank_count
     dp = given.dp or max(1, ranks // (tp * pp * cp))
     if tp * pp * cp * dp != ranks:
         raise refuse(job_label(job), "parallelism", _no_product(job, tp * pp * cp))
@@ -53,11 +55,12 @@ def _range_problems(job: Job) -> list[Problem]:
     found = []
     if not job.hosts:
         found.append(Problem("hosts", "none is named; give them in rank order"))
-    if job.gpus_per_host < 1:
+    if not job.gpus and job.gpus_per_host < 1:
         found.append(Problem("gpus_per_host", f"is {job.gpus_per_host}; give 1 or more"))
-    elif len(job.hosts) * job.gpus_per_host > MAX_RANKS:
-        ranks = len(job.hosts) * job.gpus_per_host
-        found.append(Problem("gpus_per_host", f"makes {ranks:,} ranks; at most {MAX_RANKS:,}"))
+    elif job.rank_count > MAX_RANKS:
+        reason = f"makes {job.rank_count:,} ranks; at most {MAX_RANKS:,}"
+        found.append(Problem("gpus" if job.gpus else "gpus_per_host", reason))
+    found += gpu_problems(job.hosts, job.gpus)
     p = job.parallelism
     for name in ("tp", "pp", "dp", "cp", "ep"):
         degree = getattr(p, name)
@@ -67,20 +70,47 @@ def _range_problems(job: Job) -> list[Problem]:
     return found
 
 
+def gpu_problems(hosts: Sequence[str], gpus: Sequence[Gpus]) -> list[Problem]:
+    """What is wrong with the GPUs that are named of each host."""
+    if not gpus:
+        return []
+    if len(gpus) != len(hosts):
+        there = f"{len(gpus)} hosts, and there are {len(hosts)}"
+        return [Problem("gpus", f"are given for {there}; give them for each, or once for all")]
+    return [
+        Problem(f"host {host!r}", why)
+        for host, part in zip(hosts, gpus, strict=True)
+        if (why := _gpu_problem(part))
+    ]
+
+
+def _gpu_problem(gpus: Gpus) -> str:
+    if not gpus:
+        return "has an empty list of GPUs; name those that it gives, such as 0, 1"
+    if len(set(gpus)) < len(gpus):
+        twice = next(gpu for gpu in gpus if gpus.count(gpu) > 1)
+        return f"gives GPU {twice} twice; name each once"
+    odd = next((gpu for gpu in gpus if not 0 <= gpu < MAX_GPUS), None)
+    return "" if odd is None else f"gives GPU {odd}; GPUs are numbered 0 to {MAX_GPUS - 1}"
+
+
 def _no_product(job: Job, others: int) -> str:
     """Why the degrees do not fit; ``others`` is the product of all but dp."""
     hosts, gpus, p = len(job.hosts), job.gpus_per_host, job.parallelism
-    ranks, product = hosts * gpus, others * max(1, p.dp)
+    ranks, product = job.rank_count, others * max(1, p.dp)
     degrees = {"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp}
     named = [f"{name} {degree}" for name, degree in degrees.items() if degree]
     told = " × ".join(named) + (f" = {product}" if len(named) > 1 else "")
-    there = f"{hosts} {'host' if hosts == 1 else 'hosts'} × {gpus} GPUs = {ranks} ranks"
+    there = f"{hosts} {'host' if hosts == 1 else 'hosts'}"
+    there += f" × {gpus} GPUs = {ranks} ranks" if gpus else f" with {ranks} GPUs in all"
     if p.dp and ranks % others == 0:
         return f"{told}, but {there}; dp {ranks // others} would fit"
     return f"{told} does not make up {there}; {_cure(product, gpus)}"
 
 
 def _cure(wanted: int, gpus: int) -> str:
+    if not gpus:
+        return f"give {wanted} GPUs, or other degrees"
     if wanted % gpus == 0:
         hosts = wanted // gpus
         return f"give {hosts} {'host' if hosts == 1 else 'hosts'}, or other degrees"

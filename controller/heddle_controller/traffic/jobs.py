@@ -76,14 +76,14 @@ def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
 
     Raises:
         InputError: parallelism that does not multiply, a host that is unknown, named
-            twice or without NICs, a collective that cannot be run.
+            twice or without NICs, GPUs named twice, a collective that cannot be run.
     """
     parallelism = resolve_parallelism(job)
     problems = job_problems(job, parallelism) + host_problems(job, fabric)
     if problems:
         raise InputError(job_label(job), *problems)
     nics = _nics_of_ranks(job, fabric)
-    layout = Layout(job.gpus_per_host, _rails(nics, fabric, pxn=pxn))
+    layout = Layout(host_of_ranks(job), _rails(nics, fabric, pxn=pxn))
     phases = phases_of(job.collectives or implied_collectives(parallelism))
     found = {name: _phase(own, parallelism, nics, layout) for name, own in phases.items()}
     return concatenate(
@@ -98,7 +98,7 @@ def flows_of_jobs(
 
     Raises:
         InputError: with ``origin`` as its source: what ``flows_of_job`` refuses, two
-            jobs of one name, two jobs on one host.
+            jobs of one name, two jobs on one host or GPU.
     """
     together = tuple(jobs)
     problems = list(shared_hosts(together))
@@ -116,8 +116,18 @@ def flows_of_jobs(
 def _nics_of_ranks(job: Job, fabric: Fabric) -> Ints:
     """NIC row of each rank: GPU ``i`` has the host's NIC ``i`` modulo its NICs."""
     of_host = fabric.structure.nics_of_host
+    if job.gpus:
+        held = job.held.items()
+        return np.array(
+            [of_host[host][g % len(of_host[host])] for host, part in held for g in part]
+        )
     nics = [np.resize(of_host[host], job.gpus_per_host) for host in job.hosts]
     return np.concatenate(nics).astype(np.int64)
+
+
+def host_of_ranks(job: Job) -> Ints:
+    """Row of each rank's host in ``job.hosts``."""
+    return np.repeat(np.arange(len(job.hosts), dtype=np.int64), job.counts)
 
 
 def _rails(nics: Ints, fabric: Fabric, *, pxn: bool | None) -> Ints | None:
@@ -142,7 +152,7 @@ def _phase(
         source, destination = hops_of(one, groups, layout)
         sources.append(nics[source])
         destinations.append(nics[destination])
-        sizes.append(hop_bytes(one, groups, layout.gpus_per_host, source))
+        sizes.append(hop_bytes(one, groups, layout.host, source))
         size += buffer_bytes(one, groups.shape[1])
     hops = np.concatenate(sources), np.concatenate(destinations), np.concatenate(sizes)
     return _Pairs(*_distinct(*hops), min(1.0, size / SMALL_BYTES))
@@ -203,7 +213,7 @@ def buffer_bytes(collective: Collective, members: int) -> float:
     return float(collective.bytes * (members if gathers else 1))
 
 
-def hop_bytes(collective: Collective, groups: Ints, gpus_per_host: int, source: Ints) -> Floats:
+def hop_bytes(collective: Collective, groups: Ints, host: Ints, source: Ints) -> Floats:
     """Bytes that each hop between hosts carries each time, shape of ``source``.
 
     ``source`` are the ranks that hops begin at, as ``patterns.hops_of`` gives them for
@@ -223,7 +233,7 @@ def hop_bytes(collective: Collective, groups: Ints, gpus_per_host: int, source: 
         return np.full(len(source), each)
     group_of = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)
     group_of[groups] = np.arange(len(groups))[:, None]
-    shared: Floats = each / _channel_counts(groups, gpus_per_host)[group_of[source]]
+    shared: Floats = each / _channel_counts(groups, host)[group_of[source]]
     return shared
 
 
@@ -231,9 +241,9 @@ _ROUNDS = {Operation.ALL_REDUCE: 2, Operation.ALL_GATHER: 1, Operation.REDUCE_SC
 """How often a ring goes round."""
 
 
-def _channel_counts(groups: Ints, gpus_per_host: int) -> Ints:
+def _channel_counts(groups: Ints, host_of_rank: Ints) -> Ints:
     """Channels of each group: the members on that of its hosts that has fewest."""
-    host, row = groups // gpus_per_host, np.arange(len(groups))[:, None]
+    host, row = host_of_rank[groups], np.arange(len(groups))[:, None]
     width = int(host.max(initial=0)) + 1
     codes, count = np.unique(row * width + host, return_counts=True)
     least = np.full(len(groups), groups.shape[1], dtype=np.int64)

@@ -8,7 +8,9 @@ that have a single member in this job are dropped.
 Everything that can be said without a fabric is checked here, so that the message
 names the file; whether the hosts exist is for ``jobs`` to say.
 
-Host names in the short form of cluster schedulers: ``host[0-3,8]`` and ``n[001-128]``.
+Host names in the short form of cluster schedulers: ``host[0-3,8]`` and ``n[001-128]``. A job on
+parts of hosts says which: ``gpus: [0, 1]`` of the job counts for each of its hosts, that of an
+entry ``{host: n[1-4], gpus: [0, 1]}`` for the hosts of the entry.
 """
 
 from __future__ import annotations
@@ -19,12 +21,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from heddle.gpus import parse_gpus
 from heddle_controller.model.demand import MAX_PROBLEMS
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.host_lists import expand
-from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation, Parallelism
+from heddle_controller.model.job import (
+    Algorithm,
+    Collective,
+    Gpus,
+    Group,
+    Job,
+    Operation,
+    Parallelism,
+)
 from heddle_controller.traffic.checks import job_problems, shared_hosts
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.groups import group_size, resolve_parallelism
@@ -35,7 +46,7 @@ from heddle_controller.traffic.yaml_text import Record, load_yaml
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _NAME_CURE = "give 1 to 63 letters, digits, '-', '_' or '.'"
 _DEGREES = ("tp", "pp", "dp", "cp", "ep")
-_KEYS = ("job", "hosts", "gpus_per_host", "parallelism", "collectives", "trace")
+_KEYS = ("job", "hosts", "gpus_per_host", "gpus", "parallelism", "collectives", "trace")
 _MORE_KEYS = ("priority", "class", "qps")
 
 _OPERATIONS = {operation.value: operation for operation in Operation}
@@ -104,10 +115,15 @@ class _Reader:
         name = fields.text("job", _NAME_CURE)
         if name and not _NAME.fullmatch(name):
             fields.fault(f"the name {short(name)} cannot be used; {_NAME_CURE}")
+        hosts, gpus = _placed(fields)
+        counts = {len(part) for part in gpus}
         return Job(
             name=name,
-            hosts=tuple(_hosts(fields)),
-            gpus_per_host=fields.integer("gpus_per_host"),
+            hosts=hosts,
+            gpus_per_host=_gpus_per_host(fields, counts)
+            if gpus
+            else fields.integer("gpus_per_host"),
+            gpus=gpus,
             parallelism=self._parallelism(fields),
             collectives=tuple(self._collectives(fields)),
             priority=fields.positive("priority", 1.0),
@@ -181,17 +197,66 @@ def _filled(given: Parallelism, told: Parallelism) -> Parallelism:
     return replace(given, **degrees)
 
 
-def _hosts(fields: Fields) -> Iterator[str]:
-    """Host names; short forms such as ``host[0-15]`` are written out."""
+def _placed(fields: Fields) -> tuple[tuple[str, ...], tuple[Gpus, ...]]:
+    """Hosts, and the GPUs of each where the job has parts of hosts."""
     value = fields.record.get("hosts")
-    patterns = [value] if isinstance(value, str) else fields.entries("hosts")
-    if not patterns:
+    entries = [value] if isinstance(value, str) else fields.entries("hosts")
+    if not entries:
         fields.fault("has no hosts; name them in rank order")
-    for row, pattern in enumerate(patterns):
-        if not isinstance(pattern, str) or not pattern:
-            fields.fault(f"hosts[{row}] is {short(pattern)}; give a name, in quotes if need be")
-            continue
+    whole = _gpus(fields, "gpus")
+    hosts: list[str] = []
+    gpus: list[Gpus] = []
+    for row, entry in enumerate(entries):
+        own, part = _entry(fields, row, entry)
+        hosts += own
+        gpus += [whole if part is None else part] * len(own)
+    if not all(gpus) and any(gpus):
+        bare = hosts[[*map(bool, gpus)].index(False)]
+        fields.fault(f"host {bare!r} has no gpus, others have; give them for each, or for the job")
+        gpus = []
+    return tuple(hosts), tuple(gpus) if all(gpus) else ()
+
+
+def _entry(fields: Fields, row: int, entry: object) -> tuple[list[str], Gpus | None]:
+    """The hosts of an entry, short forms such as ``host[0-15]`` written out, and its GPUs."""
+    part = None
+    if isinstance(entry, Record):
+        own = Fields(entry, f"{fields.label}, hosts[{row}]", fields.problems)
+        own.only("host", "gpus")
+        entry, part = entry.get("host"), _gpus(own, "gpus") or None
+    if not isinstance(entry, str) or not entry:
+        fields.fault(f"hosts[{row}] is {short(entry)}; give a name, in quotes if need be")
+        return [], part
+    try:
+        return expand(entry), part
+    except ValueError as error:
+        fields.fault(f"hosts[{row}]: {error}")
+        return [], part
+
+
+def _gpus(fields: Fields, name: str) -> Gpus:
+    """A list of GPUs, or text such as ``0-3``; none where it is absent."""
+    value = fields.record.get(name)
+    if value is None:
+        return ()
+    what = "give the GPUs of a host, such as [0, 1] or 0-3"
+    if isinstance(value, str):
         try:
-            yield from expand(pattern)
+            return parse_gpus(value)
         except ValueError as error:
-            fields.fault(f"hosts[{row}]: {error}")
+            fields.fault(f"{name}: {error}")
+            return ()
+    if not isinstance(value, list) or not value or not all(type(gpu) is int for gpu in value):
+        fields.fault(f"{name} is {short(value)}; {what}")
+        return ()
+    return tuple(value)
+
+
+def _gpus_per_host(fields: Fields, counts: set[int]) -> int:
+    """The number of GPUs that each host gives; 0 where they give different ones."""
+    number = counts.pop() if len(counts) == 1 else 0
+    told = fields.integer("gpus_per_host", number, least=0)
+    if told != number:
+        there = f"gpus names {number}" if number else "gpus names different numbers"
+        fields.fault(f"gpus_per_host is {told}, and {there}; leave it out")
+    return number

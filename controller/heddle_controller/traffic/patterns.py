@@ -34,9 +34,10 @@ Hops = tuple[Ints, Ints]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Where ranks sit: rank ``r`` is on host ``r // gpus_per_host``."""
+    """Where ranks sit."""
 
-    gpus_per_host: int
+    host: Ints
+    """Host of each rank, numbered from 0 and ascending, shape (ranks,)."""
     rail: Ints | None = None
     """Rail of each rank's NIC, ``NONE`` where it has none, shape (ranks,); given to
     route all-to-all and send/recv by PXN, None to send from the rank's own NIC."""
@@ -45,7 +46,7 @@ class Layout:
 Pattern = Callable[[Ints, Layout], Hops]
 
 
-def channels(groups: Ints, gpus_per_host: int) -> list[Ints]:
+def channels(groups: Ints, host_of_rank: Ints) -> list[Ints]:
     """The channels of each group: rows of one rank a host, hosts in rank order.
 
     A group on ``k`` hosts with at least ``m`` members on each gives ``m`` rows of
@@ -54,7 +55,7 @@ def channels(groups: Ints, gpus_per_host: int) -> list[Ints]:
     """
     count, members = groups.shape
     rank, row = groups.ravel(), np.repeat(np.arange(count), members)
-    host = rank // gpus_per_host
+    host = host_of_rank[rank]
     new = np.ones(len(rank), dtype=bool)
     new[1:] = (host[1:] != host[:-1]) | (row[1:] != row[:-1])
     start = np.flatnonzero(new)
@@ -75,20 +76,20 @@ def channels(groups: Ints, gpus_per_host: int) -> list[Ints]:
 
 def ring(groups: Ints, layout: Layout) -> Hops:
     """Each channel once round: all-reduce, all-gather and reduce-scatter."""
-    lines = channels(groups, layout.gpus_per_host)
+    lines = channels(groups, layout.host)
     return _joined([(line, np.roll(line, -1, axis=1)) for line in lines])
 
 
 def chain(groups: Ints, layout: Layout) -> Hops:
     """Each channel from its first host to its last: a pipelined broadcast."""
-    lines = channels(groups, layout.gpus_per_host)
+    lines = channels(groups, layout.host)
     return _joined([(line[:, :-1], line[:, 1:]) for line in lines])
 
 
 def tree_down(groups: Ints, layout: Layout) -> Hops:
     """Both trees of each channel, from the first host down: a broadcast."""
     hops = []
-    for line in channels(groups, layout.gpus_per_host):
+    for line in channels(groups, layout.host):
         parent, child = double_tree(line.shape[1])
         hops.append((line[:, parent], line[:, child]))
     return _joined(hops)
@@ -136,21 +137,21 @@ def _joined(parts: list[Hops]) -> Hops:
 def _point_to_point(parts: list[Hops], layout: Layout) -> Hops:
     """The hops between hosts, by PXN if the layout has rails."""
     source, destination = _joined(parts)
-    apart = source // layout.gpus_per_host != destination // layout.gpus_per_host
+    apart = layout.host[source] != layout.host[destination]
     source, destination = source[apart], destination[apart]
     if layout.rail is None:
         return source, destination
-    return _relay(source, destination, layout.rail, layout.gpus_per_host), destination
+    return _relay(source, destination, layout.rail, layout.host), destination
 
 
-def _relay(source: Ints, destination: Ints, rail: Ints, gpus_per_host: int) -> Ints:
+def _relay(source: Ints, destination: Ints, rail: Ints, host: Ints) -> Ints:
     """The rank beside each source that is on the destination's rail, or the source itself."""
     ranks = np.arange(len(rail) - 1, -1, -1)  # backwards, so that the least rank of a rail stays
-    relays = np.full((len(rail) // gpus_per_host, max(int(rail.max()), 0) + 2), NONE)
-    relays[ranks // gpus_per_host, rail[ranks]] = ranks
+    relays = np.full((int(host.max()) + 1, max(int(rail.max()), 0) + 2), NONE)
+    relays[host[ranks], rail[ranks]] = ranks
     relays[:, NONE] = NONE
     wanted = rail[destination]
-    relay = relays[source // gpus_per_host, wanted]
+    relay = relays[host[source], wanted]
     return np.where((rail[source] != wanted) & (relay != NONE), relay, source)
 
 

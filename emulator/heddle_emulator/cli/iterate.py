@@ -231,7 +231,7 @@ def _read(path: Path, seconds: float, pxn: bool | None, *, overlap: bool) -> lis
     placed = []
     for job in load_jobs(path):
         told = workload_of(job, seconds, overlap=overlap)
-        placed.append(Placed(job.name, told, job.hosts, job.gpus_per_host, job.qps, pxn))
+        placed.append(Placed(job.name, told, job.hosts, job.gpus_per_host, job.qps, pxn, job.gpus))
     return placed
 
 

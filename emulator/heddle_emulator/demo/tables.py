@@ -39,7 +39,7 @@ def job_rows(jobs: list[Job], flows: Flows) -> list[Row]:
     rows: list[Row] = []
     for number, job in enumerate(jobs):
         own = flows.gbps[flows.job == number]
-        gpus = len(job.hosts) * job.gpus_per_host
+        gpus = job.rank_count
         words = (what[job.name], str(len(job.hosts)), str(gpus), f"{len(own):,}")
         rows.append((job.name, *words, f"{own.sum():,.0f}"))
     return rows

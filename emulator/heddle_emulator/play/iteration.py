@@ -19,16 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.errors import refuse
+from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric, Ints
-from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.model.job import Gpus, Job, Parallelism
+from heddle_controller.traffic.checks import shared_hosts
 from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
 from heddle_emulator.fluid.timeline import Timeline
 from heddle_emulator.play.play import PLAIN, Played, Setting, play
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.traffic.collective import KINDS, STAGES, all_to_all_v
 from heddle_emulator.traffic.moves import Moves, Ranks
-from heddle_emulator.traffic.party import nics_of_ranks, party_of, ranks_of
+from heddle_emulator.traffic.party import party_of, ranks_of
 from heddle_emulator.traffic.script import Script, Writer
 from heddle_emulator.traffic.workload import Exchange, Workload
 
@@ -45,6 +46,8 @@ class Placed:
     gpus_per_host: int = 8
     qps: int = 1
     pxn: bool | None = None
+    gpus: tuple[Gpus, ...] = ()
+    """Of each host, where the workload has parts of hosts."""
 
     @property
     def job(self) -> Job:
@@ -56,6 +59,7 @@ class Placed:
             self.workload.parallelism,
             traffic_class=self.workload.traffic_class,
             qps=self.qps,
+            gpus=self.gpus,
         )
 
 
@@ -77,9 +81,10 @@ def script_of(fabric: Fabric, placed: Sequence[Placed], iterations: int = 1) -> 
     """Jobs side by side, each so many iterations, all beginning at once.
 
     Raises:
-        InputError: hosts that are not there or are in two jobs, degrees that do not fit.
+        InputError: hosts that are not there, hosts or GPUs in two jobs, degrees that do not fit.
     """
-    nics_of_ranks(fabric, [host for one in placed for host in one.hosts], 1)
+    if taken := list(shared_hosts(one.job for one in placed)):
+        raise InputError("jobs", *taken)
     writer = Writer(fabric)
     for one in placed:
         write_iterations(fabric, writer, one, iterations, NOBODY)

@@ -85,12 +85,15 @@ def script_of(fabric: Fabric, trial: NcclRun) -> Script:
         raise refuse("nccl", "groups", "differ in their number of hosts; give them equal ones")
     if trial.ranks < 2:  # noqa: PLR2004 - one has nobody to talk to
         raise refuse("nccl", "hosts", "give 2 GPUs or more to a communicator")
-    nics_of_ranks(fabric, [host for hosts in trial.groups for host in hosts], 1)
+    every = [host for hosts in trial.groups for host in hosts]
+    nics_of_ranks(fabric, every, [(0,)] * len(every))
+    gpus = tuple(range(trial.gpus_per_host))
     writer = Writer(fabric)
     nobody = np.empty(0, dtype=np.int64)
     for number, hosts in enumerate(trial.groups):
-        nics = nics_of_ranks(fabric, hosts, trial.gpus_per_host)
-        party = Party(f"c{number}", nics, trial.gpus_per_host, trial.qps)
+        nics = nics_of_ranks(fabric, hosts, [gpus] * len(hosts))
+        of_host = np.repeat(np.arange(len(hosts), dtype=np.int64), len(gpus))
+        party = Party(f"c{number}", nics, of_host, trial.qps)
         group = np.arange(len(nics), dtype=np.int64)[None, :]
         moves = algorithm(group, ranks_of(party, fabric, pxn=trial.pxn), 1.0)
         writer.exchange(party, moves, trial.op, nobody, party.name)

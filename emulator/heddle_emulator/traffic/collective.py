@@ -221,7 +221,7 @@ def halving_doubling(groups: Ints, ranks: Ranks, size: float) -> Moves:  # noqa:
 
 def mesh_all_gather(groups: Ints, ranks: Ranks, size: float) -> Moves:
     """Everyone's part straight to everyone else; a reduce-scatter moves the same."""
-    return all_to_all(groups, Ranks(ranks.gpus_per_host), size)
+    return all_to_all(groups, Ranks(ranks.hosts), size)
 
 
 def mesh_all_reduce(groups: Ints, ranks: Ranks, size: float) -> Moves:
@@ -389,9 +389,12 @@ def relayed(moves: Moves, ranks: Ranks, rail: Ints) -> Moves:
 
 def _relay(moves: Moves, ranks: Ranks, rail: Ints) -> Ints:
     """The least rank beside each source on the destination's rail, or the source itself."""
-    per_host = ranks.gpus_per_host
-    beside = rail.reshape(-1, per_host)[ranks.host(moves.source)]
+    first_of, count = np.unique(ranks.hosts, return_index=True, return_counts=True)[1:]
+    place = np.arange(len(rail)) - first_of[ranks.hosts]
+    rails = np.full((len(count), int(count.max(initial=0))), NONE, dtype=np.int64)
+    rails[ranks.hosts, place] = rail
+    beside = rails[ranks.host(moves.source)]
     same = (beside == rail[moves.destination][:, None]) & (beside != NONE)
-    first = ranks.host(moves.source) * per_host + same.argmax(axis=1)
+    first = first_of[ranks.host(moves.source)] + same.argmax(axis=1)
     own = ~same.any(axis=1) | (rail[moves.source] == rail[moves.destination])
     return np.where(own, moves.source, first)

@@ -69,17 +69,18 @@ class Moves:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ranks:
-    """Where ranks sit: rank ``r`` is on host ``r // gpus_per_host``."""
+    """Where ranks sit."""
 
-    gpus_per_host: int
+    hosts: Ints
+    """Host of each rank, numbered from 0 and ascending."""
     rail: Ints | None = None
     """Rail of each rank's NIC; given to send by PXN, None to send from the own NIC."""
 
     def host(self, rank: Ints) -> Ints:
         """The host of each rank."""
-        return rank // self.gpus_per_host
+        return self.hosts[rank]
 
 
 def join_moves(parts: Sequence[Moves]) -> Moves:
@@ -133,7 +134,7 @@ def lines_of(groups: Ints, ranks: Ranks) -> list[Lines]:
     row_of[groups] = np.arange(len(groups))[:, None]
     row, near, far = _inside(groups, ranks)
     found = []
-    for lines in channels(groups, ranks.gpus_per_host):
+    for lines in channels(groups, ranks.hosts):
         group = row_of[lines[:, 0]]
         count = np.bincount(group, minlength=len(groups))[group]
         line, hop = _matched(group, row)

@@ -71,7 +71,8 @@ class Party:
     name: str
     nics: Ints
     """NIC row of each rank."""
-    gpus_per_host: int
+    hosts: Ints
+    """Host of each rank, numbered from 0 and ascending."""
     qps: int = 1
     weight: float = 1.0
     traffic_class: TrafficClass = TrafficClass.BANDWIDTH
@@ -164,7 +165,7 @@ class Writer:
     def _codes(self, party: Party, moves: Moves, phase: str) -> Ints:
         """A number for the set of flows and the NICs of each move; ``NONE`` within a host."""
         number, _ = self._sets.setdefault((party.name, phase), (len(self._sets), party))
-        host = moves.source // party.gpus_per_host, moves.destination // party.gpus_per_host
+        host = party.hosts[moves.source], party.hosts[moves.destination]
         nics = self._fabric.node_count
         ends = party.nics[moves.source] * nics + party.nics[moves.destination]
         return np.where(host[0] == host[1], NONE, number * nics**2 + ends)

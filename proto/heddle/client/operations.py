@@ -158,7 +158,8 @@ class Operations:
         Changes nothing: reserve what you take, or another may be quicker.
 
         Args:
-            spec: The job; its hosts are those that it may have, none: all of the fabric.
+            spec: The job; its hosts are those that it may have, none: all of the fabric. With
+                ``gpus``, it may have just these of each, and takes ``gpus_per_host`` of them.
             host_count: How many it takes.
             same_zone: Whether all have to be in one zone.
             max_hosts_per_leaf: At most so many below one leaf; 0: no limit.
@@ -186,9 +187,22 @@ class Operations:
         )
 
     async def reserve_placement(
-        self, reservation: str, hosts: Sequence[str], seconds: int, *, request_id: str = ""
+        self,
+        reservation: str,
+        hosts: Sequence[str],
+        seconds: int,
+        *,
+        gpus: Sequence[placement_pb2.HostGpus] = (),
+        request_id: str = "",
     ) -> placement_pb2.Reservation:
         """Keep free hosts for a job to come, for so long; ``submit_job`` redeems it.
+
+        Args:
+            reservation: Its name, the last part.
+            hosts: Those that are kept.
+            seconds: How long.
+            gpus: Those of each host that are kept, or one for all; none: whole hosts.
+            request_id: As ``submit_job`` has it.
 
         Raises:
             PreconditionFailed: a host is in use or reserved; says by whom.
@@ -199,6 +213,7 @@ class Operations:
                 reservation_id=reservation,
                 hosts=hosts,
                 seconds=seconds,
+                gpus=gpus,
                 request_id=request_id,
             )
         )

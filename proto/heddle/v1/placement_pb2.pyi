@@ -138,7 +138,7 @@ Global___CollectiveAlgorithm: _TypeAlias = CollectiveAlgorithm  # noqa: Y015
 @_typing.final
 class Parallelism(_message.Message):
     """How the ranks are divided. The product is the number of ranks, which is
-    hosts times gpus_per_host; an unset (0) dimension counts as 1, but dp left
+    hosts times gpus_per_host, or the GPUs that are named; an unset (0) dimension counts as 1, but dp left
     unset takes what remains. Expert parallelism divides dp, not the ranks.
     """
 
@@ -218,6 +218,28 @@ class Collective(_message.Message):
 Global___Collective: _TypeAlias = Collective  # noqa: Y015
 
 @_typing.final
+class HostGpus(_message.Message):
+    """GPUs of one host by their numbers, 0 to 1023, each once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        gpus: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostGpus: _TypeAlias = HostGpus  # noqa: Y015
+
+@_typing.final
 class JobSpec(_message.Message):
     """What the scheduler asks for."""
 
@@ -230,8 +252,11 @@ class JobSpec(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     TRAFFIC_CLASS_FIELD_NUMBER: _builtins.int
     QPS_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     gpus_per_host: _builtins.int
-    """At least 1."""
+    """At least 1. With gpus it is what they say: 0 or their number; answers have 0
+    where hosts give different numbers.
+    """
     priority: _builtins.float
     """Weight of the job's flows where a link is over-subscribed; 0 counts as 1."""
     traffic_class: _common_pb2.TrafficClass.ValueType
@@ -239,15 +264,24 @@ class JobSpec(_message.Message):
     """QPs of each flow; 0 counts as 1."""
     @_builtins.property
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Host names in rank order: rank r is GPU r % gpus_per_host of host
-        r / gpus_per_host, and GPU i of a host uses the host's i-th NIC (modulo the
-        NICs it has): that whose gpu is i, else by rail and then by id, see Node.gpu.
+        """Host names in rank order. Ranks go over the hosts, and over the GPUs of each:
+        without gpus, rank r is GPU r % gpus_per_host of host r / gpus_per_host. GPU i
+        of a host uses the host's i-th NIC (modulo the NICs it has): that whose gpu is
+        i, else by rail and then by id, see Node.gpu.
         """
 
     @_builtins.property
     def parallelism(self) -> Global___Parallelism: ...
     @_builtins.property
     def collectives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Collective]: ...
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostGpus]:
+        """GPUs that the job has of each host, in the order of its ranks: one element a
+        host, or a single one that counts for all of them (so it is in answers where
+        all are equal). Other jobs may have the other GPUs of these hosts. Empty: the
+        hosts are the job's own, and it uses GPUs 0 to gpus_per_host - 1 of each.
+        """
+
     def __init__(
         self,
         *,
@@ -258,10 +292,11 @@ class JobSpec(_message.Message):
         priority: _builtins.float = ...,
         traffic_class: _common_pb2.TrafficClass.ValueType = ...,
         qps: _builtins.int = ...,
+        gpus: _abc.Iterable[Global___HostGpus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parallelism", b"parallelism"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collectives", b"collectives", "gpus_per_host", b"gpus_per_host", "hosts", b"hosts", "parallelism", b"parallelism", "priority", b"priority", "qps", b"qps", "traffic_class", b"traffic_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collectives", b"collectives", "gpus", b"gpus", "gpus_per_host", b"gpus_per_host", "hosts", b"hosts", "parallelism", b"parallelism", "priority", b"priority", "qps", b"qps", "traffic_class", b"traffic_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -653,6 +688,7 @@ class OrderRanksResponse(_message.Message):
     HOSTS_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     ALPHABETICAL_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """All hosts of the request, in rank order."""
@@ -665,16 +701,21 @@ class OrderRanksResponse(_message.Message):
     def alphabetical(self) -> Global___JobScore:
         """In alphabetical order, which is no better by that mean, nor by max_utilization."""
 
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostGpus]:
+        """GPUs of these hosts, as JobSpec.gpus has them."""
+
     def __init__(
         self,
         *,
         hosts: _abc.Iterable[_builtins.str] | None = ...,
         score: Global___JobScore | None = ...,
         alphabetical: Global___JobScore | None = ...,
+        gpus: _abc.Iterable[Global___HostGpus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["alphabetical", b"alphabetical", "score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alphabetical", b"alphabetical", "hosts", b"hosts", "score", b"score"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alphabetical", b"alphabetical", "gpus", b"gpus", "hosts", b"hosts", "score", b"score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -742,7 +783,9 @@ class RecommendPlacementRequest(_message.Message):
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The job. Its hosts are those it may be placed on, a partition for example; what
-        others use or have reserved is left out. Empty: all hosts of the fabric.
+        others use or have reserved is left out. Empty: all hosts of the fabric. With
+        gpus it may be placed on parts of hosts: they are those that it may have of
+        these hosts, and it takes gpus_per_host of each host that has as many free.
         """
 
     @_builtins.property
@@ -809,6 +852,7 @@ class Placement(_message.Message):
     CROSS_ZONE_GBPS_FIELD_NUMBER: _builtins.int
     SHARES_LINKS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     slowed_jobs: _builtins.int
     """How many such jobs there are."""
     cross_zone_gbps: _builtins.float
@@ -829,6 +873,10 @@ class Placement(_message.Message):
     def costs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementCost]:
         """Jobs whose time in the network would grow, the most first, 20 at most."""
 
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostGpus]:
+        """GPUs of these hosts, as JobSpec.gpus has them."""
+
     def __init__(
         self,
         *,
@@ -839,10 +887,11 @@ class Placement(_message.Message):
         cross_zone_gbps: _builtins.float = ...,
         shares_links: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        gpus: _abc.Iterable[Global___HostGpus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs", "cross_zone_gbps", b"cross_zone_gbps", "hosts", b"hosts", "reason", b"reason", "score", b"score", "shares_links", b"shares_links", "slowed_jobs", b"slowed_jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs", "cross_zone_gbps", b"cross_zone_gbps", "gpus", b"gpus", "hosts", b"hosts", "reason", b"reason", "score", b"score", "shares_links", b"shares_links", "slowed_jobs", b"slowed_jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -890,6 +939,7 @@ class ReservePlacementRequest(_message.Message):
     HOSTS_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """"fabrics/f1"."""
     reservation_id: _builtins.str
@@ -902,6 +952,10 @@ class ReservePlacementRequest(_message.Message):
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Each free: of no job, and of no other reservation."""
 
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostGpus]:
+        """GPUs of these hosts, as JobSpec.gpus has them. Empty: whole hosts."""
+
     def __init__(
         self,
         *,
@@ -910,10 +964,11 @@ class ReservePlacementRequest(_message.Message):
         hosts: _abc.Iterable[_builtins.str] | None = ...,
         seconds: _builtins.int = ...,
         request_id: _builtins.str = ...,
+        gpus: _abc.Iterable[Global___HostGpus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hosts", b"hosts", "parent", b"parent", "request_id", b"request_id", "reservation_id", b"reservation_id", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "hosts", b"hosts", "parent", b"parent", "request_id", b"request_id", "reservation_id", b"reservation_id", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -929,6 +984,7 @@ class Reservation(_message.Message):
     HOSTS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"fabrics/f1/reservations/r1"."""
     @_builtins.property
@@ -939,6 +995,10 @@ class Reservation(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """When it is over, by the clock of the controller that took it."""
 
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostGpus]:
+        """GPUs of these hosts, as JobSpec.gpus has them. Empty: whole hosts."""
+
     def __init__(
         self,
         *,
@@ -946,10 +1006,11 @@ class Reservation(_message.Message):
         hosts: _abc.Iterable[_builtins.str] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
+        gpus: _abc.Iterable[Global___HostGpus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "hosts", b"hosts", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "gpus", b"gpus", "hosts", b"hosts", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle.shape import parse_shape, shape_text
+from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.slurm.allocation import allocation
+from heddle_controller.cli.slurm.gpus import told_gpus, with_gpus
 from heddle_controller.cli.slurm.shape import read_shape, shape_of
 from heddle_controller.cli.slurm.topology import units_of
 from heddle_controller.model.fabric import Fabric
@@ -177,6 +179,8 @@ def test_words_become_a_specification() -> None:
         ("gpus=8 gpus=4", "gpus is there twice"),
         ("gpus=eight", "is not an integer"),
         ("gpus=0", "1 or more"),
+        ("gpus=3-0", "runs backwards"),
+        ("gpus=0-4096", "GPU 4096 is none"),
         ("gpus=99999999999999999999", "1 or more"),
         ("gpus=8 priority=-1", "above 0"),
         ("gpus=8 priority=nan", "not a number"),
@@ -211,3 +215,40 @@ def test_a_file_is_read_only_if_it_is_the_users_own(tmp_path: Path) -> None:
     file.write_bytes(b"\xff")
     with pytest.raises(Failure, match="not UTF-8"):
         read_shape("@shape", str(tmp_path), owner)
+
+
+TOLD = (
+    "JobId=7 JobName=x JOB_GRES=gpu:4   Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1) "
+    "  Nodes=n[2-3] CPU_IDs=0-1 Mem=0 GRES=gpu:a100:1(IDX:3),gpu:v100:2(IDX:5,7)   Features=\n"
+    "JobId=8 HetJobId=7   Nodes=n4 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:6) MinCPUsNode=1\n"
+)
+
+
+def test_gpus_are_those_that_slurm_numbers() -> None:
+    """Of this job or component, with types and without; none that have no number."""
+    assert told_gpus("7", TOLD) == {"n1": (0, 1), "n2": (3, 5, 7), "n3": (3, 5, 7)}
+    assert told_gpus("8", TOLD) == {"n4": (6,)}
+    assert told_gpus("9", TOLD) == {}
+    assert told_gpus("7", TOLD.replace("(IDX:0-1)", "(CNT:2)").replace("(IDX:3)", "")) == {
+        "n2": (5, 7),
+        "n3": (5, 7),
+    }
+
+
+def test_a_shape_and_slurm_agree_on_gpus() -> None:
+    """What Slurm numbers is meant; a count of the shape has to be that; a shape may name them."""
+    parts = [pb.HostGpus(gpus=[0, 1]), pb.HostGpus(gpus=[2, 3])]
+    spec = shape_of("gpus=2 tp=2").spec
+    with_gpus(spec, parts, ["n1", "n2"])
+    assert [list(part.gpus) for part in spec.gpus] == [[0, 1], [2, 3]]
+    spec = shape_of("tp=2", gpus_told=True).spec
+    with_gpus(spec, parts[:1] * 2, ["n1", "n2"])
+    assert [list(part.gpus) for part in spec.gpus] == [[0, 1]]
+    named = shape_of("gpus=4-7").spec
+    with_gpus(named, parts, ["n1", "n2"])
+    assert [list(part.gpus) for part in named.gpus] == [[4, 5, 6, 7]]
+    assert named.gpus_per_host == 4
+    with pytest.raises(Failure, match="says gpus=4, and Slurm gives the job 2 of n1"):
+        with_gpus(shape_of("gpus=4").spec, parts, ["n1", "n2"])
+    with pytest.raises(Failure, match="has no gpus, and Slurm gives the job none"):
+        with_gpus(shape_of("tp=2", gpus_told=True).spec, [], ["n1", "n2"])

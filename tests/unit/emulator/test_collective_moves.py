@@ -12,8 +12,8 @@ from heddle_emulator.traffic.moves import Moves, Ranks
 
 HOSTS, GPUS = 6, 4
 WORLD = np.arange(HOSTS * GPUS)[None, :]
-RANKS = Ranks(GPUS)
-RAILS = Ranks(GPUS, np.tile(np.arange(GPUS), HOSTS))
+RANKS = Ranks(np.arange(HOSTS * GPUS) // GPUS)
+RAILS = Ranks(RANKS.hosts, np.tile(np.arange(GPUS), HOSTS))
 
 
 def _between(moves: Moves) -> Ints:
@@ -46,7 +46,7 @@ def test_a_ring_uses_every_nic_alike(rounds: int) -> None:
 def test_a_tree_hands_everyone_all_but_his_own(hosts: int) -> None:
     """All-gather on one GPU a host: all but its own part comes in; what lies beneath goes up."""
     groups = np.arange(hosts)[None, :]
-    moves = collective.tree_all_gather(groups, Ranks(1), float(hosts))
+    moves = collective.tree_all_gather(groups, Ranks(np.arange(hosts)), float(hosts))
     got = np.bincount(moves.destination, moves.bytes, minlength=hosts)
     sent = np.bincount(moves.source, moves.bytes, minlength=hosts)
     assert got == pytest.approx(hosts - 1.0)
@@ -82,7 +82,7 @@ def test_groups_of_unlike_hosts_each_get_their_lines() -> None:
 
 def test_halving_doubling_waits_for_its_partner() -> None:
     """Eight ranks: six steps of halves, quarters, eighths and back, each after both before."""
-    moves = collective.halving_doubling(np.arange(8)[None, :], Ranks(1), 8.0)
+    moves = collective.halving_doubling(np.arange(8)[None, :], Ranks(np.arange(8)), 8.0)
     assert len(moves) == 48
     assert np.bincount(moves.source, moves.bytes) == pytest.approx(2 * 8.0 * 7 / 8)
     assert moves.bytes.reshape(6, 8)[:, 0].tolist() == [4.0, 2.0, 1.0, 1.0, 2.0, 4.0]
@@ -148,7 +148,7 @@ def test_a_mesh_all_reduce_adds_up_before_it_hands_out() -> None:
 
 def test_a_tree_broadcast_reaches_everyone_by_halves() -> None:
     """Over each of two trees half of the data comes to every host but the first."""
-    moves = collective.tree_broadcast(np.arange(7)[None, :], Ranks(1), 10.0)
+    moves = collective.tree_broadcast(np.arange(7)[None, :], Ranks(np.arange(7)), 10.0)
     assert _by_rank(moves.destination, moves.bytes)[:7].tolist() == [0.0, *[10.0] * 6]
 
 

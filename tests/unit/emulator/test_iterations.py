@@ -103,7 +103,7 @@ def test_no_host_in_two_jobs() -> None:
     """Refused, with the host."""
     fabric = _fabric()
     both = [_placed(fabric, _ring(1.0), name, slice(2)) for name in ("a", "b")]
-    with pytest.raises(InputError, match="twice"):
+    with pytest.raises(InputError, match="is in use by job 'a'"):
         script_of(fabric, both)
 
 

@@ -177,3 +177,12 @@ def test_only_a_workload_that_holds_its_quota_has_a_job() -> None:
     assert decide(one, NAMES, {"else"}) == Decision("team/w", found.job)
     ended = {"conditions": [*one["status"]["conditions"], condition("Finished", "True")]}
     assert decide(merge(one, {"status": ended}), NAMES, {CHECK}).over
+
+
+def test_a_workload_may_say_which_gpus_it_has() -> None:
+    """Then it has these of each host, and not the whole of them."""
+    found = decide(workload("w", ["n1", "n2"], "gpus=2-3 tp=2"), NAMES, {CHECK})
+    spec = JobSpec.FromString(found.spec)
+    assert (list(spec.hosts), spec.gpus_per_host) == (["n1", "n2"], 2)
+    assert [list(part.gpus) for part in spec.gpus] == [[2, 3]]
+    assert "runs backwards" in decide(workload("w", ["n1"], "gpus=3-2"), NAMES, {CHECK}).reason

@@ -79,8 +79,8 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (newer, "written by a newer Heddle .schema 8, this one knows only 7.; run that one"),
-        (older, "written by an older Heddle .schema 6, .* 7.; .* move the file aside"),
+        (newer, "written by a newer Heddle .schema 9, this one knows only 8.; run that one"),
+        (older, "written by an older Heddle .schema 7, .* 8.; .* move the file aside"),
         (foreign, "belongs to another program; give a file of its own"),
         (garbage, "cannot be read .* restore it from a backup"),
         (torn, "cannot be read .* restore it from a backup"),

@@ -35,6 +35,7 @@ FULL = """
   gpus_per_host: 4
 """
 ONE = "- job: a\n  hosts: [h0, h1]\n  gpus_per_host: 8\n"
+PART = "- job: a\n  hosts: [h0, h1]\n  gpus: [0, 1]\n"
 TRACE = """comm_type,comm_group,comm_group_size,msg_size,stage
 CommType.all_reduce,CommGroup.tp_group,4,33554432,forward
 CommType.isend,CommGroup.pp_group,2,33554432,forward
@@ -78,6 +79,23 @@ def test_every_field(tmp_path: Path) -> None:
         ),
         Job("serve", ("c0", "c1"), 4),
     )
+
+
+def test_parts_of_hosts(tmp_path: Path) -> None:
+    """GPUs of the job count for each of its hosts, those of an entry for the hosts of the entry."""
+    one, two, three = load_jobs(
+        _written(
+            tmp_path,
+            """
+- {job: a, hosts: "h[0-1]", gpus: [0, 1]}
+- {job: b, hosts: [{host: "h[0-1]", gpus: 2-3}, h2], gpus: [4, 5], gpus_per_host: 2}
+- {job: c, hosts: [{host: h2, gpus: [7]}, {host: h3, gpus: "0,2-3"}], parallelism: {tp: 4}}
+""",
+        )
+    )
+    assert one == Job("a", ("h0", "h1"), 2, gpus=((0, 1), (0, 1)))
+    assert two == Job("b", ("h0", "h1", "h2"), 2, gpus=((2, 3), (2, 3), (4, 5)))
+    assert three == Job("c", ("h2", "h3"), 0, Parallelism(tp=4), gpus=((7,), (0, 2, 3)))
 
 
 def test_packed_file(tmp_path: Path) -> None:
@@ -155,6 +173,26 @@ def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
         (ONE + ONE, "job 'a': this name is used twice"),
         (ONE + ONE.replace("job: a", "job: b"), "job 'b', host 'h0': is in use by job 'a'"),
         (ONE.replace("h1", "h0"), "host 'h0': is named twice"),
+        (PART + PART.replace("job: a", "job: b"), "host 'h0': its GPUs 0-1 are in use by job 'a'"),
+        (PART + ONE.replace("job: a", "job: b"), "host 'h0': its GPUs 0-1 are in use by job 'a'"),
+        (PART + "  gpus_per_host: 4\n", "gpus_per_host is 4, and gpus names 2; leave it out"),
+        (PART.replace("[0, 1]", "[0, 0]"), "host 'h0': gives GPU 0 twice; name each once"),
+        (PART.replace("[0, 1]", "[]"), "gpus is []; give the GPUs of a host, such as [0, 1]"),
+        (PART.replace("[0, 1]", "[true]"), "gpus is [True]; give the GPUs of a host"),
+        (PART.replace("[0, 1]", "[-1]"), "gives GPU -1; GPUs are numbered 0 to 1023"),
+        (PART.replace("[0, 1]", "[1024]"), "gives GPU 1024; GPUs are numbered 0 to 1023"),
+        (PART.replace("[0, 1]", "3-1"), "gpus: '3-1' runs backwards; put the lesser number first"),
+        (PART.replace("[0, 1]", "all"), "gpus: 'all' is no list of GPUs; write 0-3 or 0,2,4-7"),
+        (PART + "  parallelism: {tp: 3}\n", "tp 3 does not make up 2 hosts × 2 GPUs = 4 ranks"),
+        (
+            "- {job: a, hosts: [{host: h0, gpus: [0]}, h1], gpus_per_host: 1}\n",
+            "host 'h1' has no gpus, others have; give them for each, or for the job",
+        ),
+        (
+            PART.replace("[h0, h1]", "[{host: h0, gpus: [0]}, h1]") + "  parallelism: {tp: 2}\n",
+            "tp 2 does not make up 2 hosts with 3 GPUs in all",
+        ),
+        ("- {job: a, hosts: [{name: h0}], gpus: [0]}\n", "hosts[0]: unknown key 'name'"),
         (ONE.replace("h1", "3"), "hosts[1] is 3; give a name, in quotes if need be"),
         (ONE.replace("[h0, h1]", "'h[3-1]'"), "hosts[0]: [3-1] runs backwards"),
         (ONE.replace("[h0, h1]", "'h[x]'"), "[x] is not a list of numbers; write [0-15]"),

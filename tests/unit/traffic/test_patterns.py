@@ -15,19 +15,24 @@ def _pairs(hops: Hops) -> set[tuple[int, int]]:
     return set(found)
 
 
+def _even(gpus: int) -> Ints:
+    """Host of each of 32 ranks, so many to each."""
+    return np.arange(32) // gpus
+
+
 def _groups(*rows: list[int]) -> Ints:
     return np.array(rows, dtype=np.int64)
 
 
 def test_ring_of_one_member_a_host_stays_on_its_rail() -> None:
     """Local rank 3 of four hosts: each sends to local rank 3 of the next host."""
-    found = _pairs(patterns.ring(_groups([3, 11, 19, 27]), Layout(8)))
+    found = _pairs(patterns.ring(_groups([3, 11, 19, 27]), Layout(_even(8))))
     assert found == {(3, 11), (11, 19), (19, 27), (27, 3)}
 
 
 def test_ring_has_a_channel_for_each_member_of_a_host() -> None:
     """Two members on each of two hosts: both NICs of each host carry one ring."""
-    assert _pairs(patterns.ring(_groups([0, 2, 8, 10]), Layout(8))) == {
+    assert _pairs(patterns.ring(_groups([0, 2, 8, 10]), Layout(_even(8)))) == {
         (0, 8),
         (8, 0),
         (2, 10),
@@ -37,12 +42,12 @@ def test_ring_has_a_channel_for_each_member_of_a_host() -> None:
 
 def test_channels_are_as_many_as_the_poorest_host_has_members() -> None:
     """Three members on one host and one on the next share a single channel."""
-    assert [line.tolist() for line in channels(_groups([5, 6, 7, 8]), 8)] == [[[5, 8]]]
+    assert [line.tolist() for line in channels(_groups([5, 6, 7, 8]), _even(8))] == [[[5, 8]]]
 
 
 def test_groups_of_different_spread_are_kept_apart() -> None:
     """Groups of 3 on 2-GPU hosts straddle two or three hosts and still find their channels."""
-    lines = channels(_groups([0, 1, 2], [3, 4, 5], [6, 8, 10]), 2)
+    lines = channels(_groups([0, 1, 2], [3, 4, 5], [6, 8, 10]), _even(2))
     assert sorted(row for line in lines for row in line.tolist()) == [[0, 2], [3, 4], [6, 8, 10]]
 
 
@@ -58,36 +63,40 @@ def test_group_inside_a_host_makes_no_hop() -> None:
         patterns.neighbours,
         patterns.pass_round,
     ):
-        assert _pairs(pattern(inside, Layout(4))) == set()
+        assert _pairs(pattern(inside, Layout(_even(4)))) == set()
 
 
 def test_chain_does_not_close() -> None:
     """A broadcast goes from the first host to the last and not back."""
-    assert _pairs(patterns.chain(_groups([0, 1, 2, 3]), Layout(1))) == {(0, 1), (1, 2), (2, 3)}
+    assert _pairs(patterns.chain(_groups([0, 1, 2, 3]), Layout(_even(1)))) == {
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    }
 
 
 def test_stages_talk_to_neighbours_both_ways() -> None:
     """Activations go forward, gradients back; the last stage is no neighbour of the first."""
-    found = _pairs(patterns.neighbours(_groups([0, 1, 2]), Layout(1)))
+    found = _pairs(patterns.neighbours(_groups([0, 1, 2]), Layout(_even(1))))
     assert found == {(0, 1), (1, 2), (1, 0), (2, 1)}
 
 
 def test_interleaved_stages_close_the_circle() -> None:
     """With RING the last stage also feeds the first."""
-    found = _pairs(patterns.neighbours_round(_groups([0, 1, 2]), Layout(1)))
+    found = _pairs(patterns.neighbours_round(_groups([0, 1, 2]), Layout(_even(1))))
     assert found == {(0, 1), (1, 2), (2, 0), (1, 0), (2, 1), (0, 2)}
 
 
 def test_pairwise_is_everybody_to_everybody_on_other_hosts() -> None:
     """Four members on two hosts: each has two partners across."""
-    found = _pairs(patterns.pairwise(_groups([0, 1, 2, 3]), Layout(2)))
+    found = _pairs(patterns.pairwise(_groups([0, 1, 2, 3]), Layout(_even(2))))
     assert found == {(a, b) for a in range(4) for b in range(4) if a // 2 != b // 2}
 
 
 def test_pxn_sends_from_the_destinations_rail() -> None:
     """With rails on, a hop leaves by the NIC of the sender's host that shares the rail."""
     rail = np.array([0, 1, 0, 1])
-    source, destination = patterns.pairwise(_groups([0, 1, 2, 3]), Layout(2, rail))
+    source, destination = patterns.pairwise(_groups([0, 1, 2, 3]), Layout(_even(2), rail))
     assert (rail[source] == rail[destination]).all()
     assert set(zip(source.tolist(), destination.tolist(), strict=True)) == {
         (0, 2),
@@ -100,7 +109,7 @@ def test_pxn_sends_from_the_destinations_rail() -> None:
 def test_pxn_leaves_alone_what_it_cannot_help() -> None:
     """No NIC of the host is on the destination's rail, or the destination has none."""
     rail = np.array([0, 1, 2, -1])
-    source, destination = patterns.pairwise(_groups([0, 3], [1, 2]), Layout(2, rail))
+    source, destination = patterns.pairwise(_groups([0, 3], [1, 2]), Layout(_even(2), rail))
     assert set(zip(source.tolist(), destination.tolist(), strict=True)) == {
         (0, 3),
         (3, 0),
@@ -130,6 +139,8 @@ def test_double_tree_reaches_all_and_shares_the_work(members: int) -> None:
 
 def test_tree_all_reduce_goes_both_ways() -> None:
     """Sums go up the trees and come down again at the same time."""
-    found = _pairs(patterns.tree_down(_groups([0, 1, 2, 3]), Layout(1)))
-    both = set(zip(*map(list, patterns.tree_both(_groups([0, 1, 2, 3]), Layout(1))), strict=True))
+    found = _pairs(patterns.tree_down(_groups([0, 1, 2, 3]), Layout(_even(1))))
+    both = set(
+        zip(*map(list, patterns.tree_both(_groups([0, 1, 2, 3]), Layout(_even(1)))), strict=True)
+    )
     assert both == found | {(b, a) for a, b in found}

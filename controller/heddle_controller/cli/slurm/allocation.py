@@ -17,6 +17,8 @@ _NUMBER = re.compile(r"[0-9]{1,10}")
 class Allocation:
     """One job, or one component of a heterogeneous job, as it runs now."""
 
+    number: str
+    """Slurm's id."""
     name: str
     """Of the job at the controller: CLUSTER-ID. Every component and every task of an array has an
     id of its own."""
@@ -59,6 +61,7 @@ def allocation(environment: Mapping[str, str], component: int | None = None) -> 
         raise Failure(f"SLURM_JOB_NODELIST{end}: {error}") from None
     count = environment.get("SLURM_JOB_RESTART_COUNT") or environment.get("SLURM_RESTART_COUNT")
     return Allocation(
+        number,
         job_name(environment, number),
         int(count) if count and _NUMBER.fullmatch(count) else 0,
         hosts,

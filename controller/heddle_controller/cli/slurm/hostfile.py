@@ -20,8 +20,12 @@ from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo, echo_json
 from heddle_controller.cli.slurm.allocation import Allocation, allocation
+from heddle_controller.cli.slurm.gpus import allocated_gpus, with_gpus
 from heddle_controller.cli.slurm.shape import shape_of
 from heddle_controller.model.errors import InputError
+
+ANSWER = 5.0
+"""Seconds that Slurm may take to say which GPUs a job has."""
 
 
 @click.command("hostfile")
@@ -77,7 +81,7 @@ def _ordered(client: Terms, mine: Allocation, shape: str | None) -> Sequence[str
     """The hosts in rank order; in Slurm's, where nobody can say."""
     try:
         with client.failing():
-            spec = shape_of(shape).spec if shape else _any_shape()
+            spec = shape_of(shape, gpus_told=True).spec if shape else pb.JobSpec()
             spec.hosts.extend(mine.hosts)
             return _asked(client, mine, spec)
     except (Failure, InputError) as error:
@@ -95,16 +99,20 @@ def _asked(client: Terms, mine: Allocation, spec: pb.JobSpec) -> Sequence[str]:
             return known
     except NotFound:
         replaces = ""
+    gpus = allocated_gpus(mine.number, mine.hosts, ANSWER)
+    if not gpus and not spec.gpus_per_host:
+        spec.gpus_per_host = _gpus_on_node()
+    with_gpus(spec, gpus, mine.hosts)
     found = client.api.order_ranks(spec, replaces=replaces).hosts
     if sorted(found) != sorted(mine.hosts):
         raise Failure("the controller answered with other hosts")
     return found
 
 
-def _any_shape() -> pb.JobSpec:
-    """One ring of all GPUs."""
+def _gpus_on_node() -> int:
+    """As many as Slurm says; at least one."""
     gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
-    return pb.JobSpec(gpus_per_host=int(gpus) if gpus.isascii() and gpus.isdecimal() else 1)
+    return max(int(gpus), 1) if gpus.isascii() and gpus.isdecimal() else 1
 
 
 def _folder(root: Path | None, mine: Allocation) -> Path:

@@ -26,6 +26,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.slurm.allocation import Allocation, allocation
 from heddle_controller.cli.slurm.folder import JobsFolder, write_hosts, write_ports, write_said
+from heddle_controller.cli.slurm.gpus import allocated_gpus, with_gpus
 from heddle_controller.cli.slurm.handover import (
     Patience,
     answering,
@@ -63,7 +64,8 @@ def prolog(client: Terms, directory: Path, patience: Patience) -> None:
     folder = jobs.begin(mine.name, mine.restart)
     try:
         where = os.environ.get("SLURM_JOB_WORK_DIR", "/")
-        shape = read_shape(text, where, int(os.environ.get("SLURM_JOB_UID", "-1")))
+        user = int(os.environ.get("SLURM_JOB_UID", "-1"))
+        shape = read_shape(text, where, user, gpus_told=True)
         reached = answering(client, patience)
         jobs.acquit(mine.name)
         pay(reached, jobs, patience)
@@ -91,6 +93,8 @@ def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape
     spec = pb.JobSpec()
     spec.CopyFrom(shape.spec)
     spec.hosts.extend(mine.hosts)
+    gpus = allocated_gpus(mine.number, mine.hosts, patience.left / 4)
+    with_gpus(spec, gpus, mine.hosts)
     if shape.order != "slurm":
         asked = pb.OrderRanksRequest(parent=client.fabric, spec=spec, replaces=mine.name)
         try:
@@ -101,6 +105,8 @@ def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape
             pass  # Slurm's own order will do
         else:
             spec.hosts[:] = found.hosts
+            del spec.gpus[:]
+            spec.gpus.extend(found.gpus)
     digest = hashlib.sha256(mine.attempt.encode() + b" " + spec.SerializeToString())
     once = f"slurm-{digest.hexdigest()[:40]}"
     job = client.api.submit_job(mine.name, spec, replace=True, request_id=once)

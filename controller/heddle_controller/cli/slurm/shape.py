@@ -11,34 +11,36 @@ from heddle_controller.cli.failure import Failure
 MAX_FILE_BYTES = 64 << 10
 
 
-def shape_of(words: str) -> Shape:
-    """The shape that some words tell.
+def shape_of(words: str, *, gpus_told: bool = False) -> Shape:
+    """The shape that some words tell; see ``parse_shape``.
 
     Raises:
         Failure: naming the word and the cure.
     """
     try:
-        return parse_shape(words)
+        return parse_shape(words, gpus_told=gpus_told)
     except ShapeError as error:
         raise Failure(str(error)) from None
 
 
-def read_shape(text: str, folder: str, user: int) -> Shape:
+def read_shape(text: str, folder: str, user: int, *, gpus_told: bool = False) -> Shape:
     """The shape of a comment's text: words, or ``@FILE`` with such words and ``#`` comments.
 
     Args:
         text: What stands behind ``heddle:``.
         folder: Where the file is looked for.
         user: Whose the file has to be: this program may read more than its user may.
+        gpus_told: As ``parse_shape`` has it.
 
     Raises:
         Failure: the file cannot be read, or the words are no shape.
     """
     if not text.startswith("@"):
-        return shape_of(text)
+        return shape_of(text, gpus_told=gpus_told)
     path = os.path.join(folder, text[1:].strip())  # noqa: PTH118 - a text of somebody else's
     lines = _content(path, user).splitlines()
-    return shape_of(" ".join(line.partition("#")[0] for line in lines))
+    words = " ".join(line.partition("#")[0] for line in lines)
+    return shape_of(words, gpus_told=gpus_told)
 
 
 def _content(path: str, user: int) -> str:

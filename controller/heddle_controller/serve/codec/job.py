@@ -6,6 +6,7 @@ parallelism divides the ranks is for the rooms that know what they mean.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.job import (
     Algorithm,
     Collective,
+    Gpus,
     Group,
     Job,
     Operation,
@@ -45,10 +47,13 @@ def job_from_pb(name: str, spec: pb.JobSpec, field: str = "spec") -> Job:
     if problems:
         raise InputError("request", *problems)
     degrees = spec.parallelism
+    gpus = gpus_from_pb(spec.gpus, len(spec.hosts))
+    counts = {len(part) for part in gpus} or {spec.gpus_per_host}
     return Job(
         name=name,
         hosts=tuple(spec.hosts),
-        gpus_per_host=spec.gpus_per_host,
+        gpus_per_host=counts.pop() if len(counts) == 1 else 0,
+        gpus=gpus,
         parallelism=Parallelism(**{degree: getattr(degrees, degree) for degree in DEGREES}),
         collectives=tuple(
             _collective(c, f"{field}.collectives[{i}]") for i, c in enumerate(spec.collectives)
@@ -66,12 +71,40 @@ def _problems(spec: pb.JobSpec, field: str) -> list[Problem]:
             found.append(Problem(f"{field}.{name}", f"there are {count}: give {most} at most"))
     if not spec.hosts:
         found.append(Problem(f"{field}.hosts", "no host is named: give them in rank order"))
-    if not spec.gpus_per_host:
+    if spec.gpus:
+        found += _gpu_problems(spec, field)
+    elif not spec.gpus_per_host:
         found.append(Problem(f"{field}.gpus_per_host", "it is 0: give 1 or more"))
     if not 0 <= spec.priority < float("inf"):
         reason = f"it is {spec.priority:g}: give a finite number, 0 or above"
         found.append(Problem(f"{field}.priority", reason))
     return found
+
+
+def _gpu_problems(spec: pb.JobSpec, field: str) -> list[Problem]:
+    if len(spec.gpus) not in (1, len(spec.hosts)):
+        there = f"there are {len(spec.gpus)} for {len(spec.hosts)} hosts"
+        return [Problem(f"{field}.gpus", f"{there}: give one a host, or one for all")]
+    told = spec.gpus_per_host
+    odd = next((len(part.gpus) for part in spec.gpus if len(part.gpus) != told), None)
+    if told and odd is not None:
+        reason = f"it is {told}, and gpus names {odd} of a host: leave it out"
+        return [Problem(f"{field}.gpus_per_host", reason)]
+    return []
+
+
+def gpus_from_pb(gpus: Sequence[pb.HostGpus], count: int) -> tuple[Gpus, ...]:
+    """The GPUs of each of so many hosts; none where whole hosts are meant."""
+    parts = tuple(tuple(part.gpus) for part in gpus)
+    return parts * count if len(parts) == 1 else parts
+
+
+def gpus_to_pb(gpus: Iterable[Gpus]) -> list[pb.HostGpus]:
+    """The same for the wire: a single one where all are equal."""
+    parts = list(gpus)
+    if len(set(parts)) == 1:
+        parts = parts[:1]
+    return [pb.HostGpus(gpus=part) for part in parts]
 
 
 def _collective(collective: pb.Collective, field: str) -> Collective:
@@ -112,6 +145,7 @@ def job_to_pb(job: Job) -> pb.JobSpec:
         priority=job.priority,
         traffic_class=common.class_to_pb(job.traffic_class),
         qps=job.qps,
+        gpus=gpus_to_pb(job.gpus),
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.model.errors import InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.job import Gpus
 from heddle_controller.place.ask import PlacementAsk, Score
 from heddle_controller.place.order import places
 from heddle_controller.planner.advice import Placement, Recommendation
@@ -15,6 +17,7 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent, Reservation
+from heddle_controller.traffic.groups import gpu_problems
 
 PLACED = "placed-job"
 """Name of a job that is only supposed."""
@@ -47,22 +50,75 @@ def ask_from_pb(
     if request.count > CEILING:
         raise refuse("request", "count", f"it is {request.count}: give {CEILING} at most")
     candidates = sorted(request.spec.hosts or known)
-    taken = _taken(request, intent, reserved)
+    wanted = _wanted(request, candidates)
+    taken, parts = dict[str, str](), dict[str, Gpus]()
+    holders, excluded = _holders(request, intent, reserved), set(limits.exclude)
+    for host, gpus in wanted.items():
+        if host in excluded:
+            taken[host] = "excluded"
+        elif found := _left(gpus, request.spec.gpus_per_host, holders.get(host, ())):
+            taken[host] = found
+        elif gpus:
+            had = {gpu for theirs, _ in holders.get(host, ()) for gpu in theirs}
+            parts[host] = _run([g for g in gpus if g not in had], request.spec.gpus_per_host)
     free = tuple(host for host in candidates if host not in taken)
     if len(free) < request.host_count:
         raise FailedPrecondition("request", _too_few(request.host_count, candidates, taken, known))
     spec = pb.JobSpec()
     spec.CopyFrom(request.spec)
     spec.ClearField("hosts")
+    spec.ClearField("gpus")
     spec.hosts.extend(free[: request.host_count])
-    return PlacementAsk(
+    ask = PlacementAsk(
         job=job_codec.job_from_pb(name, spec),
         hosts=free,
         most=request.count or DEFAULT,
         same_zone=limits.same_zone,
         hosts_per_leaf=limits.max_hosts_per_leaf,
         isolated=limits.isolated,
+        parts=parts,
     )
+    return replace(ask, job=ask.on(ask.job.hosts))
+
+
+def _wanted(request: pb.RecommendPlacementRequest, candidates: Sequence[str]) -> dict[str, Gpus]:
+    """What the job may have of each candidate."""
+    spec = request.spec
+    if not spec.gpus:
+        return dict.fromkeys(candidates, ())
+    if len(spec.gpus) not in (1, len(spec.hosts)):
+        reason = f"there are {len(spec.gpus)} for {len(spec.hosts)} hosts"
+        raise refuse("request", "spec.gpus", f"{reason}: give one a host, or one for all")
+    if not spec.gpus_per_host:
+        reason = "it is 0: say how many GPUs the job takes of each host"
+        raise refuse("request", "spec.gpus_per_host", reason)
+    named = list(spec.hosts) or list(candidates)
+    gpus = job_codec.gpus_from_pb(spec.gpus, len(named))
+    if problems := gpu_problems(named, gpus):
+        raise InputError("request", *problems[:MAX_PROBLEMS])
+    return dict(zip(named, gpus, strict=True))
+
+
+def _left(gpus: Gpus, count: int, holders: Sequence[tuple[Gpus, str]]) -> str:
+    """Why a host, or so many of its GPUs, cannot be had; empty where it can."""
+    if not gpus:
+        return holders[0][1] if holders else ""
+    left = set(gpus)
+    for theirs, why in holders:
+        left = left.difference(theirs) if theirs else set()
+        if len(left) < count:
+            return why
+    return "" if len(left) >= count else "too small"
+
+
+def _run(gpus: Sequence[int], count: int) -> Gpus:
+    """So many of some GPUs: neighbours that begin at a multiple of their count, or the first."""
+    ordered, there = sorted(gpus), set(gpus)
+    for first in ordered:
+        run = range(first, first + count)
+        if first % count == 0 and there.issuperset(run):
+            return tuple(run)
+    return tuple(ordered[:count])
 
 
 def _check_hosts(hosts: Sequence[str], known: Mapping[str, object], field: str) -> None:
@@ -77,18 +133,20 @@ def _check_hosts(hosts: Sequence[str], known: Mapping[str, object], field: str) 
         raise InputError("request", *problems[:MAX_PROBLEMS])
 
 
-def _taken(
+def _holders(
     request: pb.RecommendPlacementRequest, intent: Intent, reserved: Sequence[Reservation]
-) -> dict[str, str]:
-    """Why each host that cannot be had cannot be had."""
-    taken = dict.fromkeys(request.constraints.exclude, "excluded")
-    for reservation in reserved:
-        if reservation.name != request.reservation:
-            taken |= dict.fromkeys(reservation.hosts, "reserved")
+) -> dict[str, list[tuple[Gpus, str]]]:
+    """What others have of each host, and who they are, in a word."""
+    found: dict[str, list[tuple[Gpus, str]]] = {}
     for record in intent.jobs:
         if record.job.name != request.replaces:
-            taken |= dict.fromkeys(record.job.hosts, "used by other jobs")
-    return taken
+            for host, gpus in record.job.held.items():
+                found.setdefault(host, []).append((gpus, "used by other jobs"))
+    for reservation in reserved:
+        if reservation.name != request.reservation:
+            for host, gpus in reservation.held.items():
+                found.setdefault(host, []).append((gpus, "reserved"))
+    return found
 
 
 def _too_few(
@@ -125,7 +183,8 @@ def recommendation_to_pb(found: Recommendation, fabric: Fabric) -> pb.RecommendP
 def _placement(found: Placement, first_fit: Score, fabric: Fabric) -> pb.Placement:
     trial = found.trial
     return pb.Placement(
-        hosts=found.hosts,
+        hosts=found.job.hosts,
+        gpus=job_codec.gpus_to_pb(found.job.gpus),
         score=score_to_pb(trial.score),
         costs=[
             pb.PlacementCost(
@@ -142,10 +201,10 @@ def _placement(found: Placement, first_fit: Score, fabric: Fabric) -> pb.Placeme
 
 def _reason(found: Placement, first_fit: Score, fabric: Fabric) -> str:
     """In words: where the hosts are, what holds the job up, and whom it holds up."""
-    trial, where = found.trial, places(found.hosts, fabric)
+    trial, where = found.trial, places(found.job.held, fabric)
     zones = Counter(zone for place in where.values() for zone in place.zone)
     leaves = {leaf for place in where.values() for leaf in place.leaves}
-    told = [f"{len(found.hosts)} hosts below {_count(len(leaves), 'leaf', 'leaves')}"]
+    told = [f"{len(found.job.hosts)} hosts below {_count(len(leaves), 'leaf', 'leaves')}"]
     if zones:
         zone_names = fabric.structure.zone_names
         parts = ", ".join(f"{zone_names[row]} {many}" for row, many in sorted(zones.items()))
@@ -178,6 +237,7 @@ def reservation_to_pb(fabric: str, one: Reservation) -> pb.Reservation:
     return pb.Reservation(
         name=names.reservation_name(fabric, one.name),
         hosts=one.hosts,
+        gpus=job_codec.gpus_to_pb(one.gpus),
         create_time=common.time_to_pb(one.create_time),
         end_time=common.time_to_pb(one.end_time),
     )

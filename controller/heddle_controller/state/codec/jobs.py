@@ -55,6 +55,7 @@ def _job(fields: dict[str, Any]) -> Job:
         priority=fields["priority"],
         traffic_class=TrafficClass(fields["traffic_class"]),
         qps=fields["qps"],
+        gpus=tuple(map(tuple, fields["gpus"])),
     )
 
 

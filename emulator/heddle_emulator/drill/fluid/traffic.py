@@ -142,7 +142,8 @@ def traffic_of(scenario: Scenario, demands: Flows, horizon: float) -> Traffic:
 def _as_placed(one: Placement) -> Placed:
     spec = one.spec
     workload = workload_of(spec.job, spec.compute)
-    return Placed(one.name, workload, one.hosts, spec.job.gpus_per_host, spec.job.qps)
+    job = replace(spec.job, hosts=one.hosts)
+    return Placed(one.name, workload, job.hosts, job.gpus_per_host, job.qps, gpus=job.gpus)
 
 
 def _count(scenario: Scenario, one: Placement, horizon: float) -> int:

@@ -7,10 +7,11 @@ nothing is said of those.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.job import Job, in_use
 from heddle_emulator.drill.measures import MEASURES
 from heddle_emulator.drill.scenario import (
     ALL,
@@ -222,8 +223,8 @@ class _Mind:
     """What was done and not undone, and the line."""
     hops: bool = False
     """Whether cables were broken that are not known yet."""
-    hosts: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of jobs that run."""
+    jobs: dict[str, Job] = field(default_factory=dict)
+    """Those that run, on the hosts that they have then."""
 
     def __post_init__(self) -> None:
         late = {
@@ -234,7 +235,7 @@ class _Mind:
         }
         for spec in self.scenario.jobs:
             if spec.job.name not in late:
-                self.hosts[spec.job.name] = spec.job.hosts
+                self.jobs[spec.job.name] = spec.job
 
     def reason(self, step: Step, target: Target) -> str:
         """Why a step cannot be done; "" if it can, and then it counts as done."""
@@ -245,7 +246,7 @@ class _Mind:
         if step.kind is StepKind.SUBMIT:
             return self._submit(str(target))
         if step.kind is StepKind.FINISH:
-            gone = self.hosts.pop(str(target), None) is None
+            gone = self.jobs.pop(str(target), None) is None
             return f"job {target} does not run then; submit it before" if gone else ""
         return self._replace(step, str(target)) if step.kind is StepKind.REPLACE else ""
 
@@ -302,24 +303,30 @@ class _Mind:
         return " ".join(sorted(str(target) for target in step.targets))
 
     def _submit(self, name: str) -> str:
-        if name in self.hosts:
+        if name in self.jobs:
             return f"job {name} runs then; finish it before"
-        wanted = next(spec.job.hosts for spec in self.scenario.jobs if spec.job.name == name)
-        return self._place(name, wanted)
+        return self._place(next(s.job for s in self.scenario.jobs if s.job.name == name))
 
-    def _place(self, name: str, wanted: tuple[str, ...]) -> str:
-        for other, hosts in self.hosts.items():
-            shared = sorted(set(hosts) & set(wanted))
-            if other != name and shared:
-                return f"host {shared[0]} is in use by job {other} then; give {name} another"
-        self.hosts[name] = wanted
+    def _place(self, wanted: Job) -> str:
+        for other in self.jobs.values():
+            for host, gpus in wanted.held.items() if other.name != wanted.name else ():
+                if found := in_use(
+                    gpus, {other.name: other.held[host]} if host in other.held else {}
+                ):
+                    cure = f"give {wanted.name} another"
+                    return f"host {host}: {found[1]} by job {other.name} then; {cure}"
+        self.jobs[wanted.name] = wanted
         return ""
 
     def _replace(self, step: Step, host: str) -> str:
-        for name, hosts in self.hosts.items():
-            if host in hosts:
-                if step.other in hosts:
-                    return f"job {name} has {step.other} already; name a host that is free"
-                fresh = tuple(step.other if one == host else one for one in hosts)
-                return self._place(name, fresh)
-        return f"no job has {host} then; name a host that one runs on"
+        those = [job for job in self.jobs.values() if host in job.hosts]
+        if not those:
+            return f"no job has {host} then; name a host that one runs on"
+        if len(those) > 1:
+            told = ", ".join(job.name for job in those)
+            return f"jobs {told} share {host} then; replace a host that one job has"
+        (job,) = those
+        if step.other in job.hosts:
+            return f"job {job.name} has {step.other} already; name a host that is free"
+        fresh = tuple(step.other if one == host else one for one in job.hosts)
+        return self._place(replace(job, hosts=fresh))

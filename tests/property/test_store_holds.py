@@ -1,0 +1,175 @@
+"""Who holds which GPUs: whatever schedulers ask for, in whatever order, no GPU is held twice.
+
+A table of (host, GPU) says what has to be taken and what refused, and with which reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heddle_controller.reconcile.ports import Store
+from heddle_controller.state.errors import FailedPrecondition, NotFound
+from heddle_controller.store.embedded import open_embedded
+from tests.support.depth import examples
+from tests.support.store_samples import clos, job
+
+HOSTS = ("h0.0", "h0.1", "h1.0", "h1.1")
+MEMORY = Path("/dev/shm")
+FOLDER = MEMORY if MEMORY.is_dir() else None
+"""Where a disk need not be waited for: durability is not what is tested here."""
+WHOLE = range(6)
+"""GPUs that stand for a whole host: more than any part has."""
+
+Part = tuple[int, ...]
+parts = st.permutations(range(4)).flatmap(
+    lambda gpus: st.integers(1, 3).map(lambda count: tuple(gpus[:count]))
+)
+
+
+@st.composite
+def wants(draw: st.DrawFn) -> dict[str, Part]:
+    """Some hosts, all of them whole or each in part."""
+    hosts = draw(st.lists(st.sampled_from(HOSTS), min_size=1, max_size=3, unique=True))
+    whole = draw(st.booleans())
+    return {host: () if whole else draw(parts) for host in hosts}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What somebody asks for at a moment."""
+
+    kind: str
+    name: str
+    want: dict[str, Part]
+    redeems: str
+    seconds: int
+    later: int
+
+
+steps = st.builds(
+    Step,
+    st.sampled_from(["submit", "submit", "update", "delete", "reserve", "release"]),
+    st.sampled_from(["a", "b", "c"]),
+    wants(),
+    st.sampled_from(["", "", "a", "b"]),
+    st.sampled_from([10, 100]),
+    st.sampled_from([0, 0, 20]),
+)
+
+
+def cells(want: dict[str, Part]) -> set[tuple[str, int]]:
+    """The table's cells of what is wanted; a whole host has those that no part has."""
+    return {(host, gpu) for host, part in want.items() for gpu in part or WHOLE}
+
+
+@dataclass
+class Table:
+    """What is held, by the names of jobs, and of reservations with their ends."""
+
+    jobs: dict[str, dict[str, Part]] = field(default_factory=dict)
+    kept: dict[str, tuple[dict[str, Part], float]] = field(default_factory=dict)
+    now: float = 1000.0
+
+    def standing(self) -> dict[str, dict[str, Part]]:
+        """Reservations that are not over."""
+        return {name: want for name, (want, end) in self.kept.items() if end > self.now}
+
+    def fits(self, want: dict[str, Part], name: str, redeems: str) -> bool:
+        """Whether nobody else has any of it; what the job has already, no reservation keeps."""
+        wanted = cells(want)
+        others = [held for other, held in self.jobs.items() if other != name]
+        fresh = wanted - cells(self.jobs.get(name, {}))
+        kept = [held for other, held in self.standing().items() if other != redeems]
+        return not any(wanted & cells(held) for held in others) and not any(
+            fresh & cells(held) for held in kept
+        )
+
+    async def take(self, store: Store, step: Step) -> None:
+        """Ask the store, and hold its answer against the table."""
+        self.now += step.later
+        ask = {"submit": self._place, "update": self._place, "reserve": self._reserve}
+        if step.kind in ask:
+            await ask[step.kind](store, step)
+        elif step.kind == "delete" and self.jobs.pop(step.name, None) is not None:
+            await store.delete_job("f", step.name)
+        elif step.kind == "release" and step.name in self.standing():
+            await store.release("f", step.name)
+            self.kept.pop(step.name)
+
+    async def _place(self, store: Store, step: Step) -> None:
+        known = step.name in self.jobs
+        there = not step.redeems or step.redeems in self.standing()
+        if step.kind == "submit" and known:
+            return
+        if step.kind == "update" and not known:
+            with pytest.raises(NotFound):
+                await self._write(store, step)
+        elif there and self.fits(step.want, step.name, step.redeems):
+            await self._write(store, step)
+            self.jobs[step.name] = step.want
+            self.kept.pop(step.redeems, None)
+        else:
+            with pytest.raises(FailedPrecondition):
+                await self._write(store, step)
+
+    async def _reserve(self, store: Store, step: Step) -> None:
+        name, want = step.name, step.want
+        if name in self.standing():
+            return
+        held = [*self.jobs.values(), *self.standing().values()]
+        reserve = store.reserve(
+            "f", name, tuple(want), step.seconds, gpus=_gpus(want), checked_revision=1
+        )
+        if any(cells(want) & cells(one) for one in held):
+            with pytest.raises(FailedPrecondition):
+                await reserve
+        else:
+            await reserve
+            self.kept[name] = want, self.now + step.seconds
+
+    async def _write(self, store: Store, step: Step) -> None:
+        gpus = _gpus(step.want)
+        one = replace(job(step.name, tuple(step.want)), gpus=gpus)
+        write = store.submit_job if step.kind == "submit" else store.update_job
+        await write("f", one, checked_revision=1, reservation=step.redeems)
+
+
+def _gpus(want: dict[str, Part]) -> tuple[Part, ...]:
+    return tuple(want.values()) if all(want.values()) else ()
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(12, 2000))
+@given(st.lists(steps, min_size=5, max_size=30))
+def test_no_gpu_is_held_twice(asked: Sequence[Step]) -> None:
+    """What the table has room for is taken, all else is refused, and nothing is left behind."""
+    asyncio.run(_play(asked))
+
+
+async def _play(asked: Sequence[Step]) -> None:
+    table = Table()
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        store = await open_embedded(Path(folder) / "store.db", lambda: table.now)
+        try:
+            await store.put_fabric("f", clos())
+            for step in asked:
+                await table.take(store, step)
+                stored = {one.job.name: one.job.held for one in await store.list_jobs("f")}
+                assert stored == table.jobs, step
+                kept = {one.name: one.held for one in await store.list_reservations("f")}
+                assert kept == table.standing(), step
+            for name in list(table.jobs):
+                await store.delete_job("f", name)
+            for name in table.standing():
+                await store.release("f", name)
+            await store.submit_job("f", job("last", HOSTS), checked_revision=1)
+        finally:
+            await store.close()
